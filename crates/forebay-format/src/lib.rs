@@ -1,1 +1,37 @@
-//! forebay-format
+//! The bytes on a Forebay cache device.
+//!
+//! This crate knows how a cache device is laid out and nothing else: no clock, no file, no policy. Its one
+//! companion document is `docs/on-disk-format.md`; `tests/document.rs` checks every offset table there against
+//! the [`layout::Structure`]s here, and `tests/golden.rs` pins the bytes themselves.
+//!
+//! A cache device is
+//!
+//! ```text
+//! block 0          superblock, copy A                       (one 512-byte sector used)
+//! block 16         superblock, copy B
+//! block 32         checkpoint slots 0..4                    (geometry.checkpoint_slot_blocks each)
+//! segments_start   segment 0, segment 1, ...                (geometry.segment_blocks each)
+//! ```
+//!
+//! Invariants of every structure:
+//! - little-endian, fixed offsets, no implicit padding; reserved bytes are written as zero and must be zero;
+//! - a CRC32C covers the whole structure, and identity (cache uuid) and position are inside the covered bytes, so
+//!   that a structure that was misdirected, or belongs to another cache, is not believed;
+//! - anything whose version is newer than [`VERSION`] is refused by name, never guessed at.
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod checkpoint;
+pub mod error;
+pub mod geometry;
+pub mod layout;
+pub mod summary;
+pub mod superblock;
+pub mod units;
+
+pub use error::FormatError;
+pub use geometry::Geometry;
+pub use units::{BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, SegmentId, Slot, StreamKind, VolumeId};
+
+/// The on-disk format version that this code writes, and the newest that it reads.
+pub const VERSION: u32 = 1;

@@ -1,0 +1,266 @@
+//! What goes into the engine and what comes out: requests and completions in, actions out.
+//!
+//! The engine makes no system call and never sees a payload byte. Its owner (the daemon's runner, or the simulator)
+//! performs every [`Action`] in the order in which it was handed out and reports each one that carries an [`OpId`]
+//! with exactly one completion. Retry, splitting, ordering and batching are decided here, so that the owner only
+//! translates.
+
+use forebay_format::VolumeId;
+use thiserror::Error;
+
+/// Nanoseconds since an origin of the owner's choice; never goes back.
+pub type Nanos = u64;
+
+/// A request as numbered by the owner; echoed in [`Action::Reply`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// An operation under way, as numbered by the engine. Reused after its completion.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OpId(pub u32);
+
+/// A buffer of the owner.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BufId(pub u32);
+
+/// The buffer of `EngineConfig::scratch_blocks` blocks, aligned to a block, that the owner keeps for the engine for
+/// its whole life. The engine divides it up by itself. The owner fills it with zeroes once, before the first action.
+pub const SCRATCH: BufId = BufId(u32::MAX);
+
+/// A range of bytes in a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The buffer.
+    pub buf: BufId,
+    /// First byte.
+    pub offset: u32,
+    /// Number of bytes.
+    pub len: u32,
+}
+
+/// What a client asks of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestKind {
+    /// Fill the buffer.
+    Read,
+    /// Store the buffer; with `fua` it is durable before the reply.
+    Write {
+        /// Durable before the reply.
+        fua: bool,
+    },
+    /// Everything acknowledged before this request was made becomes durable before the reply.
+    Flush,
+    /// The range reads as zeroes afterwards, and space may be given back.
+    Discard {
+        /// Durable before the reply.
+        fua: bool,
+    },
+    /// The range reads as zeroes afterwards.
+    WriteZeroes {
+        /// Durable before the reply.
+        fua: bool,
+        /// Space may be given back.
+        may_unmap: bool,
+    },
+    /// Bring the range into the cache; needs a buffer as a read does, whose contents do not matter.
+    Prefetch,
+}
+
+/// One request. The range must lie inside the volume and must not be empty (except for `Flush`).
+///
+/// **Buffers.** Byte `i` of the buffer stands for byte `offset - offset % 4096 + i` of the volume: the data of an
+/// unaligned request starts `offset % 4096` bytes into its buffer, and the buffer covers whole blocks. The padding
+/// belongs to the engine while the request lasts. The owner keeps the buffer until the reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Echoed in the reply.
+    pub id: RequestId,
+    /// Volume asked.
+    pub volume: VolumeId,
+    /// What to do.
+    pub kind: RequestKind,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes. At most [`REQUEST_BYTES_MAX`] for requests with a buffer.
+    pub len: u64,
+    /// Buffer of a read, write or prefetch.
+    pub buf: Option<BufId>,
+    /// For a write: CRC32C of every block that the request touches, in order; only the values of blocks that it
+    /// covers wholly are looked at.
+    pub block_crcs: &'a [u32],
+}
+
+/// Longest read, write or prefetch, in bytes.
+pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
+
+/// Why a request was refused or failed. The owner maps this to its protocol's error numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RequestError {
+    /// A device failed, or the data is lost; nothing else is wrong with the volume.
+    #[error("input/output error")]
+    Io,
+    /// The request is not valid: beyond the end, empty, too long, or the volume is unknown.
+    #[error("invalid request")]
+    Invalid,
+    /// The engine is stopping.
+    #[error("shutting down")]
+    Shutdown,
+}
+
+/// A device, as the engine names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Device {
+    /// The cache device.
+    Cache,
+    /// The backing store of a volume.
+    Backing(VolumeId),
+}
+
+/// Something for the owner to do. Actions must be *started* in the order in which they are handed out; `Copy`,
+/// `FillZero` and `Crc` must be *finished* before the next one is started. Device operations may complete in any
+/// order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Read `len` bytes at `offset` into the spans of [`crate::Engine::spans`]`(op)`; complete with
+    /// [`crate::Engine::complete`]. If `crc` is set, the completion brings the CRC32C of each block read (the last may be
+    /// shorter than a block).
+    Read {
+        /// Operation.
+        op: OpId,
+        /// Device to read.
+        device: Device,
+        /// Byte offset, a multiple of 512.
+        offset: u64,
+        /// Bytes, a multiple of 512.
+        len: u32,
+        /// Checksums wanted.
+        crc: bool,
+    },
+    /// Write `len` bytes at `offset`: first the block [`crate::Engine::header`]`(op)` if there is one, then the spans of
+    /// [`crate::Engine::spans`]`(op)`; complete with [`crate::Engine::complete`]. One device write, sequential.
+    Write {
+        /// Operation.
+        op: OpId,
+        /// Device to write.
+        device: Device,
+        /// Byte offset, a multiple of 512.
+        offset: u64,
+        /// Bytes, a multiple of 512, header included.
+        len: u32,
+    },
+    /// Read `len` bytes of the cache device and complete with [`crate::Engine::complete_meta`].
+    ReadMeta {
+        /// Operation.
+        op: OpId,
+        /// Byte offset, a multiple of 4096.
+        offset: u64,
+        /// Bytes, a multiple of 4096; at most a segment or a checkpoint slot.
+        len: u32,
+    },
+    /// Write the bytes of [`crate::Engine::meta`]`(op)` to the cache device; complete with [`crate::Engine::complete`].
+    WriteMeta {
+        /// Operation.
+        op: OpId,
+        /// Byte offset, a multiple of 4096.
+        offset: u64,
+    },
+    /// Make every write of the device that has completed so far durable.
+    Flush {
+        /// Operation.
+        op: OpId,
+        /// Device to flush.
+        device: Device,
+    },
+    /// Make a range of a backing store read as zeroes.
+    Zero {
+        /// Operation.
+        op: OpId,
+        /// Volume whose backing store it is.
+        volume: VolumeId,
+        /// Byte offset, a multiple of 512.
+        offset: u64,
+        /// Bytes, a multiple of 512.
+        len: u64,
+        /// Space may be given back.
+        may_unmap: bool,
+    },
+    /// Copy bytes between buffers; same length, no overlap.
+    Copy {
+        /// Source.
+        from: Span,
+        /// Destination.
+        to: Span,
+    },
+    /// Fill with zeroes.
+    FillZero {
+        /// Destination.
+        span: Span,
+    },
+    /// Compute the CRC32C of a span of one block; complete with it before the next action.
+    Crc {
+        /// Operation.
+        op: OpId,
+        /// The block.
+        span: Span,
+    },
+    /// The request is done; the buffer is the owner's again.
+    Reply {
+        /// The request.
+        request: RequestId,
+        /// How it ended.
+        result: Result<(), RequestError>,
+    },
+    /// Something that an operator or a test wants to know.
+    Notice(Notice),
+    /// After [`crate::Engine::begin_shutdown`]: nothing is in flight any more; call
+    /// [`crate::Engine::finish_shutdown`].
+    Quiesced,
+    /// The engine has closed the cache in an orderly way. Nothing follows.
+    Closed,
+}
+
+/// A device operation failed. The engine does not tell kinds of failure apart: it retries what can be retried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("device operation failed")]
+pub struct DeviceFailure;
+
+/// Something worth telling; never needed for correctness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// A cached block did not match its checksum (or could not be read). A clean one is refetched; a dirty one is
+    /// lost, its valid sectors answer with an I/O error until they are written again.
+    BlockDamaged {
+        /// Volume.
+        volume: VolumeId,
+        /// Block of the volume.
+        block: u64,
+        /// The only copy was here.
+        lost: bool,
+    },
+    /// A destage write or backing flush failed; it will be retried.
+    DestageFailed {
+        /// Volume.
+        volume: VolumeId,
+        /// Time until the retry.
+        retry_in: Nanos,
+    },
+    /// A cache write failed; the batch moves to another segment.
+    CacheWriteFailed {
+        /// Segment that was being written.
+        segment: u32,
+    },
+    /// A flush of the cache device failed: writes are refused from now on.
+    CacheFenced,
+    /// A checkpoint took effect.
+    Checkpointed {
+        /// Its generation.
+        generation: u64,
+    },
+    /// The backing store changed while the cache was away: clean blocks were dropped.
+    BackingChanged {
+        /// Volume.
+        volume: VolumeId,
+        /// Clean blocks dropped.
+        dropped: u64,
+    },
+}

@@ -1,0 +1,160 @@
+//! Settings of the engine, volumes to attach, and the planted bugs that the simulator must catch.
+
+use crate::api::Nanos;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::{BackingRecord, Mode};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Which dirty block is written back first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DestageOrder {
+    /// Ascending block address, sweep after sweep; neighbours merge into large writes.
+    #[default]
+    Elevator,
+    /// Oldest first.
+    Fifo,
+}
+
+/// Settings that belong to the whole cache.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Blocks in the [`crate::api::SCRATCH`] buffer: bounds destage, fills, merges and relocation in flight.
+    pub scratch_blocks: u32,
+    /// Batches in flight per append stream, at least 1.
+    pub batches_in_flight: u32,
+    /// Destage starts above this share of the cache being dirty, percent.
+    pub dirty_low_pct: u32,
+    /// Writers are slowed to the speed of the backing store at this share, percent.
+    pub dirty_high_pct: u32,
+    /// A volume without requests for this long is drained completely.
+    pub idle_delay: Nanos,
+    /// Order of destage.
+    pub destage_order: DestageOrder,
+    /// Destage operations in flight when under pressure.
+    pub destage_depth_max: u32,
+    /// Zeroes and discards of at least this many bytes go to the backing store at once instead of through the log.
+    pub zero_direct_min_bytes: u64,
+    /// Share of a reclaimed segment that may be kept because it was hit, percent.
+    pub survivors_max_pct: u32,
+    /// What to do if a backing store changed while the cache was away.
+    pub on_backing_change: OnBackingChange,
+    /// A bug to plant; only the simulator does.
+    pub planted: Option<PlantedBug>,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            scratch_blocks: 4096,
+            batches_in_flight: 4,
+            dirty_low_pct: 10,
+            dirty_high_pct: 70,
+            idle_delay: 5_000_000_000,
+            destage_order: DestageOrder::Elevator,
+            destage_depth_max: 16,
+            zero_direct_min_bytes: 1 << 20,
+            survivors_max_pct: 50,
+            on_backing_change: OnBackingChange::Refuse,
+            planted: None,
+        }
+    }
+}
+
+/// What to do if a backing store is not as the cache left it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnBackingChange {
+    /// Drop clean blocks; refuse to open if there are dirty ones.
+    #[default]
+    Refuse,
+    /// Drop clean blocks and keep the dirty ones: they will be written over what changed.
+    KeepDirty,
+    /// Drop everything that the cache holds of the volume.
+    DiscardDirty,
+}
+
+/// A volume to serve.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// Number in the volume table of the cache.
+    pub volume: VolumeId,
+    /// How to use the cache.
+    pub mode: Mode,
+    /// Size now, in bytes, a multiple of 512; not below what the volume table says.
+    pub size_bytes: u64,
+    /// What the backing store looks like now. `samples` is not used.
+    pub backing: BackingRecord,
+    /// Smallest unit that the backing store writes: 512 or 4096 bytes.
+    pub backing_sector_bytes: u32,
+}
+
+/// What to write to a device to make it an empty cache, see [`crate::format_cache`].
+#[derive(Clone, Debug)]
+pub struct FormatParams {
+    /// Layout.
+    pub geometry: forebay_format::Geometry,
+    /// Identity, drawn at random.
+    pub uuid: forebay_format::CacheUuid,
+    /// Volumes of the cache.
+    pub volumes: Vec<forebay_format::checkpoint::VolumeEntry>,
+    /// Seconds since 1970.
+    pub created_unix_s: u64,
+    /// Product and version.
+    pub written_by: String,
+}
+
+/// A bug that can be planted in the engine, to show that the simulator finds it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PlantedBug {
+    /// A client FLUSH is acknowledged without flushing the cache device.
+    SkipDeviceFlush,
+    /// A destaged block is called clean before the backing store was flushed.
+    CleanBeforeBackingFlush,
+    /// A write past the cache leaves the clean copy in place.
+    ForgetInvalidation,
+    /// A batch is believed without checking its checksums.
+    AcceptTornHeader,
+    /// A segment is reused before a checkpoint says that it is free.
+    ReuseSegmentEarly,
+    /// Replay applies batches in the order found, not in the order of their sequence.
+    IgnoreSequence,
+    /// Only the first superblock copy is written and read.
+    DropSecondSuperblock,
+    /// A write past the cache does not make its intent durable first.
+    SkipIntent,
+    /// Blocks are destaged before the cache device holds them durably.
+    DestageBeforeDurable,
+    /// A write is acknowledged before earlier batches of its stream completed.
+    AcknowledgeOutOfOrder,
+    /// A read fill is kept although the block was written meanwhile.
+    KeepOvertakenFill,
+    /// Checksums of cached blocks are not compared on read.
+    SkipChecksum,
+    /// Relocation does not hold off writers of the block.
+    RelocateWithoutLock,
+}
+
+impl PlantedBug {
+    /// Every planted bug with the name used on the command line.
+    pub const ALL: [(Self, &'static str); 13] = [
+        (Self::SkipDeviceFlush, "skip-device-flush"),
+        (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
+        (Self::ForgetInvalidation, "forget-invalidation"),
+        (Self::AcceptTornHeader, "accept-torn-header"),
+        (Self::ReuseSegmentEarly, "reuse-segment-early"),
+        (Self::IgnoreSequence, "ignore-sequence"),
+        (Self::DropSecondSuperblock, "drop-second-superblock"),
+        (Self::SkipIntent, "skip-intent"),
+        (Self::DestageBeforeDurable, "destage-before-durable"),
+        (Self::AcknowledgeOutOfOrder, "acknowledge-out-of-order"),
+        (Self::KeepOvertakenFill, "keep-overtaken-fill"),
+        (Self::SkipChecksum, "skip-checksum"),
+        (Self::RelocateWithoutLock, "relocate-without-lock"),
+    ];
+
+    /// The name used on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(bug, _)| *bug == self).map_or("", |(_, name)| name)
+    }
+}

@@ -1,0 +1,164 @@
+//! Where things lie on a cache device of a given size.
+
+use crate::{BLOCK_BYTES, FormatError, checkpoint};
+
+/// Block that holds superblock copy A.
+pub const SUPERBLOCK_A_BLOCK: u64 = 0;
+/// Block that holds superblock copy B: another flash page and, on most devices, another erase block.
+pub const SUPERBLOCK_B_BLOCK: u64 = 16;
+/// First block of the checkpoint slots.
+pub const CHECKPOINT_START_BLOCK: u64 = 32;
+/// Checkpoint slots: two generations, two copies each.
+pub const CHECKPOINT_SLOTS: u64 = 4;
+/// Fewest segments that a cache can work with: streams, reserve, and something to hold data.
+pub const SEGMENTS_MIN: u32 = 16;
+/// Smallest segment, in blocks: room for a header, a summary and some data.
+pub const SEGMENT_BLOCKS_MIN: u32 = 16;
+/// Largest segment, in blocks (16 MiB).
+pub const SEGMENT_BLOCKS_MAX: u32 = 4096;
+/// Most volumes on one cache.
+pub const VOLUMES_MAX: u32 = 64;
+/// Most write-intent ranges that a checkpoint can hold; beyond it the engine widens ranges.
+pub const INTENTS_MAX: u32 = 4096;
+
+/// The division of a cache device into superblocks, checkpoint slots and segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Blocks of the device that the cache uses, everything included.
+    pub device_blocks: u64,
+    /// Blocks in one segment, a power of two.
+    pub segment_blocks: u32,
+    /// Number of segments.
+    pub segment_count: u32,
+    /// Blocks in one checkpoint slot.
+    pub checkpoint_slot_blocks: u32,
+    /// First block of segment 0.
+    pub segments_start_block: u64,
+}
+
+impl Geometry {
+    /// Divides a device of `device_bytes` with segments of `segment_blocks` (a size chosen for the device if `None`:
+    /// 64 KiB to 4 MiB, so that there are some hundreds of segments where possible).
+    ///
+    /// # Errors
+    /// [`FormatError::Geometry`] if the device is too small or the segment size is not a power of two in range.
+    pub fn for_device(device_bytes: u64, segment_blocks: Option<u32>) -> Result<Self, FormatError> {
+        let device_blocks = device_bytes / BLOCK_BYTES as u64;
+        let segment_blocks = segment_blocks.unwrap_or_else(|| default_segment_blocks(device_blocks));
+        if !segment_blocks.is_power_of_two()
+            || !(SEGMENT_BLOCKS_MIN..=SEGMENT_BLOCKS_MAX).contains(&segment_blocks)
+        {
+            return Err(FormatError::Geometry(format!(
+                "a segment of {segment_blocks} blocks is not a power of two \
+                 from {SEGMENT_BLOCKS_MIN} to {SEGMENT_BLOCKS_MAX}"
+            )));
+        }
+        // The checkpoint grows with the segments and the segments shrink with the checkpoint: start from the most
+        // segments that there could be, which makes the slot slightly too large rather than too small.
+        let segments_most = device_blocks / u64::from(segment_blocks);
+        let slot_blocks = checkpoint::slot_blocks_for(segments_most, segment_blocks);
+        let meta_blocks = CHECKPOINT_START_BLOCK + CHECKPOINT_SLOTS * slot_blocks;
+        let segments_start_block = meta_blocks.next_multiple_of(u64::from(segment_blocks.min(256)));
+        let segment_count = device_blocks.saturating_sub(segments_start_block) / u64::from(segment_blocks);
+        if segment_count < u64::from(SEGMENTS_MIN) {
+            let least = (segments_start_block + u64::from(SEGMENTS_MIN * segment_blocks)) * BLOCK_BYTES as u64;
+            return Err(FormatError::Geometry(format!(
+                "a cache of {device_bytes} bytes is too small: with segments of {} KiB it needs at least {least} \
+                 bytes; give the cache a larger SIZE",
+                segment_blocks as usize * BLOCK_BYTES / 1024
+            )));
+        }
+        if segment_count * u64::from(segment_blocks) > u64::from(u32::MAX) {
+            return Err(FormatError::Geometry(format!(
+                "a cache of {device_bytes} bytes has more than {} blocks; use a smaller part of the device",
+                u32::MAX
+            )));
+        }
+        Ok(Self {
+            device_blocks,
+            segment_blocks,
+            segment_count: segment_count as u32,
+            checkpoint_slot_blocks: slot_blocks as u32,
+            segments_start_block,
+        })
+    }
+
+    /// Checks that the numbers, as read from a superblock, fit together and inside `device_bytes`.
+    ///
+    /// # Errors
+    /// [`FormatError::Geometry`] that says what does not fit.
+    pub fn validate(&self, device_bytes: u64) -> Result<(), FormatError> {
+        let fail = |why: String| Err(FormatError::Geometry(why));
+        let device_blocks = device_bytes / BLOCK_BYTES as u64;
+        if self.device_blocks > device_blocks {
+            return fail(format!(
+                "the superblock speaks of {} blocks but the device has only {device_blocks}: \
+                 it was truncated, or only a part of it was copied; restore its full length",
+                self.device_blocks
+            ));
+        }
+        if !self.segment_blocks.is_power_of_two()
+            || !(SEGMENT_BLOCKS_MIN..=SEGMENT_BLOCKS_MAX).contains(&self.segment_blocks)
+            || self.segment_count < SEGMENTS_MIN
+        {
+            return fail(format!("{} segments of {} blocks", self.segment_count, self.segment_blocks));
+        }
+        let segments_end = u64::from(self.segment_count)
+            .checked_mul(u64::from(self.segment_blocks))
+            .and_then(|blocks| blocks.checked_add(self.segments_start_block));
+        let checkpoints_end =
+            CHECKPOINT_START_BLOCK + CHECKPOINT_SLOTS * u64::from(self.checkpoint_slot_blocks);
+        let needed = checkpoint::slot_blocks_for(u64::from(self.segment_count), self.segment_blocks);
+        if segments_end.is_none_or(|end| end > self.device_blocks)
+            || checkpoints_end > self.segments_start_block
+            || u64::from(self.checkpoint_slot_blocks) < needed
+            || u64::from(self.segment_count) * u64::from(self.segment_blocks) > u64::from(u32::MAX)
+        {
+            return fail("segments or checkpoint slots do not fit the device".into());
+        }
+        Ok(())
+    }
+
+    /// Byte offset of superblock copy 0 or 1.
+    #[must_use]
+    pub fn superblock_offset(copy: usize) -> u64 {
+        [SUPERBLOCK_A_BLOCK, SUPERBLOCK_B_BLOCK][copy] * BLOCK_BYTES as u64
+    }
+
+    /// Byte offset of `copy` (0 or 1) of the checkpoint with this generation.
+    #[must_use]
+    pub fn checkpoint_offset(&self, generation: u64, copy: u64) -> u64 {
+        debug_assert!(copy < 2);
+        let slot = (generation % 2) * 2 + copy;
+        (CHECKPOINT_START_BLOCK + slot * u64::from(self.checkpoint_slot_blocks)) * BLOCK_BYTES as u64
+    }
+
+    /// Byte offset of a block of a segment.
+    #[must_use]
+    pub fn segment_offset(&self, segment: u32, block: u32) -> u64 {
+        debug_assert!(segment < self.segment_count && block <= self.segment_blocks);
+        let blocks = self.segments_start_block + u64::from(segment) * u64::from(self.segment_blocks);
+        (blocks + u64::from(block)) * BLOCK_BYTES as u64
+    }
+
+    /// Bytes in one segment.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        u64::from(self.segment_blocks) * BLOCK_BYTES as u64
+    }
+
+    /// Block-sized places in all segments together.
+    #[must_use]
+    pub fn slot_count(&self) -> u32 {
+        self.segment_count * self.segment_blocks
+    }
+}
+
+fn default_segment_blocks(device_blocks: u64) -> u32 {
+    let mut blocks = 1024; // 4 MiB
+    while blocks > SEGMENT_BLOCKS_MIN && device_blocks / u64::from(blocks) < 256 {
+        blocks /= 2;
+    }
+    blocks
+}
+

@@ -1,0 +1,69 @@
+//! Segment summaries: what each slot of a sealed segment holds, so that a restart need not read the batches again.
+//!
+//! A summary is the last batch of a segment (kind `Summary`). Its payload has one 16-byte item per slot from the start
+//! of the segment up to the summary's own header: an `u64` with the volume block in bits 0..40, the sector mask in
+//! bits 40..48 and the volume in bits 48..64, then the CRC32C of the block, then flags (bit 0: the slot holds data).
+//! A summary is a convenience: if it cannot be read the same facts are in the batch headers of the segment.
+
+use crate::units::{BLOCK_BYTES, VolumeId};
+
+/// Bytes of one item.
+pub const ITEM_BYTES: usize = 16;
+const FLAG_DATA: u32 = 1;
+
+/// What one slot holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SummaryItem {
+    /// Volume that the block belongs to.
+    pub volume: VolumeId,
+    /// Block of the volume.
+    pub block: u64,
+    /// Valid sectors.
+    pub sector_mask: u8,
+    /// Checksum of the slot's 4096 bytes.
+    pub crc32c: u32,
+}
+
+/// Payload blocks that a summary of `slots` slots takes.
+#[must_use]
+pub const fn payload_blocks(slots: u32) -> u32 {
+    (slots * ITEM_BYTES as u32).div_ceil(BLOCK_BYTES as u32)
+}
+
+/// Blocks at the end of a segment that are kept for its summary, header included.
+#[must_use]
+pub const fn reserved_blocks(segment_blocks: u32) -> u32 {
+    1 + payload_blocks(segment_blocks)
+}
+
+/// Encodes one item per slot (`None` for slots without data) into whole blocks.
+#[must_use]
+pub fn encode(items: impl ExactSizeIterator<Item = Option<SummaryItem>>) -> Vec<u8> {
+    let blocks = payload_blocks(items.len() as u32) as usize;
+    let mut payload = vec![0; blocks * BLOCK_BYTES];
+    for (item, to) in items.zip(payload.chunks_exact_mut(ITEM_BYTES)) {
+        let Some(item) = item else { continue };
+        debug_assert!(item.block >> 40 == 0, "block numbers have 40 bits");
+        let packed = item.block | u64::from(item.sector_mask) << 40 | u64::from(item.volume.0) << 48;
+        to[..8].copy_from_slice(&packed.to_le_bytes());
+        to[8..12].copy_from_slice(&item.crc32c.to_le_bytes());
+        to[12..].copy_from_slice(&FLAG_DATA.to_le_bytes());
+    }
+    payload
+}
+
+/// Decodes `slots` items. The caller has checked the payload against the checksum in the summary's entry.
+/// Items beyond the end of `payload` are `None`.
+pub fn decode(payload: &[u8], slots: u32) -> impl Iterator<Item = Option<SummaryItem>> {
+    payload.chunks_exact(ITEM_BYTES).take(slots as usize).map(|from| {
+        let word = |at: usize| u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]]);
+        let packed = u64::from(word(0)) | u64::from(word(4)) << 32;
+        let item = SummaryItem {
+            volume: VolumeId((packed >> 48) as u16),
+            block: packed & ((1 << 40) - 1),
+            sector_mask: (packed >> 40) as u8,
+            crc32c: word(8),
+        };
+        (word(12) & FLAG_DATA != 0 && item.sector_mask != 0).then_some(item)
+    })
+}

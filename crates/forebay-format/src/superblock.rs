@@ -1,0 +1,160 @@
+//! The superblock: identity, geometry, and which checkpoint is the truth.
+//!
+//! It lies within one 512-byte sector, the unit that a device writes whole or not at all, and is kept twice. An
+//! update writes copy A, flushes, writes copy B, flushes: at any instant at least one copy is intact, and the intact
+//! copy with the higher `generation` is the one that counts.
+
+use crate::geometry::Geometry;
+use crate::layout::{check_envelope, crc_without, structure};
+use crate::units::{BLOCK_BYTES, CacheUuid};
+use crate::{FormatError, VERSION};
+
+/// First bytes of a superblock.
+pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
+
+structure! { "superblock", 512;
+    F_MAGIC = "magic", 0, 8;
+    F_VERSION = "version", 8, 4;
+    F_STATE = "state", 12, 4;
+    F_UUID = "uuid", 16, 16;
+    F_GENERATION = "generation", 32, 8;
+    F_EPOCH = "epoch", 40, 8;
+    F_CHECKPOINT = "checkpoint_generation", 48, 8;
+    F_DEVICE_BLOCKS = "device_blocks", 56, 8;
+    F_SEGMENTS_START = "segments_start_block", 64, 8;
+    F_SEGMENT_BLOCKS = "segment_blocks", 72, 4;
+    F_SEGMENT_COUNT = "segment_count", 76, 4;
+    F_SLOT_BLOCKS = "checkpoint_slot_blocks", 80, 4;
+    F_SHARD_INDEX = "shard_index", 84, 2;
+    F_SHARD_COUNT = "shard_count", 86, 2;
+    F_CREATED = "created_unix_s", 88, 8;
+    F_WRITTEN_BY = "written_by", 96, 32;
+    F_RESERVED = "reserved", 128, 380;
+    F_CRC = "crc32c", 508, 4;
+}
+
+/// Whether the last daemon stopped in an orderly way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum CacheState {
+    /// Stopped after a final checkpoint: the checkpoint is complete and nothing follows it.
+    Clean = 1,
+    /// In use, or ended by a crash: the log after the checkpoint must be read.
+    Open = 2,
+}
+
+/// Contents of a superblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Identity of this cache.
+    pub uuid: CacheUuid,
+    /// Increases with every superblock written.
+    pub generation: u64,
+    /// Increases with every start; stamps all batches, so that leftovers of earlier runs are not believed.
+    pub epoch: u64,
+    /// Generation of the checkpoint that is the truth.
+    pub checkpoint_generation: u64,
+    /// Orderly stop or not.
+    pub state: CacheState,
+    /// Layout of the device.
+    pub geometry: Geometry,
+    /// This shard among the shards of the cache (0 of 1 until a cache is sharded).
+    pub shard_index: u16,
+    /// Number of shards of the cache.
+    pub shard_count: u16,
+    /// When the cache was made, seconds since 1970.
+    pub created_unix_s: u64,
+    /// Product and version that wrote this superblock, UTF-8, for people.
+    pub written_by: String,
+}
+
+impl Superblock {
+    /// Encodes into one block, of which the first sector is used.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut block = vec![0; BLOCK_BYTES];
+        let to = &mut block[..];
+        F_MAGIC.put_bytes(to, &MAGIC);
+        F_VERSION.put(to, u64::from(VERSION));
+        F_STATE.put(to, self.state as u64);
+        F_UUID.put_bytes(to, &self.uuid.0);
+        F_GENERATION.put(to, self.generation);
+        F_EPOCH.put(to, self.epoch);
+        F_CHECKPOINT.put(to, self.checkpoint_generation);
+        F_DEVICE_BLOCKS.put(to, self.geometry.device_blocks);
+        F_SEGMENTS_START.put(to, self.geometry.segments_start_block);
+        F_SEGMENT_BLOCKS.put(to, u64::from(self.geometry.segment_blocks));
+        F_SEGMENT_COUNT.put(to, u64::from(self.geometry.segment_count));
+        F_SLOT_BLOCKS.put(to, u64::from(self.geometry.checkpoint_slot_blocks));
+        F_SHARD_INDEX.put(to, u64::from(self.shard_index));
+        F_SHARD_COUNT.put(to, u64::from(self.shard_count));
+        F_CREATED.put(to, self.created_unix_s);
+        let name = self.written_by.as_bytes();
+        F_WRITTEN_BY.put_bytes(to, &name[..name.len().min(F_WRITTEN_BY.len)]);
+        let crc = crc_without(&to[..STRUCTURE.len], F_CRC);
+        F_CRC.put(to, u64::from(crc));
+        block
+    }
+
+    /// Decodes one copy.
+    ///
+    /// # Errors
+    /// Not a superblock, torn, of a newer version, or with fields out of range. The geometry is not checked against
+    /// the device: see [`Geometry::validate`].
+    pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
+        check_envelope(&STRUCTURE, block, (F_MAGIC, &MAGIC), F_VERSION, F_CRC)?;
+        let field = |field, value| FormatError::Field { structure: STRUCTURE.name, field, value };
+        let state = match F_STATE.get(block) {
+            1 => CacheState::Clean,
+            2 => CacheState::Open,
+            other => return Err(field(F_STATE.name, other)),
+        };
+        if let Some(byte) = F_RESERVED.bytes(block).iter().find(|byte| **byte != 0) {
+            return Err(field(F_RESERVED.name, u64::from(*byte)));
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(F_UUID.bytes(block));
+        let written_by = F_WRITTEN_BY.bytes(block);
+        let end = written_by.iter().position(|byte| *byte == 0).unwrap_or(written_by.len());
+        Ok(Self {
+            uuid: CacheUuid(uuid),
+            generation: F_GENERATION.get(block),
+            epoch: F_EPOCH.get(block),
+            checkpoint_generation: F_CHECKPOINT.get(block),
+            state,
+            geometry: Geometry {
+                device_blocks: F_DEVICE_BLOCKS.get(block),
+                segment_blocks: F_SEGMENT_BLOCKS.get_u32(block),
+                segment_count: F_SEGMENT_COUNT.get_u32(block),
+                checkpoint_slot_blocks: F_SLOT_BLOCKS.get_u32(block),
+                segments_start_block: F_SEGMENTS_START.get(block),
+            },
+            shard_index: F_SHARD_INDEX.get(block) as u16,
+            shard_count: F_SHARD_COUNT.get(block) as u16,
+            created_unix_s: F_CREATED.get(block),
+            written_by: String::from_utf8_lossy(&written_by[..end]).into_owned(),
+        })
+    }
+
+    /// Chooses between the two copies: the intact one with the higher generation.
+    ///
+    /// # Errors
+    /// If neither copy can be used, the error of the one that says more: a newer version is reported before damage,
+    /// and damage before "this is not a Forebay superblock".
+    pub fn choose(copies: [Result<Self, FormatError>; 2]) -> Result<Self, FormatError> {
+        let weight = |error: &FormatError| match error {
+            FormatError::Version { .. } => 3,
+            FormatError::Magic { .. } => 1,
+            _ => 2,
+        };
+        // A copy of a newer version outweighs an intact older one: the newer writer may have changed anything.
+        match copies {
+            [Err(error @ FormatError::Version { .. }), _] | [_, Err(error @ FormatError::Version { .. })] => {
+                Err(error)
+            }
+            [Ok(a), Ok(b)] => Ok(if b.generation > a.generation { b } else { a }),
+            [Ok(only), Err(_)] | [Err(_), Ok(only)] => Ok(only),
+            [Err(a), Err(b)] => Err(if weight(&b) > weight(&a) { b } else { a }),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Units and identities that appear in the on-disk structures.
+
+/// Bytes in one cache block, the unit of the index and of checksums.
+pub const BLOCK_BYTES: usize = 4096;
+/// Bytes in one sector, the smallest unit of validity inside a block.
+pub const SECTOR_BYTES: usize = 512;
+/// Sectors in one block; one bit each in a sector mask.
+pub const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
+
+const _: () = assert!(SECTORS_PER_BLOCK == 8, "a sector mask is one byte");
+
+/// A volume of the cache, as numbered in its volume table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct VolumeId(pub u16);
+
+/// A segment of the cache device, counted from the start of the segment area.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct SegmentId(pub u32);
+
+/// A block-sized place on the cache device: `segment * segment_blocks + block in segment`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Slot(pub u32);
+
+/// Identity of one formatted cache, drawn at random when it is made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct CacheUuid(pub [u8; 16]);
+
+impl CacheUuid {
+    /// The first eight bytes, carried by every batch header.
+    #[must_use]
+    pub fn tag(self) -> u64 {
+        let mut tag = [0; 8];
+        tag.copy_from_slice(&self.0[..8]);
+        u64::from_le_bytes(tag)
+    }
+}
+
+impl core::fmt::Display for CacheUuid {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The append stream that a segment belongs to. Blocks that die together are written together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum StreamKind {
+    /// Client writes, and the marks and intents that order them.
+    Write = 0,
+    /// Blocks read from the backing store.
+    Fill = 1,
+    /// Blocks that reclaim moved out of the way because they were dirty or recently hit.
+    Survivor = 2,
+}
+
+impl StreamKind {
+    /// Every stream, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Write, Self::Fill, Self::Survivor];
+
+    /// The stream with this number on disk.
+    #[must_use]
+    pub fn from_u8(value: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(value)).copied()
+    }
+
+    /// Position in arrays that hold one item per stream.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
