@@ -1,10 +1,10 @@
 //! Settings of the engine, volumes to attach, and the planted bugs that the simulator must catch.
 
 use crate::api::Nanos;
-use forebay_format::VolumeId;
-use forebay_format::checkpoint::{BackingRecord, Mode};
 use alloc::string::String;
 use alloc::vec::Vec;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::{BackingRecord, Mode};
 
 /// Which dirty block is written back first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

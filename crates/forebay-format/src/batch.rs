@@ -6,9 +6,11 @@
 //!
 //! A batch counts only if its header and every payload block match their checksums and it stands where it says.
 
-use crate::layout::{check_envelope, crc_without, structure};
-use crate::units::{BLOCK_BYTES, CacheUuid, Slot, StreamKind, VolumeId};
-use crate::{FormatError, VERSION};
+use crate::checkpoint::REGIONS_MAX;
+use crate::geometry::{SEGMENT_BLOCKS_MAX, VOLUMES_MAX};
+use crate::layout::{Field, check_envelope, check_zero, crc_without, structure};
+use crate::units::{BLOCK_BYTES, CacheUuid, Slot, StreamKind, VOLUME_BLOCKS_MAX, VolumeId};
+use crate::{FormatError, VERSION, summary};
 
 pub(crate) mod header {
     use super::structure;
@@ -31,8 +33,8 @@ pub(crate) mod header {
     }
 }
 use header::{
-    F_BLOCK, F_CRC, F_ENTRIES, F_EPOCH, F_FLUSHED, F_KIND, F_MAGIC, F_PAYLOAD, F_SEGMENT, F_SEQUENCE, F_STREAM,
-    F_STREAM_SEQUENCE, F_TABLE, F_UUID_TAG, F_VERSION,
+    F_BLOCK, F_CRC, F_ENTRIES, F_EPOCH, F_FLUSHED, F_KIND, F_MAGIC, F_PAYLOAD, F_SEGMENT, F_SEQUENCE,
+    F_STREAM, F_STREAM_SEQUENCE, F_TABLE, F_UUID_TAG, F_VERSION,
 };
 
 pub(crate) mod entry {
@@ -56,6 +58,13 @@ pub const ENTRIES_MAX: usize = F_TABLE.len / entry::STRUCTURE.len;
 const _: () = assert!(ENTRIES_MAX == 168);
 const _: () = assert!(header::STRUCTURE.len == BLOCK_BYTES, "a header is one block");
 const _: () = assert!(ENTRIES_MAX * entry::STRUCTURE.len == F_TABLE.len, "entries fill the header");
+
+const KIND_DIRTY: u64 = 1;
+const KIND_CLEAN: u64 = 2;
+const KIND_CLEAN_MARK: u64 = 3;
+const KIND_DROP_MARK: u64 = 4;
+const KIND_INTENT: u64 = 5;
+const KIND_SUMMARY: u64 = 6;
 
 /// What a batch is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,58 +133,91 @@ impl Entry {
 
     fn encode(self, to: &mut [u8]) {
         use entry::{F_BLOCK, F_COUNT, F_CRC, F_KIND, F_SECTORS, F_VOLUME};
-        let put = |to: &mut [u8], kind: u64, volume: VolumeId, block: u64, count: u32| {
-            F_KIND.put(to, kind);
-            F_VOLUME.put(to, u64::from(volume.0));
-            F_BLOCK.put(to, block);
-            F_COUNT.put(to, u64::from(count));
-        };
-        match self {
+        let (kind, volume, block, count, crc32c, sector_mask) = match self {
             Self::Data { volume, block, crc32c, sector_mask, dirty } => {
-                put(to, if dirty { 1 } else { 2 }, volume, block, 1);
-                F_CRC.put(to, u64::from(crc32c));
-                F_SECTORS.put(to, u64::from(sector_mask));
+                (if dirty { KIND_DIRTY } else { KIND_CLEAN }, volume, block, 1, crc32c, sector_mask)
             }
-            Self::CleanMark { slot, count } => put(to, 3, VolumeId(0), u64::from(slot.0), count),
-            Self::DropMark { slot, count } => put(to, 4, VolumeId(0), u64::from(slot.0), count),
-            Self::Intent { volume, region, count } => put(to, 5, volume, region, count),
-            Self::Summary { slots, crc32c } => {
-                put(to, 6, VolumeId(0), 0, slots);
-                F_CRC.put(to, u64::from(crc32c));
-            }
-        }
+            Self::CleanMark { slot, count } => (KIND_CLEAN_MARK, VolumeId(0), u64::from(slot.0), count, 0, 0),
+            Self::DropMark { slot, count } => (KIND_DROP_MARK, VolumeId(0), u64::from(slot.0), count, 0, 0),
+            Self::Intent { volume, region, count } => (KIND_INTENT, volume, region, count, 0, 0),
+            Self::Summary { slots, crc32c } => (KIND_SUMMARY, VolumeId(0), 0, slots, crc32c, 0),
+        };
+        F_KIND.put(to, kind);
+        F_VOLUME.put(to, u64::from(volume.0));
+        F_BLOCK.put(to, block);
+        F_COUNT.put(to, u64::from(count));
+        F_CRC.put(to, u64::from(crc32c));
+        F_SECTORS.put(to, u64::from(sector_mask));
     }
 
     fn decode(from: &[u8]) -> Result<Self, FormatError> {
-        use entry::{F_BLOCK, F_COUNT, F_CRC, F_KIND, F_SECTORS, F_VOLUME, STRUCTURE};
-        let bad = |field, value| Err(FormatError::Field { structure: STRUCTURE.name, field, value });
+        use entry::{F_BLOCK, F_COUNT, F_CRC, F_KIND, F_RESERVED, F_SECTORS, F_VOLUME, STRUCTURE};
+        let unused = |fields: &[Field]| check_zero(&STRUCTURE, from, fields);
+        unused(&[F_RESERVED])?;
         let volume = VolumeId(F_VOLUME.get(from) as u16);
-        let (block, count) = (F_BLOCK.get(from), F_COUNT.get_u32(from));
-        let crc32c = F_CRC.get_u32(from);
-        let kind = F_KIND.get(from);
-        let slot = match u32::try_from(block) {
-            Ok(slot) => Slot(slot),
-            Err(_) if matches!(kind, 3 | 4) => return bad(F_BLOCK.name, block),
-            Err(_) => Slot(0),
-        };
-        Ok(match kind {
-            1 | 2 => {
+        let (block, count, crc32c) = (F_BLOCK.get(from), F_COUNT.get_u32(from), F_CRC.get_u32(from));
+        let entry = match F_KIND.get(from) {
+            kind @ (KIND_DIRTY | KIND_CLEAN) => {
+                if count != 1 {
+                    return Err(out_of_bounds(F_COUNT, u64::from(count)));
+                }
                 let sector_mask = F_SECTORS.get(from) as u8;
-                if sector_mask == 0 {
-                    return bad(F_SECTORS.name, 0);
-                }
-                if block >> 40 != 0 {
-                    return bad(F_BLOCK.name, block);
-                }
-                Self::Data { volume, block, crc32c, sector_mask, dirty: kind == 1 }
+                Self::Data { volume, block, crc32c, sector_mask, dirty: kind == KIND_DIRTY }
             }
-            3 => Self::CleanMark { slot, count },
-            4 => Self::DropMark { slot, count },
-            5 => Self::Intent { volume, region: block, count },
-            6 => Self::Summary { slots: count, crc32c },
-            other => return bad(F_KIND.name, other),
-        })
+            kind @ (KIND_CLEAN_MARK | KIND_DROP_MARK) => {
+                unused(&[F_CRC, F_VOLUME, F_SECTORS])?;
+                let slot = Slot(u32::try_from(block).map_err(|_| out_of_bounds(F_BLOCK, block))?);
+                match kind {
+                    KIND_CLEAN_MARK => Self::CleanMark { slot, count },
+                    _ => Self::DropMark { slot, count },
+                }
+            }
+            KIND_INTENT => {
+                unused(&[F_CRC, F_SECTORS])?;
+                Self::Intent { volume, region: block, count }
+            }
+            KIND_SUMMARY => {
+                unused(&[F_BLOCK, F_VOLUME, F_SECTORS])?;
+                Self::Summary { slots: count, crc32c }
+            }
+            other => return Err(out_of_bounds(F_KIND, other)),
+        };
+        entry.check()?;
+        Ok(entry)
     }
+
+    /// The bounds that hold on both sides of the device: asserted before an entry is written, checked after one was
+    /// read.
+    fn check(&self) -> Result<(), FormatError> {
+        use entry::{F_BLOCK, F_COUNT, F_SECTORS, F_VOLUME};
+        if let Self::Data { volume, .. } | Self::Intent { volume, .. } = self
+            && u32::from(volume.0) >= VOLUMES_MAX
+        {
+            return Err(out_of_bounds(F_VOLUME, u64::from(volume.0)));
+        }
+        let range = |first: u64, count: u32, end: u64| {
+            if count == 0 || u64::from(count) > end {
+                return Err(out_of_bounds(F_COUNT, u64::from(count)));
+            }
+            if first > end - u64::from(count) {
+                return Err(out_of_bounds(F_BLOCK, first));
+            }
+            Ok(())
+        };
+        match *self {
+            Self::Data { sector_mask: 0, .. } => Err(out_of_bounds(F_SECTORS, 0)),
+            Self::Data { block, .. } => range(block, 1, VOLUME_BLOCKS_MAX),
+            Self::CleanMark { slot, count } | Self::DropMark { slot, count } => {
+                range(u64::from(slot.0), count, 1 << u32::BITS)
+            }
+            Self::Intent { region, count, .. } => range(region, count, REGIONS_MAX),
+            Self::Summary { slots, .. } => range(0, slots, u64::from(SEGMENT_BLOCKS_MAX)),
+        }
+    }
+}
+
+fn out_of_bounds(field: Field, value: u64) -> FormatError {
+    FormatError::Field { structure: entry::STRUCTURE.name, field: field.name, value }
 }
 
 /// Everything in a batch header but its entries.
@@ -207,9 +249,13 @@ impl BatchHeader {
     /// Encodes header and entries into `to`, which must be one block.
     ///
     /// # Panics
-    /// If `to` is not one block or there are more than [`ENTRIES_MAX`] entries: a bug of the caller.
+    /// If `to` is not one block, or [`BatchHeader::decode`] would refuse the result (too many entries, entries out of
+    /// bounds or not of the batch's kind, payload of another length): a bug of the caller, better met now than by
+    /// the recovery that needs the batch.
     pub fn encode(&self, entries: &[Entry], to: &mut [u8]) {
         assert!(to.len() == BLOCK_BYTES && entries.len() <= ENTRIES_MAX, "batch header out of bounds");
+        assert_eq!(entries.iter().try_for_each(Entry::check), Ok(()), "batch entry out of bounds");
+        assert_eq!(self.check(entries), Ok(()), "batch header and entries do not fit together");
         to.fill(0);
         F_MAGIC.put_bytes(to, &MAGIC);
         F_VERSION.put(to, u64::from(VERSION));
@@ -232,36 +278,46 @@ impl BatchHeader {
         F_CRC.put(to, u64::from(crc));
     }
 
-    /// Decodes a header block and appends its entries to `entries` (cleared first).
+    /// Decodes a header block and puts its entries into `entries`, in place of what was there.
     ///
     /// # Errors
-    /// Not a header, torn, of a newer version, or with fields that do not fit together. Identity and position are
-    /// for the caller to check, see [`BatchHeader::check_place`].
+    /// Not a header, torn, of a newer version, or with fields that do not fit together; `entries` is empty then.
+    /// Identity and position are for the caller to check, see [`BatchHeader::check_place`].
     pub fn decode(block: &[u8], entries: &mut Vec<Entry>) -> Result<Self, FormatError> {
         entries.clear();
+        let decoded = Self::decode_into(block, entries);
+        if decoded.is_err() {
+            entries.clear();
+        }
+        decoded
+    }
+
+    fn decode_into(block: &[u8], entries: &mut Vec<Entry>) -> Result<Self, FormatError> {
         check_envelope(&header::STRUCTURE, block, (F_MAGIC, &MAGIC), F_VERSION, F_CRC)?;
-        let bad = |field, value| FormatError::Field { structure: header::STRUCTURE.name, field, value };
+        let bad = |field: Field, value| FormatError::Field {
+            structure: header::STRUCTURE.name,
+            field: field.name,
+            value,
+        };
         let kind = match F_KIND.get(block) {
             1 => BatchKind::Records,
             2 => BatchKind::Summary,
-            other => return Err(bad(F_KIND.name, other)),
+            other => return Err(bad(F_KIND, other)),
         };
         let stream = F_STREAM.get(block) as u8;
-        let stream = StreamKind::from_u8(stream).ok_or(bad(F_STREAM.name, u64::from(stream)))?;
+        let stream = StreamKind::from_u8(stream).ok_or(bad(F_STREAM, u64::from(stream)))?;
         let count = F_ENTRIES.get(block) as usize;
         if count > ENTRIES_MAX {
-            return Err(bad(F_ENTRIES.name, count as u64));
+            return Err(bad(F_ENTRIES, count as u64));
         }
-        for bytes in block[F_TABLE.offset..].chunks_exact(entry::STRUCTURE.len).take(count) {
+        let (used, unused) = F_TABLE.bytes(block).split_at(count * entry::STRUCTURE.len);
+        if let Some(byte) = unused.iter().find(|byte| **byte != 0) {
+            return Err(bad(F_TABLE, u64::from(*byte)));
+        }
+        for bytes in used.chunks_exact(entry::STRUCTURE.len) {
             entries.push(Entry::decode(bytes)?);
         }
-        let payload_blocks = F_PAYLOAD.get(block) as u16;
-        let owned = entries.iter().filter(|entry| entry.has_payload()).count();
-        let summary = matches!(entries[..], [Entry::Summary { .. }]);
-        if (kind == BatchKind::Records) != (owned == usize::from(payload_blocks) && !summary) {
-            return Err(bad(F_PAYLOAD.name, u64::from(payload_blocks)));
-        }
-        Ok(Self {
+        let header = Self {
             kind,
             stream,
             uuid_tag: F_UUID_TAG.get(block),
@@ -271,15 +327,46 @@ impl BatchHeader {
             flushed_stream_sequence: F_FLUSHED.get(block),
             segment: F_SEGMENT.get_u32(block),
             block_in_segment: F_BLOCK.get_u32(block),
-            payload_blocks,
-        })
+            payload_blocks: F_PAYLOAD.get(block) as u16,
+        };
+        header.check(entries)?;
+        Ok(header)
+    }
+
+    /// What must hold between the fields and the entries, before writing and after reading.
+    fn check(&self, entries: &[Entry]) -> Result<(), FormatError> {
+        let bad = |field: Field, value| {
+            Err(FormatError::Field { structure: header::STRUCTURE.name, field: field.name, value })
+        };
+        let payload_blocks = match (self.kind, entries) {
+            (BatchKind::Summary, [Entry::Summary { slots, .. }]) => summary::payload_blocks(*slots) as usize,
+            (BatchKind::Records, entries) if !entries.iter().any(|e| matches!(e, Entry::Summary { .. })) => {
+                entries.iter().filter(|entry| entry.has_payload()).count()
+            }
+            _ => return bad(F_KIND, self.kind as u64),
+        };
+        if usize::from(self.payload_blocks) != payload_blocks {
+            return bad(F_PAYLOAD, u64::from(self.payload_blocks));
+        }
+        if self.flushed_stream_sequence > self.stream_sequence {
+            return bad(F_FLUSHED, self.flushed_stream_sequence);
+        }
+        if u64::from(self.block_in_segment) + 1 + payload_blocks as u64 > u64::from(SEGMENT_BLOCKS_MAX) {
+            return bad(F_BLOCK, u64::from(self.block_in_segment));
+        }
+        Ok(())
     }
 
     /// Checks that the header belongs to this cache and was written for this place.
     ///
     /// # Errors
     /// [`FormatError::Misplaced`] naming the field.
-    pub fn check_place(&self, uuid: CacheUuid, segment: u32, block_in_segment: u32) -> Result<(), FormatError> {
+    pub fn check_place(
+        &self,
+        uuid: CacheUuid,
+        segment: u32,
+        block_in_segment: u32,
+    ) -> Result<(), FormatError> {
         let check = |field, expected, found| {
             if expected == found {
                 return Ok(());

@@ -4,22 +4,24 @@
 //! when the superblock names its generation. The body holds, in this order: the volume table, one segment entry per
 //! segment, two state bits per slot for every segment that is in use, the append window, and the write intents.
 //!
-//! The **append window** lists the segments that may be written before the next checkpoint. A segment enters a window
-//! only if this very checkpoint says that it holds nothing: so whatever a crash leaves behind, the blocks that the
-//! newest checkpoint calls valid have not been written over, and the log after it lies in the window and nowhere else.
+//! The **append window** lists the segments that may be taken before the next checkpoint. A segment enters a window
+//! only if this very checkpoint says that it holds nothing; open segments are only appended to, behind their used
+//! blocks. So whatever a crash leaves behind, the blocks that the newest checkpoint calls valid have not been written
+//! over, and the log after it lies behind the used blocks of open segments and in the window, and nowhere else.
 
-use crate::geometry::{INTENTS_MAX, VOLUMES_MAX};
-use crate::layout::{check_envelope, crc_without, structure};
-use crate::units::{BLOCK_BYTES, CacheUuid, StreamKind, VolumeId};
+use crate::geometry::{INTENTS_MAX, SEGMENT_BLOCKS_MAX, VOLUMES_MAX};
+use crate::layout::{Field, check_envelope, check_zero, crc_without, structure};
+use crate::units::{BLOCK_BYTES, CacheUuid, StreamKind, VOLUME_BLOCKS_MAX, VolumeId};
 use crate::{FormatError, VERSION};
+
+pub(crate) mod volume;
+pub use volume::{BackingRecord, Mode, NAME_BYTES_MAX, SAMPLES_MAX, VolumeEntry};
 
 /// Blocks of a volume in one write-intent region (64 MiB): small enough that a crash forgets little of the clean
 /// cache, large enough that a busy volume pays for few intents.
 pub const INTENT_REGION_BLOCKS: u64 = 16384;
-/// Sampled checksums kept per volume.
-pub const SAMPLES_MAX: usize = 16;
-/// Longest volume name in bytes.
-pub const NAME_BYTES_MAX: usize = 64;
+/// Regions of the largest volume.
+pub(crate) const REGIONS_MAX: u64 = VOLUME_BLOCKS_MAX / INTENT_REGION_BLOCKS;
 
 pub(crate) mod header {
     use super::structure;
@@ -45,37 +47,16 @@ pub(crate) mod header {
     }
 }
 
-pub(crate) mod volume {
-    use super::structure;
-    structure! { "volume entry", 512;
-        F_ID = "id", 0, 2;
-        F_MODE = "mode", 2, 1;
-        F_FLAGS = "flags", 3, 1;
-        F_NAME_LEN = "name_bytes", 4, 2;
-        F_SAMPLES = "sample_count", 6, 2;
-        F_SIZE = "size_bytes", 8, 8;
-        F_UUID = "uuid", 16, 16;
-        F_NAME = "name", 32, 64;
-        F_KIND = "backing_kind", 96, 4;
-        F_RESERVED_A = "reserved_a", 100, 4;
-        F_BACKING_SIZE = "backing_size_bytes", 104, 8;
-        F_UNIQUE_0 = "backing_unique_0", 112, 8;
-        F_UNIQUE_1 = "backing_unique_1", 120, 8;
-        F_STAMP = "backing_stamp_ns", 128, 8;
-        F_SAMPLE_TABLE = "samples", 136, 192;
-        F_RESERVED = "reserved", 328, 184;
-    }
-}
-
 pub(crate) mod segment {
     use super::structure;
-    structure! { "segment entry", 24;
+    structure! { "segment entry", 32;
         F_SEQUENCE = "first_stream_sequence", 0, 8;
-        F_USED = "used_blocks", 8, 4;
-        F_SUMMARY = "summary_block", 12, 4;
-        F_STATE = "state", 16, 1;
-        F_STREAM = "stream", 17, 1;
-        F_RESERVED = "reserved", 18, 6;
+        F_BORN = "first_sequence", 8, 8;
+        F_USED = "used_blocks", 16, 4;
+        F_SUMMARY = "summary_block", 20, 4;
+        F_STATE = "state", 24, 1;
+        F_STREAM = "stream", 25, 1;
+        F_RESERVED = "reserved", 26, 6;
     }
 }
 
@@ -92,82 +73,8 @@ pub(crate) mod intent {
 /// First bytes of a checkpoint.
 pub const MAGIC: [u8; 8] = *b"FBAYCKPT";
 
-const SAMPLE_BYTES: usize = 12;
-const _: () = assert!(volume::F_SAMPLE_TABLE.len == SAMPLES_MAX * SAMPLE_BYTES);
-const _: () = assert!(volume::F_NAME.len == NAME_BYTES_MAX);
-
-/// How a volume uses the cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum Mode {
-    /// Writes are acknowledged by the cache and destaged later.
-    #[default]
-    Writeback = 1,
-    /// Writes go to cache and backing store before they are acknowledged.
-    Writethrough = 2,
-    /// Writes go to the backing store and remove what the cache held.
-    Writearound = 3,
-    /// As write-back, but reads are not cached.
-    Writeonly = 4,
-    /// Nothing new is cached.
-    Passthrough = 5,
-}
-
-impl Mode {
-    /// Every mode.
-    pub const ALL: [Self; 5] =
-        [Self::Writeback, Self::Writethrough, Self::Writearound, Self::Writeonly, Self::Passthrough];
-
-    /// The name that people type.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Writeback => "writeback",
-            Self::Writethrough => "writethrough",
-            Self::Writearound => "writearound",
-            Self::Writeonly => "writeonly",
-            Self::Passthrough => "passthrough",
-        }
-    }
-
-    /// The mode with this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name)
-    }
-}
-
-/// One volume in the volume table, with what is needed to recognise its backing store.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct VolumeEntry {
-    /// Number of the volume on this cache.
-    pub id: VolumeId,
-    /// Mode it was last run in.
-    pub mode: Mode,
-    /// Name, at most [`NAME_BYTES_MAX`] bytes of UTF-8.
-    pub name: String,
-    /// Size in bytes, a multiple of 512.
-    pub size_bytes: u64,
-    /// Identity of the volume.
-    pub uuid: [u8; 16],
-    /// What the backing store looked like when this entry was written.
-    pub backing: BackingRecord,
-}
-
-/// What was noted of a backing store, to notice that it changed while the cache was away.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct BackingRecord {
-    /// 1 file, 2 block device, 3 other.
-    pub kind: u32,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// What identifies it on its host: device and inode of a file, numbers of a block device.
-    pub unique: [u64; 2],
-    /// Modification stamp at an orderly stop, nanoseconds since 1970; `None` while in use.
-    pub stamp_ns: Option<i64>,
-    /// Checksums of some blocks at an orderly stop: `(block, CRC32C)`.
-    pub samples: Vec<(u64, u32)>,
-}
+/// One number of a segment in the append window.
+const WINDOW_ITEM_BYTES: usize = 4;
 
 /// What a segment holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -190,6 +97,8 @@ pub struct SegmentEntry {
     pub stream: u8,
     /// Stream sequence of the first batch in the segment.
     pub first_stream_sequence: u64,
+    /// Sequence of the first batch in the segment: its age.
+    pub first_sequence: u64,
     /// Blocks from the start that hold complete batches.
     pub used_blocks: u32,
     /// Block of the summary's header; 0 if there is no summary.
@@ -250,7 +159,7 @@ pub struct Checkpoint {
 /// Blocks that a checkpoint slot needs for this many segments, at the most volumes and intents.
 #[must_use]
 pub fn slot_blocks_for(segments: u64, segment_blocks: u32) -> u64 {
-    let per_segment = segment::STRUCTURE.len as u64 + slot_table_bytes(segment_blocks) as u64 + 4;
+    let per_segment = (segment::STRUCTURE.len + slot_table_bytes(segment_blocks) + WINDOW_ITEM_BYTES) as u64;
     let body = u64::from(VOLUMES_MAX) * volume::STRUCTURE.len as u64
         + segments * per_segment
         + u64::from(INTENTS_MAX) * intent::STRUCTURE.len as u64;
@@ -262,13 +171,18 @@ fn slot_table_bytes(segment_blocks: u32) -> usize {
 }
 
 impl Checkpoint {
-    /// Encodes header and body, padded to whole blocks.
+    /// Encodes header and body, padded to whole blocks. A long volume name is cut short, and so is a long list of
+    /// samples; a slot table that is too short is filled up with void slots.
+    ///
+    /// # Panics
+    /// If the contents are such that [`Checkpoint::decode`] would refuse the result (too many volumes or intents,
+    /// numbers out of bounds): a bug of the caller, better met now than by the recovery that needs the checkpoint.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        use header as h;
+        assert_eq!(self.check(), Ok(()), "checkpoint out of bounds");
         let mut bytes = vec![0; BLOCK_BYTES];
         for volume in &self.volumes {
-            encode_volume(volume, &mut bytes);
+            volume::encode(volume, &mut bytes);
         }
         for entry in &self.segments {
             encode_segment(entry, &mut bytes);
@@ -285,7 +199,12 @@ impl Checkpoint {
         let body_bytes = bytes.len() - BLOCK_BYTES;
         let body_crc = crc32c::crc32c(&bytes[BLOCK_BYTES..]);
         bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
-        let to = &mut bytes[..BLOCK_BYTES];
+        self.encode_header(body_bytes, body_crc, &mut bytes[..BLOCK_BYTES]);
+        bytes
+    }
+
+    fn encode_header(&self, body_bytes: usize, body_crc: u32, to: &mut [u8]) {
+        use header as h;
         h::F_MAGIC.put_bytes(to, &MAGIC);
         h::F_VERSION.put(to, u64::from(VERSION));
         h::F_VOLUMES.put(to, self.volumes.len() as u64);
@@ -306,7 +225,6 @@ impl Checkpoint {
         h::F_SEGMENT_BLOCKS.put(to, u64::from(self.segment_blocks));
         let crc = crc_without(to, h::F_CRC);
         h::F_CRC.put(to, u64::from(crc));
-        bytes
     }
 
     /// Decodes a checkpoint slot.
@@ -315,8 +233,49 @@ impl Checkpoint {
     /// Not a checkpoint, torn, of a newer version, or with counts and fields that do not fit together.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         use header as h;
+        let body = Self::checked_body(bytes)?;
+        let segment_blocks = h::F_SEGMENT_BLOCKS.get_u32(bytes);
+        if segment_blocks > SEGMENT_BLOCKS_MAX {
+            return Err(bad_header(h::F_SEGMENT_BLOCKS, u64::from(segment_blocks)));
+        }
+        let mut body = Cursor { left: body };
+        let volumes = body.items(h::F_VOLUMES.get_u32(bytes), volume::STRUCTURE.len, volume::decode)?;
+        let mut segments =
+            body.items(h::F_SEGMENTS.get_u32(bytes), segment::STRUCTURE.len, decode_segment)?;
+        for entry in segments.iter_mut().filter(|entry| entry.state != SegmentState::Free) {
+            entry.slots = decode_slots(body.take(slot_table_bytes(segment_blocks))?, segment_blocks)?;
+        }
+        let window = body.items(h::F_WINDOW.get_u32(bytes), WINDOW_ITEM_BYTES, |item| {
+            Ok(u32::from_le_bytes([item[0], item[1], item[2], item[3]]))
+        })?;
+        let intents = body.items(h::F_INTENTS.get_u32(bytes), intent::STRUCTURE.len, decode_intent)?;
+        if !body.left.is_empty() {
+            return Err(bad_header(h::F_BODY_BYTES, h::F_BODY_BYTES.get(bytes)));
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(h::F_UUID.bytes(bytes));
+        let checkpoint = Self {
+            uuid: CacheUuid(uuid),
+            generation: h::F_GENERATION.get(bytes),
+            epoch: h::F_EPOCH.get(bytes),
+            next_sequence: h::F_SEQUENCE.get(bytes),
+            next_stream_sequence: [h::F_STREAM_0, h::F_STREAM_1, h::F_STREAM_2].map(|f| f.get(bytes)),
+            segment_blocks,
+            volumes,
+            segments,
+            window,
+            intents,
+        };
+        checkpoint.check()?;
+        Ok(checkpoint)
+    }
+
+    /// Checks header and checksums, and gives the body.
+    fn checked_body(bytes: &[u8]) -> Result<&[u8], FormatError> {
+        use header as h;
         let name = h::STRUCTURE.name;
         check_envelope(&h::STRUCTURE, bytes, (h::F_MAGIC, &MAGIC), h::F_VERSION, h::F_CRC)?;
+        check_zero(&h::STRUCTURE, bytes, &[h::F_RESERVED])?;
         let body_bytes = h::F_BODY_BYTES.get(bytes);
         let end = usize::try_from(body_bytes).ok().and_then(|body| body.checked_add(BLOCK_BYTES));
         let Some(body) = end.and_then(|end| bytes.get(BLOCK_BYTES..end)) else {
@@ -330,38 +289,43 @@ impl Checkpoint {
         if found != computed {
             return Err(FormatError::Checksum { structure: "checkpoint body", found, computed });
         }
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(h::F_UUID.bytes(bytes));
-        let segment_blocks = h::F_SEGMENT_BLOCKS.get_u32(bytes);
-        let mut body = Cursor { left: body };
-        let volumes = body.items(h::F_VOLUMES.get_u32(bytes), volume::STRUCTURE.len, decode_volume)?;
-        let mut segments = body.items(h::F_SEGMENTS.get_u32(bytes), segment::STRUCTURE.len, decode_segment)?;
-        for entry in segments.iter_mut().filter(|entry| entry.state != SegmentState::Free) {
-            entry.slots = decode_slots(body.take(slot_table_bytes(segment_blocks))?, segment_blocks)?;
-        }
-        let window = body.items(h::F_WINDOW.get_u32(bytes), 4, |item| {
-            Ok(u32::from_le_bytes([item[0], item[1], item[2], item[3]]))
-        })?;
-        let intents = body.items(h::F_INTENTS.get_u32(bytes), intent::STRUCTURE.len, |item| {
-            Ok(Intent {
-                volume: VolumeId(intent::F_VOLUME.get(item) as u16),
-                region: intent::F_REGION.get(item),
-                count: intent::F_COUNT.get_u32(item),
-            })
-        })?;
-        Ok(Self {
-            uuid: CacheUuid(uuid),
-            generation: h::F_GENERATION.get(bytes),
-            epoch: h::F_EPOCH.get(bytes),
-            next_sequence: h::F_SEQUENCE.get(bytes),
-            next_stream_sequence: [h::F_STREAM_0, h::F_STREAM_1, h::F_STREAM_2].map(|f| f.get(bytes)),
-            segment_blocks,
-            volumes,
-            segments,
-            window,
-            intents,
-        })
+        Ok(body)
     }
+
+    /// The bounds that hold on both sides of the device: asserted before writing, checked after reading.
+    fn check(&self) -> Result<(), FormatError> {
+        use header as h;
+        let most = |field, found: usize, most: u64| {
+            if found as u64 > most { Err(bad_header(field, found as u64)) } else { Ok(()) }
+        };
+        most(h::F_VOLUMES, self.volumes.len(), u64::from(VOLUMES_MAX))?;
+        most(h::F_INTENTS, self.intents.len(), u64::from(INTENTS_MAX))?;
+        most(h::F_WINDOW, self.window.len(), self.segments.len() as u64)?;
+        most(h::F_SEGMENT_BLOCKS, self.segment_blocks as usize, u64::from(SEGMENT_BLOCKS_MAX))?;
+        volume::check_table(&self.volumes)?;
+        self.check_window()?;
+        self.segments.iter().try_for_each(|entry| check_segment(entry, self.segment_blocks))?;
+        self.intents.iter().try_for_each(check_intent)
+    }
+
+    /// The window names segments that hold nothing, each once.
+    fn check_window(&self) -> Result<(), FormatError> {
+        let mut free: Vec<bool> = self.segments.iter().map(|s| s.state == SegmentState::Free).collect();
+        for segment in &self.window {
+            match free.get_mut(*segment as usize) {
+                Some(free @ true) => *free = false,
+                _ => {
+                    let value = u64::from(*segment);
+                    return Err(FormatError::Field { structure: "append window", field: "segment", value });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bad_header(field: Field, value: u64) -> FormatError {
+    FormatError::Field { structure: header::STRUCTURE.name, field: field.name, value }
 }
 
 /// Reads the body front to back; never past its end.
@@ -399,71 +363,6 @@ fn grow(to: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut to[start..]
 }
 
-fn encode_volume(entry: &VolumeEntry, to: &mut Vec<u8>) {
-    use volume as v;
-    let to = grow(to, v::STRUCTURE.len);
-    let backing = &entry.backing;
-    let name = &entry.name.as_bytes()[..entry.name.len().min(NAME_BYTES_MAX)];
-    let samples = &backing.samples[..backing.samples.len().min(SAMPLES_MAX)];
-    v::F_ID.put(to, u64::from(entry.id.0));
-    v::F_MODE.put(to, entry.mode as u64);
-    v::F_FLAGS.put(to, u64::from(backing.stamp_ns.is_some()));
-    v::F_NAME_LEN.put(to, name.len() as u64);
-    v::F_SAMPLES.put(to, samples.len() as u64);
-    v::F_SIZE.put(to, entry.size_bytes);
-    v::F_UUID.put_bytes(to, &entry.uuid);
-    v::F_NAME.put_bytes(to, name);
-    v::F_KIND.put(to, u64::from(backing.kind));
-    v::F_BACKING_SIZE.put(to, backing.size_bytes);
-    v::F_UNIQUE_0.put(to, backing.unique[0]);
-    v::F_UNIQUE_1.put(to, backing.unique[1]);
-    v::F_STAMP.put(to, backing.stamp_ns.unwrap_or(0) as u64);
-    let table = &mut to[v::F_SAMPLE_TABLE.offset..];
-    for ((block, crc), item) in samples.iter().zip(table.chunks_exact_mut(SAMPLE_BYTES)) {
-        item[..8].copy_from_slice(&block.to_le_bytes());
-        item[8..].copy_from_slice(&crc.to_le_bytes());
-    }
-}
-
-fn decode_volume(from: &[u8]) -> Result<VolumeEntry, FormatError> {
-    use volume as v;
-    let bad = |field, value| FormatError::Field { structure: v::STRUCTURE.name, field, value };
-    let mode = v::F_MODE.get(from);
-    let mode = Mode::ALL.into_iter().find(|m| *m as u64 == mode).ok_or(bad(v::F_MODE.name, mode))?;
-    let name_len = v::F_NAME_LEN.get(from) as usize;
-    let name = v::F_NAME.bytes(from).get(..name_len).ok_or(bad(v::F_NAME_LEN.name, name_len as u64))?;
-    let name = core::str::from_utf8(name).map_err(|_| bad(v::F_NAME.name, 0))?;
-    let samples = v::F_SAMPLES.get(from) as usize;
-    if samples > SAMPLES_MAX {
-        return Err(bad(v::F_SAMPLES.name, samples as u64));
-    }
-    let mut uuid = [0; 16];
-    uuid.copy_from_slice(v::F_UUID.bytes(from));
-    let table = v::F_SAMPLE_TABLE.bytes(from).chunks_exact(SAMPLE_BYTES).take(samples);
-    let stamp = v::F_STAMP.get(from) as i64;
-    Ok(VolumeEntry {
-        id: VolumeId(v::F_ID.get(from) as u16),
-        mode,
-        name: name.into(),
-        size_bytes: v::F_SIZE.get(from),
-        uuid,
-        backing: BackingRecord {
-            kind: v::F_KIND.get_u32(from),
-            size_bytes: v::F_BACKING_SIZE.get(from),
-            unique: [v::F_UNIQUE_0.get(from), v::F_UNIQUE_1.get(from)],
-            stamp_ns: (v::F_FLAGS.get(from) & 1 != 0).then_some(stamp),
-            samples: table
-                .map(|item| {
-                    let word = |at: usize| {
-                        u32::from_le_bytes([item[at], item[at + 1], item[at + 2], item[at + 3]])
-                    };
-                    (u64::from(word(0)) | u64::from(word(4)) << 32, word(8))
-                })
-                .collect(),
-        },
-    })
-}
-
 fn encode_segment(entry: &SegmentEntry, to: &mut Vec<u8>) {
     use segment as s;
     let to = grow(to, s::STRUCTURE.len);
@@ -473,6 +372,7 @@ fn encode_segment(entry: &SegmentEntry, to: &mut Vec<u8>) {
         SegmentState::Sealed => 2,
     };
     s::F_SEQUENCE.put(to, entry.first_stream_sequence);
+    s::F_BORN.put(to, entry.first_sequence);
     s::F_USED.put(to, u64::from(entry.used_blocks));
     s::F_SUMMARY.put(to, u64::from(entry.summary_block));
     s::F_STATE.put(to, state);
@@ -481,25 +381,39 @@ fn encode_segment(entry: &SegmentEntry, to: &mut Vec<u8>) {
 
 fn decode_segment(from: &[u8]) -> Result<SegmentEntry, FormatError> {
     use segment as s;
-    let bad = |field, value| FormatError::Field { structure: s::STRUCTURE.name, field, value };
+    check_zero(&s::STRUCTURE, from, &[s::F_RESERVED])?;
     let state = match s::F_STATE.get(from) {
         0 => SegmentState::Free,
         1 => SegmentState::Open,
         2 => SegmentState::Sealed,
-        other => return Err(bad(s::F_STATE.name, other)),
+        other => return Err(bad_segment(s::F_STATE, other)),
     };
-    let stream = s::F_STREAM.get(from) as u8;
-    if StreamKind::from_u8(stream).is_none() {
-        return Err(bad(s::F_STREAM.name, u64::from(stream)));
-    }
     Ok(SegmentEntry {
         state,
-        stream,
+        stream: s::F_STREAM.get(from) as u8,
         first_stream_sequence: s::F_SEQUENCE.get(from),
+        first_sequence: s::F_BORN.get(from),
         used_blocks: s::F_USED.get_u32(from),
         summary_block: s::F_SUMMARY.get_u32(from),
         slots: Vec::new(),
     })
+}
+
+fn check_segment(entry: &SegmentEntry, segment_blocks: u32) -> Result<(), FormatError> {
+    if StreamKind::from_u8(entry.stream).is_none() {
+        return Err(bad_segment(segment::F_STREAM, u64::from(entry.stream)));
+    }
+    if entry.used_blocks > segment_blocks {
+        return Err(bad_segment(segment::F_USED, u64::from(entry.used_blocks)));
+    }
+    if entry.summary_block != 0 && entry.summary_block >= segment_blocks {
+        return Err(bad_segment(segment::F_SUMMARY, u64::from(entry.summary_block)));
+    }
+    Ok(())
+}
+
+fn bad_segment(field: Field, value: u64) -> FormatError {
+    FormatError::Field { structure: segment::STRUCTURE.name, field: field.name, value }
 }
 
 fn encode_slots(slots: &[SlotState], segment_blocks: u32, to: &mut Vec<u8>) {
@@ -525,4 +439,29 @@ fn encode_intent(item: Intent, to: &mut Vec<u8>) {
     intent::F_REGION.put(to, item.region);
     intent::F_COUNT.put(to, u64::from(item.count));
     intent::F_VOLUME.put(to, u64::from(item.volume.0));
+}
+
+fn decode_intent(from: &[u8]) -> Result<Intent, FormatError> {
+    check_zero(&intent::STRUCTURE, from, &[intent::F_RESERVED])?;
+    Ok(Intent {
+        volume: VolumeId(intent::F_VOLUME.get(from) as u16),
+        region: intent::F_REGION.get(from),
+        count: intent::F_COUNT.get_u32(from),
+    })
+}
+
+fn check_intent(item: &Intent) -> Result<(), FormatError> {
+    let bad = |field: Field, value| {
+        Err(FormatError::Field { structure: intent::STRUCTURE.name, field: field.name, value })
+    };
+    if u32::from(item.volume.0) >= VOLUMES_MAX {
+        return bad(intent::F_VOLUME, u64::from(item.volume.0));
+    }
+    if item.count == 0 || u64::from(item.count) > REGIONS_MAX {
+        return bad(intent::F_COUNT, u64::from(item.count));
+    }
+    if item.region > REGIONS_MAX - u64::from(item.count) {
+        return bad(intent::F_REGION, item.region);
+    }
+    Ok(())
 }

@@ -16,7 +16,7 @@ pub const SEGMENTS_MIN: u32 = 16;
 pub const SEGMENT_BLOCKS_MIN: u32 = 16;
 /// Largest segment, in blocks (16 MiB).
 pub const SEGMENT_BLOCKS_MAX: u32 = 4096;
-/// Most volumes on one cache.
+/// Most volumes on one cache; their numbers are below this.
 pub const VOLUMES_MAX: u32 = 64;
 /// Most write-intent ranges that a checkpoint can hold; beyond it the engine widens ranges.
 pub const INTENTS_MAX: u32 = 4096;
@@ -61,7 +61,8 @@ impl Geometry {
         let segments_start_block = meta_blocks.next_multiple_of(u64::from(segment_blocks.min(256)));
         let segment_count = device_blocks.saturating_sub(segments_start_block) / u64::from(segment_blocks);
         if segment_count < u64::from(SEGMENTS_MIN) {
-            let least = (segments_start_block + u64::from(SEGMENTS_MIN * segment_blocks)) * BLOCK_BYTES as u64;
+            let least =
+                (segments_start_block + u64::from(SEGMENTS_MIN * segment_blocks)) * BLOCK_BYTES as u64;
             return Err(FormatError::Geometry(format!(
                 "a cache of {device_bytes} bytes is too small: with segments of {} KiB it needs at least {least} \
                  bytes; give the cache a larger SIZE",
@@ -101,7 +102,12 @@ impl Geometry {
             || !(SEGMENT_BLOCKS_MIN..=SEGMENT_BLOCKS_MAX).contains(&self.segment_blocks)
             || self.segment_count < SEGMENTS_MIN
         {
-            return fail(format!("{} segments of {} blocks", self.segment_count, self.segment_blocks));
+            return fail(format!(
+                "the superblock speaks of {} segments of {} blocks, but there are at least {SEGMENTS_MIN} segments, \
+                 of a power of two of blocks from {SEGMENT_BLOCKS_MIN} to {SEGMENT_BLOCKS_MAX}; it was not written by \
+                 this product, make a new cache",
+                self.segment_count, self.segment_blocks
+            ));
         }
         let segments_end = u64::from(self.segment_count)
             .checked_mul(u64::from(self.segment_blocks))
@@ -114,7 +120,15 @@ impl Geometry {
             || u64::from(self.checkpoint_slot_blocks) < needed
             || u64::from(self.segment_count) * u64::from(self.segment_blocks) > u64::from(u32::MAX)
         {
-            return fail("segments or checkpoint slots do not fit the device".into());
+            return fail(format!(
+                "{} segments of {} blocks from block {}, with checkpoint slots of {} blocks, do not fit {} blocks; \
+                 the superblock was not written by this product, make a new cache",
+                self.segment_count,
+                self.segment_blocks,
+                self.segments_start_block,
+                self.checkpoint_slot_blocks,
+                self.device_blocks
+            ));
         }
         Ok(())
     }
@@ -161,4 +175,3 @@ fn default_segment_blocks(device_blocks: u64) -> u32 {
     }
     blocks
 }
-

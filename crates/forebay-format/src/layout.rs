@@ -101,7 +101,8 @@ pub(crate) fn crc_without(bytes: &[u8], field: Field) -> u32 {
     crc32c::crc32c_append(crc, &bytes[field.offset + 4..])
 }
 
-/// Checks a structure's magic, version and checksum, in that order, so that the most telling error wins.
+/// Checks a structure's length, magic, checksum and version, in that order: the version of damaged bytes means
+/// nothing, and a newer version keeps magic, version and checksum where they are.
 pub(crate) fn check_envelope(
     structure: &Structure,
     bytes: &[u8],
@@ -121,9 +122,36 @@ pub(crate) fn check_envelope(
     if found != computed {
         return Err(FormatError::Checksum { structure: name, found, computed });
     }
-    let version = version.get_u32(bytes);
-    if version != crate::VERSION {
-        return Err(FormatError::Version { structure: name, found: version, supported: crate::VERSION });
+    match version.get_u32(bytes) {
+        crate::VERSION => Ok(()),
+        0 => Err(FormatError::Field { structure: name, field: version.name, value: 0 }),
+        found => Err(FormatError::Version { structure: name, found, supported: crate::VERSION }),
+    }
+}
+
+/// Checks that every byte of `fields` is zero, as writers of this version leave them.
+pub(crate) fn check_zero(
+    structure: &Structure,
+    from: &[u8],
+    fields: &[Field],
+) -> Result<(), crate::FormatError> {
+    for field in fields {
+        if let Some(byte) = field.bytes(from).iter().find(|byte| **byte != 0) {
+            return Err(crate::FormatError::Field {
+                structure: structure.name,
+                field: field.name,
+                value: u64::from(*byte),
+            });
+        }
     }
     Ok(())
+}
+
+/// The longest start of `text` that fits `bytes_max` bytes without splitting a character.
+pub(crate) fn fitting(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }

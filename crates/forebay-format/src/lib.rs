@@ -31,7 +31,15 @@ pub mod units;
 
 pub use error::FormatError;
 pub use geometry::Geometry;
-pub use units::{BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, SegmentId, Slot, StreamKind, VolumeId};
+pub use units::{
+    BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, SegmentId, Slot, StreamKind, VolumeId,
+};
 
 /// The on-disk format version that this code writes, and the newest that it reads.
 pub const VERSION: u32 = 1;
+
+/// The checksum of blocks and payloads: CRC32C (Castagnoli).
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}

@@ -5,11 +5,15 @@
 //! bits 40..48 and the volume in bits 48..64, then the CRC32C of the block, then flags (bit 0: the slot holds data).
 //! A summary is a convenience: if it cannot be read the same facts are in the batch headers of the segment.
 
-use crate::units::{BLOCK_BYTES, VolumeId};
+use crate::geometry::VOLUMES_MAX;
+use crate::units::{BLOCK_BYTES, VOLUME_BLOCKS_MAX, VolumeId};
 
 /// Bytes of one item.
 pub const ITEM_BYTES: usize = 16;
+const ITEMS_PER_BLOCK: u32 = (BLOCK_BYTES / ITEM_BYTES) as u32;
 const FLAG_DATA: u32 = 1;
+
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(ITEM_BYTES), "items fill a block");
 
 /// What one slot holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,10 +28,16 @@ pub struct SummaryItem {
     pub crc32c: u32,
 }
 
+impl SummaryItem {
+    fn is_possible(&self) -> bool {
+        u32::from(self.volume.0) < VOLUMES_MAX && self.sector_mask != 0
+    }
+}
+
 /// Payload blocks that a summary of `slots` slots takes.
 #[must_use]
 pub const fn payload_blocks(slots: u32) -> u32 {
-    (slots * ITEM_BYTES as u32).div_ceil(BLOCK_BYTES as u32)
+    slots.div_ceil(ITEMS_PER_BLOCK)
 }
 
 /// Blocks at the end of a segment that are kept for its summary, header included.
@@ -37,13 +47,16 @@ pub const fn reserved_blocks(segment_blocks: u32) -> u32 {
 }
 
 /// Encodes one item per slot (`None` for slots without data) into whole blocks.
+///
+/// # Panics
+/// If an item has a volume or block number out of bounds or no sectors: a bug of the caller.
 #[must_use]
 pub fn encode(items: impl ExactSizeIterator<Item = Option<SummaryItem>>) -> Vec<u8> {
     let blocks = payload_blocks(items.len() as u32) as usize;
     let mut payload = vec![0; blocks * BLOCK_BYTES];
     for (item, to) in items.zip(payload.chunks_exact_mut(ITEM_BYTES)) {
         let Some(item) = item else { continue };
-        debug_assert!(item.block >> 40 == 0, "block numbers have 40 bits");
+        assert!(item.is_possible() && item.block < VOLUME_BLOCKS_MAX, "summary item out of bounds");
         let packed = item.block | u64::from(item.sector_mask) << 40 | u64::from(item.volume.0) << 48;
         to[..8].copy_from_slice(&packed.to_le_bytes());
         to[8..12].copy_from_slice(&item.crc32c.to_le_bytes());
@@ -52,18 +65,18 @@ pub fn encode(items: impl ExactSizeIterator<Item = Option<SummaryItem>>) -> Vec<
     payload
 }
 
-/// Decodes `slots` items. The caller has checked the payload against the checksum in the summary's entry.
-/// Items beyond the end of `payload` are `None`.
+/// Decodes `slots` items, or as many as `payload` holds if that is fewer. The caller has checked the payload against
+/// the checksum in the summary's entry. An item that no writer produces is taken for a slot without data.
 pub fn decode(payload: &[u8], slots: u32) -> impl Iterator<Item = Option<SummaryItem>> {
     payload.chunks_exact(ITEM_BYTES).take(slots as usize).map(|from| {
         let word = |at: usize| u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]]);
         let packed = u64::from(word(0)) | u64::from(word(4)) << 32;
         let item = SummaryItem {
             volume: VolumeId((packed >> 48) as u16),
-            block: packed & ((1 << 40) - 1),
+            block: packed & (VOLUME_BLOCKS_MAX - 1),
             sector_mask: (packed >> 40) as u8,
             crc32c: word(8),
         };
-        (word(12) & FLAG_DATA != 0 && item.sector_mask != 0).then_some(item)
+        (word(12) & FLAG_DATA != 0 && item.is_possible()).then_some(item)
     })
 }

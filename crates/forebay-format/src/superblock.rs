@@ -5,7 +5,7 @@
 //! copy with the higher `generation` is the one that counts.
 
 use crate::geometry::Geometry;
-use crate::layout::{check_envelope, crc_without, structure};
+use crate::layout::{check_envelope, check_zero, crc_without, fitting, structure};
 use crate::units::{BLOCK_BYTES, CacheUuid};
 use crate::{FormatError, VERSION};
 
@@ -69,9 +69,13 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Encodes into one block, of which the first sector is used.
+    /// Encodes into one block, of which the first sector is used. A long `written_by` is cut short.
+    ///
+    /// # Panics
+    /// If `shard_index` is not below `shard_count`: a bug of the caller.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        assert!(self.shard_index < self.shard_count, "shard out of bounds");
         let mut block = vec![0; BLOCK_BYTES];
         let to = &mut block[..];
         F_MAGIC.put_bytes(to, &MAGIC);
@@ -89,8 +93,7 @@ impl Superblock {
         F_SHARD_INDEX.put(to, u64::from(self.shard_index));
         F_SHARD_COUNT.put(to, u64::from(self.shard_count));
         F_CREATED.put(to, self.created_unix_s);
-        let name = self.written_by.as_bytes();
-        F_WRITTEN_BY.put_bytes(to, &name[..name.len().min(F_WRITTEN_BY.len)]);
+        F_WRITTEN_BY.put_bytes(to, fitting(&self.written_by, F_WRITTEN_BY.len).as_bytes());
         let crc = crc_without(&to[..STRUCTURE.len], F_CRC);
         F_CRC.put(to, u64::from(crc));
         block
@@ -109,8 +112,9 @@ impl Superblock {
             2 => CacheState::Open,
             other => return Err(field(F_STATE.name, other)),
         };
-        if let Some(byte) = F_RESERVED.bytes(block).iter().find(|byte| **byte != 0) {
-            return Err(field(F_RESERVED.name, u64::from(*byte)));
+        check_zero(&STRUCTURE, block, &[F_RESERVED])?;
+        if F_SHARD_INDEX.get(block) >= F_SHARD_COUNT.get(block) {
+            return Err(field(F_SHARD_INDEX.name, F_SHARD_INDEX.get(block)));
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(F_UUID.bytes(block));

@@ -9,7 +9,10 @@ pub const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
 
 const _: () = assert!(SECTORS_PER_BLOCK == 8, "a sector mask is one byte");
 
-/// A volume of the cache, as numbered in its volume table.
+/// Blocks that a volume may have: block numbers take 40 bits on the device.
+pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1 << 40;
+
+/// A volume of the cache, as numbered in its volume table: below [`crate::geometry::VOLUMES_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct VolumeId(pub u16);
 

@@ -1,1 +1,47 @@
-//! forebay-io
+//! Devices, sockets and memory: everything of Forebay that talks to the kernel on the I/O path.
+//!
+//! One thread owns one [`Reactor`]. It queues operations ([`Op`]) on devices and sockets, then calls
+//! [`Reactor::wait`], which hands all of them to the kernel in one system call and returns what has completed.
+//! The cache logic lives elsewhere and is sans-IO; the caller translates its actions into operations here.
+//!
+//! ```text
+//!   Reactor ── Op ──▶ slots (one per operation: spans, iovecs, progress)
+//!      │                 │ one step at a time (a read, a write, a sync, a recv, ...)
+//!      │                 ▼
+//!      │              Engine = io_uring | psync (threads + ppoll)
+//!      ├── BufPool: 4096-aligned memory; buffers in use by the kernel are counted and cannot be freed
+//!      ├── Device: a file or block device, direct and buffered descriptor, lock, identity
+//!      └── Emulation: an optional model of a slow disk that holds completions back
+//! ```
+//!
+//! What this crate does not know: cache policy, on-disk formats, protocols, configuration.
+//!
+//! Reading order: [`buffer`], [`device`], [`reactor`], then `engine`, then [`hdd`].
+
+#![allow(
+    unsafe_code,
+    reason = "system calls, the kernel ring and memory shared with the kernel live here, and nowhere else"
+)]
+
+pub mod buffer;
+pub mod device;
+mod emulate;
+mod engine;
+pub mod error;
+pub mod hdd;
+pub mod reactor;
+mod slots;
+pub mod socket;
+mod sys;
+mod waker;
+
+pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
+pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache_file, same_file};
+pub use emulate::DiskModel;
+pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
+pub use reactor::{
+    Completion, DeviceId, EngineKind, EnginePreference, Limits, ListenerId, Op, Reactor, ReactorStats,
+    SocketId, Waited,
+};
+pub use socket::{PeerCred, listen_tcp, listen_unix, peer_cred};
+pub use waker::Waker;

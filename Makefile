@@ -1,0 +1,40 @@
+# `make demo` shows what Forebay does, `make test` checks everything. Both install what is missing (see scripts/setup).
+.PHONY: demo test setup build lint unit e2e bench sim-long
+
+demo: setup
+	cargo build --release --locked -p forebay-cli
+	target/release/forebay demo
+
+# The steps run one after the other, and the first that fails ends it.
+test: setup
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory e2e
+	@echo "make test: everything passed"
+
+setup:
+	@scripts/setup
+
+build:
+	cargo build --release --locked -p forebay-cli
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+# All crates, even if one fails: what failed is listed at the end.
+unit:
+	cargo test --workspace --locked --no-fail-fast
+
+e2e: build
+	scripts/run-tests
+
+# The table of the README, on this machine: emulated disk, fio over NBD.
+bench: setup build
+	target/release/forebay demo --long
+
+# Hours rather than seconds: a million crash points, and fifty kills under load.
+sim-long: setup build
+	target/release/forebay sim --crashes 1000000
+	KILLS=50 TIME_LIMIT=3600 scripts/run-tests kill-loop

@@ -1,0 +1,334 @@
+//! Taking checkpoints, and the append window that each one opens.
+//!
+//! ```text
+//! Idle -> Holding -> Flushing -> Writing -> Settling -> SuperA -> FlushA -> SuperB -> FlushB -> Idle
+//! ```
+//!
+//! - *Holding*: no new batch is started until those in flight have completed. Then the map is exactly what the log up
+//!   to here says, and the snapshot is taken: a fraction of a millisecond without appends.
+//! - *Flushing*: the cache device is flushed, so that everything that the snapshot speaks of is durable.
+//! - *Writing*, *Settling*: both copies are written to the slots that the checkpoint in effect does not use; flush.
+//! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on the new checkpoint is in effect.
+//!
+//! Only at the end may the segments that the new checkpoint calls free be written (I7): a crash before that finds the
+//! old checkpoint, and everything that it points at, untouched.
+
+use crate::api::{Device, Nanos, Notice};
+use crate::config::PlantedBug;
+use crate::engine::{Engine, OpKind, Status};
+use crate::flush::Waiter;
+use crate::segment::{Phase, State};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotState, VolumeEntry};
+use forebay_format::superblock::CacheState;
+use forebay_format::{Geometry, StreamKind};
+
+/// Attempts at each write of a checkpoint before the cache is fenced.
+const WRITE_TRIES: u32 = 4;
+/// A checkpoint only to end intents is not taken more often than this.
+const INTENTS_PAUSE_NS: Nanos = 30_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    Holding,
+    Flushing,
+    Writing,
+    Settling,
+    SuperA,
+    FlushA,
+    SuperB,
+    FlushB,
+}
+
+/// What the checkpoint under way is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Purpose {
+    #[default]
+    Running,
+    Opening,
+    Closing,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointState {
+    step: Step,
+    purpose: Purpose,
+    wanted: bool,
+    pending: u32,
+    tries: u32,
+    failed: bool,
+    bytes: Vec<u8>,
+    /// Segments that join the window when this checkpoint is in effect.
+    joining: Vec<u32>,
+    /// Slots that this checkpoint calls clean: no mark is needed for them.
+    absorbed: Vec<u32>,
+    last_at: Nanos,
+    /// Segments that may be written now.
+    pub(crate) window: VecDeque<u32>,
+    /// Segments that hold nothing but are not in the window.
+    pub(crate) pool: VecDeque<u32>,
+    /// Segments that a window should have.
+    pub(crate) window_size: u32,
+    /// The volume table, with entries of volumes that are not attached.
+    pub(crate) volume_table: Vec<VolumeEntry>,
+}
+
+impl CheckpointState {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.step == Step::Idle
+    }
+
+    /// No batch may be started: the snapshot is about to be taken.
+    pub(crate) fn holds_log(&self) -> bool {
+        self.step == Step::Holding
+    }
+}
+
+/// Segments in an append window: enough that checkpoints are rare (their cost is some percent of what the window
+/// takes), few enough that a restart reads little, never so many that they cost the cache much of its space.
+pub(crate) fn window_size(geometry: &Geometry) -> u32 {
+    (geometry.segment_count / 16).clamp(4, 256)
+}
+
+impl Engine {
+    fn checkpoint_is_due(&self) -> bool {
+        let state = &self.checkpoint;
+        let (window, pool) = (state.window.len(), state.pool.len());
+        let low = state.window_size as usize / 2;
+        state.wanted
+            || window <= low && pool >= (state.window_size as usize / 4).max(1)
+            || window <= 2 && pool > 0
+            || self.wants_marks_by_checkpoint()
+            || self.has_ended_intents() && self.now >= state.last_at + INTENTS_PAUSE_NS
+    }
+
+    /// There is no space in the log even for clean marks: a checkpoint says the same without it.
+    fn wants_marks_by_checkpoint(&self) -> bool {
+        !self.marks.is_empty()
+            && self.checkpoint.window.len() <= 1
+            && self.streams[StreamKind::Write.index()].open_segment().is_none()
+    }
+
+    pub(crate) fn checkpoint_deadline(&self) -> Option<Nanos> {
+        let due = self.checkpoint.last_at + INTENTS_PAUSE_NS;
+        (self.checkpoint.is_idle() && self.has_ended_intents()).then_some(due)
+    }
+
+    /// The checkpoint that ends recovery.
+    pub(crate) fn begin_opening_checkpoint(&mut self) {
+        self.checkpoint.purpose = Purpose::Opening;
+        self.checkpoint.wanted = true;
+    }
+
+    /// The checkpoint that ends everything.
+    pub(crate) fn begin_final_checkpoint(&mut self) {
+        self.checkpoint.purpose = Purpose::Closing;
+        if self.fenced {
+            // No promise can be made; the cache stays marked as open and is recovered at the next start.
+            self.actions.push_back(crate::api::Action::Closed);
+            return;
+        }
+        self.checkpoint.step = Step::Holding;
+        self.hold_and_snapshot();
+    }
+
+    pub(crate) fn step_checkpoint(&mut self) {
+        match self.checkpoint.step {
+            Step::Idle => {
+                let closing = self.is_winding_down() && self.checkpoint.purpose != Purpose::Opening;
+                if !self.fenced && !closing && self.checkpoint_is_due() {
+                    self.checkpoint.step = Step::Holding;
+                    self.hold_and_snapshot();
+                }
+            }
+            Step::Holding => self.hold_and_snapshot(),
+            _ => {}
+        }
+    }
+
+    fn hold_and_snapshot(&mut self) {
+        if self.fenced || !self.streams.iter().all(crate::append::Stream::is_still) {
+            if self.fenced {
+                self.checkpoint.step = Step::Idle;
+            }
+            return;
+        }
+        self.checkpoint.wanted = false;
+        self.checkpoint.last_at = self.now;
+        self.checkpoint.bytes = self.snapshot().encode();
+        self.checkpoint.step = Step::Flushing;
+        self.flush(Device::Cache, Waiter::Checkpoint);
+    }
+
+    /// The map as it is now. Nothing is in flight, so it is what the log says.
+    fn snapshot(&mut self) -> Checkpoint {
+        self.checkpoint.absorbed = core::mem::take(&mut self.marks);
+        let size = self.checkpoint.window_size as usize;
+        let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
+        self.checkpoint.joining = self.checkpoint.pool.drain(..joining).collect();
+        let window = self.checkpoint.window.iter().chain(&self.checkpoint.joining).copied().collect();
+        let intents = self.settle_intents();
+        let opening = self.checkpoint.purpose == Purpose::Opening;
+        self.superblock.epoch += u64::from(opening);
+        self.superblock.checkpoint_generation += 1;
+        Checkpoint {
+            uuid: self.superblock.uuid,
+            generation: self.superblock.checkpoint_generation,
+            epoch: self.superblock.epoch,
+            next_sequence: self.next_sequence,
+            next_stream_sequence: [0, 1, 2].map(|index| self.streams[index].next_sequence),
+            segment_blocks: self.map.geometry.segment_blocks,
+            volumes: self.volume_table(),
+            segments: (0..self.map.segments.len()).map(|number| self.segment_entry(number)).collect(),
+            window,
+            intents,
+        }
+    }
+
+    fn volume_table(&self) -> Vec<VolumeEntry> {
+        let closing = self.checkpoint.purpose == Purpose::Closing;
+        let mut table = self.checkpoint.volume_table.clone();
+        for entry in &mut table {
+            let Some(Some(volume)) = self.volumes.get(usize::from(entry.id.0)) else { continue };
+            entry.mode = volume.mode;
+            entry.size_bytes = volume.size_bytes;
+            entry.backing = volume.backing.clone();
+            if !closing {
+                // While in use the backing store changes under our own hands: no stamp, no samples.
+                entry.backing.stamp_ns = None;
+                entry.backing.samples.clear();
+            }
+        }
+        table
+    }
+
+    fn segment_entry(&self, number: usize) -> SegmentEntry {
+        let segment = &self.map.segments[number];
+        let state = match segment.phase {
+            Phase::Free | Phase::Freed => return SegmentEntry::default(),
+            Phase::Open => SegmentState::Open,
+            Phase::Sealed => SegmentState::Sealed,
+        };
+        let slots = (0..self.map.geometry.segment_blocks).map(|index| match segment.state(index) {
+            State::Void => SlotState::Void,
+            State::Clean | State::Destaged => SlotState::Clean,
+            State::Dirty => SlotState::Dirty,
+        });
+        SegmentEntry {
+            state,
+            stream: segment.stream as u8,
+            first_stream_sequence: segment.first_stream_sequence,
+            first_sequence: segment.born,
+            used_blocks: segment.completed,
+            summary_block: segment.summary_block,
+            slots: slots.collect(),
+        }
+    }
+
+    pub(crate) fn checkpoint_flushed(&mut self, ok: bool) {
+        if !ok {
+            self.abandon_checkpoint();
+            return;
+        }
+        match self.checkpoint.step {
+            Step::Flushing => self.write_copies(),
+            Step::Settling => self.write_superblock(0),
+            Step::FlushA if self.planted(PlantedBug::DropSecondSuperblock) => self.checkpoint_in_effect(),
+            Step::FlushA => self.write_superblock(1),
+            Step::FlushB => self.checkpoint_in_effect(),
+            step => unreachable!("no flush is awaited in {step:?}"),
+        }
+    }
+
+    fn write_copies(&mut self) {
+        self.checkpoint.step = Step::Writing;
+        self.checkpoint.pending = 2;
+        self.checkpoint.failed = false;
+        let generation = self.superblock.checkpoint_generation;
+        for copy in 0..2 {
+            let offset = self.map.geometry.checkpoint_offset(generation, copy);
+            let bytes = self.checkpoint.bytes.clone();
+            self.write_meta(offset, bytes, OpKind::Checkpoint);
+        }
+    }
+
+    fn write_superblock(&mut self, copy: usize) {
+        self.checkpoint.step = [Step::SuperA, Step::SuperB][copy];
+        self.checkpoint.pending = 1;
+        self.checkpoint.failed = false;
+        if copy == 0 && self.checkpoint.tries == 0 {
+            self.superblock.generation += 1;
+        }
+        let closing = self.checkpoint.purpose == Purpose::Closing;
+        self.superblock.state = if closing { CacheState::Clean } else { CacheState::Open };
+        let bytes = self.superblock.encode();
+        self.write_meta(Geometry::superblock_offset(copy), bytes, OpKind::Checkpoint);
+    }
+
+    pub(crate) fn checkpoint_written(&mut self, ok: bool) {
+        self.cache_flush.unflushed = true;
+        let state = &mut self.checkpoint;
+        state.failed |= !ok;
+        state.pending -= 1;
+        if state.pending > 0 {
+            return;
+        }
+        if state.failed {
+            state.tries += 1;
+            let tries = state.tries;
+            match state.step {
+                _ if tries >= WRITE_TRIES => self.abandon_checkpoint(),
+                Step::Writing => self.write_copies(),
+                Step::SuperA => self.write_superblock(0),
+                _ => self.write_superblock(1),
+            }
+            return;
+        }
+        state.tries = 0;
+        state.step = match state.step {
+            Step::Writing => Step::Settling,
+            Step::SuperA => Step::FlushA,
+            _ => Step::FlushB,
+        };
+        self.flush(Device::Cache, Waiter::Checkpoint);
+    }
+
+    /// The cache device does not take a checkpoint: stop promising anything.
+    fn abandon_checkpoint(&mut self) {
+        self.checkpoint.step = Step::Idle;
+        self.fence();
+        match self.checkpoint.purpose {
+            Purpose::Opening => self.fail_opening(crate::recovery::OpenError::CacheWrite),
+            Purpose::Closing => self.actions.push_back(crate::api::Action::Closed),
+            Purpose::Running => {}
+        }
+    }
+
+    fn checkpoint_in_effect(&mut self) {
+        self.checkpoint.step = Step::Idle;
+        self.checkpoint.bytes = Vec::new();
+        for number in core::mem::take(&mut self.checkpoint.joining) {
+            let segment = &mut self.map.segments[number as usize];
+            segment.end(Phase::Free);
+            self.checkpoint.window.push_back(number);
+        }
+        for slot in core::mem::take(&mut self.checkpoint.absorbed) {
+            if self.map.state(slot) == State::Destaged {
+                self.map.set_state(slot, State::Clean);
+            }
+        }
+        self.stats.checkpoints += 1;
+        self.notice(Notice::Checkpointed { generation: self.superblock.checkpoint_generation });
+        match core::mem::take(&mut self.checkpoint.purpose) {
+            Purpose::Running => {}
+            Purpose::Opening => {
+                self.recovery = None;
+                self.status = Status::Ready;
+            }
+            Purpose::Closing => self.actions.push_back(crate::api::Action::Closed),
+        }
+    }
+}

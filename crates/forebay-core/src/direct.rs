@@ -1,0 +1,487 @@
+//! Life of a write past the cache: every write in write-through, write-around and passthrough, and large zeroes and
+//! discards in every mode.
+//!
+//! Its danger is the stale copy: a cached block that is older than what the backing store now has. The order that
+//! keeps it away:
+//!
+//! 1. The block lock (taken by `write`), and the **intent** of the regions, durable on the cache device. After an
+//!    unclean stop no clean block in a region with intent counts (I10), so whatever the crash interrupts, no clean
+//!    copy can be stale. An intent stays until a checkpoint is taken after the writes ended and the backing store was
+//!    flushed.
+//! 2. The backing lock, so that no destage of the same blocks is under way.
+//! 3. Clean copies leave the map. Ragged ends that cannot be written as they are are merged to whole blocks.
+//! 4. The write to the backing store.
+//! 5. If dirty blocks were in the range they still count, and after a crash they would be written over what was just
+//!    written: legal until the write is promised, not after. So the backing store is flushed, and only then **drop
+//!    marks** void them (I5: dirty data gives way only to newer dirty data or to a durable backing store).
+//! 6. Write-through: the blocks are appended as clean (beside step 4 if nothing in the range was dirty, else now) and
+//!    enter the map when everything has ended.
+//! 7. Locks are given back, the part of the request ends.
+
+use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
+use crate::append::{Done, Item, ItemKind};
+use crate::config::PlantedBug;
+use crate::engine::{BLOCK, Engine, LockOwner, OpKind};
+use crate::flush::Waiter;
+use crate::locks::BlockRange;
+use crate::map::MASK_FULL;
+use crate::merge::MergeFor;
+use crate::pages::{Page, PageUse, ZERO_PAGE};
+use crate::segment::{Key, State};
+use crate::volume::Volume;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use forebay_format::checkpoint::{INTENT_REGION_BLOCKS, Intent, Mode};
+use forebay_format::{StreamKind, VolumeId};
+
+/// The backing store is flushed this long after the last write past the cache, so that intents can end.
+const QUIET_NS: Nanos = 1_000_000_000;
+
+/// Write intents of a volume, by region.
+#[derive(Debug, Default)]
+pub(crate) struct Intents {
+    regions: BTreeMap<u64, Region>,
+    last_write: Nanos,
+}
+
+#[derive(Debug, Default)]
+struct Region {
+    durable: bool,
+    /// Direct writes under way.
+    active: u32,
+    /// The backing flush that covers those that ended.
+    covered_by: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Intent,
+    Merging,
+    Writing,
+    Flushing,
+    Dropping,
+    Copying,
+}
+
+#[derive(Debug)]
+pub(crate) struct Direct {
+    req: u32,
+    volume: VolumeId,
+    from: u64,
+    to: u64,
+    /// A range to zero instead of data to write.
+    zero: bool,
+    stage: Stage,
+    pending: u32,
+    failed: bool,
+    locked: bool,
+    over_dirty: bool,
+    /// Blocks merged to whole ones.
+    merged: Vec<(u64, Page)>,
+    /// Where clean copies were appended.
+    copies: Vec<u32>,
+}
+
+impl Direct {
+    fn blocks(&self) -> BlockRange {
+        BlockRange {
+            first: Key::new(self.volume, self.from / BLOCK),
+            last: Key::new(self.volume, (self.to - 1) / BLOCK),
+        }
+    }
+
+    fn regions(&self) -> core::ops::RangeInclusive<u64> {
+        let blocks = self.blocks();
+        blocks.first.block() / INTENT_REGION_BLOCKS..=blocks.last.block() / INTENT_REGION_BLOCKS
+    }
+}
+
+impl Engine {
+    /// Starts the direct part `from..to` of a request that holds its block lock.
+    pub(crate) fn start_direct(&mut self, req: u32, from: u64, to: u64, zero: bool) {
+        let request = self.reqs.get_mut(req);
+        request.pending += 1;
+        let volume = request.volume;
+        let direct = self.directs.insert(Direct {
+            req,
+            volume,
+            from,
+            to,
+            zero,
+            stage: Stage::Intent,
+            pending: 0,
+            failed: false,
+            locked: false,
+            over_dirty: false,
+            merged: Vec::new(),
+            copies: Vec::new(),
+        });
+        let regions = self.directs.get(direct).regions();
+        let intents = &mut self.volume_mut(volume).intents;
+        let mut durable = true;
+        for region in regions.clone() {
+            let region = intents.regions.entry(region).or_default();
+            region.active += 1;
+            durable &= region.durable;
+        }
+        if durable || self.planted(PlantedBug::SkipIntent) {
+            self.lock_backing(direct);
+            return;
+        }
+        let count = (regions.end() - regions.start() + 1) as u32;
+        let item = Item {
+            key: Key::new(volume, 0),
+            crc: 0,
+            kind: ItemKind::Intent { volume, region: *regions.start(), count },
+            span: None,
+            done: Done::Intent(direct),
+        };
+        self.enqueue(StreamKind::Write, item);
+    }
+
+    pub(crate) fn intent_appended(&mut self, direct: u32, ok: bool) {
+        if ok {
+            self.flush(Device::Cache, Waiter::Intent(direct));
+        } else {
+            self.directs.get_mut(direct).failed = true;
+            self.end_direct(direct);
+        }
+    }
+
+    pub(crate) fn intent_durable(&mut self, direct: u32, ok: bool) {
+        if !ok {
+            self.directs.get_mut(direct).failed = true;
+            self.end_direct(direct);
+            return;
+        }
+        let d = self.directs.get(direct);
+        let (volume, regions) = (d.volume, d.regions());
+        for (_, region) in self.volume_mut(volume).intents.regions.range_mut(regions) {
+            region.durable = true;
+        }
+        self.lock_backing(direct);
+    }
+
+    fn lock_backing(&mut self, direct: u32) {
+        let range = self.directs.get(direct).blocks();
+        if self.backing_locks.acquire(range, LockOwner(direct)) {
+            self.direct_locked(direct);
+        }
+    }
+
+    /// Nobody else writes these blocks of the backing store now.
+    fn direct_locked(&mut self, direct: u32) {
+        let d = self.directs.get_mut(direct);
+        d.locked = true;
+        d.stage = Stage::Merging;
+        d.pending = 1;
+        let (volume, req, zero, from, to) = (d.volume, d.req, d.zero, d.from, d.to);
+        let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
+        let mut clean = Vec::new();
+        let mut over_dirty = false;
+        self.map.for_each_in(volume, first, last, |slot| match self.map.state(slot) {
+            State::Clean => clean.push(self.map.key(slot)),
+            _ => over_dirty = true,
+        });
+        if !self.planted(PlantedBug::ForgetInvalidation) {
+            for key in clean {
+                self.map.remove(key);
+            }
+        }
+        self.directs.get_mut(direct).over_dirty = over_dirty;
+        if !zero {
+            for block in if first == last { alloc::vec![first] } else { alloc::vec![first, last] } {
+                let part =
+                    (from.max(block * BLOCK) - block * BLOCK, to.min((block + 1) * BLOCK) - block * BLOCK);
+                if self.needs_merge(volume, block, part) {
+                    self.directs.get_mut(direct).pending += 1;
+                    let part = (part.0 as u32, part.1 as u32);
+                    self.start_merge(req, block, part, MergeFor::Direct(direct));
+                }
+            }
+        }
+        self.direct_part_done(direct, true);
+    }
+
+    /// A part of a block must be merged if the backing store cannot write it alone, or if the rest of the block is
+    /// dirty in the cache (and would be dropped with it).
+    fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
+        let end = self.block_len(volume, block);
+        let unit = u64::from(self.volume(volume).sector_bytes);
+        let whole = part.0 == 0 && part.1 == end;
+        let aligned = part.0 % unit == 0 && (part.1 % unit == 0 || part.1 == end);
+        !whole && (!aligned || !self.is_droppable(Key::new(volume, block)))
+    }
+
+    pub(crate) fn direct_merged(&mut self, direct: u32, block: u64, page: Page, ok: bool) {
+        self.directs.get_mut(direct).merged.push((block, page));
+        self.direct_part_done(direct, ok);
+    }
+
+    /// A part of the present stage has ended; when all have, the next stage begins.
+    fn direct_part_done(&mut self, direct: u32, ok: bool) {
+        let d = self.directs.get_mut(direct);
+        d.failed |= !ok;
+        d.pending -= 1;
+        if d.pending > 0 {
+            return;
+        }
+        if d.failed {
+            self.end_direct(direct);
+            return;
+        }
+        match d.stage {
+            Stage::Intent => unreachable!("an intent is not a part"),
+            Stage::Merging => self.write_direct(direct),
+            Stage::Writing if d.over_dirty => {
+                d.stage = Stage::Flushing;
+                d.pending = 1;
+                let volume = d.volume;
+                self.flush(Device::Backing(volume), Waiter::Direct(direct));
+            }
+            Stage::Flushing => self.drop_dirty(direct),
+            Stage::Dropping => {
+                d.stage = Stage::Copying;
+                d.pending = 1;
+                self.append_copies(direct);
+                self.direct_part_done(direct, true);
+            }
+            Stage::Writing | Stage::Copying => self.end_direct(direct),
+        }
+    }
+
+    fn write_direct(&mut self, direct: u32) {
+        let d = self.directs.get_mut(direct);
+        d.stage = Stage::Writing;
+        d.pending = 1;
+        let (volume, req, from, to, over_dirty) = (d.volume, d.req, d.from, d.to, d.over_dirty);
+        if d.zero {
+            let may_unmap = match self.reqs.get(req).kind {
+                RequestKind::WriteZeroes { may_unmap, .. } => may_unmap,
+                _ => true,
+            };
+            let op = self.new_op(OpKind::DirectWrite { direct });
+            let len = to - from;
+            self.actions.push_back(Action::Zero { op: OpId(op), volume, offset: from, len, may_unmap });
+            return;
+        }
+        let (offset, spans) = self.direct_spans(direct);
+        self.write_backing(volume, offset, &spans, OpKind::DirectWrite { direct });
+        if !over_dirty {
+            self.append_copies(direct);
+        }
+    }
+
+    /// What to write where: merged blocks from their pages, the rest from the client's buffer.
+    fn direct_spans(&self, direct: u32) -> (u64, Vec<Span>) {
+        let d = self.directs.get(direct);
+        let request = self.reqs.get(d.req);
+        let is_write = matches!(request.kind, RequestKind::Write { .. });
+        let mut spans = Vec::new();
+        let mut offset = d.from;
+        for block in d.from / BLOCK..=(d.to - 1) / BLOCK {
+            let len = self.block_len(d.volume, block);
+            if let Some((_, page)) = d.merged.iter().find(|(merged, _)| *merged == block) {
+                offset = offset.min(block * BLOCK);
+                spans.push(page.part(0, len as u32));
+                continue;
+            }
+            let from = (d.from.max(block * BLOCK) - block * BLOCK) as u32;
+            let to = (d.to.min((block + 1) * BLOCK) - block * BLOCK) as u32;
+            if is_write {
+                let span = request.block_span(block, 1);
+                let span = Span { offset: span.offset + from, len: to - from, ..span };
+                crate::engine::push_span(&mut spans, span);
+            } else {
+                spans.push(ZERO_PAGE.part(from, to));
+            }
+        }
+        (offset, spans)
+    }
+
+    pub(crate) fn direct_written(&mut self, direct: u32, ok: bool) {
+        let volume = self.directs.get(direct).volume;
+        let now = self.now;
+        let state = self.volume_mut(volume);
+        // Even a failed write may have changed something.
+        state.direct_unflushed = true;
+        state.flusher.unflushed = true;
+        state.intents.last_write = now;
+        self.direct_part_done(direct, ok);
+    }
+
+    pub(crate) fn direct_flushed(&mut self, direct: u32, ok: bool) {
+        self.direct_part_done(direct, ok);
+    }
+
+    /// The backing store is durable: void the dirty blocks in the range.
+    fn drop_dirty(&mut self, direct: u32) {
+        let d = self.directs.get_mut(direct);
+        d.stage = Stage::Dropping;
+        d.pending = 1;
+        let (volume, range) = (d.volume, d.blocks());
+        let mut slots = Vec::new();
+        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
+            if self.map.state(slot) != State::Clean {
+                slots.push(slot);
+            }
+        });
+        slots.sort_unstable();
+        let mut at = 0;
+        while at < slots.len() {
+            let mut end = at + 1;
+            while end < slots.len() && slots[end] == slots[end - 1] + 1 {
+                end += 1;
+            }
+            self.directs.get_mut(direct).pending += 1;
+            let item = Item {
+                key: Key::new(volume, 0),
+                crc: 0,
+                kind: ItemKind::Drop { slot: slots[at], count: (end - at) as u32 },
+                span: None,
+                done: Done::Drop(direct),
+            };
+            self.enqueue(StreamKind::Write, item);
+            at = end;
+        }
+        self.direct_part_done(direct, true);
+    }
+
+    pub(crate) fn drop_appended(&mut self, direct: u32, kind: ItemKind, ok: bool) {
+        if let (ItemKind::Drop { slot, count }, true) = (kind, ok) {
+            for slot in slot..slot + count {
+                if self.map.state(slot) != State::Void {
+                    self.map.remove(self.map.key(slot));
+                }
+            }
+        }
+        self.direct_part_done(direct, ok);
+    }
+
+    /// Write-through: whole blocks are appended as clean too.
+    fn append_copies(&mut self, direct: u32) {
+        let d = self.directs.get(direct);
+        let (volume, req, from, to) = (d.volume, d.req, d.from, d.to);
+        let request = self.reqs.get(req);
+        let wanted = self.volume(volume).mode == Mode::Writethrough
+            && matches!(request.kind, RequestKind::Write { .. })
+            && !self.fenced;
+        if !wanted {
+            return;
+        }
+        for block in from.div_ceil(BLOCK)..to / BLOCK {
+            let request = self.reqs.get(req);
+            let item = Item {
+                key: Key::new(volume, block),
+                crc: request.crcs[(block - request.first_block) as usize],
+                kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
+                span: Some(request.block_span(block, 1)),
+                done: Done::Copy(direct),
+            };
+            self.directs.get_mut(direct).pending += 1;
+            self.enqueue(StreamKind::Fill, item);
+        }
+    }
+
+    /// A clean copy was appended, or was left out: that is no failure.
+    pub(crate) fn copy_appended(&mut self, direct: u32, slot: Option<u32>) {
+        if let Some(slot) = slot {
+            self.map.pin(slot);
+            self.directs.get_mut(direct).copies.push(slot);
+        }
+        self.direct_part_done(direct, true);
+    }
+
+    fn end_direct(&mut self, direct: u32) {
+        let d = self.directs.remove(direct);
+        for slot in &d.copies {
+            if !d.failed {
+                self.map.insert(*slot, MASK_FULL, State::Clean);
+            }
+            self.map.unpin(*slot);
+        }
+        for (_, page) in &d.merged {
+            self.pages.give(PageUse::Merge, *page);
+        }
+        let regions = d.regions();
+        let state = self.volume_mut(d.volume);
+        let covered_by = state.flusher.ticket();
+        for (_, region) in state.intents.regions.range_mut(regions) {
+            region.active -= 1;
+            region.covered_by = covered_by;
+        }
+        if d.locked {
+            self.release_backing(d.blocks());
+        }
+        self.mutation_part_done(d.req, !d.failed);
+    }
+
+    pub(crate) fn release_backing(&mut self, range: BlockRange) {
+        let mut granted = Vec::new();
+        self.backing_locks.release(range, &mut granted);
+        for LockOwner(direct) in granted {
+            self.direct_locked(direct);
+        }
+    }
+
+    // --- intents
+
+    /// Ends the intents that are no longer needed, as part of a checkpoint: no write is under way in the region and
+    /// the backing store was flushed since the last one. Returns those that stay.
+    pub(crate) fn settle_intents(&mut self) -> Vec<Intent> {
+        let mut left: Vec<Intent> = Vec::new();
+        for volume in self.volumes.iter_mut().flatten() {
+            let succeeded = volume.flusher.succeeded;
+            volume.intents.regions.retain(|_, region| region.active > 0 || region.covered_by > succeeded);
+            let first_of_volume = left.len();
+            for number in volume.intents.regions.keys() {
+                match left.last_mut() {
+                    Some(last)
+                        if last.volume == volume.id && last.region + u64::from(last.count) == *number =>
+                    {
+                        last.count += 1;
+                    }
+                    _ => left.push(Intent { volume: volume.id, region: *number, count: 1 }),
+                }
+            }
+            // Too many ranges for the table: one range over all of them says more than is true, which is safe.
+            let limit =
+                (forebay_format::geometry::INTENTS_MAX / forebay_format::geometry::VOLUMES_MAX) as usize;
+            if left.len() - first_of_volume > limit {
+                let (first, last) = (left[first_of_volume], left[left.len() - 1]);
+                left.truncate(first_of_volume);
+                let count = (last.region + u64::from(last.count) - first.region) as u32;
+                left.push(Intent { count, ..first });
+            }
+        }
+        left
+    }
+
+    /// True if a checkpoint would end some intent.
+    pub(crate) fn has_ended_intents(&self) -> bool {
+        self.volumes.iter().flatten().any(|volume| {
+            let succeeded = volume.flusher.succeeded;
+            volume.intents.regions.values().any(|region| region.active == 0 && region.covered_by <= succeeded)
+        })
+    }
+
+    pub(crate) fn intents_deadline(&self, volume: &Volume) -> Option<Nanos> {
+        let waits = volume.direct_unflushed && !volume.flusher.is_running();
+        waits.then(|| volume.intents.last_write + QUIET_NS)
+    }
+
+    /// Flushes backing stores that were written past the cache and have been quiet since.
+    pub(crate) fn step_intents(&mut self) {
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &mut self.volumes[index] else { continue };
+            let due = volume.direct_unflushed
+                && !volume.flusher.is_running()
+                && self.now >= volume.intents.last_write + QUIET_NS;
+            if due {
+                volume.intents.last_write = self.now;
+                let id = volume.id;
+                self.flush(Device::Backing(id), Waiter::Nobody);
+            }
+        }
+    }
+}

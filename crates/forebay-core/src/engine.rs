@@ -1,0 +1,701 @@
+//! The engine: one owner of all state, one event at a time.
+//!
+//! Every public method takes an event, changes state and leaves actions in a queue. Work that can be put together
+//! (batches, destage, reclaim, checkpoints) is done in [`Engine::next_action`] once the queue is empty, so that all
+//! requests of one turn of the owner's loop share a batch.
+//!
+//! The paths are in files of their own: `read`, `write`, `merge`, `direct`, `append`, `flush`, `destage`, `reclaim`,
+//! `throttle`, `checkpoint`, `recovery`. What they share is here.
+
+use crate::api::{
+    Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request, RequestError,
+    RequestId, RequestKind, Span,
+};
+use crate::append::{Batch, Stream};
+use crate::checkpoint::CheckpointState;
+use crate::config::{Attachment, EngineConfig, PlantedBug};
+use crate::destage::Extent;
+use crate::direct::Direct;
+use crate::flush::Flusher;
+use crate::locks::{BlockRange, RangeLocks};
+use crate::map::CacheMap;
+use crate::merge::Merge;
+use crate::pages::Pages;
+use crate::read::{Fills, Miss};
+use crate::reclaim::{Reclaim, Relocation};
+use crate::recovery::{OpenError, Recovery, RecoveryRead};
+use crate::segment::Key;
+use crate::slab::Slab;
+use crate::stats::Stats;
+use crate::throttle::Throttle;
+use crate::volume::Volume;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use forebay_format::checkpoint::{BackingRecord, Mode};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId};
+
+/// Bytes of a block as the type used for offsets.
+pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Where an engine stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// Reading the cache device; requests are refused.
+    Opening,
+    /// Serving.
+    Ready,
+    /// The cache could not be opened; nothing was changed on it.
+    Failed(OpenError),
+    /// Shutting down or shut down.
+    Stopping,
+}
+
+/// A client request under way.
+#[derive(Debug)]
+pub(crate) struct Req {
+    pub(crate) id: RequestId,
+    pub(crate) volume: VolumeId,
+    pub(crate) kind: RequestKind,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) first_block: u64,
+    pub(crate) last_block: u64,
+    pub(crate) buf: BufId,
+    /// Checksums of the blocks of a write.
+    pub(crate) crcs: Vec<u32>,
+    /// Parts that have not ended.
+    pub(crate) pending: u32,
+    pub(crate) failed: bool,
+    pub(crate) locked: bool,
+    /// The volume was in a write-back mode when the request was taken; it ends as it began.
+    pub(crate) write_back: bool,
+    pub(crate) started_at: Nanos,
+}
+
+impl Req {
+    pub(crate) fn range(&self) -> BlockRange {
+        BlockRange {
+            first: Key::new(self.volume, self.first_block),
+            last: Key::new(self.volume, self.last_block),
+        }
+    }
+
+    /// The whole block `block` in the client's buffer.
+    pub(crate) fn block_span(&self, block: u64, blocks: u64) -> Span {
+        let offset = ((block - self.first_block) * BLOCK) as u32;
+        Span { buf: self.buf, offset, len: (blocks * BLOCK) as u32 }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+/// What an operation is for.
+#[derive(Debug)]
+pub(crate) enum OpKind {
+    Batch(StreamKind),
+    ReadHit { req: u32, slot: u32, count: u32, tries: u32 },
+    ReadMiss { req: u32, block: u64, count: u32, miss: Miss },
+    MergeBacking { merge: u32 },
+    MergeCached { merge: u32, tries: u32 },
+    MergeCrc { merge: u32 },
+    DirectWrite { direct: u32 },
+    DestageRead { extent: u32, slot: u32, count: u32, tries: u32 },
+    DestageWrite { extent: u32 },
+    RelocateRead { relocation: u32 },
+    Flush(Device),
+    Checkpoint,
+    Recovery(RecoveryRead),
+    Sample { volume: VolumeId, index: u32 },
+}
+
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) kind: OpKind,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
+    pub(crate) meta: Vec<u8>,
+}
+
+/// Who is granted a delayed block lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LockOwner(pub(crate) u32);
+
+/// The engine of one cache: `(now, event) -> actions`.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    pub(crate) status: Status,
+    pub(crate) now: Nanos,
+    pub(crate) superblock: Superblock,
+    pub(crate) map: CacheMap,
+    pub(crate) volumes: Vec<Option<Volume>>,
+    pub(crate) actions: VecDeque<Action>,
+    pub(crate) ops: Slab<Op>,
+    spare_spans: Vec<Vec<Span>>,
+    spare_headers: Vec<Box<[u8; BLOCK_BYTES]>>,
+    pub(crate) reqs: Slab<Req>,
+    spare_crcs: Vec<Vec<u32>>,
+    pub(crate) merges: Slab<Merge>,
+    pub(crate) merge_queue: VecDeque<u32>,
+    pub(crate) directs: Slab<Direct>,
+    pub(crate) extents: Slab<Extent>,
+    pub(crate) relocations: Slab<Relocation>,
+    pub(crate) pages: Pages,
+    /// Serialises everything that changes the content of a block.
+    pub(crate) locks: RangeLocks<LockOwner>,
+    /// Serialises writes to the backing stores.
+    pub(crate) backing_locks: RangeLocks<LockOwner>,
+    pub(crate) fills: Fills,
+    pub(crate) streams: [Stream; 3],
+    pub(crate) spare_batches: Vec<Batch>,
+    pub(crate) next_sequence: u64,
+    pub(crate) cache_flush: Flusher,
+    /// Segments with complete blocks that no flush has covered.
+    pub(crate) undurable: Vec<u32>,
+    /// The same at the time the running flush was started, with the blocks complete then.
+    pub(crate) flushing: Vec<(u32, u32)>,
+    /// A cache flush failed: no promise can be made any more.
+    pub(crate) fenced: bool,
+    /// Destaged slots whose clean marks are not in the log.
+    pub(crate) marks: Vec<u32>,
+    pub(crate) marks_since: Nanos,
+    pub(crate) throttle: Throttle,
+    pub(crate) reclaim: Option<Reclaim>,
+    pub(crate) reclaim_wants_destage: bool,
+    pub(crate) checkpoint: CheckpointState,
+    pub(crate) recovery: Option<Box<Recovery>>,
+    pub(crate) stopping: bool,
+    quiesced: bool,
+    pub(crate) stats: Stats,
+    /// Something happened since the last settling.
+    unsettled: bool,
+}
+
+impl Engine {
+    /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not `Opening`.
+    #[must_use]
+    pub fn open(config: EngineConfig, device_bytes: u64, attachments: Vec<Attachment>, now: Nanos) -> Self {
+        let pages = Pages::new(config.scratch_blocks);
+        let mut engine = Self {
+            status: Status::Opening,
+            now,
+            superblock: crate::recovery::blank_superblock(),
+            map: CacheMap::new(crate::recovery::blank_geometry()),
+            volumes: Vec::new(),
+            actions: VecDeque::new(),
+            ops: Slab::new(),
+            spare_spans: Vec::new(),
+            spare_headers: Vec::new(),
+            reqs: Slab::new(),
+            spare_crcs: Vec::new(),
+            merges: Slab::new(),
+            merge_queue: VecDeque::new(),
+            directs: Slab::new(),
+            extents: Slab::new(),
+            relocations: Slab::new(),
+            pages,
+            locks: RangeLocks::new(),
+            backing_locks: RangeLocks::new(),
+            fills: Fills::default(),
+            streams: StreamKind::ALL.map(|_| Stream::new()),
+            spare_batches: Vec::new(),
+            next_sequence: 0,
+            cache_flush: Flusher::default(),
+            undurable: Vec::new(),
+            flushing: Vec::new(),
+            fenced: false,
+            marks: Vec::new(),
+            marks_since: 0,
+            throttle: Throttle::new(),
+            reclaim: None,
+            reclaim_wants_destage: false,
+            checkpoint: CheckpointState::default(),
+            recovery: None,
+            stopping: false,
+            quiesced: false,
+            stats: Stats::default(),
+            unsettled: true,
+            config,
+        };
+        engine.begin_recovery(device_bytes, attachments);
+        engine
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status.clone()
+    }
+
+    /// Counters and gauges.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.stats;
+        stats.cached_blocks = self.map.cached_blocks();
+        stats.capacity_blocks = self.data_capacity();
+        stats.dirty_blocks = self.map.volumes.iter().map(|volume| volume.dirty).sum();
+        stats.lost_blocks = self.map.volumes.iter().map(|volume| volume.lost).sum();
+        stats.free_segments = self.free_segments() as u64;
+        stats.segments = self.map.segments.len() as u64;
+        stats.index_memory_bytes = self.map.memory_bytes() as u64;
+        stats.requests_in_flight = self.reqs.len() as u64;
+        stats
+    }
+
+    /// Takes a request. The reply comes as an action, possibly at once.
+    pub fn submit(&mut self, now: Nanos, request: Request<'_>) {
+        self.advance(now);
+        let refusal = if self.status != Status::Ready || self.stopping {
+            Some(RequestError::Shutdown)
+        } else if !self.is_valid(&request) {
+            Some(RequestError::Invalid)
+        } else if self.fenced && !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch) {
+            Some(RequestError::Io)
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            self.actions.push_back(Action::Reply { request: request.id, result: Err(error) });
+            return;
+        }
+        let req = self.take_in(request);
+        match self.reqs.get(req).kind {
+            RequestKind::Read | RequestKind::Prefetch => self.start_read(req),
+            RequestKind::Flush => self.start_flush(req),
+            RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => {
+                self.admit_mutation(req);
+            }
+        }
+    }
+
+    fn is_valid(&self, request: &Request<'_>) -> bool {
+        let Some(Some(volume)) = self.volumes.get(usize::from(request.volume.0)) else { return false };
+        if request.kind == RequestKind::Flush {
+            return true;
+        }
+        let has_buffer =
+            !matches!(request.kind, RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. });
+        let end = request.offset.checked_add(request.len);
+        let blocks = request.offset % BLOCK + request.len;
+        request.len > 0
+            && end.is_some_and(|end| end <= volume.size_bytes)
+            && (!has_buffer || request.buf.is_some() && request.len <= REQUEST_BYTES_MAX)
+            && (!matches!(request.kind, RequestKind::Write { .. })
+                || request.block_crcs.len() as u64 == blocks.div_ceil(BLOCK))
+    }
+
+    fn take_in(&mut self, request: Request<'_>) -> u32 {
+        let mut crcs = self.spare_crcs.pop().unwrap_or_default();
+        crcs.extend_from_slice(request.block_crcs);
+        let last = request.offset + request.len.max(1) - 1;
+        self.volume_mut(request.volume).last_active = self.now;
+        self.stats.count_request(&request);
+        self.reqs.insert(Req {
+            id: request.id,
+            volume: request.volume,
+            kind: request.kind,
+            offset: request.offset,
+            len: request.len,
+            first_block: request.offset / BLOCK,
+            last_block: last / BLOCK,
+            buf: request.buf.unwrap_or(crate::api::SCRATCH),
+            crcs,
+            pending: 0,
+            failed: false,
+            locked: false,
+            write_back: self.volume(request.volume).is_write_back(),
+            started_at: self.now,
+        })
+    }
+
+    /// Ends a request: the client gets its answer, the record is free.
+    pub(crate) fn reply(&mut self, req: u32) {
+        let mut done = self.reqs.remove(req);
+        let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
+        self.stats.count_reply(done.kind, done.failed, self.now - done.started_at);
+        self.volume_mut(done.volume).last_active = self.now;
+        done.crcs.clear();
+        self.spare_crcs.push(done.crcs);
+        self.actions.push_back(Action::Reply { request: done.id, result });
+    }
+
+    /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they were asked for.
+    pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
+        self.advance(now);
+        let op = self.take_op(op);
+        let ok = result.is_ok();
+        match op.kind {
+            OpKind::Batch(stream) => self.batch_written(stream, op.batch_id(), ok),
+            OpKind::ReadHit { req, slot, count, tries } => self.hit_read(req, slot, count, tries, ok, crcs),
+            OpKind::ReadMiss { req, block, count, miss } => self.miss_read(req, block, count, miss, ok, crcs),
+            OpKind::MergeBacking { merge } => self.merge_part_read(merge, ok),
+            OpKind::MergeCached { merge, tries } => self.merge_cached_read(merge, tries, ok, crcs),
+            OpKind::MergeCrc { merge } => self.merge_summed(merge, crcs),
+            OpKind::DirectWrite { direct } => self.direct_written(direct, ok),
+            OpKind::DestageRead { extent, slot, count, tries } => {
+                self.destage_read(extent, slot, count, tries, ok, crcs);
+            }
+            OpKind::DestageWrite { extent } => self.destage_written(extent, ok),
+            OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
+            OpKind::Flush(device) => self.flushed(device, ok),
+            OpKind::Checkpoint => self.checkpoint_written(ok),
+            OpKind::Recovery(read) => {
+                self.recovery_completed(read, if ok { Ok(&[]) } else { Err(DeviceFailure) })
+            }
+            OpKind::Sample { volume, index } => self.sample_read(volume, index, ok, crcs),
+        }
+    }
+
+    /// A `ReadMeta` has completed.
+    pub fn complete_meta(&mut self, now: Nanos, op: OpId, result: Result<&[u8], DeviceFailure>) {
+        self.advance(now);
+        let op = self.take_op(op);
+        match op.kind {
+            OpKind::Recovery(read) => self.recovery_completed(read, result),
+            _ => unreachable!("only recovery reads metadata"),
+        }
+    }
+
+    /// Lets time pass; call at or after [`Engine::next_deadline`].
+    pub fn tick(&mut self, now: Nanos) {
+        self.advance(now);
+    }
+
+    fn advance(&mut self, now: Nanos) {
+        debug_assert!(now >= self.now, "time never goes back");
+        self.now = self.now.max(now);
+        self.unsettled = true;
+    }
+
+    /// The next thing to do, if there is any. Settles everything that can be put together first.
+    pub fn next_action(&mut self) -> Option<Action> {
+        if self.actions.is_empty() && self.unsettled {
+            self.unsettled = false;
+            self.settle();
+        }
+        self.actions.pop_front()
+    }
+
+    fn settle(&mut self) {
+        if self.status == Status::Opening || matches!(self.status, Status::Failed(_)) {
+            // Only the checkpoint that ends recovery goes on in this state.
+            self.step_checkpoint();
+            return;
+        }
+        self.resume_merges();
+        self.step_throttle();
+        self.collect_emptied();
+        self.step_destage();
+        self.step_reclaim();
+        self.collect_emptied();
+        self.step_intents();
+        for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
+            self.step_append(stream);
+        }
+        self.step_checkpoint();
+        self.step_shutdown();
+    }
+
+    /// When [`Engine::tick`] must be called next, if nothing else happens before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        if self.status != Status::Ready {
+            return None;
+        }
+        let volumes = self.volumes.iter().flatten().filter_map(|volume| self.volume_deadline(volume));
+        [self.throttle.deadline(), self.marks_deadline(), self.checkpoint_deadline()]
+            .into_iter()
+            .flatten()
+            .chain(volumes)
+            .min()
+            .map(|deadline| deadline.max(self.now + 1))
+    }
+
+    /// Spans of a `Read` or `Write`.
+    #[must_use]
+    pub fn spans(&self, op: OpId) -> &[Span] {
+        &self.ops.get(op.0).spans
+    }
+
+    /// Header block of a cache `Write`, if it has one.
+    #[must_use]
+    pub fn header(&self, op: OpId) -> Option<&[u8]> {
+        self.ops.get(op.0).header.as_ref().map(|header| &header[..])
+    }
+
+    /// Bytes of a `WriteMeta`.
+    #[must_use]
+    pub fn meta(&self, op: OpId) -> &[u8] {
+        &self.ops.get(op.0).meta
+    }
+
+    /// Starts or ends a drain: everything dirty is written back as fast as the backing store allows.
+    pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: bool) {
+        self.advance(now);
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
+            volume.draining = drain;
+        }
+    }
+
+    /// Changes the mode of a volume; requests already under way end as they began.
+    pub fn set_mode(&mut self, now: Nanos, volume: VolumeId, mode: Mode) {
+        self.advance(now);
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
+            volume.mode = mode;
+        }
+    }
+
+    /// Blocks of a volume that the backing store does not hold durably. Lost blocks are not counted.
+    #[must_use]
+    pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
+        self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
+    }
+
+    /// What is cached of a range: calls `f(blocks, cached, dirty)` for runs of equal blocks in order, until it returns
+    /// false.
+    pub fn block_status(
+        &self,
+        volume: VolumeId,
+        first_block: u64,
+        blocks: u64,
+        f: &mut dyn FnMut(u64, bool, bool) -> bool,
+    ) {
+        use crate::segment::State;
+        let what = |block| match self.map.lookup(Key::new(volume, block)).map(|slot| self.map.state(slot)) {
+            Some(State::Clean | State::Destaged) => (true, false),
+            Some(State::Dirty) => (true, true),
+            _ => (false, false),
+        };
+        let end = first_block + blocks;
+        let mut start = first_block;
+        while start < end {
+            let status = what(start);
+            let mut next = start + 1;
+            while next < end && what(next) == status {
+                next += 1;
+            }
+            if !f(next - start, status.0, status.1) {
+                return;
+            }
+            start = next;
+        }
+    }
+
+    /// Refuses new requests and lets the ones in flight end; [`Action::Quiesced`] follows.
+    pub fn begin_shutdown(&mut self, now: Nanos) {
+        self.advance(now);
+        self.stopping = true;
+    }
+
+    /// Stopping, and nobody waits for anything any more.
+    pub(crate) fn is_winding_down(&self) -> bool {
+        self.stopping && self.reqs.len() == 0
+    }
+
+    fn step_shutdown(&mut self) {
+        if !self.stopping || self.quiesced || self.status != Status::Ready {
+            return;
+        }
+        let busy = self.reqs.len() > 0
+            || self.ops.len() > 0
+            || self.extents.len() > 0
+            || self.relocations.len() > 0
+            || !self.checkpoint.is_idle();
+        if busy {
+            return;
+        }
+        if self.flush_backings_for_shutdown() {
+            return;
+        }
+        self.quiesced = true;
+        self.actions.push_back(Action::Quiesced);
+    }
+
+    /// After [`Action::Quiesced`]: takes the final checkpoint with what the backing stores look like now;
+    /// [`Action::Closed`] follows.
+    ///
+    /// # Panics
+    /// If the engine is not quiesced: a bug of the owner.
+    pub fn finish_shutdown(&mut self, now: Nanos, backings: &[(VolumeId, BackingRecord)]) {
+        self.advance(now);
+        assert!(self.quiesced, "finish_shutdown follows Quiesced");
+        for (volume, backing) in backings {
+            if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
+                volume.backing = backing.clone();
+            }
+        }
+        self.status = Status::Stopping;
+        self.begin_final_checkpoint();
+    }
+
+    /// Checks all invariants that can be checked by looking; panics if one does not hold. Slow.
+    pub fn check_invariants(&self) {
+        self.map.check();
+        if self.reqs.len() == 0 && self.ops.len() == 0 && self.quiesced {
+            assert!(self.pages.all_free(), "no page is lost");
+        }
+    }
+
+    // --- shared by the paths
+
+    pub(crate) fn planted(&self, bug: PlantedBug) -> bool {
+        self.config.planted == Some(bug)
+    }
+
+    pub(crate) fn volume(&self, id: VolumeId) -> &Volume {
+        self.volumes[usize::from(id.0)].as_ref().expect("requests name attached volumes")
+    }
+
+    pub(crate) fn volume_mut(&mut self, id: VolumeId) -> &mut Volume {
+        self.volumes[usize::from(id.0)].as_mut().expect("requests name attached volumes")
+    }
+
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        self.actions.push_back(Action::Notice(notice));
+    }
+
+    pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
+        let spans = self.spare_spans.pop().unwrap_or_default();
+        self.ops.insert(Op { kind, spans, header: None, meta: Vec::new() })
+    }
+
+    pub(crate) fn spare_header(&mut self) -> Box<[u8; BLOCK_BYTES]> {
+        self.spare_headers.pop().unwrap_or_else(|| Box::new([0; BLOCK_BYTES]))
+    }
+
+    fn take_op(&mut self, op: OpId) -> DoneOp {
+        let mut done = self.ops.remove(op.0);
+        done.spans.clear();
+        self.spare_spans.push(done.spans);
+        if let Some(header) = done.header {
+            self.spare_headers.push(header);
+        }
+        DoneOp { id: op.0, kind: done.kind }
+    }
+
+    /// Reads from a device into the spans that `fill` gives.
+    pub(crate) fn read(&mut self, device: Device, offset: u64, spans: &[Span], crc: bool, kind: OpKind) {
+        let op = self.new_op(kind);
+        let len = spans.iter().map(|span| span.len).sum();
+        self.ops.get_mut(op).spans.extend_from_slice(spans);
+        self.stats.count_read(device, len);
+        self.actions.push_back(Action::Read { op: OpId(op), device, offset, len, crc });
+    }
+
+    /// Writes spans to a backing store.
+    pub(crate) fn write_backing(&mut self, volume: VolumeId, offset: u64, spans: &[Span], kind: OpKind) {
+        let op = self.new_op(kind);
+        let len = spans.iter().map(|span| span.len).sum();
+        self.ops.get_mut(op).spans.extend_from_slice(spans);
+        self.stats.count_write(Device::Backing(volume), len);
+        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
+    }
+
+    /// Writes metadata to the cache device.
+    pub(crate) fn write_meta(&mut self, offset: u64, meta: Vec<u8>, kind: OpKind) {
+        let op = self.new_op(kind);
+        self.stats.count_write(Device::Cache, meta.len() as u32);
+        self.ops.get_mut(op).meta = meta;
+        self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
+    }
+
+    pub(crate) fn read_meta(&mut self, offset: u64, len: u64, read: RecoveryRead) {
+        let op = self.new_op(OpKind::Recovery(read));
+        self.actions.push_back(Action::ReadMeta { op: OpId(op), offset, len: len as u32 });
+    }
+
+    /// Bytes of a block that lie inside the volume: less than a block at an odd end.
+    pub(crate) fn block_len(&self, volume: VolumeId, block: u64) -> u64 {
+        (self.volume(volume).size_bytes - block * BLOCK).min(BLOCK)
+    }
+
+    /// Sectors of a block that lie inside the volume.
+    pub(crate) fn block_mask(&self, volume: VolumeId, block: u64) -> u8 {
+        sector_mask(0, self.block_len(volume, block))
+    }
+
+    pub(crate) fn data_capacity(&self) -> u64 {
+        let geometry = &self.map.geometry;
+        let data =
+            geometry.segment_blocks - forebay_format::summary::reserved_blocks(geometry.segment_blocks);
+        u64::from(geometry.segment_count) * u64::from(data)
+    }
+
+    pub(crate) fn lock_granted(&mut self, granted: Vec<LockOwner>) {
+        for LockOwner(req) in granted {
+            self.mutation_locked(req);
+        }
+    }
+}
+
+/// What is left of an operation once its buffers are given back.
+struct DoneOp {
+    id: u32,
+    kind: OpKind,
+}
+
+impl DoneOp {
+    fn batch_id(&self) -> u32 {
+        self.id
+    }
+}
+
+/// Mask of the sectors that bytes `from..to` of a block touch.
+pub(crate) fn sector_mask(from: u64, to: u64) -> u8 {
+    debug_assert!(from < to && to <= BLOCK);
+    let (first, last) = (from / 512, (to - 1) / 512);
+    (0xff << first) as u8 & (0xff >> (7 - last)) as u8
+}
+
+/// Mask of the sectors that bytes `from..to` of a block cover wholly.
+pub(crate) fn sector_mask_inside(from: u64, to: u64) -> u8 {
+    let (first, end) = (from.div_ceil(512), to / 512);
+    if first >= end { 0 } else { sector_mask(first * 512, end * 512) }
+}
+
+/// Runs of set bits in a sector mask, as byte ranges in the block.
+pub(crate) fn sector_runs(mask: u8) -> impl Iterator<Item = (u32, u32)> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        while at < 8 && mask >> at & 1 == 0 {
+            at += 1;
+        }
+        let start = at;
+        while at < 8 && mask >> at & 1 == 1 {
+            at += 1;
+        }
+        (start < at).then_some((start * 512, at * 512))
+    })
+}
+
+/// Appends a span, merging it with the last one if it continues it.
+pub(crate) fn push_span(spans: &mut Vec<Span>, span: Span) {
+    if let Some(last) = spans.last_mut() {
+        if last.buf == span.buf && last.offset + last.len == span.offset {
+            last.len += span.len;
+            return;
+        }
+    }
+    spans.push(span);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sector_masks_cover_what_is_touched_and_what_is_inside() {
+        assert_eq!(sector_mask(0, 4096), 0xff);
+        assert_eq!(sector_mask(0, 1), 1);
+        assert_eq!(sector_mask(511, 513), 3);
+        assert_eq!(sector_mask_inside(511, 513), 0);
+        assert_eq!(sector_mask_inside(512, 1024), 2);
+        assert_eq!(sector_mask_inside(1, 1536), 6);
+        let runs: Vec<_> = sector_runs(0b1001_0110).collect();
+        assert_eq!(runs, vec![(512, 1536), (2048, 2560), (3584, 4096)]);
+    }
+}

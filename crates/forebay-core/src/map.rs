@@ -1,0 +1,322 @@
+//! The cache map: which block is where, and what it is worth. Index, slot tables and counts in one place, so that
+//! they cannot disagree.
+//!
+//! Invariants (asserted by [`CacheMap::check`]):
+//! - a slot that is not void is the one that the index gives for its key, and the other way round;
+//! - a block waits for destage only if its slot is dirty;
+//! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
+
+use crate::bitset::BlockSet;
+use crate::index::Index;
+use crate::segment::{Key, Phase, Segment, State};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use forebay_format::{Geometry, SECTORS_PER_BLOCK, VolumeId};
+
+/// Sector mask of a whole block.
+pub(crate) const MASK_FULL: u8 = 0xff;
+const _: () = assert!(SECTORS_PER_BLOCK == 8);
+
+/// Per-volume part of the map.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeMap {
+    /// Dirty blocks not yet picked for destage.
+    pub(crate) waiting: BlockSet,
+    pub(crate) dirty: u64,
+    pub(crate) destaged: u64,
+    pub(crate) cached: u64,
+    pub(crate) lost: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct CacheMap {
+    pub(crate) geometry: Geometry,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) volumes: Vec<VolumeMap>,
+    index: Index,
+    /// Sector masks of blocks that are not whole, by slot.
+    partial: BTreeMap<u32, u8>,
+    /// Segments that have become empty since [`CacheMap::take_emptied`].
+    emptied: Vec<u32>,
+}
+
+impl CacheMap {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        let mut segments = Vec::new();
+        segments.resize_with(geometry.segment_count as usize, Segment::free);
+        let mut volumes = Vec::new();
+        volumes.resize_with(forebay_format::geometry::VOLUMES_MAX as usize, VolumeMap::default);
+        let index = Index::new(geometry.slot_count());
+        Self { geometry, segments, volumes, index, partial: BTreeMap::new(), emptied: Vec::new() }
+    }
+
+    pub(crate) fn place(&self, slot: u32) -> (u32, u32) {
+        (slot / self.geometry.segment_blocks, slot % self.geometry.segment_blocks)
+    }
+
+    pub(crate) fn slot(&self, segment: u32, index: u32) -> u32 {
+        segment * self.geometry.segment_blocks + index
+    }
+
+    fn segment_of_mut(&mut self, slot: u32) -> (&mut Segment, u32) {
+        let (segment, index) = self.place(slot);
+        (&mut self.segments[segment as usize], index)
+    }
+
+    /// Byte offset of a slot on the cache device.
+    pub(crate) fn offset(&self, slot: u32) -> u64 {
+        let (segment, index) = self.place(slot);
+        self.geometry.segment_offset(segment, index)
+    }
+
+    pub(crate) fn key(&self, slot: u32) -> Key {
+        key_of(&self.segments, self.geometry.segment_blocks, slot)
+    }
+
+    pub(crate) fn crc(&self, slot: u32) -> u32 {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].crc(index)
+    }
+
+    pub(crate) fn state(&self, slot: u32) -> State {
+        let (segment, index) = self.place(slot);
+        let segment = &self.segments[segment as usize];
+        if segment.has_table() { segment.state(index) } else { State::Void }
+    }
+
+    pub(crate) fn mask(&self, slot: u32) -> u8 {
+        let (segment, index) = self.place(slot);
+        if self.segments[segment as usize].is_partial(index) { self.partial[&slot] } else { MASK_FULL }
+    }
+
+    pub(crate) fn is_durable(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        index < self.segments[segment as usize].durable
+    }
+
+    pub(crate) fn lookup(&self, key: Key) -> Option<u32> {
+        self.index.get(key, |slot| self.key(slot))
+    }
+
+    pub(crate) fn set_hit(&mut self, slot: u32) {
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.set_hit(index, true);
+    }
+
+    pub(crate) fn pin(&mut self, slot: u32) {
+        self.segment_of_mut(slot).0.pins += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, slot: u32) {
+        let (number, _) = self.place(slot);
+        let segment = &mut self.segments[number as usize];
+        segment.pins -= 1;
+        self.note_if_empty(number);
+    }
+
+    /// Makes `slot`, described before, the place of its key. The former place becomes void.
+    pub(crate) fn insert(&mut self, slot: u32, mask: u8, state: State) {
+        debug_assert!(state != State::Void && mask != 0);
+        let key = self.key(slot);
+        let blocks = self.geometry.segment_blocks;
+        let old = self.index.insert(key, slot, |slot| key_of(&self.segments, blocks, slot));
+        if let Some(old) = old {
+            assert!(old != slot, "a slot is inserted once");
+            self.void(old);
+        } else {
+            self.volumes[usize::from(key.volume().0)].cached += 1;
+        }
+        self.set_state(slot, state);
+        if mask != MASK_FULL {
+            self.narrow(slot, mask);
+        }
+    }
+
+    /// Forgets a block; returns where it was.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
+        let blocks = self.geometry.segment_blocks;
+        let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
+        self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.void(slot);
+        Some(slot)
+    }
+
+    fn void(&mut self, slot: u32) {
+        self.set_state(slot, State::Void);
+        self.partial.remove(&slot);
+        let (number, _) = self.place(slot);
+        self.note_if_empty(number);
+    }
+
+    /// Changes what a slot is worth and keeps all counts right.
+    pub(crate) fn set_state(&mut self, slot: u32, state: State) {
+        let key = self.key(slot);
+        let (segment, index) = self.segment_of_mut(slot);
+        let old = segment.state(index);
+        let lost = segment.is_lost(index);
+        segment.set_state(index, state);
+        let volume = &mut self.volumes[usize::from(key.volume().0)];
+        match old {
+            State::Dirty if lost => volume.lost -= 1,
+            State::Dirty => volume.dirty -= 1,
+            State::Destaged => volume.destaged -= 1,
+            State::Void | State::Clean => {}
+        }
+        match state {
+            State::Dirty => volume.dirty += 1,
+            State::Destaged => volume.destaged += 1,
+            State::Void | State::Clean => {}
+        }
+        if state == State::Dirty {
+            volume.waiting.insert(key.block());
+        } else if old == State::Dirty {
+            volume.waiting.remove(key.block());
+        }
+    }
+
+    /// The only copy of a dirty block turned out to be damaged: it is not destaged and answers with errors.
+    pub(crate) fn set_lost(&mut self, slot: u32) {
+        let key = self.key(slot);
+        let (segment, index) = self.segment_of_mut(slot);
+        assert!(segment.state(index) == State::Dirty, "only dirty data can be lost");
+        if !segment.is_lost(index) {
+            segment.set_lost(index);
+            let volume = &mut self.volumes[usize::from(key.volume().0)];
+            volume.dirty -= 1;
+            volume.lost += 1;
+            volume.waiting.remove(key.block());
+        }
+    }
+
+    pub(crate) fn is_lost(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].is_lost(index)
+    }
+
+    /// Puts a block back in line after a destage that failed.
+    pub(crate) fn wait_again(&mut self, slot: u32) {
+        if self.state(slot) == State::Dirty && !self.is_lost(slot) {
+            let key = self.key(slot);
+            self.volumes[usize::from(key.volume().0)].waiting.insert(key.block());
+        }
+    }
+
+    /// Leaves only some sectors of a block valid.
+    pub(crate) fn narrow(&mut self, slot: u32, mask: u8) {
+        debug_assert!(mask != 0 && mask != MASK_FULL);
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.set_partial(index, true);
+        self.partial.insert(slot, mask);
+    }
+
+    fn note_if_empty(&mut self, number: u32) {
+        let segment = &self.segments[number as usize];
+        if segment.phase == Phase::Sealed && segment.live == 0 && segment.pins == 0 {
+            self.emptied.push(number);
+        }
+    }
+
+    /// To be called when a segment becomes sealed: it may be empty already.
+    pub(crate) fn sealed(&mut self, number: u32) {
+        self.note_if_empty(number);
+    }
+
+    /// Segments that are sealed and empty; each is returned once.
+    pub(crate) fn take_emptied(&mut self) -> Option<u32> {
+        while let Some(number) = self.emptied.pop() {
+            let segment = &self.segments[number as usize];
+            if segment.phase == Phase::Sealed && segment.live == 0 && segment.pins == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Calls `f` with the slot of every cached block of `volume` in `first..=last`.
+    pub(crate) fn for_each_in(&self, volume: VolumeId, first: u64, last: u64, mut f: impl FnMut(u32)) {
+        if last - first < self.index.len() as u64 {
+            for block in first..=last {
+                if let Some(slot) = self.lookup(Key::new(volume, block)) {
+                    f(slot);
+                }
+            }
+            return;
+        }
+        for number in 0..self.segments.len() as u32 {
+            let segment = &self.segments[number as usize];
+            if segment.live == 0 {
+                continue;
+            }
+            for index in 0..self.geometry.segment_blocks {
+                if segment.state(index) != State::Void {
+                    let key = segment.key(index);
+                    if key.volume() == volume && (first..=last).contains(&key.block()) {
+                        f(self.slot(number, index));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn cached_blocks(&self) -> u64 {
+        self.index.len() as u64
+    }
+
+    /// Blocks that cannot be evicted: dirty, destaged or lost.
+    pub(crate) fn unclean_blocks(&self) -> u64 {
+        self.volumes.iter().map(|volume| volume.dirty + volume.destaged + volume.lost).sum()
+    }
+
+    /// Bytes of memory in use for index, slot tables and sets.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let tables = self.segments.iter().filter(|segment| segment.has_table()).count();
+        tables * self.geometry.segment_blocks as usize * 11
+            + self.segments.capacity() * size_of::<Segment>()
+            + self.index.bytes()
+            + self.volumes.iter().map(|volume| volume.waiting.bytes()).sum::<usize>()
+            + self.partial.len() * 16
+    }
+
+    /// Walks everything and panics if an invariant does not hold. Slow: for tests and the simulator.
+    pub(crate) fn check(&self) {
+        let mut cached = 0;
+        let mut counts: Vec<[u64; 4]> = Vec::new();
+        counts.resize(self.volumes.len(), [0; 4]);
+        for number in 0..self.segments.len() as u32 {
+            let segment = &self.segments[number as usize];
+            if !segment.has_table() {
+                assert!(segment.live == 0 && segment.unclean == 0, "no table, no blocks");
+                continue;
+            }
+            let (mut live, mut unclean) = (0, 0);
+            for index in 0..self.geometry.segment_blocks {
+                let state = segment.state(index);
+                if state == State::Void {
+                    continue;
+                }
+                let slot = self.slot(number, index);
+                let key = segment.key(index);
+                assert_eq!(self.lookup(key), Some(slot), "I6: the index points at every live slot");
+                live += 1;
+                cached += 1;
+                unclean += u32::from(state != State::Clean);
+                let lost = segment.is_lost(index);
+                let count = &mut counts[usize::from(key.volume().0)];
+                count[0] += 1;
+                count[1] += u64::from(state == State::Dirty && !lost);
+                count[2] += u64::from(state == State::Destaged);
+                count[3] += u64::from(lost);
+            }
+            assert_eq!((live, unclean), (segment.live, segment.unclean), "segment counts");
+        }
+        assert_eq!(cached, self.index.len(), "I6: the index holds nothing else");
+        for (volume, count) in self.volumes.iter().zip(counts) {
+            assert_eq!([volume.cached, volume.dirty, volume.destaged, volume.lost], count, "volume counts");
+            assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
+        }
+    }
+}
+
+fn key_of(segments: &[Segment], segment_blocks: u32, slot: u32) -> Key {
+    segments[(slot / segment_blocks) as usize].key(slot % segment_blocks)
+}

@@ -1,0 +1,78 @@
+//! The scratch buffer, divided into blocks. Each kind of use has a limit, so that none can starve another.
+
+use crate::api::{SCRATCH, Span};
+use alloc::vec::Vec;
+use forebay_format::BLOCK_BYTES;
+
+/// A block of the scratch buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Page(u32);
+
+/// What pages are taken for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PageUse {
+    /// Merging partial writes and partial cached blocks; always two at a time.
+    Merge,
+    /// Destage.
+    Destage,
+    /// Read fills on their way to the cache.
+    Fill,
+    /// Relocation.
+    Survivor,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pages {
+    free: Vec<u32>,
+    used: [u32; 4],
+    limit: [u32; 4],
+}
+
+/// A block of zeroes, never written to.
+pub(crate) const ZERO_PAGE: Page = Page(0);
+
+impl Pages {
+    /// Divides `blocks` pages; the first is the zero page.
+    pub(crate) fn new(blocks: u32) -> Self {
+        let blocks = blocks.max(32);
+        let share = |percent: u32| (blocks - 1) * percent / 100;
+        Self {
+            free: (1..blocks).rev().collect(),
+            used: [0; 4],
+            limit: [share(25).max(4) & !1, share(40), share(20), share(15)],
+        }
+    }
+
+    pub(crate) fn available(&self, purpose: PageUse) -> u32 {
+        let purpose = purpose as usize;
+        (self.limit[purpose] - self.used[purpose]).min(self.free.len() as u32)
+    }
+
+    pub(crate) fn take(&mut self, purpose: PageUse) -> Option<Page> {
+        if self.available(purpose) == 0 {
+            return None;
+        }
+        self.used[purpose as usize] += 1;
+        self.free.pop().map(Page)
+    }
+
+    pub(crate) fn give(&mut self, purpose: PageUse, page: Page) {
+        debug_assert!(page != ZERO_PAGE && !self.free.contains(&page.0), "a page is given back once");
+        self.used[purpose as usize] -= 1;
+        self.free.push(page.0);
+    }
+
+    pub(crate) fn all_free(&self) -> bool {
+        self.used == [0; 4]
+    }
+}
+
+impl Page {
+    pub(crate) fn span(self) -> Span {
+        self.part(0, BLOCK_BYTES as u32)
+    }
+
+    pub(crate) fn part(self, from: u32, to: u32) -> Span {
+        Span { buf: SCRATCH, offset: self.0 * BLOCK_BYTES as u32 + from, len: to - from }
+    }
+}

@@ -1,0 +1,327 @@
+//! Life of a read.
+//!
+//! The range is cut into runs: blocks that lie in consecutive slots of one segment become one read of the cache
+//! device, missing blocks one read of the backing store, both straight into the client's buffer. A block of which only
+//! some sectors are cached is merged (`merge`). Every block from the cache is compared with its checksum (I4): a clean
+//! one that does not match is dropped and read from the backing store, a dirty one is lost and answers with an error.
+//!
+//! A read takes no lock. It looks up its blocks when it starts, and pins the segments that it reads from: a write
+//! that completes meanwhile is concurrent with it, so either content is right.
+//!
+//! Fills: a missing block is registered when its read of the backing store starts, unless somebody is changing it;
+//! whoever changes it later cancels the registration (I9). What is still valid when the data is there is copied to a
+//! page and appended as clean.
+
+use crate::api::{Action, Device, Notice, RequestKind};
+use crate::append::{Done, Item, ItemKind};
+use crate::config::PlantedBug;
+use crate::engine::{BLOCK, Engine, OpKind};
+use crate::locks::BlockRange;
+use crate::map::MASK_FULL;
+use crate::merge::MergeFor;
+use crate::pages::{Page, PageUse};
+use crate::segment::{Key, State};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use forebay_format::StreamKind;
+use forebay_format::checkpoint::Mode;
+
+/// Reads of a cached block before it is given up as damaged.
+pub(crate) const CACHE_READ_TRIES: u32 = 3;
+/// Reads of the backing store before the client gets an error.
+const BACKING_READ_TRIES: u32 = 2;
+
+/// Fills under way, by block. Only the read that registered a block may fill it: another one may have been started
+/// before the block changed.
+#[derive(Debug, Default)]
+pub(crate) struct Fills {
+    blocks: BTreeMap<Key, Registration>,
+    last_token: u64,
+}
+
+#[derive(Debug)]
+struct Registration {
+    token: u64,
+    valid: bool,
+}
+
+impl Fills {
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    fn is_valid(&self, key: Key, token: u64) -> bool {
+        self.blocks.get(&key).is_some_and(|registered| registered.token == token && registered.valid)
+    }
+
+    fn end(&mut self, key: Key, token: u64) {
+        if self.blocks.get(&key).is_some_and(|registered| registered.token == token) {
+            self.blocks.remove(&key);
+        }
+    }
+}
+
+/// A read of missing blocks: which attempt, and the token of the fills that it registered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Miss {
+    token: u64,
+    tries: u32,
+}
+
+/// What became of a damaged block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Damage {
+    /// It was the only copy: its sectors answer with errors until they are written again.
+    Lost,
+    /// The backing store has it; the cache has forgotten it.
+    Dropped,
+    /// The backing store has it, but the log does not say so yet, so the cache must not forget it (I5).
+    Kept,
+}
+
+/// What a block of a read is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Hit(u32),
+    Partial,
+    Miss,
+}
+
+impl Engine {
+    pub(crate) fn start_read(&mut self, req: u32) {
+        let request = self.reqs.get_mut(req);
+        request.pending = 1;
+        let (first, last) = (request.first_block, request.last_block);
+        self.read_blocks(req, first, last);
+        self.read_part_done(req, true);
+    }
+
+    /// Reads blocks `first..=last` of a request from where they are.
+    fn read_blocks(&mut self, req: u32, first: u64, last: u64) {
+        let mut block = first;
+        while block <= last {
+            let found = self.find(req, block);
+            let mut count = 1;
+            match found {
+                Found::Hit(slot) => {
+                    // A run may not cross into the next segment: its slots are not what follows on the device.
+                    let room = self.map.geometry.segment_blocks - self.map.place(slot).1;
+                    while block + u64::from(count) <= last
+                        && count < room
+                        && self.find(req, block + u64::from(count)) == Found::Hit(slot + count)
+                    {
+                        count += 1;
+                    }
+                    self.stats.read_hit_blocks += u64::from(count);
+                    self.read_hits(req, block, slot, count, 1);
+                }
+                Found::Partial => {
+                    self.stats.read_hit_blocks += 1;
+                    self.reqs.get_mut(req).pending += 1;
+                    self.start_merge(req, block, (0, BLOCK as u32), MergeFor::Read);
+                }
+                Found::Miss => {
+                    while block + u64::from(count) <= last
+                        && self.find(req, block + u64::from(count)) == Found::Miss
+                    {
+                        count += 1;
+                    }
+                    self.stats.read_miss_blocks += u64::from(count);
+                    let token = self.register_fills(req, block, count);
+                    self.read_misses(req, block, count, Miss { token, tries: 1 });
+                }
+            }
+            block += u64::from(count);
+        }
+    }
+
+    fn find(&self, req: u32, block: u64) -> Found {
+        let volume = self.reqs.get(req).volume;
+        let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
+        if self.map.state(slot) == State::Clean && self.volume(volume).mode == Mode::Passthrough {
+            return Found::Miss;
+        }
+        if self.map.mask(slot) == MASK_FULL { Found::Hit(slot) } else { Found::Partial }
+    }
+
+    fn read_hits(&mut self, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
+        for slot in slot..slot + count {
+            self.map.set_hit(slot);
+        }
+        self.map.pin(slot);
+        let request = self.reqs.get_mut(req);
+        request.pending += 1;
+        let span = request.block_span(block, u64::from(count));
+        let kind = OpKind::ReadHit { req, slot, count, tries };
+        self.read(Device::Cache, self.map.offset(slot), &[span], true, kind);
+    }
+
+    pub(crate) fn hit_read(&mut self, req: u32, slot: u32, count: u32, tries: u32, ok: bool, crcs: &[u32]) {
+        self.map.unpin(slot);
+        let trust = self.planted(PlantedBug::SkipChecksum);
+        let right = |engine: &Self, index: u32| {
+            ok && (trust || crcs.get(index as usize) == Some(&engine.map.crc(slot + index)))
+        };
+        if (0..count).all(|index| right(self, index)) {
+            self.read_part_done(req, true);
+            return;
+        }
+        // Block by block from here on. The segment may have been given up since: then the keys are gone, but what
+        // the request asked for is not, so start these blocks over from the map.
+        let block = self.block_of_hit(req, slot);
+        for index in (0..count).filter(|index| !right(self, *index)).collect::<Vec<_>>() {
+            self.reread(req, block + u64::from(index), slot + index, tries);
+        }
+        self.read_part_done(req, true);
+    }
+
+    fn block_of_hit(&self, req: u32, slot: u32) -> u64 {
+        let key = self.map.key(slot);
+        debug_assert!(key.volume() == self.reqs.get(req).volume);
+        key.block()
+    }
+
+    /// A cached block could not be read, or not as it should be.
+    fn reread(&mut self, req: u32, block: u64, slot: u32, tries: u32) {
+        let volume = self.reqs.get(req).volume;
+        let current = self.map.lookup(Key::new(volume, block));
+        if current != Some(slot) {
+            // Overwritten or evicted meanwhile: the new place answers.
+            self.read_blocks(req, block, block);
+        } else if tries < CACHE_READ_TRIES {
+            self.read_hits(req, block, slot, 1, tries + 1);
+        } else {
+            match self.give_up(slot) {
+                Damage::Lost => self.reqs.get_mut(req).failed = true,
+                Damage::Dropped => self.read_blocks(req, block, block),
+                Damage::Kept => self.read_misses(req, block, 1, Miss { token: 0, tries: 1 }),
+            }
+        }
+    }
+
+    /// A cached block is damaged for good.
+    pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
+        let key = self.map.key(slot);
+        let damage = match self.map.state(slot) {
+            State::Dirty if self.map.is_lost(slot) => return Damage::Lost,
+            State::Dirty => {
+                self.map.set_lost(slot);
+                Damage::Lost
+            }
+            State::Destaged => Damage::Kept,
+            State::Clean | State::Void => {
+                self.map.remove(key);
+                Damage::Dropped
+            }
+        };
+        self.stats.damaged_blocks += 1;
+        let lost = damage == Damage::Lost;
+        self.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
+        damage
+    }
+
+    fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {
+        let request = self.reqs.get_mut(req);
+        request.pending += 1;
+        let (volume, mut span) = (request.volume, request.block_span(block, u64::from(count)));
+        let len = (self.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
+        span.len = len as u32;
+        self.volume_mut(volume).misses_in_flight += 1;
+        let kind = OpKind::ReadMiss { req, block, count, miss };
+        self.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
+    }
+
+    pub(crate) fn miss_read(&mut self, req: u32, block: u64, count: u32, miss: Miss, ok: bool, crcs: &[u32]) {
+        let volume = self.reqs.get(req).volume;
+        self.volume_mut(volume).misses_in_flight -= 1;
+        let again = !ok && miss.tries < BACKING_READ_TRIES;
+        if again {
+            self.read_misses(req, block, count, Miss { tries: miss.tries + 1, ..miss });
+        } else {
+            self.fill(req, block, count, miss.token, if ok { crcs } else { &[] });
+        }
+        self.read_part_done(req, ok || again);
+    }
+
+    fn register_fills(&mut self, req: u32, block: u64, count: u32) -> u64 {
+        let request = self.reqs.get(req);
+        let volume = request.volume;
+        self.fills.last_token += 1;
+        let token = self.fills.last_token;
+        if !self.volume(volume).fills() || self.fenced || self.stopping {
+            return token;
+        }
+        let room = self.pages.available(PageUse::Fill).saturating_sub(self.fills.len() as u32);
+        // The short block at an odd end of the volume is not worth the special case.
+        let whole = (self.volume(volume).size_bytes / BLOCK).saturating_sub(block);
+        for block in block..block + u64::from(count).min(u64::from(room)).min(whole) {
+            let key = Key::new(volume, block);
+            let idle = !self.locks.is_held(BlockRange { first: key, last: key });
+            if idle && self.map.lookup(key).is_none() {
+                self.fills.blocks.entry(key).or_insert(Registration { token, valid: true });
+            }
+        }
+        token
+    }
+
+    /// Somebody is about to change these blocks.
+    pub(crate) fn cancel_fills(&mut self, range: BlockRange) {
+        if self.planted(PlantedBug::KeepOvertakenFill) {
+            return;
+        }
+        for (_, registered) in self.fills.blocks.range_mut(range.first..=range.last) {
+            registered.valid = false;
+        }
+    }
+
+    /// Blocks have come from the backing store (no checksums: they have not): what this read registered and is still
+    /// valid goes to the fill stream.
+    fn fill(&mut self, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
+        let volume = self.reqs.get(req).volume;
+        for index in 0..u64::from(count) {
+            let key = Key::new(volume, block + index);
+            let crc = crcs.get(index as usize).filter(|_| self.fills.is_valid(key, token));
+            let page = if crc.is_some() { self.pages.take(PageUse::Fill) } else { None };
+            let (Some(page), Some(crc)) = (page, crc) else {
+                self.fills.end(key, token);
+                continue;
+            };
+            let from = self.reqs.get(req).block_span(block + index, 1);
+            self.actions.push_back(Action::Copy { from, to: page.span() });
+            let item = Item {
+                key,
+                crc: *crc,
+                kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
+                span: Some(page.span()),
+                done: Done::Fill(page, token),
+            };
+            self.enqueue(StreamKind::Fill, item);
+        }
+    }
+
+    /// A fill has been appended to `slot`, or was given up.
+    pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
+        self.pages.give(PageUse::Fill, page);
+        let valid = self.fills.is_valid(key, token);
+        self.fills.end(key, token);
+        let overtaken = self.map.lookup(key).is_some() && !self.planted(PlantedBug::KeepOvertakenFill);
+        if let (Some(slot), true, false) = (slot, valid, overtaken) {
+            self.map.insert(slot, MASK_FULL, State::Clean);
+            self.stats.filled_blocks += 1;
+        }
+    }
+
+    pub(crate) fn fill_is_valid(&self, key: Key, token: u64) -> bool {
+        self.fills.is_valid(key, token)
+    }
+
+    pub(crate) fn read_part_done(&mut self, req: u32, ok: bool) {
+        let request = self.reqs.get_mut(req);
+        request.failed |= !ok;
+        request.pending -= 1;
+        debug_assert!(matches!(request.kind, RequestKind::Read | RequestKind::Prefetch));
+        if request.pending == 0 {
+            self.reply(req);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Reclaim: emptying segments so that they can be written again.
+//!
+//! One victim at a time: clean blocks that were not hit are dropped from the map, clean ones that were hit and dirty
+//! ones move to the survivor stream. Moving a block takes its block lock, so that the copy, which carries a newer
+//! sequence than anything written before, can never overtake a newer write (I8). If there is no room to move dirty
+//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress.
+//!
+//! An empty segment is *freed*; it is written again only after a checkpoint that says so is in effect (I7).
+
+use crate::api::Device;
+use crate::append::{Done, Item, ItemKind};
+use crate::config::PlantedBug;
+use crate::engine::{Engine, LockOwner, OpKind};
+use crate::locks::BlockRange;
+use crate::pages::{Page, PageUse};
+use crate::policy::{Candidate, Eviction, SecondChance};
+use crate::read::CACHE_READ_TRIES;
+use crate::segment::{Key, Phase, State};
+use alloc::vec::Vec;
+use forebay_format::{StreamKind, summary};
+
+/// Most relocations under way.
+const RELOCATIONS_MAX: usize = 64;
+
+/// The victim being emptied.
+#[derive(Debug)]
+pub(crate) struct Reclaim {
+    segment: u32,
+    next: u32,
+    kept: u32,
+}
+
+/// A block on its way to the survivor stream.
+#[derive(Debug)]
+pub(crate) struct Relocation {
+    key: Key,
+    from: u32,
+    mask: u8,
+    page: Page,
+    tries: u32,
+}
+
+impl Engine {
+    /// Segments that hold nothing, usable now or after the next checkpoint.
+    pub(crate) fn free_segments(&self) -> usize {
+        self.checkpoint.window.len() + self.checkpoint.pool.len()
+    }
+
+    /// True if reclaim is behind: then marks and checkpoints should not dawdle.
+    pub(crate) fn is_short_of_segments(&self) -> bool {
+        self.free_segments() < self.checkpoint.window_size as usize / 2
+    }
+
+    /// Frees segments that have become empty.
+    pub(crate) fn collect_emptied(&mut self) {
+        while let Some(number) = self.map.take_emptied() {
+            if self.reclaim.as_ref().is_some_and(|reclaim| reclaim.segment == number) {
+                self.reclaim = None;
+            }
+            self.map.segments[number as usize].end(Phase::Freed);
+            if self.planted(PlantedBug::ReuseSegmentEarly) {
+                self.map.segments[number as usize].end(Phase::Free);
+                self.checkpoint.window.push_front(number);
+            } else {
+                self.checkpoint.pool.push_back(number);
+            }
+        }
+    }
+
+    pub(crate) fn step_reclaim(&mut self) {
+        self.reclaim_wants_destage = false;
+        if self.is_winding_down() {
+            return;
+        }
+        // Each pass either frees a segment, leaves moves under way, or finds out that it must wait.
+        while self.free_segments() < self.checkpoint.window_size as usize {
+            if self.reclaim.is_none() {
+                let Some(segment) = self.choose_victim() else {
+                    self.reclaim_wants_destage = true;
+                    return;
+                };
+                self.reclaim = Some(Reclaim { segment, next: 0, kept: 0 });
+            }
+            if !self.empty_victim() {
+                return;
+            }
+            self.collect_emptied();
+        }
+    }
+
+    fn eviction(&self) -> SecondChance {
+        let blocks = self.map.geometry.segment_blocks;
+        SecondChance { survivors_max: blocks * self.config.survivors_max_pct / 100, unclean_max: blocks / 2 }
+    }
+
+    fn choose_victim(&self) -> Option<u32> {
+        let blocks = self.map.geometry.segment_blocks;
+        let most = blocks - summary::reserved_blocks(blocks);
+        let mut candidates: Vec<Candidate> = (0..self.map.segments.len() as u32)
+            .filter_map(|number| {
+                let segment = &self.map.segments[number as usize];
+                // A segment full of dirty blocks gains nothing when it is moved.
+                let offered = segment.phase == Phase::Sealed
+                    && segment.live > 0
+                    && segment.unclean < most * 3 / 4
+                    && !segment.unreclaimable;
+                offered.then_some(Candidate {
+                    segment: number,
+                    born: segment.born,
+                    unclean: segment.unclean,
+                    live: segment.live,
+                })
+            })
+            .collect();
+        self.eviction().victim(&mut candidates)
+    }
+
+    /// Goes on with the victim; true if it has been left or emptied, so that another can be chosen.
+    fn empty_victim(&mut self) -> bool {
+        let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else { return true };
+        let policy = self.eviction();
+        let mut waits = false;
+        while next < self.map.geometry.segment_blocks {
+            let slot = self.map.slot(segment, next);
+            let moves = match self.map.state(slot) {
+                State::Void => false,
+                State::Clean => {
+                    let hit = self.map.segments[segment as usize].is_hit(next);
+                    let keep = policy.keeps(hit, kept) && self.can_relocate();
+                    if !keep {
+                        self.map.remove(self.map.key(slot));
+                        self.stats.evicted_blocks += 1;
+                    }
+                    kept += u32::from(keep);
+                    keep
+                }
+                State::Dirty if self.map.is_lost(slot) => {
+                    self.map.segments[segment as usize].unreclaimable = true;
+                    return true;
+                }
+                State::Dirty | State::Destaged => true,
+            };
+            if moves && !self.relocate(slot) {
+                waits = true;
+                break;
+            }
+            next += 1;
+        }
+        if !waits {
+            // Everything is dropped or on its way. It frees itself when the last move has ended.
+            return self.map.segments[segment as usize].live == 0;
+        }
+        self.reclaim_wants_destage = true;
+        self.reclaim = Some(Reclaim { segment, next, kept });
+        false
+    }
+
+    /// Room for one more survivor: the worst case is a header block for each.
+    fn can_relocate(&self) -> bool {
+        let stream = &self.streams[StreamKind::Survivor.index()];
+        let under_way = self.relocations.len();
+        let segments = self.checkpoint.window.len() as u32;
+        let room = stream.room(self.batch_blocks()) + segments * self.batch_blocks();
+        !self.fenced
+            && under_way < RELOCATIONS_MAX
+            && self.pages.available(PageUse::Survivor) > 0
+            && segments + u32::from(stream.open_segment().is_some()) > 0
+            && (under_way as u32 + 2) * 2 < room
+    }
+
+    /// Starts to move a block; false if that is not possible now.
+    fn relocate(&mut self, slot: u32) -> bool {
+        let key = self.map.key(slot);
+        let range = BlockRange { first: key, last: key };
+        if !self.can_relocate() {
+            return false;
+        }
+        if !self.planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
+            return false;
+        }
+        let page = self.pages.take(PageUse::Survivor).expect("a page is available");
+        let mask = self.map.mask(slot);
+        let relocation = self.relocations.insert(Relocation { key, from: slot, mask, page, tries: 1 });
+        self.read_for_relocation(relocation);
+        true
+    }
+
+    fn read_for_relocation(&mut self, number: u32) {
+        let relocation = self.relocations.get(number);
+        let (slot, page) = (relocation.from, relocation.page);
+        self.map.pin(slot);
+        let kind = OpKind::RelocateRead { relocation: number };
+        self.read(Device::Cache, self.map.offset(slot), &[page.span()], true, kind);
+    }
+
+    pub(crate) fn relocation_read(&mut self, number: u32, ok: bool, crcs: &[u32]) {
+        let relocation = self.relocations.get_mut(number);
+        let (slot, key, mask, page) = (relocation.from, relocation.key, relocation.mask, relocation.page);
+        relocation.tries += 1;
+        let tries = relocation.tries;
+        let right = ok && crcs.first() == Some(&self.map.crc(slot));
+        let current = self.map.lookup(key) == Some(slot);
+        self.map.unpin(slot);
+        if !current {
+            self.end_relocation(number);
+        } else if right {
+            let item = Item {
+                key,
+                crc: self.map.crc(slot),
+                kind: ItemKind::Data { mask, dirty: self.map.state(slot) == State::Dirty },
+                span: Some(page.span()),
+                done: Done::Survivor(number),
+            };
+            self.map.pin(slot);
+            self.enqueue(StreamKind::Survivor, item);
+        } else if tries <= CACHE_READ_TRIES {
+            self.read_for_relocation(number);
+        } else {
+            self.give_up(slot);
+            self.end_relocation(number);
+        }
+    }
+
+    /// The copy was appended to `slot` (with the pin of the original still held), or not.
+    pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
+        let relocation = self.relocations.get(number);
+        let (from, key, mask) = (relocation.from, relocation.key, relocation.mask);
+        let current = self.map.lookup(key) == Some(from) || self.planted(PlantedBug::RelocateWithoutLock);
+        if let (Some(slot), true) = (slot, current) {
+            // The block may have been destaged on the way. If its record says dirty, a mark must follow.
+            let state = self.map.state(from);
+            let state = if state == State::Void { State::Dirty } else { state };
+            self.map.insert(slot, mask, state);
+            self.stats.relocated_blocks += 1;
+            if state == State::Destaged {
+                self.add_mark(slot);
+            }
+        }
+        self.map.unpin(from);
+        self.end_relocation(number);
+    }
+
+    fn end_relocation(&mut self, number: u32) {
+        let relocation = self.relocations.remove(number);
+        self.pages.give(PageUse::Survivor, relocation.page);
+        if self.planted(PlantedBug::RelocateWithoutLock) {
+            return;
+        }
+        let range = BlockRange { first: relocation.key, last: relocation.key };
+        let mut granted: Vec<LockOwner> = Vec::new();
+        self.locks.release(range, &mut granted);
+        self.lock_granted(granted);
+    }
+
+    /// Takes a segment for a stream out of the append window. The last ones are kept for the survivors, so that
+    /// reclaim can always go on, and fills go without before writes do.
+    pub(crate) fn take_segment(&mut self, stream: StreamKind) -> Option<u32> {
+        let reserve = match stream {
+            StreamKind::Survivor => 0,
+            StreamKind::Write => 1,
+            StreamKind::Fill => 2,
+        };
+        if self.checkpoint.window.len() <= reserve {
+            return None;
+        }
+        self.checkpoint.window.pop_front()
+    }
+}

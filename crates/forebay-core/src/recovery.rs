@@ -1,0 +1,839 @@
+//! Opening a cache: from bytes on a device to a map that can be trusted.
+//!
+//! 1. Both superblocks; the intact one with the higher generation counts.
+//! 2. The checkpoint that it names (two copies; no other generation will do: an older one may point at segments that
+//!    have been written over since).
+//! 3. For every segment in use its summary, or else its batch headers, to know which block each slot holds. The
+//!    checkpoint says which slots count.
+//! 4. If the cache was not closed in an orderly way: the segments of the append window and the rest of the open ones.
+//!    Of every stream, the batches from the checkpoint on count up to the first one that is torn or missing. A batch
+//!    that says that a later one than the last found had been flushed proves that the device lost a flushed write:
+//!    then the cache is not opened.
+//! 5. The records of all streams are applied in the order of their sequence.
+//! 6. Clean blocks in regions with write intent are dropped (I10).
+//! 7. The backing stores are compared with what was noted of them; see [`Recovery::judge`].
+//! 8. Cache device and backing stores are flushed: what was read may have been in a volatile cache. A checkpoint with
+//!    the next epoch is taken; from then on nothing that an earlier run left behind can be mistaken for new.
+//!
+//! Up to step 8 nothing is written, so a crash in the middle, or a refusal, leaves everything as it was.
+
+use crate::api::{Device, DeviceFailure, Notice};
+use crate::config::{Attachment, OnBackingChange, PlantedBug};
+use crate::destage::Destage;
+use crate::direct::Intents;
+use crate::engine::{BLOCK, Engine, OpKind, Status, sector_mask};
+use crate::flush::{Flusher, Waiter};
+use crate::map::{CacheMap, MASK_FULL};
+use crate::pages::PageUse;
+use crate::scan::{self, Found, Place, Tail};
+use crate::segment::{Key, Phase, State};
+use crate::volume::Volume;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use forebay_format::batch::{BatchHeader, BatchKind, Entry};
+use forebay_format::checkpoint::{
+    Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentState, SlotState, VolumeEntry,
+};
+use forebay_format::geometry::VOLUMES_MAX;
+use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, StreamKind, VolumeId, summary};
+use thiserror::Error;
+
+/// Attempts at each read.
+const READ_TRIES: u32 = 3;
+/// Reads under way.
+const READS_IN_FLIGHT: usize = 8;
+/// Clean blocks compared with the backing store after an unclean stop.
+const SAMPLES_UNCLEAN: usize = 32;
+
+/// Why a cache could not be opened. Nothing was changed on it.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No usable superblock.
+    #[error("{0}")]
+    Superblock(FormatError),
+    /// Neither superblock could be read.
+    #[error("the superblocks cannot be read: the cache device fails")]
+    Unreadable,
+    /// The checkpoint in effect is damaged in both copies.
+    #[error(
+        "checkpoint {generation} is damaged in both copies ({error}); extract what is left with `forebay salvage`"
+    )]
+    CheckpointLost {
+        /// Generation that the superblock names.
+        generation: u64,
+        /// What is wrong with the second copy.
+        error: FormatError,
+    },
+    /// It is not known any more which blocks some dirty slots hold.
+    #[error(
+        "segment {segment}: {dirty_blocks} dirty blocks whose addresses cannot be read; extract what is left with `forebay \
+         salvage`"
+    )]
+    SegmentLost {
+        /// The segment.
+        segment: u32,
+        /// Dirty blocks concerned.
+        dirty_blocks: u32,
+    },
+    /// The device acknowledged a flush and lost what it covered.
+    #[error(
+        "the cache device lost writes that it had flushed (stream {stream}: batch {lost} is gone): do not use this device; \
+         extract what is left with `forebay salvage`"
+    )]
+    LostFlushedBatch {
+        /// Stream number.
+        stream: u8,
+        /// Stream sequence of the first batch that is missing.
+        lost: u64,
+    },
+    /// The cache does not know the volume.
+    #[error("the cache has no volume {}", .0.0)]
+    UnknownVolume(VolumeId),
+    /// The backing store has become smaller.
+    #[error(
+        "the backing store has {now} bytes, but the volume has {recorded}: restore its full size, or discard this cache"
+    )]
+    BackingShrunk {
+        /// Volume size in bytes.
+        recorded: u64,
+        /// Size of the backing store now.
+        now: u64,
+    },
+    /// The backing store is not as the cache left it, and the cache holds newer data for it.
+    #[error(
+        "the backing store was changed while the cache was away, and the cache holds {dirty_blocks} dirty blocks for it"
+    )]
+    BackingChanged {
+        /// Volume.
+        volume: VolumeId,
+        /// Dirty blocks.
+        dirty_blocks: u64,
+    },
+    /// The backing store cannot be read.
+    #[error("the backing store cannot be read")]
+    BackingUnreadable,
+    /// A backing store cannot be flushed.
+    #[error("the backing store cannot be flushed")]
+    BackingFlush,
+    /// The cache device cannot be written or flushed.
+    #[error("the cache device cannot be written")]
+    CacheWrite,
+}
+
+/// A metadata read under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RecoveryRead {
+    what: What,
+    offset: u64,
+    len: u64,
+    tries: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Superblock(usize),
+    Checkpoint(u64),
+    /// The summary of a segment.
+    Summary(u32),
+    /// All batches of a segment.
+    Whole(u32),
+    /// The first block of a segment of the window.
+    Head(u32),
+}
+
+/// A block whose content on the backing store is known if nobody touched it.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    block: u64,
+    crc32c: u32,
+}
+
+/// What is found out about one attached volume.
+#[derive(Debug, Default)]
+struct Verdict {
+    samples: Vec<Sample>,
+    matched: u32,
+    changed: bool,
+    unsure: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    device_bytes: u64,
+    attachments: Vec<Attachment>,
+    superblocks: [Option<Result<Superblock, FormatError>>; 2],
+    unreadable: u32,
+    checkpoint: Checkpoint,
+    jobs: Vec<What>,
+    in_flight: usize,
+    tails: Vec<Tail>,
+    verdicts: Vec<Verdict>,
+    pending_flushes: u32,
+    flush_failed: bool,
+}
+
+pub(crate) fn blank_geometry() -> Geometry {
+    Geometry {
+        device_blocks: 0,
+        segment_blocks: 1,
+        segment_count: 0,
+        checkpoint_slot_blocks: 0,
+        segments_start_block: 0,
+    }
+}
+
+pub(crate) fn blank_superblock() -> Superblock {
+    Superblock {
+        uuid: CacheUuid::default(),
+        generation: 0,
+        epoch: 0,
+        checkpoint_generation: 0,
+        state: CacheState::Open,
+        geometry: blank_geometry(),
+        shard_index: 0,
+        shard_count: 1,
+        created_unix_s: 0,
+        written_by: String::new(),
+    }
+}
+
+impl Engine {
+    pub(crate) fn begin_recovery(&mut self, device_bytes: u64, attachments: Vec<Attachment>) {
+        self.recovery = Some(Box::new(Recovery {
+            device_bytes,
+            attachments,
+            superblocks: [None, None],
+            unreadable: 0,
+            checkpoint: Checkpoint::default(),
+            jobs: Vec::new(),
+            in_flight: 0,
+            tails: Vec::new(),
+            verdicts: Vec::new(),
+            pending_flushes: 0,
+            flush_failed: false,
+        }));
+        for copy in 0..2 {
+            self.recovery_read(What::Superblock(copy), Geometry::superblock_offset(copy), BLOCK);
+        }
+    }
+
+    pub(crate) fn fail_opening(&mut self, error: OpenError) {
+        self.recovery = None;
+        self.status = Status::Failed(error);
+    }
+
+    fn recovering(&mut self) -> &mut Recovery {
+        self.recovery.as_mut().expect("recovery is under way")
+    }
+
+    fn recovery_read(&mut self, what: What, offset: u64, len: u64) {
+        self.recovering().in_flight += 1;
+        self.read_meta(offset, len, RecoveryRead { what, offset, len, tries: 1 });
+    }
+
+    pub(crate) fn recovery_completed(&mut self, read: RecoveryRead, result: Result<&[u8], DeviceFailure>) {
+        if self.recovery.is_none() {
+            return; // Opening failed already.
+        }
+        if result.is_err() && read.tries < READ_TRIES {
+            self.read_meta(read.offset, read.len, RecoveryRead { tries: read.tries + 1, ..read });
+            return;
+        }
+        self.recovering().in_flight -= 1;
+        let next = match read.what {
+            What::Superblock(copy) => self.superblock_read(copy, result),
+            What::Checkpoint(copy) => self.checkpoint_read(copy, result),
+            What::Summary(number) => self.summary_read(number, result),
+            What::Whole(number) => self.segment_read(number, result),
+            What::Head(number) => self.head_read(number, result),
+        };
+        if let Err(error) = next.and_then(|()| self.next_jobs()) {
+            self.fail_opening(error);
+        }
+    }
+
+    // --- superblock and checkpoint
+
+    fn superblock_read(
+        &mut self,
+        copy: usize,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        let only_first = self.planted(PlantedBug::DropSecondSuperblock);
+        let recovery = self.recovering();
+        let missing = FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 };
+        recovery.unreadable += u32::from(result.is_err());
+        recovery.superblocks[copy] = Some(result.map_or(Err(missing), Superblock::decode));
+        let [Some(a), Some(b)] = recovery.superblocks.clone() else { return Ok(()) };
+        if recovery.unreadable == 2 {
+            return Err(OpenError::Unreadable);
+        }
+        let chosen = if only_first { a } else { Superblock::choose([a, b]) };
+        let superblock = chosen.map_err(OpenError::Superblock)?;
+        superblock.geometry.validate(recovery.device_bytes).map_err(OpenError::Superblock)?;
+        self.map = CacheMap::new(superblock.geometry);
+        self.superblock = superblock;
+        self.read_checkpoint(0);
+        Ok(())
+    }
+
+    fn read_checkpoint(&mut self, copy: u64) {
+        let geometry = self.map.geometry;
+        let offset = geometry.checkpoint_offset(self.superblock.checkpoint_generation, copy);
+        let len = u64::from(geometry.checkpoint_slot_blocks) * BLOCK;
+        self.recovery_read(What::Checkpoint(copy), offset, len);
+    }
+
+    fn checkpoint_read(&mut self, copy: u64, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
+        let generation = self.superblock.checkpoint_generation;
+        let missing = FormatError::TooShort { structure: "checkpoint header", needed: BLOCK_BYTES, found: 0 };
+        let decoded = result.map_or(Err(missing), Checkpoint::decode);
+        match decoded.and_then(|checkpoint| self.fits(checkpoint)) {
+            Ok(checkpoint) => {
+                self.recovering().checkpoint = checkpoint;
+                self.plan_segments();
+                Ok(())
+            }
+            Err(_) if copy == 0 => {
+                self.read_checkpoint(1);
+                Ok(())
+            }
+            Err(error) => Err(OpenError::CheckpointLost { generation, error }),
+        }
+    }
+
+    /// Checks that a checkpoint is the one that the superblock means.
+    fn fits(&self, checkpoint: Checkpoint) -> Result<Checkpoint, FormatError> {
+        let check = |field, expected: u64, found: u64| {
+            if expected == found {
+                return Ok(());
+            }
+            Err(FormatError::Misplaced { structure: "checkpoint header", field, expected, found })
+        };
+        check("uuid", self.superblock.uuid.tag(), checkpoint.uuid.tag())?;
+        check("generation", self.superblock.checkpoint_generation, checkpoint.generation)?;
+        check("segment_count", u64::from(self.map.geometry.segment_count), checkpoint.segments.len() as u64)?;
+        check(
+            "segment_blocks",
+            u64::from(self.map.geometry.segment_blocks),
+            u64::from(checkpoint.segment_blocks),
+        )?;
+        let bad = |field, value| FormatError::Field { structure: "checkpoint body", field, value };
+        for entry in &checkpoint.segments {
+            if entry.used_blocks > checkpoint.segment_blocks
+                || entry.summary_block >= checkpoint.segment_blocks
+            {
+                return Err(bad("used_blocks", u64::from(entry.used_blocks)));
+            }
+        }
+        for number in &checkpoint.window {
+            let entry = checkpoint.segments.get(*number as usize);
+            if entry.is_none_or(|entry| entry.state != SegmentState::Free) {
+                return Err(bad("window", u64::from(*number)));
+            }
+        }
+        for volume in &checkpoint.volumes {
+            if u32::from(volume.id.0) >= VOLUMES_MAX {
+                return Err(bad("volume", u64::from(volume.id.0)));
+            }
+        }
+        Ok(checkpoint)
+    }
+
+    // --- segments
+
+    /// Notes which segments must be read, and how.
+    fn plan_segments(&mut self) {
+        let unclean = self.superblock.state == CacheState::Open;
+        let checkpoint = core::mem::take(&mut self.recovering().checkpoint);
+        let mut jobs = Vec::new();
+        for (number, entry) in (0..).zip(&checkpoint.segments) {
+            let counts = entry.slots.iter().any(|slot| *slot != SlotState::Void);
+            match entry.state {
+                SegmentState::Free => continue,
+                SegmentState::Open if unclean => jobs.push(What::Whole(number)),
+                _ if counts && entry.summary_block > 0 => jobs.push(What::Summary(number)),
+                _ if counts => jobs.push(What::Whole(number)),
+                _ => continue,
+            }
+            let stream = StreamKind::from_u8(entry.stream).expect("the decoder checked it");
+            let first = (entry.first_stream_sequence, entry.first_sequence);
+            let blocks = self.map.geometry.segment_blocks;
+            let segment = &mut self.map.segments[number as usize];
+            segment.begin(Phase::Sealed, stream, first, blocks);
+            segment.completed = entry.used_blocks;
+            segment.durable = entry.used_blocks;
+            segment.summary_block = entry.summary_block;
+        }
+        if unclean {
+            jobs.extend(checkpoint.window.iter().map(|number| What::Head(*number)));
+        }
+        jobs.reverse();
+        self.next_sequence = checkpoint.next_sequence;
+        for (stream, next) in self.streams.iter_mut().zip(checkpoint.next_stream_sequence) {
+            stream.start_at(next);
+        }
+        let recovery = self.recovering();
+        recovery.checkpoint = checkpoint;
+        recovery.jobs = jobs;
+    }
+
+    /// Starts the reads that are left; goes on to the next step when there are none.
+    fn next_jobs(&mut self) -> Result<(), OpenError> {
+        if self.recovering().checkpoint.segments.is_empty() {
+            return Ok(()); // Still at superblocks or checkpoint.
+        }
+        while self.recovering().in_flight < READS_IN_FLIGHT {
+            let Some(what) = self.recovering().jobs.pop() else { break };
+            let geometry = self.map.geometry;
+            let (number, from, blocks) = match what {
+                What::Summary(number) => {
+                    let at = self.map.segments[number as usize].summary_block;
+                    let blocks = 1 + summary::payload_blocks(at);
+                    (number, at, blocks.min(geometry.segment_blocks - at))
+                }
+                What::Head(number) => (number, 0, 1),
+                What::Whole(number) => (number, 0, geometry.segment_blocks),
+                What::Superblock(_) | What::Checkpoint(_) => unreachable!("they are read before"),
+            };
+            self.recovery_read(what, geometry.segment_offset(number, from), u64::from(blocks) * BLOCK);
+        }
+        if self.recovering().in_flight > 0 {
+            return Ok(());
+        }
+        self.replay()?;
+        self.drop_intended();
+        self.attach()
+    }
+
+    fn place(&self, segment: u32) -> Place {
+        Place { uuid: self.superblock.uuid, segment }
+    }
+
+    /// Makes a slot count as the checkpoint says, now that its key is known.
+    fn restore(&mut self, number: u32, index: u32, key: Key, crc: u32, mask: u8) {
+        let state = match self.recovering().checkpoint.segments[number as usize].slots[index as usize] {
+            SlotState::Void => return,
+            SlotState::Clean => State::Clean,
+            SlotState::Dirty => State::Dirty,
+        };
+        if self.map.state(self.map.slot(number, index)) != State::Void {
+            return;
+        }
+        self.map.segments[number as usize].describe(index, key, crc);
+        self.map.insert(self.map.slot(number, index), mask, state);
+    }
+
+    fn summary_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
+        let at = self.map.segments[number as usize].summary_block;
+        let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, self.place(number), at))
+        else {
+            // The batch headers say the same.
+            self.map.segments[number as usize].summary_block = 0;
+            self.recovering().jobs.push(What::Whole(number));
+            return Ok(());
+        };
+        for (index, item) in (0..).zip(summary::decode(payload, at)) {
+            if let Some(item) = item.filter(|item| u32::from(item.volume.0) < VOLUMES_MAX) {
+                self.restore(number, index, Key::new(item.volume, item.block), item.crc32c, item.sector_mask);
+            }
+        }
+        self.account(number)
+    }
+
+    fn segment_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
+        let bytes = result.unwrap_or(&[]);
+        let used = self.map.segments[number as usize].completed;
+        let (batches, _) = scan::accounted(bytes, self.place(number), used);
+        let state = self.recovering().checkpoint.segments[number as usize].state;
+        for batch in &batches {
+            for (index, entry) in batch.data() {
+                if let Entry::Data { volume, block, crc32c, sector_mask, .. } = entry {
+                    self.restore(number, index, Key::new(volume, block), crc32c, sector_mask);
+                }
+            }
+        }
+        if state != SegmentState::Free {
+            self.account(number)?;
+        }
+        if state != SegmentState::Sealed && self.superblock.state == CacheState::Open {
+            let trust = self.planted(PlantedBug::AcceptTornHeader);
+            let tail = scan::tail(bytes, self.place(number), used, self.superblock.epoch, trust);
+            self.recovering().tails.extend(tail);
+        }
+        Ok(())
+    }
+
+    /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely forgotten.
+    fn account(&mut self, number: u32) -> Result<(), OpenError> {
+        let mut lost = 0;
+        for index in 0..self.map.geometry.segment_blocks {
+            let counts = self.recovering().checkpoint.segments[number as usize].slots[index as usize];
+            let known = self.map.segments[number as usize].has_data(index);
+            lost += u32::from(counts == SlotState::Dirty && !known);
+        }
+        if lost > 0 {
+            return Err(OpenError::SegmentLost { segment: number, dirty_blocks: lost });
+        }
+        Ok(())
+    }
+
+    /// The first block of a window segment tells whether the segment was written since the checkpoint.
+    fn head_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
+        let mut entries = Vec::new();
+        let written = match result {
+            Err(DeviceFailure) => true, // Look closer: the rest may be readable, and must not be overlooked.
+            Ok(bytes) => BatchHeader::decode(bytes, &mut entries)
+                .is_ok_and(|header| header.epoch == self.superblock.epoch),
+        };
+        if written {
+            self.recovering().jobs.push(What::Whole(number));
+        }
+        Ok(())
+    }
+
+    // --- replay
+
+    /// Finds out which batches after the checkpoint count, and applies them.
+    fn replay(&mut self) -> Result<(), OpenError> {
+        let mut tails = core::mem::take(&mut self.recovering().tails);
+        tails.sort_by_key(Tail::first);
+        let mut counting: Vec<(u32, Found)> = Vec::new();
+        for stream in StreamKind::ALL {
+            let of_stream = tails.extract_if(.., |tail| tail.stream == stream).collect();
+            self.follow(stream, of_stream, &mut counting)?;
+        }
+        if self.planted(PlantedBug::IgnoreSequence) {
+            counting.sort_by_key(|(segment, batch)| (*segment, batch.start));
+        } else {
+            counting.sort_by_key(|(_, batch)| batch.header.sequence);
+        }
+        for (segment, batch) in counting {
+            self.apply(segment, &batch);
+        }
+        Ok(())
+    }
+
+    /// Follows one stream from the checkpoint to its end.
+    fn follow(
+        &mut self,
+        stream: StreamKind,
+        tails: Vec<Tail>,
+        counting: &mut Vec<(u32, Found)>,
+    ) -> Result<(), OpenError> {
+        let mut expected = self.streams[stream.index()].next_sequence;
+        let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);
+        // A segment's claim ends where that of the next one begins: after a failed write batches are written again.
+        let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
+        for (tail, limit) in tails.into_iter().zip(limits) {
+            if tail.first().0 != expected {
+                break;
+            }
+            let whole = tail.batches.len();
+            let batches: Vec<Found> =
+                tail.batches.into_iter().take_while(|batch| batch.header.stream_sequence < limit).collect();
+            let Some(last) = batches.last() else { continue };
+            expected = last.header.stream_sequence + 1;
+            let (end, all) = (last.end(), batches.len() == whole);
+            let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
+            let blocks = self.map.geometry.segment_blocks;
+            let segment = &mut self.map.segments[tail.segment as usize];
+            if !segment.has_table() {
+                segment.begin(Phase::Sealed, stream, first, blocks);
+            }
+            segment.completed = end;
+            segment.durable = end;
+            if let (Some(at), true) = (tail.summary, all) {
+                segment.summary_block = at;
+                segment.completed = at + 1 + summary::payload_blocks(at);
+            }
+            counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
+        }
+        if flushed > expected {
+            return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
+        }
+        self.streams[stream.index()].start_at(expected);
+        Ok(())
+    }
+
+    fn apply(&mut self, number: u32, batch: &Found) {
+        self.next_sequence = self.next_sequence.max(batch.header.sequence + 1);
+        for (index, entry) in batch.data() {
+            if let (Entry::Data { crc32c, sector_mask, dirty, .. }, Some(key)) = (entry, scan::key_of(entry))
+            {
+                self.map.segments[number as usize].describe(index, key, crc32c);
+                let state = if dirty { State::Dirty } else { State::Clean };
+                self.map.insert(self.map.slot(number, index), sector_mask, state);
+            }
+        }
+        for entry in &batch.entries {
+            match *entry {
+                Entry::CleanMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
+                    if engine.map.state(slot) == State::Dirty {
+                        engine.map.set_state(slot, State::Clean);
+                    }
+                }),
+                Entry::DropMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
+                    if engine.map.state(slot) != State::Void {
+                        engine.map.remove(engine.map.key(slot));
+                    }
+                }),
+                Entry::Intent { volume, region, count } => {
+                    self.recovering().checkpoint.intents.push(Intent { volume, region, count });
+                }
+                Entry::Data { .. } | Entry::Summary { .. } => {}
+            }
+        }
+    }
+
+    fn for_marked(&mut self, slot: u32, count: u32, mut f: impl FnMut(&mut Self, u32)) {
+        let end = slot.saturating_add(count).min(self.map.geometry.slot_count());
+        for slot in slot..end {
+            f(self, slot);
+        }
+    }
+
+    /// Clean blocks where writes past the cache may have happened cannot be trusted.
+    fn drop_intended(&mut self) {
+        for Intent { volume, region, count } in core::mem::take(&mut self.recovering().checkpoint.intents) {
+            let first = region.saturating_mul(INTENT_REGION_BLOCKS).min((1 << 40) - 1);
+            let blocks = u64::from(count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
+            let last = first.saturating_add(blocks - 1).min((1 << 40) - 1);
+            self.drop_clean(volume, first, last);
+        }
+    }
+
+    fn drop_clean(&mut self, volume: VolumeId, first: u64, last: u64) -> u64 {
+        let mut clean = Vec::new();
+        self.map.for_each_in(volume, first, last, |slot| {
+            if self.map.state(slot) == State::Clean {
+                clean.push(self.map.key(slot));
+            }
+        });
+        for key in &clean {
+            self.map.remove(*key);
+        }
+        clean.len() as u64
+    }
+
+    // --- volumes and backing stores
+
+    fn attach(&mut self) -> Result<(), OpenError> {
+        let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
+        self.checkpoint.volume_table = table;
+        self.volumes.resize_with(VOLUMES_MAX as usize, || None);
+        for attachment in self.recovering().attachments.clone() {
+            let id = attachment.volume;
+            let entry = self.checkpoint.volume_table.iter().find(|entry| entry.id == id).cloned();
+            let entry = entry.ok_or(OpenError::UnknownVolume(id))?;
+            if attachment.size_bytes < entry.size_bytes {
+                return Err(OpenError::BackingShrunk {
+                    recorded: entry.size_bytes,
+                    now: attachment.size_bytes,
+                });
+            }
+            let verdict = self.suspect(&attachment, &entry);
+            self.recovering().verdicts.push(verdict);
+            self.shorten_odd_end(&attachment, &entry);
+            self.volumes[usize::from(id.0)] = Some(Volume {
+                id,
+                mode: attachment.mode,
+                size_bytes: attachment.size_bytes,
+                sector_bytes: attachment.backing_sector_bytes,
+                flusher: Flusher::default(),
+                direct_unflushed: false,
+                direct_flushing: false,
+                intents: Intents::default(),
+                destage: Destage::default(),
+                draining: false,
+                gave_up: false,
+                last_active: self.now,
+                misses_in_flight: 0,
+                backing: attachment.backing.clone(),
+            });
+        }
+        self.next_sample();
+        Ok(())
+    }
+
+    /// The last block of a volume that has grown counts only up to the old end.
+    fn shorten_odd_end(&mut self, attachment: &Attachment, entry: &VolumeEntry) {
+        let odd = entry.size_bytes % BLOCK;
+        if odd == 0 || attachment.size_bytes == entry.size_bytes {
+            return;
+        }
+        let key = Key::new(entry.id, entry.size_bytes / BLOCK);
+        match self.map.lookup(key) {
+            Some(slot) if self.map.state(slot) == State::Clean => {
+                self.map.remove(key);
+            }
+            Some(slot) if self.map.mask(slot) == MASK_FULL => {
+                self.map.narrow(slot, sector_mask(0, odd));
+            }
+            _ => {}
+        }
+    }
+
+    /// What speaks for a changed backing store, and what must be looked at to know.
+    fn suspect(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
+        let (now, then) = (&attachment.backing, &entry.backing);
+        let clean_stop = self.superblock.state == CacheState::Clean;
+        let mut verdict =
+            Verdict { unsure: then.kind != 0 && now.unique != then.unique, ..Verdict::default() };
+        if clean_stop {
+            if let (Some(now), Some(then)) = (now.stamp_ns, then.stamp_ns) {
+                verdict.changed = now != then;
+                verdict.unsure &= verdict.changed;
+            }
+            verdict.samples = then
+                .samples
+                .iter()
+                .map(|(block, crc32c)| Sample { block: *block, crc32c: *crc32c })
+                .collect();
+        } else {
+            verdict.samples = self.clean_samples(entry.id);
+        }
+        let whole = attachment.size_bytes / BLOCK;
+        verdict.samples.retain(|sample| sample.block < whole);
+        verdict
+    }
+
+    /// Some clean cached blocks: after an unclean stop they are what is known of the backing store.
+    fn clean_samples(&self, volume: VolumeId) -> Vec<Sample> {
+        let cached = self.map.volumes[usize::from(volume.0)].cached;
+        let stride = (cached / SAMPLES_UNCLEAN as u64).max(1);
+        let mut samples = Vec::new();
+        let mut seen = 0_u64;
+        self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| {
+            if self.map.state(slot) == State::Clean && self.map.mask(slot) == MASK_FULL {
+                if seen % stride == 0 && samples.len() < SAMPLES_UNCLEAN {
+                    samples.push(Sample { block: self.map.key(slot).block(), crc32c: self.map.crc(slot) });
+                }
+                seen += 1;
+            }
+        });
+        samples
+    }
+
+    /// Reads the next sample, one at a time; when there is none left, judges.
+    fn next_sample(&mut self) {
+        let recovery = self.recovering();
+        let next =
+            recovery.verdicts.iter().position(|verdict| !verdict.samples.is_empty() && !verdict.changed);
+        let Some(index) = next else {
+            if let Err(error) = self.judge() {
+                self.fail_opening(error);
+            }
+            return;
+        };
+        let sample = recovery.verdicts[index].samples[recovery.verdicts[index].samples.len() - 1];
+        let volume = recovery.attachments[index].volume;
+        let page = self.pages.take(PageUse::Destage).expect("nothing else takes pages yet");
+        let kind = OpKind::Sample { volume, index: index as u32 };
+        self.read(Device::Backing(volume), sample.block * BLOCK, &[page.span()], true, kind);
+        self.pages.give(PageUse::Destage, page);
+    }
+
+    pub(crate) fn sample_read(&mut self, _volume: VolumeId, index: u32, ok: bool, crcs: &[u32]) {
+        if self.recovery.is_none() {
+            return;
+        }
+        if !ok {
+            self.fail_opening(OpenError::BackingUnreadable);
+            return;
+        }
+        let verdict = &mut self.recovering().verdicts[index as usize];
+        if let Some(sample) = verdict.samples.pop() {
+            if crcs.first() == Some(&sample.crc32c) {
+                verdict.matched += 1;
+            } else {
+                verdict.changed = true;
+            }
+        }
+        self.next_sample();
+    }
+
+    /// Decides, volume by volume, what of the cache can be trusted: a backing store has changed if its modification
+    /// stamp did, if a sample differs, or if it is another one by its identity and nothing speaks for it.
+    fn judge(&mut self) -> Result<(), OpenError> {
+        let recovery = self.recovering();
+        let verdicts = core::mem::take(&mut recovery.verdicts);
+        let volumes: Vec<VolumeId> =
+            recovery.attachments.iter().map(|attachment| attachment.volume).collect();
+        for (id, verdict) in volumes.iter().zip(verdicts) {
+            if !(verdict.changed || verdict.unsure && verdict.matched == 0) {
+                continue;
+            }
+            let dirty_blocks = self.dirty_blocks(*id);
+            match self.config.on_backing_change {
+                OnBackingChange::Refuse if dirty_blocks > 0 => {
+                    return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
+                }
+                OnBackingChange::DiscardDirty => self.discard(*id),
+                OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
+            }
+            let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
+            self.notice(Notice::BackingChanged { volume: *id, dropped });
+        }
+        self.settle_devices(&volumes);
+        Ok(())
+    }
+
+    fn discard(&mut self, volume: VolumeId) {
+        let mut keys = Vec::new();
+        self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| keys.push(self.map.key(slot)));
+        for key in keys {
+            self.map.remove(key);
+        }
+    }
+
+    // --- the end
+
+    fn settle_devices(&mut self, volumes: &[VolumeId]) {
+        self.recovering().pending_flushes = 1 + volumes.len() as u32;
+        self.flush(Device::Cache, Waiter::Recovery);
+        for volume in volumes {
+            self.flush(Device::Backing(*volume), Waiter::Recovery);
+        }
+    }
+
+    pub(crate) fn recovery_flushed(&mut self, ok: bool) {
+        let Some(recovery) = &mut self.recovery else { return };
+        recovery.flush_failed |= !ok;
+        recovery.pending_flushes -= 1;
+        if recovery.pending_flushes > 0 {
+            return;
+        }
+        if recovery.flush_failed {
+            let error = if self.fenced { OpenError::CacheWrite } else { OpenError::BackingFlush };
+            self.fail_opening(error);
+            return;
+        }
+        self.checkpoint.window_size = crate::checkpoint::window_size(&self.map.geometry);
+        while self.map.take_emptied().is_some() {}
+        for number in 0..self.map.segments.len() as u32 {
+            let segment = &mut self.map.segments[number as usize];
+            if segment.live == 0 {
+                segment.end(Phase::Free);
+                self.checkpoint.pool.push_back(number);
+            }
+        }
+        self.begin_opening_checkpoint();
+    }
+}
+
+/// The payload of a summary, if header and payload are intact and in their place.
+fn summary_payload(bytes: &[u8], place: Place, at: u32) -> Option<&[u8]> {
+    let mut entries = Vec::new();
+    let header = BatchHeader::decode(bytes.get(..BLOCK_BYTES)?, &mut entries).ok()?;
+    header.check_place(place.uuid, place.segment, at).ok()?;
+    let [Entry::Summary { slots, crc32c }] = entries[..] else { return None };
+    let end = BLOCK_BYTES * (1 + usize::from(header.payload_blocks));
+    let payload = bytes.get(BLOCK_BYTES..end)?;
+    let right =
+        header.kind == BatchKind::Summary && slots == at && forebay_format::checksum(payload) == crc32c;
+    right.then_some(payload)
+}

@@ -1,0 +1,146 @@
+//! Reading a segment's batches back: what of them counts, and what they say.
+
+use crate::segment::Key;
+use alloc::vec::Vec;
+use forebay_format::batch::{BatchHeader, BatchKind, Entry};
+use forebay_format::geometry::VOLUMES_MAX;
+use forebay_format::{BLOCK_BYTES, CacheUuid, StreamKind};
+
+/// A batch found in a segment.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) header: BatchHeader,
+    pub(crate) start: u32,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Found {
+    /// First block after the batch.
+    pub(crate) fn end(&self) -> u32 {
+        self.start + 1 + u32::from(self.header.payload_blocks)
+    }
+
+    /// Data entries with the block of the segment that holds their payload.
+    pub(crate) fn data(&self) -> impl Iterator<Item = (u32, Entry)> {
+        let data = self.entries.iter().filter(|entry| entry.has_payload()).copied();
+        data.enumerate().map(|(index, entry)| (self.start + 1 + index as u32, entry))
+    }
+}
+
+/// What is known of a segment before it is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) uuid: CacheUuid,
+    pub(crate) segment: u32,
+}
+
+/// The batches that lie after a checkpoint in one segment.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    pub(crate) segment: u32,
+    pub(crate) stream: StreamKind,
+    /// Consecutive batches of the stream; never empty.
+    pub(crate) batches: Vec<Found>,
+    /// Block of the summary after them, if there is one.
+    pub(crate) summary: Option<u32>,
+    /// Highest `flushed_stream_sequence` of any batch seen, those after a hole included.
+    pub(crate) flushed: u64,
+}
+
+impl Tail {
+    pub(crate) fn first(&self) -> (u64, u64) {
+        let header = &self.batches[0].header;
+        (header.stream_sequence, header.sequence)
+    }
+}
+
+fn block(bytes: &[u8], index: u32) -> Option<&[u8]> {
+    let start = index as usize * BLOCK_BYTES;
+    bytes.get(start..start + BLOCK_BYTES)
+}
+
+/// The batch whose header stands at `start`, if it is intact, of this cache, and written for this place. Its payload is
+/// not looked at.
+fn batch_at(bytes: &[u8], place: Place, start: u32) -> Option<Found> {
+    let mut entries = Vec::new();
+    let header = BatchHeader::decode(block(bytes, start)?, &mut entries).ok()?;
+    header.check_place(place.uuid, place.segment, start).ok()?;
+    let known = |entry: &Entry| match entry {
+        Entry::Data { volume, .. } | Entry::Intent { volume, .. } => u32::from(volume.0) < VOLUMES_MAX,
+        _ => true,
+    };
+    let found = Found { header, start, entries };
+    (found.end() as usize * BLOCK_BYTES <= bytes.len() && found.entries.iter().all(known)).then_some(found)
+}
+
+/// True if every payload block of a batch matches its checksum: the batch was written whole.
+fn is_whole(bytes: &[u8], found: &Found) -> bool {
+    let matches =
+        |index, crc| block(bytes, index).is_some_and(|bytes| forebay_format::checksum(bytes) == crc);
+    if let [Entry::Summary { crc32c, .. }] = found.entries[..] {
+        let start = (found.start as usize + 1) * BLOCK_BYTES;
+        let payload = bytes.get(start..found.end() as usize * BLOCK_BYTES);
+        return payload.is_some_and(|payload| forebay_format::checksum(payload) == crc32c);
+    }
+    found.data().all(|(index, entry)| match entry {
+        Entry::Data { crc32c, .. } => matches(index, crc32c),
+        _ => false,
+    })
+}
+
+/// The batches that a checkpoint accounts for: headers from the start of the segment up to block `used`. Stops at the
+/// first that cannot be read; returns the batches and the block reached.
+pub(crate) fn accounted(bytes: &[u8], place: Place, used: u32) -> (Vec<Found>, u32) {
+    let mut batches = Vec::new();
+    let mut at = 0;
+    while at < used {
+        let Some(found) = batch_at(bytes, place, at) else { break };
+        at = found.end();
+        batches.push(found);
+    }
+    (batches, at)
+}
+
+/// The batches from block `from` on that were written in `epoch` after a checkpoint; `None` if there is none.
+/// With `trust` payloads are not compared with their checksums (a planted bug).
+pub(crate) fn tail(bytes: &[u8], place: Place, from: u32, epoch: u64, trust: bool) -> Option<Tail> {
+    let mut batches: Vec<Found> = Vec::new();
+    let mut summary = None;
+    let mut flushed = 0;
+    let mut at = from;
+    while let Some(found) = batch_at(bytes, place, at).filter(|found| found.header.epoch == epoch) {
+        let follows = batches.last().is_none_or(|last| {
+            last.header.stream == found.header.stream
+                && last.header.stream_sequence + 1 == found.header.stream_sequence
+        });
+        if !follows || !(trust || is_whole(bytes, &found)) {
+            break;
+        }
+        flushed = flushed.max(found.header.flushed_stream_sequence);
+        if found.header.kind == BatchKind::Summary {
+            summary = Some(at);
+            break;
+        }
+        at = found.end();
+        batches.push(found);
+    }
+    let first = batches.first()?;
+    let stream = first.header.stream;
+    // Anything intact behind a hole still tells what had been flushed when it was written.
+    for at in at..(bytes.len() / BLOCK_BYTES) as u32 {
+        if let Some(found) = batch_at(bytes, place, at) {
+            if found.header.epoch == epoch && found.header.stream == stream {
+                flushed = flushed.max(found.header.flushed_stream_sequence);
+            }
+        }
+    }
+    Some(Tail { segment: place.segment, stream, batches, summary, flushed })
+}
+
+/// Key of a data entry.
+pub(crate) fn key_of(entry: Entry) -> Option<Key> {
+    match entry {
+        Entry::Data { volume, block, .. } => Some(Key::new(volume, block)),
+        _ => None,
+    }
+}

@@ -1,0 +1,228 @@
+//! Segments and their slot tables: what lies where on the cache device.
+//!
+//! A slot table has one row per block of its segment, kept as columns so that a row costs 11 bytes: 46 bits of key,
+//! a checksum and a state byte. Tables exist only for segments in use.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use forebay_format::{StreamKind, VolumeId};
+
+/// A block of a volume as one number: 6 bits of volume and 40 bits of block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Key(pub(crate) u64);
+
+impl Key {
+    pub(crate) fn new(volume: VolumeId, block: u64) -> Self {
+        debug_assert!(block >> 40 == 0 && volume.0 < 64);
+        Self(u64::from(volume.0) << 40 | block)
+    }
+
+    pub(crate) fn volume(self) -> VolumeId {
+        VolumeId((self.0 >> 40) as u16)
+    }
+
+    pub(crate) fn block(self) -> u64 {
+        self.0 & ((1 << 40) - 1)
+    }
+}
+
+/// What the block in a slot is worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Nothing: overwritten, evicted, not yet complete, or no data.
+    Void = 0,
+    /// The backing store has it too, and the log says so.
+    Clean = 1,
+    /// Only the cache has it.
+    Dirty = 2,
+    /// The backing store has it durably, but the log does not say so yet: a crash makes it dirty again.
+    Destaged = 3,
+}
+
+const STATE_MASK: u8 = 3;
+const FLAG_HIT: u8 = 1 << 2;
+const FLAG_PARTIAL: u8 = 1 << 3;
+const FLAG_LOST: u8 = 1 << 4;
+const FLAG_DATA: u8 = 1 << 5;
+
+#[derive(Debug)]
+struct SlotTable {
+    key_low: Box<[u32]>,
+    key_high: Box<[u16]>,
+    crc: Box<[u32]>,
+    state: Box<[u8]>,
+}
+
+/// Where a segment is in its life: `Free -> Open -> Sealed -> Freed -> Free`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Holds nothing, and the checkpoint in effect says so.
+    Free,
+    /// The open segment of its stream.
+    Open,
+    /// Full, or closed early.
+    Sealed,
+    /// Holds nothing that counts, but the checkpoint in effect may still believe otherwise.
+    Freed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) phase: Phase,
+    pub(crate) stream: StreamKind,
+    /// Stream sequence of the first batch.
+    pub(crate) first_stream_sequence: u64,
+    /// Sequence of the first batch: the age of the segment.
+    pub(crate) born: u64,
+    /// Reclaim cannot empty it: it holds a block whose only copy is damaged.
+    pub(crate) unreclaimable: bool,
+    /// Blocks that complete batches fill, from the start.
+    pub(crate) completed: u32,
+    /// Of those, blocks that a device flush has covered.
+    pub(crate) durable: u32,
+    /// Block of the summary's header, 0 if there is none.
+    pub(crate) summary_block: u32,
+    /// Slots that are not void.
+    pub(crate) live: u32,
+    /// Slots that are dirty or destaged.
+    pub(crate) unclean: u32,
+    /// Operations that still read from the segment or will look at its slots.
+    pub(crate) pins: u32,
+    table: Option<Box<SlotTable>>,
+}
+
+impl Segment {
+    pub(crate) fn free() -> Self {
+        Self {
+            phase: Phase::Free,
+            stream: StreamKind::Write,
+            first_stream_sequence: 0,
+            born: 0,
+            unreclaimable: false,
+            completed: 0,
+            durable: 0,
+            summary_block: 0,
+            live: 0,
+            unclean: 0,
+            pins: 0,
+            table: None,
+        }
+    }
+
+    /// Takes the segment into use; `first` is the stream sequence and the sequence of its first batch.
+    pub(crate) fn begin(&mut self, phase: Phase, stream: StreamKind, first: (u64, u64), blocks: u32) {
+        let blocks = blocks as usize;
+        *self = Self {
+            phase,
+            stream,
+            first_stream_sequence: first.0,
+            born: first.1,
+            table: Some(Box::new(SlotTable {
+                key_low: vec![0; blocks].into(),
+                key_high: vec![0; blocks].into(),
+                crc: vec![0; blocks].into(),
+                state: vec![0; blocks].into(),
+            })),
+            ..Self::free()
+        };
+    }
+
+    /// Forgets the table; what is left can become `Free`.
+    pub(crate) fn end(&mut self, phase: Phase) {
+        assert!(self.live == 0 && self.pins == 0, "I7: a segment is freed only when nothing refers to it");
+        *self = Self { phase, ..Self::free() };
+    }
+
+    fn table(&self) -> &SlotTable {
+        self.table.as_deref().expect("a segment in use has a table")
+    }
+
+    fn table_mut(&mut self) -> &mut SlotTable {
+        self.table.as_deref_mut().expect("a segment in use has a table")
+    }
+
+    pub(crate) fn has_table(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Notes what was written to a slot; it counts only once [`Segment::set_state`] says so.
+    pub(crate) fn describe(&mut self, index: u32, key: Key, crc: u32) {
+        let table = self.table_mut();
+        let index = index as usize;
+        debug_assert!(table.state[index] & STATE_MASK == 0, "a slot in use is not described again");
+        table.key_low[index] = key.0 as u32;
+        table.key_high[index] = (key.0 >> 32) as u16;
+        table.crc[index] = crc;
+        table.state[index] = FLAG_DATA;
+    }
+
+    /// True if data was written to this slot, whether or not it still counts.
+    pub(crate) fn has_data(&self, index: u32) -> bool {
+        self.table().state[index as usize] & FLAG_DATA != 0
+    }
+
+    pub(crate) fn key(&self, index: u32) -> Key {
+        let table = self.table();
+        let index = index as usize;
+        Key(u64::from(table.key_low[index]) | u64::from(table.key_high[index]) << 32)
+    }
+
+    pub(crate) fn crc(&self, index: u32) -> u32 {
+        self.table().crc[index as usize]
+    }
+
+    pub(crate) fn state(&self, index: u32) -> State {
+        match self.table().state[index as usize] & STATE_MASK {
+            0 => State::Void,
+            1 => State::Clean,
+            2 => State::Dirty,
+            _ => State::Destaged,
+        }
+    }
+
+    pub(crate) fn set_state(&mut self, index: u32, state: State) {
+        let old = self.state(index);
+        self.live = self.live + u32::from(state != State::Void) - u32::from(old != State::Void);
+        let unclean = |state| u32::from(matches!(state, State::Dirty | State::Destaged));
+        self.unclean = self.unclean + unclean(state) - unclean(old);
+        let byte = &mut self.table_mut().state[index as usize];
+        *byte = *byte & !STATE_MASK | state as u8;
+        if state == State::Void {
+            *byte &= FLAG_DATA;
+        }
+    }
+
+    fn flag(&self, index: u32, flag: u8) -> bool {
+        self.table().state[index as usize] & flag != 0
+    }
+
+    fn set_flag(&mut self, index: u32, flag: u8, on: bool) {
+        let byte = &mut self.table_mut().state[index as usize];
+        *byte = if on { *byte | flag } else { *byte & !flag };
+    }
+
+    pub(crate) fn is_hit(&self, index: u32) -> bool {
+        self.flag(index, FLAG_HIT)
+    }
+
+    pub(crate) fn set_hit(&mut self, index: u32, hit: bool) {
+        self.set_flag(index, FLAG_HIT, hit);
+    }
+
+    pub(crate) fn is_partial(&self, index: u32) -> bool {
+        self.flag(index, FLAG_PARTIAL)
+    }
+
+    pub(crate) fn set_partial(&mut self, index: u32, partial: bool) {
+        self.set_flag(index, FLAG_PARTIAL, partial);
+    }
+
+    pub(crate) fn is_lost(&self, index: u32) -> bool {
+        self.flag(index, FLAG_LOST)
+    }
+
+    pub(crate) fn set_lost(&mut self, index: u32) {
+        self.set_flag(index, FLAG_LOST, true);
+    }
+}

@@ -1,0 +1,131 @@
+//! Counters and gauges of the engine, with units in their names.
+
+use crate::api::{Device, Nanos, Request, RequestKind};
+
+/// Counters and gauges. Every counter starts at zero when the engine is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Read requests taken.
+    pub reads: u64,
+    /// Write requests taken.
+    pub writes: u64,
+    /// FLUSH requests taken.
+    pub flushes: u64,
+    /// Discard and write-zeroes requests taken.
+    pub zeroes: u64,
+    /// Bytes asked for by read requests.
+    pub read_bytes: u64,
+    /// Bytes brought by write requests.
+    pub written_bytes: u64,
+    /// Requests answered with an error.
+    pub failed_requests: u64,
+    /// Blocks that reads found in the cache.
+    pub read_hit_blocks: u64,
+    /// Blocks that reads did not find.
+    pub read_miss_blocks: u64,
+    /// Blocks read from the backing store and added to the cache.
+    pub filled_blocks: u64,
+    /// Time that completed reads took, summed, in nanoseconds.
+    pub read_time_ns: u64,
+    /// Time that completed writes took, summed, in nanoseconds.
+    pub write_time_ns: u64,
+    /// Time that completed flushes took, summed, in nanoseconds.
+    pub flush_time_ns: u64,
+    /// Read operations on the cache device.
+    pub cache_reads: u64,
+    /// Bytes read from the cache device.
+    pub cache_read_bytes: u64,
+    /// Write operations on the cache device.
+    pub cache_writes: u64,
+    /// Bytes written to the cache device, metadata included.
+    pub cache_written_bytes: u64,
+    /// Flushes of the cache device.
+    pub cache_flushes: u64,
+    /// Read operations on backing stores.
+    pub backing_reads: u64,
+    /// Bytes read from backing stores.
+    pub backing_read_bytes: u64,
+    /// Write operations on backing stores.
+    pub backing_writes: u64,
+    /// Bytes written to backing stores.
+    pub backing_written_bytes: u64,
+    /// Flushes of backing stores.
+    pub backing_flushes: u64,
+    /// Blocks written back and durable on the backing store.
+    pub destaged_blocks: u64,
+    /// Clean blocks dropped to make room.
+    pub evicted_blocks: u64,
+    /// Blocks that reclaim moved to the survivor stream.
+    pub relocated_blocks: u64,
+    /// Batches written.
+    pub batches: u64,
+    /// Checkpoints in effect since the start.
+    pub checkpoints: u64,
+    /// Writes that had to wait because too much was dirty.
+    pub throttled_writes: u64,
+    /// Cached blocks whose checksum did not match or that could not be read.
+    pub damaged_blocks: u64,
+    /// Blocks that only the cache has, now.
+    pub dirty_blocks: u64,
+    /// Dirty blocks whose only copy is damaged, now.
+    pub lost_blocks: u64,
+    /// Blocks in the cache, now.
+    pub cached_blocks: u64,
+    /// Blocks that the cache could hold.
+    pub capacity_blocks: u64,
+    /// Segments that hold nothing, now.
+    pub free_segments: u64,
+    /// Segments of the cache device.
+    pub segments: u64,
+    /// Memory of index and tables, now, in bytes.
+    pub index_memory_bytes: u64,
+    /// Requests that have not been answered, now.
+    pub requests_in_flight: u64,
+}
+
+impl Stats {
+    pub(crate) fn count_request(&mut self, request: &Request<'_>) {
+        match request.kind {
+            RequestKind::Read => {
+                self.reads += 1;
+                self.read_bytes += request.len;
+            }
+            RequestKind::Write { .. } => {
+                self.writes += 1;
+                self.written_bytes += request.len;
+            }
+            RequestKind::Flush => self.flushes += 1,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => self.zeroes += 1,
+            RequestKind::Prefetch => {}
+        }
+    }
+
+    pub(crate) fn count_reply(&mut self, kind: RequestKind, failed: bool, took: Nanos) {
+        self.failed_requests += u64::from(failed);
+        match kind {
+            RequestKind::Read => self.read_time_ns += took,
+            RequestKind::Write { .. } => self.write_time_ns += took,
+            RequestKind::Flush => self.flush_time_ns += took,
+            _ => {}
+        }
+    }
+
+    pub(crate) fn count_read(&mut self, device: Device, len: u32) {
+        let (count, bytes) = match device {
+            Device::Cache => (&mut self.cache_reads, &mut self.cache_read_bytes),
+            Device::Backing(_) => (&mut self.backing_reads, &mut self.backing_read_bytes),
+        };
+        *count += 1;
+        *bytes += u64::from(len);
+    }
+
+    pub(crate) fn count_write(&mut self, device: Device, len: u32) {
+        let (count, bytes) = match device {
+            Device::Cache => (&mut self.cache_writes, &mut self.cache_written_bytes),
+            Device::Backing(_) => (&mut self.backing_writes, &mut self.backing_written_bytes),
+        };
+        *count += 1;
+        *bytes += u64::from(len);
+    }
+}

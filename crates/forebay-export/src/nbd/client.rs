@@ -1,0 +1,446 @@
+//! The other end: a small blocking NBD client over anything that reads and writes.
+//!
+//! Purpose
+//! - Load and verify volumes in demos and tests. One thread can keep many requests in flight: `send_*` with
+//!   cookies of its own, then [`NbdClient::recv_reply`] in whatever order the server answers. `read_at` and its
+//!   siblings do one request and wait.
+//!
+//! Invariants
+//! - Sends are collected and go out when [`SEND_BYTES_KEPT`] have come together, when a reply is awaited, or
+//!   with [`NbdClient::submit`].
+//! - What the server sends is checked: answers only to what was asked, data only inside what was asked for, no
+//!   structure longer than it can be. A server that breaks the protocol ends the connection, not the program.
+//! - After an I/O or protocol error nothing more is sent or received.
+//!
+//! A caller that sends much more than the sockets hold without receiving can stand still against a server that
+//! does the same; keep the bytes in flight bounded.
+
+mod connect;
+mod greet;
+mod receive;
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+
+use thiserror::Error;
+
+use super::codec::{Errno, RequestHeader, cmd, cmd_flag, rep};
+pub use connect::Transport;
+pub use greet::{Wishes, list_exports};
+
+/// Sends above this many bytes are not collected any longer.
+pub const SEND_BYTES_KEPT: usize = 64 << 10;
+
+/// Lengths of trims and zeroes are cut into pieces of this size: the largest a 32-bit length can say that
+/// keeps pieces aligned.
+const RANGE_BYTES_MAX: u64 = 1 << 31;
+
+/// A request that the server refused or could not do.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the server answered {errno}{}{}", .offset_bytes.map(|at| format!(" at byte {at}")).unwrap_or_default(),
+    if .message.is_empty() { String::new() } else { format!(": {}", .message) })]
+pub struct RequestError {
+    /// What kind of error.
+    pub errno: Errno,
+    /// The server's words; empty without structured replies.
+    pub message: String,
+    /// The first bad byte, if the server said.
+    pub offset_bytes: Option<u64>,
+}
+
+/// What can go wrong for a client.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The connection failed.
+    #[error("connection to the NBD server failed")]
+    Io(#[from] std::io::Error),
+    /// The server broke the protocol.
+    #[error("the server broke the NBD protocol: {0}")]
+    Protocol(&'static str),
+    /// The server refused an option, such as an unknown export.
+    #[error("the server refused the handshake ({}): {message}", refusal_name(*kind))]
+    Handshake {
+        /// One of [`rep`].
+        kind: u32,
+        /// The server's words.
+        message: String,
+    },
+    /// The server refused or failed one request; the connection goes on.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The caller asked for something that cannot be sent.
+    #[error("{0}")]
+    Misuse(&'static str),
+}
+
+fn refusal_name(kind: u32) -> &'static str {
+    match kind {
+        rep::ERR_UNSUP => "not supported",
+        rep::ERR_POLICY => "forbidden by policy",
+        rep::ERR_INVALID => "invalid",
+        rep::ERR_UNKNOWN => "unknown export",
+        rep::ERR_SHUTDOWN => "shutting down",
+        rep::ERR_TOO_BIG => "too big",
+        _ => "error",
+    }
+}
+
+/// What the server said about the export.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerInfo {
+    /// The canonical name, or the one asked for if the server gave none.
+    pub name: String,
+    /// A line for people; may be empty.
+    pub description: String,
+    /// Size of the export.
+    pub size_bytes: u64,
+    /// Bits of [`super::codec::transmission_flag`].
+    pub flags: u16,
+    /// Smallest, preferred and largest request, if the server said.
+    pub block_sizes: Option<(u32, u32, u32)>,
+    /// Structured replies were agreed.
+    pub structured: bool,
+    /// The metadata contexts that were agreed: their numbers and names.
+    pub contexts: Vec<(u32, String)>,
+}
+
+impl ServerInfo {
+    /// Whether a bit of [`super::codec::transmission_flag`] is set.
+    pub fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The longest read or write to ask for.
+    pub fn payload_bytes_max(&self) -> u32 {
+        self.block_sizes.map_or(32 << 20, |(_, _, max)| max.clamp(512, 32 << 20))
+    }
+}
+
+/// One extent of a metadata context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatusExtent {
+    /// Length of the stretch.
+    pub length_bytes: u32,
+    /// Bits of [`super::codec::extent_flag`], or of another server's context.
+    pub flags: u32,
+}
+
+/// The extents of one metadata context.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContextStatus {
+    /// The number that was agreed for the context.
+    pub context_id: u32,
+    /// In order, without gaps, from the start of the range asked for.
+    pub extents: Vec<StatusExtent>,
+}
+
+/// The answer to one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The request that is answered.
+    pub cookie: u64,
+    /// How it went.
+    pub result: Result<(), RequestError>,
+    /// For block status: what the server said of each context.
+    pub status: Vec<ContextStatus>,
+}
+
+/// A request that was sent and not yet answered.
+#[derive(Debug, Default)]
+struct Pending {
+    kind: u16,
+    offset: u64,
+    length: u32,
+    /// Read data so far; sized when the first piece comes.
+    data: Vec<u8>,
+    /// How many bytes of a read have come.
+    covered: u64,
+    error: Option<RequestError>,
+    status: Vec<ContextStatus>,
+}
+
+/// A connection to one export.
+#[derive(Debug)]
+pub struct NbdClient<S> {
+    stream: S,
+    info: ServerInfo,
+    pending: HashMap<u64, Pending>,
+    send: Vec<u8>,
+    receive: receive::Buffer,
+    /// Read buffers for use again.
+    spare: Vec<Vec<u8>>,
+    next_cookie: u64,
+    broken: bool,
+}
+
+impl<S: Read + Write> NbdClient<S> {
+    fn new(stream: S, info: ServerInfo, receive: receive::Buffer) -> Self {
+        NbdClient {
+            stream,
+            info,
+            pending: HashMap::new(),
+            send: Vec::new(),
+            receive,
+            spare: Vec::new(),
+            next_cookie: 1,
+            broken: false,
+        }
+    }
+
+    /// What the server said about the export.
+    pub fn info(&self) -> &ServerInfo {
+        &self.info
+    }
+
+    /// Size of the export.
+    pub fn size_bytes(&self) -> u64 {
+        self.info.size_bytes
+    }
+
+    /// The stream below, to set timeouts.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// How many requests have not been answered.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Asks to read.
+    pub fn send_read(
+        &mut self,
+        cookie: u64,
+        offset_bytes: u64,
+        length_bytes: u32,
+    ) -> Result<(), ClientError> {
+        self.send_request(cmd::READ, 0, cookie, offset_bytes, length_bytes)
+    }
+
+    /// Asks to write.
+    pub fn send_write(
+        &mut self,
+        cookie: u64,
+        offset_bytes: u64,
+        data: &[u8],
+        fua: bool,
+    ) -> Result<(), ClientError> {
+        let length =
+            u32::try_from(data.len()).map_err(|_| ClientError::Misuse("a write of 4 GiB or more"))?;
+        self.send_request(cmd::WRITE, fua_flag(fua), cookie, offset_bytes, length)?;
+        if data.len() >= SEND_BYTES_KEPT {
+            self.submit()?;
+            return self.guard(|client| Ok(client.stream.write_all(data)?));
+        }
+        self.send.extend_from_slice(data);
+        self.submit_if_long()
+    }
+
+    /// Asks for everything written so far to be made durable.
+    pub fn send_flush(&mut self, cookie: u64) -> Result<(), ClientError> {
+        self.send_request(cmd::FLUSH, 0, cookie, 0, 0)
+    }
+
+    /// Says that a range is not needed any more.
+    pub fn send_trim(&mut self, cookie: u64, offset: u64, length: u32, fua: bool) -> Result<(), ClientError> {
+        self.send_request(cmd::TRIM, fua_flag(fua), cookie, offset, length)
+    }
+
+    /// Asks for zeroes. `flags` are bits of [`cmd_flag`].
+    pub fn send_write_zeroes(
+        &mut self,
+        cookie: u64,
+        offset: u64,
+        length: u32,
+        flags: u16,
+    ) -> Result<(), ClientError> {
+        self.send_request(cmd::WRITE_ZEROES, flags, cookie, offset, length)
+    }
+
+    /// Says that a range will be read soon.
+    pub fn send_cache(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), ClientError> {
+        self.send_request(cmd::CACHE, 0, cookie, offset, length)
+    }
+
+    /// Asks for extents; for one only if `one_extent`.
+    pub fn send_block_status(
+        &mut self,
+        cookie: u64,
+        offset: u64,
+        length: u32,
+        one_extent: bool,
+    ) -> Result<(), ClientError> {
+        let flags = if one_extent { cmd_flag::REQ_ONE } else { 0 };
+        self.send_request(cmd::BLOCK_STATUS, flags, cookie, offset, length)
+    }
+
+    /// Queues any request, unchecked but for its cookie. A write's payload must follow.
+    fn send_request(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        cookie: u64,
+        offset: u64,
+        length: u32,
+    ) -> Result<(), ClientError> {
+        if self.broken {
+            return Err(ClientError::Misuse("the connection has failed before"));
+        }
+        if self.pending.contains_key(&cookie) {
+            return Err(ClientError::Misuse("a request with this cookie is in flight"));
+        }
+        self.pending.insert(cookie, Pending { kind, offset, length, ..Pending::default() });
+        self.send.extend_from_slice(&RequestHeader { flags, kind, cookie, offset, length }.encode());
+        if kind == cmd::WRITE { Ok(()) } else { self.submit_if_long() }
+    }
+
+    fn submit_if_long(&mut self) -> Result<(), ClientError> {
+        if self.send.len() >= SEND_BYTES_KEPT { self.submit() } else { Ok(()) }
+    }
+
+    /// Sends what was collected.
+    pub fn submit(&mut self) -> Result<(), ClientError> {
+        if self.send.is_empty() {
+            return Ok(());
+        }
+        self.guard(|client| {
+            client.stream.write_all(&client.send)?;
+            client.stream.flush()?;
+            client.send.clear();
+            Ok(())
+        })
+    }
+
+    /// Runs something after whose failure the connection cannot be used.
+    fn guard<T>(
+        &mut self,
+        action: impl FnOnce(&mut Self) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        if self.broken {
+            return Err(ClientError::Misuse("the connection has failed before"));
+        }
+        let result = action(self);
+        self.broken |= matches!(result, Err(ClientError::Io(_) | ClientError::Protocol(_)));
+        result
+    }
+
+    /// Waits for the next answer. If it is that of a read which succeeded, `data` holds what was read; else
+    /// `data` is empty.
+    pub fn recv_reply(&mut self, data: &mut Vec<u8>) -> Result<Reply, ClientError> {
+        if self.pending.is_empty() {
+            return Err(ClientError::Misuse("no request is in flight"));
+        }
+        self.submit()?;
+        self.guard(|client| client.receive_reply(data))
+    }
+
+    /// A cookie for a request that is waited for.
+    fn lone_cookie(&mut self) -> Result<u64, ClientError> {
+        if !self.pending.is_empty() {
+            return Err(ClientError::Misuse("receive the replies to the requests in flight first"));
+        }
+        self.next_cookie = self.next_cookie.wrapping_add(1);
+        Ok(self.next_cookie)
+    }
+
+    fn wait(&mut self, data: &mut Vec<u8>) -> Result<Reply, ClientError> {
+        let reply = self.recv_reply(data)?;
+        reply.result.clone()?;
+        Ok(reply)
+    }
+
+    /// Reads, in as many requests as it takes.
+    pub fn read_at(&mut self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ClientError> {
+        let mut data = self.spare.pop().unwrap_or_default();
+        let mut at = offset_bytes;
+        for piece in into.chunks_mut(self.info.payload_bytes_max() as usize) {
+            let cookie = self.lone_cookie()?;
+            let length = u32::try_from(piece.len()).unwrap_or(u32::MAX); // below 32 MiB
+            self.send_read(cookie, at, length)?;
+            self.wait(&mut data)?;
+            piece.copy_from_slice(&data); // `data` is as long as was asked for, or `wait` had failed
+            at = at.saturating_add(u64::from(length));
+        }
+        self.recycle(data);
+        Ok(())
+    }
+
+    /// Writes, in as many requests as it takes.
+    pub fn write_at(&mut self, offset_bytes: u64, data: &[u8], fua: bool) -> Result<(), ClientError> {
+        let mut at = offset_bytes;
+        for piece in data.chunks(self.info.payload_bytes_max() as usize) {
+            let cookie = self.lone_cookie()?;
+            self.send_write(cookie, at, piece, fua)?;
+            self.wait(&mut Vec::new())?;
+            at = at.saturating_add(piece.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable.
+    pub fn flush(&mut self) -> Result<(), ClientError> {
+        let cookie = self.lone_cookie()?;
+        self.send_flush(cookie)?;
+        self.wait(&mut Vec::new()).map(drop)
+    }
+
+    /// Says that a range is not needed any more.
+    pub fn trim(&mut self, offset: u64, length: u64, fua: bool) -> Result<(), ClientError> {
+        self.in_pieces(offset, length, |client, cookie, at, piece| client.send_trim(cookie, at, piece, fua))
+    }
+
+    /// Writes zeroes. `flags` are bits of [`cmd_flag`].
+    pub fn write_zeroes(&mut self, offset: u64, length: u64, flags: u16) -> Result<(), ClientError> {
+        self.in_pieces(offset, length, |client, cookie, at, piece| {
+            client.send_write_zeroes(cookie, at, piece, flags)
+        })
+    }
+
+    /// Says that a range will be read soon.
+    pub fn cache(&mut self, offset: u64, length: u64) -> Result<(), ClientError> {
+        self.in_pieces(offset, length, |client, cookie, at, piece| client.send_cache(cookie, at, piece))
+    }
+
+    /// One answer to a status query; it may end before `length` does.
+    pub fn block_status(&mut self, offset: u64, length: u32) -> Result<Vec<ContextStatus>, ClientError> {
+        let cookie = self.lone_cookie()?;
+        self.send_block_status(cookie, offset, length, false)?;
+        self.wait(&mut Vec::new()).map(|reply| reply.status)
+    }
+
+    fn in_pieces(
+        &mut self,
+        mut offset: u64,
+        mut length: u64,
+        send: impl Fn(&mut Self, u64, u64, u32) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
+        while length > 0 {
+            let piece = length.min(RANGE_BYTES_MAX);
+            let cookie = self.lone_cookie()?;
+            send(self, cookie, offset, u32::try_from(piece).unwrap_or(u32::MAX))?;
+            self.wait(&mut Vec::new())?;
+            offset = offset.saturating_add(piece);
+            length -= piece;
+        }
+        Ok(())
+    }
+
+    /// Says goodbye. Answers still to come are lost.
+    pub fn disconnect(mut self) -> Result<S, ClientError> {
+        let goodbye = RequestHeader { flags: 0, kind: cmd::DISC, cookie: 0, offset: 0, length: 0 };
+        self.send.extend_from_slice(&goodbye.encode());
+        self.submit()?;
+        Ok(self.stream)
+    }
+
+    /// Keeps a read buffer for use again.
+    fn recycle(&mut self, data: Vec<u8>) {
+        if self.spare.len() < 64 && data.capacity() > 0 && data.capacity() <= 1 << 20 {
+            self.spare.push(data);
+        }
+    }
+}
+
+fn fua_flag(fua: bool) -> u16 {
+    if fua { cmd_flag::FUA } else { 0 }
+}

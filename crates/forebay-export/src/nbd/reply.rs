@@ -1,0 +1,179 @@
+//! Answers to requests, in the form the client agreed to.
+//!
+//! Purpose
+//! - [`Replier`] is small and `Copy`: whoever finishes a request can encode its answer without the session.
+//!
+//! Invariants
+//! - With structured replies agreed, READ is answered by exactly one chunk that has the DONE flag, and every
+//!   error is a chunk with a message. Everything else is answered by a simple reply, which the protocol allows
+//!   and which is shorter. Without structured replies all answers are simple.
+//! - Every call appends one whole answer (or, for a read, the whole header of one), so answers of different
+//!   requests may be sent in any order but never interleaved.
+
+use super::codec::{self, ChunkHeader, Errno, chunk, extent_flag};
+use super::handshake::{Context, Contexts};
+use crate::request::{Operation, Request};
+
+/// The longest header that [`Replier::read_header`] makes.
+pub const READ_HEADER_BYTES_MAX: usize = codec::CHUNK_HEADER_BYTES + codec::CHUNK_OFFSET_BYTES;
+
+/// Most extents that one answer describes; a client asks again from where an answer ends.
+pub const EXTENTS_MAX: usize = 1 << 15;
+
+/// What goes before the data of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyHeader {
+    bytes: [u8; READ_HEADER_BYTES_MAX],
+    length: usize,
+}
+
+impl ReplyHeader {
+    fn of(parts: &[&[u8]]) -> ReplyHeader {
+        let mut header = ReplyHeader { bytes: [0; READ_HEADER_BYTES_MAX], length: 0 };
+        for part in parts {
+            header.bytes[header.length..header.length + part.len()].copy_from_slice(part);
+            header.length += part.len();
+        }
+        header
+    }
+
+    /// The bytes to send before the data.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// A stretch of the volume in one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extent {
+    /// Length of the stretch.
+    pub length_bytes: u64,
+    /// Nothing is allocated for it.
+    pub hole: bool,
+    /// It reads as zeroes.
+    pub zero: bool,
+    /// It is on the cache device.
+    pub cached: bool,
+    /// It is not yet on the backing store.
+    pub dirty: bool,
+}
+
+impl Extent {
+    /// The flags of this extent in a context.
+    fn flags(&self, context: Context) -> u32 {
+        let pick = |on: bool, flag: u32| if on { flag } else { 0 };
+        match context {
+            Context::Allocation => pick(self.hole, extent_flag::HOLE) | pick(self.zero, extent_flag::ZERO),
+            Context::Cache => pick(self.cached, extent_flag::CACHED) | pick(self.dirty, extent_flag::DIRTY),
+        }
+    }
+}
+
+/// Encodes answers in the form that was agreed on one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Replier {
+    /// Structured replies were agreed.
+    pub structured: bool,
+    /// The metadata contexts that were agreed.
+    pub contexts: Contexts,
+}
+
+impl Replier {
+    /// Appends success without data: the answer to everything but READ and BLOCK_STATUS.
+    pub fn ok(&self, out: &mut Vec<u8>, cookie: u64) {
+        out.extend_from_slice(&codec::simple_reply(0, cookie));
+    }
+
+    /// What to send before the `length_bytes` bytes of a read that succeeded.
+    pub fn read_header(&self, cookie: u64, offset_bytes: u64, length_bytes: u32) -> ReplyHeader {
+        if !self.structured {
+            return ReplyHeader::of(&[&codec::simple_reply(0, cookie)]);
+        }
+        let mut head = ChunkHeader { flags: chunk::FLAG_DONE, kind: chunk::NONE, cookie, length: 0 };
+        if length_bytes == 0 {
+            return ReplyHeader::of(&[&head.encode()]);
+        }
+        head.kind = chunk::OFFSET_DATA;
+        head.length = length_bytes.saturating_add(codec::wire_len(codec::CHUNK_OFFSET_BYTES));
+        ReplyHeader::of(&[&head.encode(), &offset_bytes.to_be_bytes()])
+    }
+
+    /// Appends a failure. The message reaches the client only with structured replies.
+    pub fn error(&self, out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str) {
+        self.failure(out, cookie, errno, message, None);
+    }
+
+    /// Appends a failure of which the first bad byte is known, such as a read across a bad sector.
+    pub fn error_at(&self, out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str, offset_bytes: u64) {
+        self.failure(out, cookie, errno, message, Some(offset_bytes));
+    }
+
+    fn failure(&self, out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str, at: Option<u64>) {
+        if !self.structured {
+            out.extend_from_slice(&codec::simple_reply(errno.code(), cookie));
+            return;
+        }
+        let message = codec::cut(message);
+        let offset = at.map(u64::to_be_bytes);
+        let offset = offset.as_ref().map_or(&[][..], |bytes| &bytes[..]);
+        let kind = if at.is_some() { chunk::ERROR_OFFSET } else { chunk::ERROR };
+        let length = codec::wire_len(6 + message.len() + offset.len());
+        let head = ChunkHeader { flags: chunk::FLAG_DONE, kind, cookie, length };
+        out.extend_from_slice(&head.encode());
+        out.extend_from_slice(&errno.code().to_be_bytes());
+        let message_length = u16::try_from(message.len()).unwrap_or(0); // `cut` keeps it at 4096 or less
+        out.extend_from_slice(&message_length.to_be_bytes());
+        out.extend_from_slice(message.as_bytes());
+        out.extend_from_slice(offset);
+    }
+
+    /// Appends the answer to a BLOCK_STATUS request: one chunk for each context agreed on.
+    ///
+    /// `extents` describe the volume from the start of the request on, without gaps. They are clipped to the
+    /// request and merged where a context sees no difference; they may end before the request does. No
+    /// extents at all read as "plain data, not cached".
+    pub fn block_status(&self, out: &mut Vec<u8>, cookie: u64, request: &Request, extents: &[Extent]) {
+        if !self.structured || self.contexts.is_empty() {
+            return self.error(out, cookie, Errno::Invalid, "no metadata context was agreed on");
+        }
+        let one = matches!(request.operation, Operation::BlockStatus { one_extent: true });
+        let mut left = self.contexts.iter().count();
+        for context in self.contexts.iter() {
+            left -= 1;
+            let runs = project(context, request.length_bytes, extents, if one { 1 } else { EXTENTS_MAX });
+            let flags = if left == 0 { chunk::FLAG_DONE } else { 0 };
+            let length = codec::wire_len(4 + 8 * runs.len());
+            let head = ChunkHeader { flags, kind: chunk::BLOCK_STATUS, cookie, length };
+            out.extend_from_slice(&head.encode());
+            out.extend_from_slice(&context.id().to_be_bytes());
+            for (length, flags) in runs {
+                out.extend_from_slice(&length.to_be_bytes());
+                out.extend_from_slice(&flags.to_be_bytes());
+            }
+        }
+    }
+}
+
+/// The extents as one context sees them: within the request, neighbours merged, at most `count_max`, at least one.
+fn project(context: Context, length_bytes: u64, extents: &[Extent], count_max: usize) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    let mut left = u32::try_from(length_bytes).unwrap_or(u32::MAX);
+    for extent in extents {
+        let length = u32::try_from(extent.length_bytes).unwrap_or(u32::MAX).min(left);
+        if length == 0 {
+            continue;
+        }
+        let flags = extent.flags(context);
+        let full = runs.len() == count_max;
+        match runs.last_mut() {
+            Some(last) if last.1 == flags => last.0 += length, // the sum of all is at most `left` at the start
+            _ if full => break,
+            _ => runs.push((length, flags)),
+        }
+        left -= length;
+    }
+    if runs.is_empty() {
+        runs.push((left, 0));
+    }
+    runs
+}

@@ -1,0 +1,390 @@
+//! The URIs of exports and backing stores.
+//!
+//! | text | as an export | as a backing store |
+//! | --- | --- | --- |
+//! | `nbd+unix:///name?socket=/run/f.sock` | yes | later |
+//! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | later |
+//! | `/dev/sdb` | no | a block device |
+//! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
+//! | `fuse:`, `ublk:`, `vhost-user:` | later | no |
+//! | `s3:` | no | later |
+//!
+//! Invariants
+//! - In `nbd` URIs and `file:` URIs, `%41` is decoded; bare paths are taken as they are.
+//! - What is printed reads back as the same value.
+//! - Every error says what is wrong, at which byte of the text, and shows a text that is right.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::nbd::codec::{PORT, STRING_BYTES_MAX};
+
+const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
+const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";
+const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
+
+/// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Why a text is not a URI that can be used here.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("\"{text}\", at byte {at}: {problem}. For example: {example}")]
+pub struct UriError {
+    /// What was given.
+    pub text: String,
+    /// The byte of `text` where the problem is; its length if something is missing at the end.
+    pub at: usize,
+    /// What is wrong.
+    pub problem: String,
+    /// One that is right.
+    pub example: &'static str,
+}
+
+/// Where an NBD server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// A host name or address (without brackets), and a port.
+    Tcp {
+        /// Name, IPv4 or IPv6 address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+}
+
+/// Where a volume is served.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ExportUri {
+    /// Over NBD.
+    Nbd {
+        /// Where the server listens.
+        endpoint: Endpoint,
+        /// The name of the export; may be empty.
+        name: String,
+    },
+}
+
+/// What a volume's data finally rest on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum BackingUri {
+    /// A file.
+    File(PathBuf),
+    /// A block device: a path below `/dev`.
+    Device(PathBuf),
+}
+
+impl BackingUri {
+    /// The path of the file or device.
+    pub fn path(&self) -> &Path {
+        match self {
+            BackingUri::File(path) | BackingUri::Device(path) => path,
+        }
+    }
+}
+
+/// A text under inspection; makes errors that point into it.
+#[derive(Clone, Copy)]
+struct Text<'a> {
+    whole: &'a str,
+    example: &'static str,
+}
+
+impl Text<'_> {
+    fn error(self, at: usize, problem: impl Into<String>) -> UriError {
+        let text = self.whole.to_owned();
+        UriError { text, at, problem: problem.into(), example: self.example }
+    }
+}
+
+/// Schemes that are planned, and for what.
+const RESERVED: [&str; 4] = ["fuse", "ublk", "vhost-user", "s3"];
+
+/// The part before the first colon, if it can be a scheme.
+fn scheme_of(text: &str) -> Option<&str> {
+    let (scheme, _) = text.split_once(':')?;
+    let mut letters = scheme.chars();
+    let starts = letters.next().is_some_and(|c| c.is_ascii_alphabetic());
+    let goes_on = letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    (starts && goes_on).then_some(scheme)
+}
+
+impl FromStr for ExportUri {
+    type Err = UriError;
+
+    fn from_str(whole: &str) -> Result<ExportUri, UriError> {
+        let text = Text { whole, example: EXAMPLE_UNIX };
+        let Some(scheme) = scheme_of(whole) else {
+            return Err(text.error(0, "an export needs a scheme, nbd+unix: or nbd:"));
+        };
+        match scheme.to_ascii_lowercase().as_str() {
+            "nbd+unix" => parse_unix(text),
+            "nbd" => parse_tcp(Text { example: EXAMPLE_TCP, ..text }),
+            "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
+            name if RESERVED.contains(&name) => {
+                Err(text.error(0, format!("exports over {name}: are not supported yet")))
+            }
+            "nbds" | "nbds+unix" => Err(text.error(0, "NBD with TLS is not supported yet")),
+            "nbd+vsock" => Err(text.error(0, "NBD over vsock is not supported yet")),
+            name => Err(text.error(0, format!("{name}: is no way to export a volume"))),
+        }
+    }
+}
+
+/// `nbd+unix:///name?socket=/path`
+fn parse_unix(text: Text<'_>) -> Result<ExportUri, UriError> {
+    let start = "nbd+unix:".len();
+    let rest = &text.whole[start..];
+    let Some(rest) = rest.strip_prefix("//") else {
+        return Err(text.error(start, "\"//\" is missing after the scheme"));
+    };
+    let start = start + 2;
+    no_fragment(text)?;
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let Some(name) = path.strip_prefix('/') else {
+        return Err(text.error(start, "a unix URI has no host: three slashes come before the export's name"));
+    };
+    let name = export_name(text, start + 1, name)?;
+    let query_at = (start + path.len() + 1).min(text.whole.len());
+    let socket = parse_query(text, query_at, query)?;
+    let Some((at, socket)) = socket else {
+        return Err(text.error(text.whole.len(), "?socket=/path is missing"));
+    };
+    let socket = decode(text, at, socket)?;
+    if socket.is_empty() {
+        return Err(text.error(at, "the path of the socket is empty"));
+    }
+    if socket.contains(&0) || socket.len() > SOCKET_PATH_BYTES_MAX {
+        let problem = format!("a socket's path has 1 to {SOCKET_PATH_BYTES_MAX} bytes, none of them zero");
+        return Err(text.error(at, problem));
+    }
+    let endpoint = Endpoint::Unix(PathBuf::from(OsString::from_vec(socket)));
+    Ok(ExportUri::Nbd { endpoint, name })
+}
+
+/// `nbd://host[:port][/name]`
+fn parse_tcp(text: Text<'_>) -> Result<ExportUri, UriError> {
+    let start = "nbd:".len();
+    let Some(rest) = text.whole[start..].strip_prefix("//") else {
+        return Err(text.error(start, "\"//\" is missing after the scheme"));
+    };
+    let start = start + 2;
+    no_fragment(text)?;
+    if let Some(at) = rest.find('?') {
+        return Err(text.error(start + at, "nbd: takes no parameters; a socket's path goes with nbd+unix:"));
+    }
+    let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
+    if authority.contains('@') {
+        return Err(text.error(start, "user names are not supported"));
+    }
+    let (host, port) = parse_authority(text, start, authority)?;
+    let name_at = (start + authority.len() + 1).min(text.whole.len());
+    let name = export_name(text, name_at, name)?;
+    Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name })
+}
+
+fn parse_authority(text: Text<'_>, at: usize, authority: &str) -> Result<(String, u16), UriError> {
+    let (host, port) = if let Some(inner) = authority.strip_prefix('[') {
+        let Some((host, after)) = inner.split_once(']') else {
+            return Err(text.error(at, "the bracket of the IPv6 address is not closed"));
+        };
+        if host.parse::<std::net::Ipv6Addr>().is_err() {
+            return Err(text.error(at + 1, format!("\"{host}\" is not an IPv6 address")));
+        }
+        let port_at = at + host.len() + 2;
+        match after.strip_prefix(':') {
+            Some(port) => (host.to_owned(), Some((port_at + 1, port))),
+            None if after.is_empty() => (host.to_owned(), None),
+            None => return Err(text.error(port_at, "only a colon and a port may follow the address")),
+        }
+    } else {
+        let (host, port) = match authority.split_once(':') {
+            Some((host, port)) => (host, Some((at + host.len() + 1, port))),
+            None => (authority, None),
+        };
+        if port.is_some_and(|(_, port)| port.contains(':')) {
+            return Err(text.error(at, "an IPv6 address goes in brackets, like [::1]"));
+        }
+        if host.is_empty() {
+            return Err(text.error(at, "the host is missing"));
+        }
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if let Some(bad) = host.find(|c| !legal(c)) {
+            return Err(text.error(at + bad, "a host name has letters, digits, dots and hyphens"));
+        }
+        (host.to_owned(), port)
+    };
+    let port = match port {
+        None | Some((_, "")) => PORT,
+        Some((at, digits)) => {
+            let number = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse::<u16>());
+            match number {
+                Some(Ok(port)) if port > 0 => port,
+                _ => return Err(text.error(at, format!("port \"{digits}\" is not in 1 to 65535"))),
+            }
+        }
+    };
+    Ok((host, port))
+}
+
+fn no_fragment(text: Text<'_>) -> Result<(), UriError> {
+    match text.whole.find('#') {
+        Some(at) => Err(text.error(at, "\"#\" must be written as %23")),
+        None => Ok(()),
+    }
+}
+
+fn export_name(text: Text<'_>, at: usize, encoded: &str) -> Result<String, UriError> {
+    let bytes = decode(text, at, encoded)?;
+    if bytes.len() > STRING_BYTES_MAX {
+        return Err(text.error(at, format!("the export's name is longer than {STRING_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| text.error(at, "the export's name is not UTF-8"))
+}
+
+/// The value of `socket=` and where it starts.
+fn parse_query<'a>(text: Text<'_>, at: usize, query: &'a str) -> Result<Option<(usize, &'a str)>, UriError> {
+    let mut socket = None;
+    let mut at = at;
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("socket", _)) if socket.is_some() => return Err(text.error(at, "socket= is given twice")),
+            Some(("socket", value)) => socket = Some((at + "socket=".len(), value)),
+            _ if pair.is_empty() => {}
+            _ => {
+                let key = pair.split('=').next().unwrap_or(pair);
+                return Err(text.error(at, format!("unknown parameter \"{key}\"; only socket= is known")));
+            }
+        }
+        at += pair.len() + 1;
+    }
+    Ok(socket)
+}
+
+/// The bytes behind percent encoding.
+fn decode(text: Text<'_>, at: usize, encoded: &str) -> Result<Vec<u8>, UriError> {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.as_bytes();
+    while let [first, tail @ ..] = rest {
+        if *first != b'%' {
+            bytes.push(*first);
+            rest = tail;
+            continue;
+        }
+        let digit = |at: usize| tail.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        let value = digit(0).zip(digit(1)).and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
+        let Some(value) = value else {
+            let at = at + encoded.len() - rest.len();
+            return Err(text.error(at, "\"%\" must be followed by two hexadecimal digits (\"%25\" is \"%\")"));
+        };
+        bytes.push(value);
+        rest = &tail[2..];
+    }
+    Ok(bytes)
+}
+
+/// Percent-encodes all but letters, digits and what is harmless in a path or query value.
+fn encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {
+            text.push(char::from(*byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+impl fmt::Display for ExportUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExportUri::Nbd { endpoint, name } = self;
+        let name = encode(name.as_bytes());
+        match endpoint {
+            Endpoint::Unix(path) => {
+                write!(f, "nbd+unix:///{name}?socket={}", encode(path.as_os_str().as_bytes()))
+            }
+            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{name}"),
+            Endpoint::Tcp { host, port } => write!(f, "nbd://{host}:{port}/{name}"),
+        }
+    }
+}
+
+impl FromStr for BackingUri {
+    type Err = UriError;
+
+    fn from_str(whole: &str) -> Result<BackingUri, UriError> {
+        let text = Text { whole, example: EXAMPLE_BACKING };
+        if whole.is_empty() {
+            return Err(text.error(0, "the backing store is missing"));
+        }
+        if whole.contains('\0') {
+            return Err(text.error(whole.find('\0').unwrap_or(0), "a path has no zero byte"));
+        }
+        // A path with a colon in a later component is a path, as is anything that starts like one.
+        let scheme = scheme_of(whole).filter(|scheme| !scheme.contains('.'));
+        let Some(scheme) = scheme else { return Ok(backing(PathBuf::from(whole))) };
+        match scheme.to_ascii_lowercase().as_str() {
+            "file" => parse_file(text),
+            "nbd" | "nbd+unix" | "nbds" | "nbds+unix" => {
+                Err(text.error(0, "NBD as a backing store is not supported yet"))
+            }
+            "s3" => Err(text.error(0, "s3: as a backing store is not supported yet")),
+            name if RESERVED.contains(&name) => {
+                Err(text.error(0, format!("{name}: is for exports, not for backing stores")))
+            }
+            name => {
+                let problem = format!("{name}: is no kind of backing store; write ./{whole} if it is a file");
+                Err(text.error(0, problem))
+            }
+        }
+    }
+}
+
+fn parse_file(text: Text<'_>) -> Result<BackingUri, UriError> {
+    let mut at = "file:".len();
+    let mut path = &text.whole[at..];
+    if let Some(rest) = path.strip_prefix("//") {
+        if !rest.starts_with('/') {
+            return Err(text.error(at + 2, "file: URIs have no host; write file:/path"));
+        }
+        at += 2;
+        path = rest;
+    }
+    if let Some(mark) = path.find(['?', '#']) {
+        return Err(text.error(at + mark, "\"?\" and \"#\" must be written as %3F and %23 in a file: URI"));
+    }
+    let bytes = decode(text, at, path)?;
+    if bytes.is_empty() {
+        return Err(text.error(at, "the path is missing"));
+    }
+    if bytes.contains(&0) {
+        return Err(text.error(at, "a path has no zero byte"));
+    }
+    Ok(backing(PathBuf::from(OsString::from_vec(bytes))))
+}
+
+fn backing(path: PathBuf) -> BackingUri {
+    if path.starts_with("/dev") { BackingUri::Device(path) } else { BackingUri::File(path) }
+}
+
+impl fmt::Display for BackingUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackingUri::Device(path) | BackingUri::File(path) => {
+                // An absolute path gets the two slashes of an empty host, so that one like //p stays a path.
+                let slashes = if path.is_absolute() { "//" } else { "" };
+                write!(f, "file:{slashes}{}", encode(path.as_os_str().as_bytes()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What is a URI, what is not, and where the error points.
+
+use super::*;
+use proptest::prelude::*;
+
+fn unix(name: &str, socket: &str) -> ExportUri {
+    ExportUri::Nbd { endpoint: Endpoint::Unix(socket.into()), name: name.to_owned() }
+}
+
+fn tcp(host: &str, port: u16, name: &str) -> ExportUri {
+    ExportUri::Nbd { endpoint: Endpoint::Tcp { host: host.to_owned(), port }, name: name.to_owned() }
+}
+
+#[test]
+fn good_exports() {
+    for (text, expected) in [
+        ("nbd+unix:///db?socket=/run/f.sock", unix("db", "/run/f.sock")),
+        ("nbd+unix:///?socket=f.sock", unix("", "f.sock")),
+        ("NBD+UNIX:///a%20b%2Fc/d?socket=/tmp/%c3%a9", unix("a b/c/d", "/tmp/é")),
+        ("nbd+unix:///a?socket=/x=y", unix("a", "/x=y")),
+        ("nbd://127.0.0.1:10809/db", tcp("127.0.0.1", 10809, "db")),
+        ("nbd://localhost", tcp("localhost", 10809, "")),
+        ("nbd://localhost:/", tcp("localhost", 10809, "")),
+        ("nbd://host-1.example:1/a/b", tcp("host-1.example", 1, "a/b")),
+        ("nbd://[::1]:99/x", tcp("::1", 99, "x")),
+        ("nbd://[fe80::1]/x", tcp("fe80::1", 10809, "x")),
+    ] {
+        assert_eq!(text.parse(), Ok(expected), "{text}");
+    }
+}
+
+#[test]
+fn bad_exports_say_where() {
+    for (text, at, problem) in [
+        ("", 0, "needs a scheme"),
+        ("/run/f.sock", 0, "needs a scheme"),
+        ("fuse:/mnt/x", 0, "not supported yet"),
+        ("ublk:", 0, "not supported yet"),
+        ("vhost-user:/s", 0, "not supported yet"),
+        ("s3://b/p", 0, "for backing stores"),
+        ("nbds://h/x", 0, "TLS"),
+        ("http://h/x", 0, "no way to export"),
+        ("nbd+unix:/db?socket=/s", 9, "\"//\" is missing"),
+        ("nbd+unix://db?socket=/s", 11, "three slashes"),
+        ("nbd+unix:///db", 14, "?socket=/path is missing"),
+        ("nbd+unix:///db?socket=", 22, "empty"),
+        ("nbd+unix:///db?sock=/s", 15, "unknown parameter \"sock\""),
+        ("nbd+unix:///db?socket=/s&socket=/t", 25, "twice"),
+        ("nbd+unix:///d%zz?socket=/s", 13, "hexadecimal"),
+        ("nbd+unix:///d?socket=/s%4", 23, "hexadecimal"),
+        ("nbd+unix:///d?socket=/s%00", 21, "none of them zero"),
+        ("nbd+unix:///%ff?socket=/s", 12, "not UTF-8"),
+        ("nbd+unix:///d#x?socket=/s", 13, "%23"),
+        ("nbd:/host", 4, "\"//\" is missing"),
+        ("nbd:///x", 6, "host is missing"),
+        ("nbd://h:0/x", 8, "not in 1 to 65535"),
+        ("nbd://h:65536/x", 8, "not in 1 to 65535"),
+        ("nbd://h:+1/x", 8, "not in 1 to 65535"),
+        ("nbd://::1/x", 6, "brackets"),
+        ("nbd://[::1/x", 6, "not closed"),
+        ("nbd://[nope]/x", 7, "not an IPv6 address"),
+        ("nbd://[::1]x/x", 11, "colon and a port"),
+        ("nbd://h h/x", 7, "host name"),
+        ("nbd://me@h/x", 6, "user names"),
+        ("nbd://h/x?socket=/s", 9, "nbd+unix"),
+    ] {
+        let error = text.parse::<ExportUri>().unwrap_err();
+        assert_eq!(error.at, at, "{error}");
+        assert!(error.problem.contains(problem), "{error}");
+        assert!(error.example.parse::<ExportUri>().is_ok());
+    }
+    let long = format!("nbd+unix:///d?socket=/{}", "x".repeat(107));
+    assert!(long.parse::<ExportUri>().unwrap_err().problem.contains("107"));
+    let long = format!("nbd://h/{}", "x".repeat(4097));
+    assert!(long.parse::<ExportUri>().unwrap_err().problem.contains("4096"));
+}
+
+#[test]
+fn an_error_is_one_helpful_line() {
+    assert_eq!(
+        "nbd://h:99999/x".parse::<ExportUri>().unwrap_err().to_string(),
+        "\"nbd://h:99999/x\", at byte 8: port \"99999\" is not in 1 to 65535. \
+         For example: nbd://127.0.0.1:10809/db"
+    );
+}
+
+#[test]
+fn backing_stores() {
+    let file = |path: &str| Ok(BackingUri::File(path.into()));
+    let device = |path: &str| Ok(BackingUri::Device(path.into()));
+    assert_eq!("file:/p".parse(), file("/p"));
+    assert_eq!("file:///p%20q".parse(), file("/p q"));
+    assert_eq!("file:rel/p".parse(), file("rel/p"));
+    assert_eq!("/p%20q".parse(), file("/p%20q"));
+    assert_eq!("disk.img".parse(), file("disk.img"));
+    assert_eq!("./a:b".parse(), file("./a:b"));
+    assert_eq!("/a:b".parse(), file("/a:b"));
+    assert_eq!("a.b:c".parse(), file("a.b:c"));
+    assert_eq!("/dev/sdb".parse(), device("/dev/sdb"));
+    assert_eq!("file:/dev/sdb".parse(), device("/dev/sdb"));
+    assert_eq!("/devices/x".parse(), file("/devices/x"));
+    for (text, at, problem) in [
+        ("", 0, "missing"),
+        ("file:", 5, "missing"),
+        ("file://host/p", 7, "no host"),
+        ("file:/p?x", 7, "%3F"),
+        ("file:/p%g0", 7, "hexadecimal"),
+        ("file:/p%00", 5, "zero byte"),
+        ("nbd://h/x", 0, "not supported yet"),
+        ("nbd+unix:///x?socket=/s", 0, "not supported yet"),
+        ("s3://bucket/prefix", 0, "not supported yet"),
+        ("fuse:/m", 0, "for exports"),
+        ("ftp://h/x", 0, "no kind of backing store"),
+        ("a\0b", 1, "zero byte"),
+    ] {
+        let error = text.parse::<BackingUri>().unwrap_err();
+        assert_eq!(error.at, at, "{error}");
+        assert!(error.problem.contains(problem), "{error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_printed_reads_back_the_same(name in "\\PC{0,20}", socket in "/\\PC{1,20}", port in 1..=u16::MAX) {
+        let uri = unix(&name, &socket);
+        prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        let uri = tcp("10.0.0.1", port, &name);
+        prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        let uri = tcp("fe80::1", port, &name);
+        prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        let uri = BackingUri::File(socket.into());
+        prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+    }
+
+    #[test]
+    fn any_text_is_a_uri_or_an_error_inside_it(text in "(nbd|nbd\\+unix|file)?(:///?)?\\PC{0,30}") {
+        for error in [text.parse::<ExportUri>().err(), text.parse::<BackingUri>().err()].into_iter().flatten() {
+            prop_assert!(error.at <= text.len());
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Damaged, truncated, misdirected and too new bytes are refused, with the error that says what is wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod samples;
+
+use forebay_format::batch::{self, BatchHeader};
+use forebay_format::checkpoint::{self, Checkpoint};
+use forebay_format::layout::{self, Structure};
+use forebay_format::superblock::{self, CacheState, Superblock};
+use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, SECTOR_BYTES, summary};
+
+fn decode_header(bytes: &[u8]) -> Result<BatchHeader, FormatError> {
+    BatchHeader::decode(bytes, &mut Vec::new())
+}
+
+fn records_block() -> Vec<u8> {
+    let (header, entries) = samples::records();
+    samples::header_block(&header, &entries)
+}
+
+/// Calls `check` with every single-bit error of the first `len` bytes.
+fn with_each_bit_flipped(bytes: &[u8], len: usize, check: impl Fn(&[u8], usize)) {
+    let mut bytes = bytes.to_vec();
+    for bit in 0..len * 8 {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        check(&bytes, bit);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_superblock_is_detected() {
+    let block = samples::superblock().encode();
+    with_each_bit_flipped(&block, SECTOR_BYTES, |bytes, bit| {
+        assert!(Superblock::decode(bytes).is_err(), "bit {bit}");
+    });
+}
+
+#[test]
+fn every_flipped_bit_of_a_batch_header_is_detected() {
+    let (header, entries, _payload) = samples::summary();
+    for block in [records_block(), samples::header_block(&header, &entries)] {
+        with_each_bit_flipped(&block, BLOCK_BYTES, |bytes, bit| {
+            assert!(decode_header(bytes).is_err(), "bit {bit}");
+        });
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_checkpoint_is_detected() {
+    let bytes = samples::checkpoint().encode();
+    let field = field("checkpoint header", "body_bytes");
+    let end = BLOCK_BYTES + u64::from_le_bytes(bytes[field.0..field.0 + 8].try_into().unwrap()) as usize;
+    assert!(end > BLOCK_BYTES && end < bytes.len(), "the example has padding");
+    with_each_bit_flipped(&bytes, end, |bytes, bit| {
+        assert!(Checkpoint::decode(bytes).is_err(), "bit {bit}");
+    });
+    let mut padding = bytes.clone();
+    padding[end] = 1;
+    assert_eq!(Checkpoint::decode(&padding), Ok(samples::checkpoint()), "padding does not count");
+}
+
+#[test]
+fn bytes_cut_off_at_any_length_are_refused() {
+    let superblock = samples::superblock().encode();
+    for len in 0..SECTOR_BYTES {
+        assert!(matches!(Superblock::decode(&superblock[..len]), Err(FormatError::TooShort { .. })), "{len}");
+    }
+    assert_eq!(Superblock::decode(&superblock[..SECTOR_BYTES]), Ok(samples::superblock()));
+    let block = records_block();
+    for len in 0..BLOCK_BYTES {
+        assert!(matches!(decode_header(&block[..len]), Err(FormatError::TooShort { .. })), "{len}");
+    }
+    let bytes = samples::checkpoint().encode();
+    let whole = (0..bytes.len()).find(|len| Checkpoint::decode(&bytes[..*len]).is_ok()).unwrap();
+    for len in 0..whole {
+        assert!(matches!(Checkpoint::decode(&bytes[..len]), Err(FormatError::TooShort { .. })), "{len}");
+    }
+}
+
+#[test]
+fn a_summary_cut_short_gives_the_items_that_are_there() {
+    let payload = summary::encode(samples::summary_items().into_iter());
+    for len in 0..=summary::ITEM_BYTES * 5 {
+        let items: Vec<_> = summary::decode(&payload[..len], 5).collect();
+        assert_eq!(items, samples::summary_items()[..len / summary::ITEM_BYTES]);
+    }
+    assert!(summary::decode(&payload, u32::MAX).count() <= BLOCK_BYTES / summary::ITEM_BYTES);
+}
+
+#[test]
+fn a_newer_version_is_refused_by_name() {
+    let message = |error: FormatError| error.to_string();
+    let superblock = with_field(samples::superblock().encode(), "superblock", "version", 2);
+    let checkpoint = with_field(samples::checkpoint().encode(), "checkpoint header", "version", 2);
+    let header = with_field(records_block(), "batch header", "version", 2);
+    for (name, message) in [
+        ("superblock", message(Superblock::decode(&superblock).unwrap_err())),
+        ("checkpoint header", message(Checkpoint::decode(&checkpoint).unwrap_err())),
+        ("batch header", message(decode_header(&header).unwrap_err())),
+    ] {
+        assert_eq!(
+            message,
+            format!(
+                "{name}: format version 2, but this forebay reads up to version 1: \
+                 use a newer forebay, or make a new cache"
+            )
+        );
+    }
+}
+
+#[test]
+fn version_zero_is_not_called_newer() {
+    let superblock = with_field(samples::superblock().encode(), "superblock", "version", 0);
+    let expected = FormatError::Field { structure: "superblock", field: "version", value: 0 };
+    assert_eq!(Superblock::decode(&superblock), Err(expected));
+}
+
+#[test]
+fn another_magic_is_not_called_damage() {
+    for structure in ["superblock", "checkpoint header", "batch header"] {
+        let expected = Err(FormatError::Magic { structure });
+        let mut bytes = vec![0; 2 * BLOCK_BYTES];
+        for fill in [0, 0xff] {
+            bytes.fill(fill);
+            let found = match structure {
+                "superblock" => Superblock::decode(&bytes).map(drop),
+                "checkpoint header" => Checkpoint::decode(&bytes).map(drop),
+                _ => decode_header(&bytes).map(drop),
+            };
+            assert_eq!(found, expected);
+        }
+    }
+}
+
+#[test]
+fn a_misplaced_batch_is_refused() {
+    let (header, _) = samples::records();
+    assert_eq!(header.check_place(samples::UUID, 7, 33), Ok(()));
+    let misplaced = |field, expected, found| {
+        Err(FormatError::Misplaced { structure: "batch header", field, expected, found })
+    };
+    let other = CacheUuid([1; 16]);
+    assert_eq!(header.check_place(other, 7, 33), misplaced("uuid_tag", other.tag(), samples::UUID.tag()));
+    assert_eq!(header.check_place(samples::UUID, 8, 33), misplaced("segment", 8, 7));
+    assert_eq!(header.check_place(samples::UUID, 7, 34), misplaced("block_in_segment", 34, 33));
+}
+
+/// Sealed with a right checksum, but holding what no writer of this version writes: a hostile or future device.
+#[test]
+fn values_that_no_writer_produces_are_refused() {
+    for (field, value) in [("state", 3), ("reserved", 1), ("shard_index", 2)] {
+        let block = with_field(samples::superblock().encode(), "superblock", field, value);
+        assert_eq!(Superblock::decode(&block).map(drop), bad("superblock", field, value));
+    }
+    for (field, value) in [
+        ("kind", 3),
+        ("stream", 3),
+        ("entry_count", batch::ENTRIES_MAX as u64 + 1),
+        ("payload_blocks", 1),
+        ("flushed_stream_sequence", 901),
+        ("block_in_segment", 4094),
+    ] {
+        let block = with_field(records_block(), "batch header", field, value);
+        assert_eq!(decode_header(&block).map(drop), bad("batch header", field, value));
+    }
+    let forgotten = with_field(records_block(), "batch header", "entry_count", 4);
+    assert!(matches!(decode_header(&forgotten), Err(FormatError::Field { field: "entries", .. })));
+    for (field, value) in [
+        ("volume_count", 65),
+        ("window_count", 5),
+        ("intent_count", 4097),
+        ("segment_blocks", 4097),
+        ("body_bytes", 1),
+        ("reserved", 1),
+        ("volume_count", 0xffff_ffff),
+        ("segment_count", 0xffff_ffff),
+    ] {
+        let bytes = with_field(samples::checkpoint().encode(), "checkpoint header", field, value);
+        assert!(Checkpoint::decode(&bytes).is_err(), "{field} = {value}");
+    }
+}
+
+#[test]
+fn entries_that_no_writer_produces_are_refused() {
+    // (entry of the example, field, value)
+    for (index, field, value) in [
+        (0, "kind", 0),
+        (0, "kind", 6), // a summary among records
+        (0, "kind", 7),
+        (0, "sector_mask", 0),
+        (0, "block", 1 << 40),
+        (0, "volume", 64),
+        (0, "count", 2),
+        (0, "reserved", 1),
+        (1, "block", 1 << 32),
+        (1, "count", 0),
+        (1, "count", 0xffff_ffff),
+        (1, "crc32c", 1),
+        (1, "volume", 1),
+        (3, "sector_mask", 1),
+        (4, "block", 1 << 26),
+        (4, "count", 0),
+        (4, "volume", 64),
+        (4, "crc32c", 1),
+    ] {
+        let (offset, len) = self::field("batch entry", field);
+        let at = self::field("batch header", "entries").0 + index * 24 + offset;
+        let mut block = records_block();
+        block[at..at + len].copy_from_slice(&u64::to_le_bytes(value)[..len]);
+        let block = sealed(block, "batch header");
+        let mut entries = vec![samples::records().1[0]];
+        let found = BatchHeader::decode(&block, &mut entries);
+        assert!(
+            matches!(found, Err(FormatError::Field { .. })),
+            "entry {index}, {field} = {value}: {found:?}"
+        );
+        assert!(entries.is_empty(), "nothing of a refused batch is handed out");
+    }
+}
+
+/// The checkpoint's body, which has a checksum of its own.
+#[test]
+fn a_checkpoint_that_contradicts_itself_is_refused() {
+    let refused = |change: &dyn Fn(&mut Checkpoint), structure: &str| {
+        let mut checkpoint = samples::checkpoint();
+        change(&mut checkpoint);
+        let panic = std::panic::catch_unwind(|| checkpoint.encode()).expect_err("not even written");
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(message.contains(structure), "{message}");
+    };
+    refused(&|c| c.window = vec![1, 1], "append window");
+    refused(&|c| c.window = vec![0], "append window");
+    refused(&|c| c.window = vec![4], "append window");
+    refused(&|c| c.volumes[1].id = c.volumes[0].id, "volume entry");
+    refused(&|c| c.volumes[1].id.0 = 64, "volume entry");
+    refused(&|c| c.volumes[1].size_bytes = 511, "volume entry");
+    refused(&|c| c.volumes[1].size_bytes = (1 << 52) + 512, "volume entry");
+    refused(&|c| c.segments[0].used_blocks = 17, "segment entry");
+    refused(&|c| c.segments[0].summary_block = 16, "segment entry");
+    refused(&|c| c.segments[0].stream = 3, "segment entry");
+    refused(&|c| c.intents[0].count = 0, "intent");
+    refused(&|c| c.intents[0].region = 1 << 26, "intent");
+    refused(&|c| c.intents[0].volume.0 = 64, "intent");
+    // The same bounds hold for what was read.
+    for (offset, value, structure) in [
+        (0, 64, "volume entry"),
+        (2, 9, "volume entry"),
+        (3, 2, "volume entry"),
+        (4, 65, "volume entry"),
+        (6, 17, "volume entry"),
+        (32, 0xff, "volume entry"),
+        (100, 1, "volume entry"),
+        (511, 1, "volume entry"),
+        (1024 + 24, 3, "segment entry"),
+        (1024 + 31, 1, "segment entry"),
+        (1024 + 4 * 32, 0xff, "slot table"),
+        (1024 + 4 * 32 + 8, 1, "append window"),
+        (1024 + 4 * 32 + 16 + 14, 1, "intent"),
+    ] {
+        let mut bytes = samples::checkpoint().encode();
+        bytes[BLOCK_BYTES + offset] = value;
+        let (body_bytes, _) = field("checkpoint header", "body_bytes");
+        let len = u64::from_le_bytes(bytes[body_bytes..body_bytes + 8].try_into().unwrap()) as usize;
+        let crc = u64::from(crc32c::crc32c(&bytes[BLOCK_BYTES..BLOCK_BYTES + len]));
+        let bytes = with_field(bytes, "checkpoint header", "body_crc32c", crc);
+        match Checkpoint::decode(&bytes) {
+            Err(FormatError::Field { structure: found, .. }) => {
+                assert_eq!(found, structure, "body byte {offset}")
+            }
+            other => panic!("body byte {offset}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn only_a_summary_entry_makes_a_summary_batch() {
+    let (header, entries, _payload) = samples::summary();
+    for (kind, block) in [(1, samples::header_block(&header, &entries)), (2, records_block())] {
+        let block = with_field(block, "batch header", "kind", kind);
+        assert_eq!(decode_header(&block).map(drop), bad("batch header", "kind", kind));
+    }
+}
+
+#[test]
+fn of_two_superblocks_the_newer_intact_one_counts() {
+    let copy = |generation| Ok(Superblock { generation, ..samples::superblock() });
+    let torn = || Err(FormatError::Checksum { structure: "superblock", found: 1, computed: 2 });
+    let magic = || Err(FormatError::Magic { structure: "superblock" });
+    let newer = || Err(FormatError::Version { structure: "superblock", found: 2, supported: 1 });
+    assert_eq!(Superblock::choose([copy(5), copy(6)]), copy(6));
+    assert_eq!(Superblock::choose([copy(6), copy(5)]), copy(6));
+    assert_eq!(Superblock::choose([torn(), copy(5)]), copy(5));
+    assert_eq!(Superblock::choose([copy(5), magic()]), copy(5));
+    assert_eq!(Superblock::choose([magic(), torn()]), torn());
+    assert_eq!(Superblock::choose([torn(), magic()]), torn());
+    assert_eq!(Superblock::choose([copy(5), newer()]), newer());
+    assert_eq!(Superblock::choose([newer(), torn()]), newer());
+}
+
+#[test]
+fn long_names_are_cut_between_characters() {
+    let mut superblock = samples::superblock();
+    superblock.written_by = "x".to_owned() + &"ü".repeat(20);
+    superblock.state = CacheState::Clean;
+    let decoded = Superblock::decode(&superblock.encode()).unwrap();
+    assert_eq!(decoded.written_by, "x".to_owned() + &"ü".repeat(15));
+    let mut checkpoint = samples::checkpoint();
+    checkpoint.volumes[0].name = "x".to_owned() + &"ü".repeat(40);
+    let decoded = Checkpoint::decode(&checkpoint.encode()).unwrap();
+    assert_eq!(decoded.volumes[0].name, "x".to_owned() + &"ü".repeat(31));
+}
+
+#[test]
+fn a_geometry_that_does_not_fit_is_refused_with_a_way_out() {
+    let geometry = Geometry::for_device(64 << 20, None).unwrap();
+    assert_eq!(geometry.validate(64 << 20), Ok(()));
+    let why = |geometry: Geometry, bytes: u64| geometry.validate(bytes).unwrap_err().to_string();
+    assert!(why(geometry, 32 << 20).contains("restore its full length"));
+    assert!(why(Geometry { segment_blocks: 17, ..geometry }, 64 << 20).contains("make a new cache"));
+    assert!(why(Geometry { segment_count: u32::MAX, ..geometry }, 64 << 20).contains("make a new cache"));
+    assert!(
+        why(Geometry { segments_start_block: u64::MAX, ..geometry }, 64 << 20).contains("make a new cache")
+    );
+    assert!(
+        why(Geometry { checkpoint_slot_blocks: u32::MAX, ..geometry }, 64 << 20).contains("make a new cache")
+    );
+    assert!(why(Geometry { checkpoint_slot_blocks: 1, ..geometry }, 64 << 20).contains("make a new cache"));
+    let small = Geometry::for_device(1 << 20, None).unwrap_err().to_string();
+    assert!(small.contains("give the cache a larger SIZE"), "{small}");
+}
+
+#[test]
+fn the_size_that_the_error_asks_for_is_enough() {
+    for segment_blocks in (4..=12).map(|bits| 1_u32 << bits) {
+        let error = Geometry::for_device(0, Some(segment_blocks)).unwrap_err().to_string();
+        let bytes: u64 = error.split_whitespace().rev().find_map(|word| word.parse().ok()).unwrap();
+        assert!(Geometry::for_device(bytes, Some(segment_blocks)).is_ok(), "{error}");
+    }
+}
+
+fn bad(structure: &'static str, field: &'static str, value: u64) -> Result<(), FormatError> {
+    Err(FormatError::Field { structure, field, value })
+}
+
+fn structure(name: &str) -> Structure {
+    layout::ALL.into_iter().find(|structure| structure.name == name).unwrap()
+}
+
+/// Offset and length of a field.
+fn field(in_structure: &str, name: &str) -> (usize, usize) {
+    let field = structure(in_structure).fields.iter().find(|field| field.name == name).unwrap();
+    (field.offset, field.len)
+}
+
+/// The bytes with another value in a field, and a checksum that says that this is so.
+fn with_field(mut bytes: Vec<u8>, in_structure: &str, name: &str, value: u64) -> Vec<u8> {
+    let (offset, len) = field(in_structure, name);
+    let len = len.min(8);
+    bytes[offset..offset + len].copy_from_slice(&value.to_le_bytes()[..len]);
+    sealed(bytes, in_structure)
+}
+
+fn sealed(mut bytes: Vec<u8>, in_structure: &str) -> Vec<u8> {
+    let (offset, _) = field(in_structure, "crc32c");
+    bytes[offset..offset + 4].fill(0);
+    let crc = crc32c::crc32c(&bytes[..structure(in_structure).len]);
+    bytes[offset..offset + 4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn the_magic_numbers_differ() {
+    assert_ne!(superblock::MAGIC, checkpoint::MAGIC);
+    assert_ne!(batch::MAGIC[..], superblock::MAGIC[..4]);
+    assert_ne!(batch::MAGIC[..], checkpoint::MAGIC[..4]);
+}

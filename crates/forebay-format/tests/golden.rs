@@ -1,0 +1,111 @@
+//! The bytes themselves, pinned: each example of `samples` encodes to exactly the bytes of its file in `golden/`, and
+//! those bytes decode to the example. The files are hex dumps, so that a change of the format is readable in review.
+//!
+//! A red test here means that caches written by released versions read differently now. If the format is meant to
+//! change, raise `VERSION`, say so in `docs/on-disk-format.md`, keep the old files under a name with their version,
+//! and write the new ones with `FOREBAY_BLESS=1 cargo test -p forebay-format --test golden`.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod samples;
+
+use forebay_format::batch::BatchHeader;
+use forebay_format::checkpoint::Checkpoint;
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, summary};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+#[test]
+fn superblock_bytes() {
+    let golden = golden("superblock", &samples::superblock().encode());
+    assert_eq!(Superblock::decode(&golden), Ok(samples::superblock()));
+}
+
+#[test]
+fn records_batch_bytes() {
+    let (header, entries) = samples::records();
+    let golden = golden("batch-records", &samples::header_block(&header, &entries));
+    let mut decoded = Vec::new();
+    assert_eq!(BatchHeader::decode(&golden, &mut decoded), Ok(header));
+    assert_eq!(decoded, entries);
+}
+
+#[test]
+fn summary_batch_bytes() {
+    let (header, entries, payload) = samples::summary();
+    let mut bytes = samples::header_block(&header, &entries);
+    bytes.extend_from_slice(&payload);
+    let golden = golden("batch-summary", &bytes);
+    let mut decoded = Vec::new();
+    assert_eq!(BatchHeader::decode(&golden, &mut decoded), Ok(header));
+    assert_eq!(decoded, entries);
+    let items: Vec<_> = summary::decode(&golden[BLOCK_BYTES..], 5).collect();
+    assert_eq!(items, samples::summary_items());
+}
+
+#[test]
+fn checkpoint_bytes() {
+    let golden = golden("checkpoint", &samples::checkpoint().encode());
+    assert_eq!(Checkpoint::decode(&golden), Ok(samples::checkpoint()));
+}
+
+#[test]
+fn the_dump_loses_nothing() {
+    for len in [0, 1, 15, 16, 17, 4096, 5000] {
+        let bytes: Vec<u8> = (0..len).map(|i| if i / 64 % 3 == 0 { i as u8 } else { 0 }).collect();
+        assert_eq!(parse(&dump(&bytes)), bytes);
+    }
+}
+
+/// Compares with the golden file and gives the file's bytes; writes the file instead if `FOREBAY_BLESS` is set.
+fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.hex"));
+    let found = dump(bytes);
+    if std::env::var_os("FOREBAY_BLESS").is_some() {
+        std::fs::write(&path, &found).unwrap();
+    }
+    let expected =
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for (line, (expected, found)) in expected.lines().zip(found.lines()).enumerate() {
+        assert_eq!(found, expected, "{name}.hex, line {}: the bytes on disk have changed", line + 1);
+    }
+    assert_eq!(found, expected, "{name}.hex: the length has changed");
+    parse(&expected)
+}
+
+/// Sixteen bytes a line after their offset, `*` for lines of zeroes, the length at the end.
+fn dump(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    let mut elided = false;
+    for (index, line) in bytes.chunks(16).enumerate() {
+        if line.iter().all(|byte| *byte == 0) {
+            if !elided {
+                text.push_str("*\n");
+            }
+            elided = true;
+            continue;
+        }
+        elided = false;
+        write!(text, "{:08x} ", index * 16).unwrap();
+        for byte in line {
+            write!(text, " {byte:02x}").unwrap();
+        }
+        let shown = |byte: &u8| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '.' };
+        let ascii: String = line.iter().map(shown).collect();
+        writeln!(text, "{:pad$}  |{ascii}|", "", pad = (16 - line.len()) * 3).unwrap();
+    }
+    writeln!(text, "{:08x}", bytes.len()).unwrap();
+    text
+}
+
+fn parse(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for line in text.lines().filter(|line| *line != "*") {
+        let (hex, _ascii) = line.split_once("  |").unwrap_or((line, ""));
+        let mut words = hex.split_whitespace();
+        let offset = usize::from_str_radix(words.next().unwrap(), 16).unwrap();
+        bytes.resize(offset, 0);
+        bytes.extend(words.map(|word| u8::from_str_radix(word, 16).unwrap()));
+    }
+    bytes
+}

@@ -1,0 +1,326 @@
+//! Arbitrary structures survive the way to the device and back; arbitrary bytes never panic, and whatever is accepted
+//! encodes to the very bytes that it was read from.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
+use forebay_format::checkpoint::{
+    self, BackingRecord, Checkpoint, Intent, Mode, NAME_BYTES_MAX, SAMPLES_MAX, SegmentEntry, SegmentState,
+    SlotState, VolumeEntry,
+};
+use forebay_format::geometry::{CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK, INTENTS_MAX, VOLUMES_MAX};
+use forebay_format::layout;
+use forebay_format::summary::{self, SummaryItem};
+use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+prop_compose! {
+    fn superblocks()(
+        (uuid, generation, epoch, checkpoint_generation, clean) in any::<([u8; 16], u64, u64, u64, bool)>(),
+        (device_blocks, segments_start_block) in any::<(u64, u64)>(),
+        (segment_blocks, segment_count, checkpoint_slot_blocks) in any::<(u32, u32, u32)>(),
+        (shard_index, shard_count) in (1..=u16::MAX).prop_flat_map(|count| (0..count, Just(count))),
+        created_unix_s in any::<u64>(),
+        written_by in "[ -~]{0,32}",
+    ) -> Superblock {
+        let geometry =
+            Geometry { device_blocks, segment_blocks, segment_count, checkpoint_slot_blocks, segments_start_block };
+        let state = if clean { CacheState::Clean } else { CacheState::Open };
+        Superblock {
+            uuid: CacheUuid(uuid), generation, epoch, checkpoint_generation, state, geometry, shard_index,
+            shard_count, created_unix_s, written_by,
+        }
+    }
+}
+
+fn ranges(end: u64) -> impl Strategy<Value = (u64, u32)> {
+    (1..=end.min(u64::from(u32::MAX)) as u32)
+        .prop_flat_map(move |count| (0..=end - u64::from(count), Just(count)))
+}
+
+fn entries() -> impl Strategy<Value = Entry> {
+    prop_oneof![
+        (0_u16..64, 0_u64..1 << 40, any::<u32>(), 1_u8.., any::<bool>()).prop_map(
+            |(volume, block, crc32c, sector_mask, dirty)| Entry::Data {
+                volume: VolumeId(volume),
+                block,
+                crc32c,
+                sector_mask,
+                dirty
+            }
+        ),
+        ranges(1 << 32).prop_map(|(slot, count)| Entry::CleanMark { slot: Slot(slot as u32), count }),
+        ranges(1 << 32).prop_map(|(slot, count)| Entry::DropMark { slot: Slot(slot as u32), count }),
+        (0_u16..64, ranges(1 << 26)).prop_map(|(volume, (region, count))| Entry::Intent {
+            volume: VolumeId(volume),
+            region,
+            count
+        }),
+    ]
+}
+
+prop_compose! {
+    fn batches()(
+        entries in prop_oneof![
+            4 => vec(entries(), 0..=ENTRIES_MAX),
+            1 => (1_u32..=4096, any::<u32>()).prop_map(|(slots, crc32c)| vec![Entry::Summary { slots, crc32c }]),
+        ],
+        (uuid_tag, epoch, sequence, segment) in any::<(u64, u64, u64, u32)>(),
+        (stream_sequence, flushed_stream_sequence) in any::<u64>().prop_flat_map(|s| (Just(s), 0..=s)),
+        block_in_segment in 0_u32..4096 - 1 - ENTRIES_MAX as u32,
+        stream in 0_u8..3,
+    ) -> (BatchHeader, Vec<Entry>) {
+        let (kind, payload_blocks) = match entries[..] {
+            [Entry::Summary { slots, .. }] => (BatchKind::Summary, summary::payload_blocks(slots) as u16),
+            _ => (BatchKind::Records, entries.iter().filter(|entry| entry.has_payload()).count() as u16),
+        };
+        let stream = StreamKind::from_u8(stream).unwrap();
+        let header = BatchHeader {
+            kind, stream, uuid_tag, epoch, sequence, stream_sequence, flushed_stream_sequence, segment,
+            block_in_segment, payload_blocks,
+        };
+        (header, entries)
+    }
+}
+
+prop_compose! {
+    fn volumes()(
+        (uuid, kind, backing_size, unique) in any::<([u8; 16], u32, u64, [u64; 2])>(),
+        id in 0_u16..64,
+        mode in 0..Mode::ALL.len(),
+        name in ".{0,16}",
+        sectors in 0_u64..=1 << 43,
+        stamp_ns in any::<Option<i64>>(),
+        samples in vec(any::<(u64, u32)>(), 0..=SAMPLES_MAX),
+    ) -> VolumeEntry {
+        assert!(name.len() <= NAME_BYTES_MAX);
+        let backing = BackingRecord { kind, size_bytes: backing_size, unique, stamp_ns, samples };
+        VolumeEntry { id: VolumeId(id), mode: Mode::ALL[mode], name, size_bytes: sectors * 512, uuid, backing }
+    }
+}
+
+fn segments(segment_blocks: u32) -> impl Strategy<Value = SegmentEntry> {
+    let states = prop_oneof![Just(SegmentState::Free), Just(SegmentState::Open), Just(SegmentState::Sealed)];
+    let slots = prop_oneof![Just(SlotState::Void), Just(SlotState::Clean), Just(SlotState::Dirty)];
+    let slots = vec(slots, segment_blocks as usize);
+    (states, 0_u8..3, any::<[u64; 2]>(), 0..=segment_blocks, 0..segment_blocks, slots).prop_map(
+        |(state, stream, [first_stream_sequence, first_sequence], used_blocks, summary_block, slots)| {
+            SegmentEntry {
+                state,
+                stream,
+                first_stream_sequence,
+                first_sequence,
+                used_blocks,
+                summary_block,
+                slots: if state == SegmentState::Free { Vec::new() } else { slots },
+            }
+        },
+    )
+}
+
+prop_compose! {
+    fn checkpoints()(segment_blocks in (4_u32..7).prop_map(|bits| 1 << bits), count in 0_usize..40)(
+        (uuid, generation, epoch, next_sequence) in any::<([u8; 16], u64, u64, u64)>(),
+        next_stream_sequence in any::<[u64; 3]>(),
+        segment_blocks in Just(segment_blocks),
+        mut volumes in vec(volumes(), 0..4),
+        (count, segments) in (Just(count), vec(segments(segment_blocks), count)),
+        window_order in vec(any::<u32>(), count),
+        intents in vec((0_u16..64, ranges(1 << 26)), 0..20),
+    ) -> Checkpoint {
+        volumes.sort_by_key(|volume| volume.id);
+        volumes.dedup_by_key(|volume| volume.id);
+        let free = |index: &u32| segments[*index as usize].state == SegmentState::Free;
+        let mut window: Vec<u32> = (0..count as u32).filter(free).collect();
+        window.sort_by_key(|index| window_order[*index as usize]);
+        window.truncate(window_order.first().map_or(0, |order| *order as usize % (count + 1)));
+        let intents = intents
+            .into_iter()
+            .map(|(volume, (region, count))| Intent { volume: VolumeId(volume), region, count })
+            .collect();
+        Checkpoint {
+            uuid: CacheUuid(uuid), generation, epoch, next_sequence, next_stream_sequence, segment_blocks,
+            volumes, segments, window, intents,
+        }
+    }
+}
+
+fn header_block((header, entries): &(BatchHeader, Vec<Entry>)) -> Vec<u8> {
+    let mut block = vec![0xee; BLOCK_BYTES];
+    header.encode(entries, &mut block);
+    block
+}
+
+/// Overwrites a few bytes, then makes the checksum right again half of the time, so that the checks behind it are
+/// reached as well.
+fn mutate(bytes: &mut [u8], changes: &[(usize, u8)], reseal: bool, structure: &str) {
+    let len = bytes.len();
+    for (at, byte) in changes {
+        bytes[at % len] = *byte;
+    }
+    let structure = layout::ALL.into_iter().find(|s| s.name == structure).unwrap();
+    if !reseal {
+        return;
+    }
+    if structure.name == "checkpoint header" {
+        let at = |name| structure.fields.iter().find(|field| field.name == name).unwrap().offset;
+        let body_bytes = u64::from_le_bytes(bytes[at("body_bytes")..][..8].try_into().unwrap()) as usize;
+        if let Some(body) = bytes.get(BLOCK_BYTES..BLOCK_BYTES.saturating_add(body_bytes)) {
+            let crc = crc32c::crc32c(body);
+            bytes[at("body_crc32c")..][..4].copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+    let crc = structure.fields.iter().find(|field| field.name == "crc32c").unwrap().offset;
+    bytes[crc..crc + 4].fill(0);
+    let sum = crc32c::crc32c(&bytes[..structure.len]);
+    bytes[crc..crc + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn changes() -> impl Strategy<Value = Vec<(usize, u8)>> {
+    // Most changes near the front, where the fields are.
+    vec((prop_oneof![0_usize..128, any::<usize>()], any::<u8>()), 1..8)
+}
+
+proptest! {
+    #[test]
+    fn superblocks_round_trip(superblock in superblocks()) {
+        prop_assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
+    }
+
+    #[test]
+    fn batches_round_trip(batch in batches()) {
+        let mut entries = Vec::new();
+        prop_assert_eq!(BatchHeader::decode(&header_block(&batch), &mut entries), Ok(batch.0));
+        prop_assert_eq!(entries, batch.1);
+    }
+
+    #[test]
+    fn checkpoints_round_trip(checkpoint in checkpoints()) {
+        let bytes = checkpoint.encode();
+        prop_assert!(bytes.len().is_multiple_of(BLOCK_BYTES));
+        let most = checkpoint::slot_blocks_for(checkpoint.segments.len() as u64, checkpoint.segment_blocks);
+        prop_assert!(bytes.len() as u64 / BLOCK_BYTES as u64 <= most);
+        prop_assert_eq!(Checkpoint::decode(&bytes), Ok(checkpoint));
+    }
+
+    #[test]
+    fn summaries_round_trip(items in vec(
+        proptest::option::of((0_u16..64, 0_u64..1 << 40, 1_u8.., any::<u32>())), 0..600,
+    )) {
+        let items: Vec<_> = items
+            .into_iter()
+            .map(|item| item.map(|(volume, block, sector_mask, crc32c)| SummaryItem {
+                volume: VolumeId(volume), block, sector_mask, crc32c,
+            }))
+            .collect();
+        let payload = summary::encode(items.iter().copied());
+        prop_assert_eq!(payload.len(), summary::payload_blocks(items.len() as u32) as usize * BLOCK_BYTES);
+        prop_assert_eq!(summary::decode(&payload, items.len() as u32).collect::<Vec<_>>(), items);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        mut bytes in vec(any::<u8>(), 0..3 * BLOCK_BYTES), magic in 0..4, slots in any::<u32>(),
+    ) {
+        let start: &[u8] = match magic {
+            0 => &forebay_format::superblock::MAGIC,
+            1 => &checkpoint::MAGIC,
+            2 => &forebay_format::batch::MAGIC,
+            _ => &[],
+        };
+        if let Some(to) = bytes.get_mut(..start.len()) {
+            to.copy_from_slice(start);
+        }
+        let _ = Superblock::decode(&bytes);
+        let _ = Checkpoint::decode(&bytes);
+        let _ = BatchHeader::decode(&bytes, &mut Vec::new());
+        prop_assert!(summary::decode(&bytes, slots).count() <= bytes.len());
+        let _ = summary::payload_blocks(slots);
+        let _ = summary::reserved_blocks(slots);
+    }
+
+    #[test]
+    fn a_mutated_superblock_is_refused_or_means_what_it_says(
+        superblock in superblocks(), changes in changes(), reseal in any::<bool>(), device_bytes in any::<u64>(),
+    ) {
+        let mut block = superblock.encode();
+        block.truncate(512);
+        mutate(&mut block, &changes, reseal, "superblock");
+        if let Ok(decoded) = Superblock::decode(&block) {
+            let _ = decoded.geometry.validate(device_bytes);
+            let again = Superblock::decode(&decoded.encode());
+            prop_assert_eq!(again.map(|s| s.geometry), Ok(decoded.geometry));
+        }
+    }
+
+    #[test]
+    fn a_mutated_batch_is_refused_or_means_what_it_says(
+        batch in batches(), changes in changes(), reseal in any::<bool>(),
+    ) {
+        let mut block = header_block(&batch);
+        mutate(&mut block, &changes, reseal, "batch header");
+        let mut entries = Vec::new();
+        if let Ok(decoded) = BatchHeader::decode(&block, &mut entries) {
+            prop_assert_eq!(header_block(&(decoded, entries)), block);
+        }
+    }
+
+    #[test]
+    fn a_mutated_checkpoint_is_refused_or_means_what_it_says(
+        checkpoint in checkpoints(), changes in changes(), reseal in any::<bool>(),
+    ) {
+        let mut bytes = checkpoint.encode();
+        mutate(&mut bytes, &changes, reseal, "checkpoint header");
+        if let Ok(decoded) = Checkpoint::decode(&bytes) {
+            prop_assert_eq!(Checkpoint::decode(&decoded.encode()), Ok(decoded));
+        }
+    }
+
+    #[test]
+    fn every_geometry_made_is_valid_and_tiles_the_device(
+        device_bytes in prop_oneof![0_u64..1 << 25, 0_u64..1 << 45, any::<u64>()],
+        segment_blocks in proptest::option::of(0_u32..14),
+    ) {
+        let segment_blocks = segment_blocks.map(|bits| 1 << bits);
+        let Ok(geometry) = Geometry::for_device(device_bytes, segment_blocks) else { return Ok(()) };
+        prop_assert_eq!(geometry.validate(device_bytes), Ok(()));
+        prop_assert_eq!(Geometry::superblock_offset(0), 0);
+        let checkpoints = (0..CHECKPOINT_SLOTS).map(|slot| geometry.checkpoint_offset(slot / 2, slot % 2));
+        let mut at = CHECKPOINT_START_BLOCK * BLOCK_BYTES as u64;
+        prop_assert!(Geometry::superblock_offset(1) < at);
+        for offset in checkpoints {
+            prop_assert_eq!(offset, at);
+            at += u64::from(geometry.checkpoint_slot_blocks) * BLOCK_BYTES as u64;
+        }
+        prop_assert!(at <= geometry.segment_offset(0, 0));
+        let last = geometry.segment_offset(geometry.segment_count - 1, geometry.segment_blocks);
+        prop_assert!(last <= device_bytes);
+        prop_assert!(geometry.slot_count() >= geometry.segment_count);
+    }
+}
+
+#[test]
+fn the_largest_checkpoint_fits_its_slot() {
+    for (segment_count, segment_blocks) in [(16_u32, 16_u32), (300, 256), (1000, 4096)] {
+        let segment = SegmentEntry {
+            state: SegmentState::Sealed,
+            slots: vec![SlotState::Dirty; segment_blocks as usize],
+            ..SegmentEntry::default()
+        };
+        let volume = |id| VolumeEntry { id: VolumeId(id), ..VolumeEntry::default() };
+        let largest = Checkpoint {
+            segment_blocks,
+            volumes: (0..VOLUMES_MAX as u16).map(volume).collect(),
+            segments: vec![segment; segment_count as usize],
+            intents: vec![Intent { volume: VolumeId(0), region: 0, count: 1 }; INTENTS_MAX as usize],
+            ..Checkpoint::default()
+        };
+        let blocks = largest.encode().len() as u64 / BLOCK_BYTES as u64;
+        // The slot has room for a segment to be in use and in the window, which never happens at once.
+        let spare = u64::from(segment_count) * 4 / BLOCK_BYTES as u64 + 1;
+        let slot_blocks = checkpoint::slot_blocks_for(u64::from(segment_count), segment_blocks);
+        assert!((slot_blocks - spare..=slot_blocks).contains(&blocks), "{blocks} of {slot_blocks} blocks");
+        assert_eq!(Checkpoint::decode(&largest.encode()), Ok(largest));
+    }
+}

@@ -1,0 +1,144 @@
+//! One hand-made example of each structure, with a different value in every field, shared by the tests.
+
+use forebay_format::batch::{BatchHeader, BatchKind, Entry};
+use forebay_format::checkpoint::{
+    BackingRecord, Checkpoint, Intent, Mode, SegmentEntry, SegmentState, SlotState, VolumeEntry,
+};
+use forebay_format::summary::{self, SummaryItem};
+use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeId};
+
+pub(crate) const UUID: CacheUuid = CacheUuid([
+    0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe, 0x0f, 0x1e, 0x2d, 0x3c, 0x4b, 0x5a, 0x69, 0x78,
+]);
+
+pub(crate) fn superblock() -> Superblock {
+    Superblock {
+        uuid: UUID,
+        generation: 0x0102_0304_0506_0708,
+        epoch: 9,
+        checkpoint_generation: 10,
+        state: CacheState::Open,
+        geometry: Geometry::for_device(64 << 20, None).unwrap(),
+        shard_index: 1,
+        shard_count: 2,
+        created_unix_s: 1_793_226_645,
+        written_by: "forebay 0.1.0".into(),
+    }
+}
+
+pub(crate) fn records() -> (BatchHeader, Vec<Entry>) {
+    let header = BatchHeader {
+        kind: BatchKind::Records,
+        stream: StreamKind::Write,
+        uuid_tag: UUID.tag(),
+        epoch: 9,
+        sequence: 1000,
+        stream_sequence: 900,
+        flushed_stream_sequence: 890,
+        segment: 7,
+        block_in_segment: 33,
+        payload_blocks: 2,
+    };
+    let data = |block, crc32c, sector_mask, dirty| Entry::Data {
+        volume: VolumeId(3),
+        block,
+        crc32c,
+        sector_mask,
+        dirty,
+    };
+    let entries = vec![
+        data(0xab_cdef_0123, 0xdead_beef, 0xff, true),
+        Entry::CleanMark { slot: Slot(0x1234_5678), count: 12 },
+        data(5, 0x0bad_cafe, 0b0001_0010, false),
+        Entry::DropMark { slot: Slot(77), count: 1 },
+        Entry::Intent { volume: VolumeId(3), region: 40, count: 2 },
+    ];
+    (header, entries)
+}
+
+pub(crate) fn summary_items() -> Vec<Option<SummaryItem>> {
+    let item =
+        |block, sector_mask, crc32c| Some(SummaryItem { volume: VolumeId(63), block, sector_mask, crc32c });
+    vec![None, item(0xab_cdef_0123, 0xff, 0xdead_beef), item(6, 1, 0), None, item(7, 0x80, 1)]
+}
+
+pub(crate) fn summary() -> (BatchHeader, Vec<Entry>, Vec<u8>) {
+    let payload = summary::encode(summary_items().into_iter());
+    let header = BatchHeader {
+        kind: BatchKind::Summary,
+        stream: StreamKind::Survivor,
+        stream_sequence: 901,
+        flushed_stream_sequence: 901,
+        block_in_segment: 5,
+        payload_blocks: (payload.len() / BLOCK_BYTES) as u16,
+        ..records().0
+    };
+    let entries = vec![Entry::Summary { slots: 5, crc32c: crc32c::crc32c(&payload) }];
+    (header, entries, payload)
+}
+
+pub(crate) fn checkpoint() -> Checkpoint {
+    use SlotState::{Clean, Dirty, Void};
+    let slots = |first: &[SlotState]| {
+        let mut slots = first.to_vec();
+        slots.resize(16, Void);
+        slots
+    };
+    let sealed = SegmentEntry {
+        state: SegmentState::Sealed,
+        stream: 0,
+        first_stream_sequence: 880,
+        first_sequence: 970,
+        used_blocks: 16,
+        summary_block: 14,
+        slots: slots(&[Void, Dirty, Clean, Clean, Dirty]),
+    };
+    let open = SegmentEntry {
+        state: SegmentState::Open,
+        stream: 1,
+        first_stream_sequence: 58,
+        first_sequence: 995,
+        used_blocks: 4,
+        summary_block: 0,
+        slots: slots(&[Void, Clean, Clean]),
+    };
+    Checkpoint {
+        uuid: UUID,
+        generation: 10,
+        epoch: 9,
+        next_sequence: 1000,
+        next_stream_sequence: [900, 60, 40],
+        segment_blocks: 16,
+        volumes: vec![
+            VolumeEntry {
+                id: VolumeId(3),
+                mode: Mode::Writearound,
+                name: "grüner see".into(),
+                size_bytes: 1 << 30,
+                uuid: [0xaa; 16],
+                backing: BackingRecord {
+                    kind: 1,
+                    size_bytes: (1 << 30) + 512,
+                    unique: [0x11, 0x2222],
+                    stamp_ns: Some(1_793_226_645_123_456_789),
+                    samples: vec![(0, 0x1111_1111), (262_143, 0x2222_2222)],
+                },
+            },
+            VolumeEntry { id: VolumeId(4), name: "in use".into(), size_bytes: 512, ..VolumeEntry::default() },
+        ],
+        segments: vec![sealed, SegmentEntry::default(), open, SegmentEntry::default()],
+        window: vec![3, 1],
+        intents: vec![
+            Intent { volume: VolumeId(3), region: 0, count: 1 },
+            Intent { volume: VolumeId(3), region: 9, count: 7 },
+        ],
+    }
+}
+
+/// Header block of a batch.
+pub(crate) fn header_block(header: &BatchHeader, entries: &[Entry]) -> Vec<u8> {
+    let mut block = vec![0xee; BLOCK_BYTES];
+    header.encode(entries, &mut block);
+    block
+}

@@ -1,0 +1,364 @@
+//! A device: a regular file or a block device that holds the cache or the backing store.
+//!
+//! Each device has two descriptors of the same file: one for direct I/O (when the file system allows it) and one
+//! that goes through the page cache. Requests that satisfy the alignment of direct I/O use the first, all others
+//! (sectors of a 4096-byte device, the tail of a file) use the second, transparently.
+//!
+//! Invariants:
+//! - Both descriptors are the same inode, so the kernel keeps direct I/O and the page cache coherent, and one
+//!   `fdatasync` on either covers what was written through both (it writes back the inode's pages, then flushes the
+//!   device). The reactor keeps a buffered write and another write to the same 4096-byte page from overlapping in
+//!   time, the one case the kernel does not promise.
+//! - The size never changes through this type. A file that somebody else grew is seen after `refresh_size`.
+//! - The lock lives as long as the device. It is advisory: it keeps out programs that ask for it.
+//!
+//! What this file does not know: operations in flight (see the reactor), on-disk formats.
+
+mod create;
+mod identity;
+mod lock;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+pub use create::create_cache_file;
+pub use identity::DeviceIdentity;
+
+use crate::buffer::{BUFFER_ALIGN, map_zeroed, unmap};
+use crate::emulate::DiskModel;
+use crate::error::DeviceError;
+use crate::sys;
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// A regular file.
+    File,
+    /// A block device.
+    Block,
+    /// A character device, accepted only with [`DeviceOptions::special_size_bytes`].
+    Special,
+}
+
+/// How to open a device.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// Open for reading only; every write then fails with `EBADF`.
+    pub read_only: bool,
+    /// Use direct I/O where it works. Off: everything goes through the page cache.
+    pub direct: bool,
+    /// Take the exclusive lock. Off: for tools that look at a device somebody else runs.
+    pub lock: bool,
+    /// Put a model of a slow disk in front: operations complete no sooner than on that disk.
+    pub emulate: Option<DiskModel>,
+    /// Accept a character device and treat it as this many bytes large (tests use `/dev/full`).
+    pub special_size_bytes: Option<u64>,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> DeviceOptions {
+        DeviceOptions { read_only: false, direct: true, lock: true, emulate: None, special_size_bytes: None }
+    }
+}
+
+/// Alignment that direct I/O needs, in bytes; both are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirectAlign {
+    /// Of memory addresses.
+    pub(crate) memory: u32,
+    /// Of file offsets and lengths.
+    pub(crate) offset: u32,
+}
+
+/// An open device; see the head of this file.
+#[derive(Debug)]
+pub struct Device {
+    path: PathBuf,
+    buffered: File,
+    direct: Option<(File, DirectAlign)>,
+    kind: DeviceKind,
+    size_bytes: u64,
+    logical_block_bytes: u32,
+    options: DeviceOptions,
+    notes: Vec<String>,
+}
+
+impl Device {
+    /// Opens the cache device. Differs from [`Device::open_backing`] only in what the notes say.
+    ///
+    /// # Errors
+    /// [`DeviceError::Open`], [`DeviceError::InUse`], [`DeviceError::NotADevice`], [`DeviceError::Io`].
+    pub fn open_cache(path: impl AsRef<Path>, options: DeviceOptions) -> Result<Device, DeviceError> {
+        Device::open(path.as_ref(), options, "cache")
+    }
+
+    /// Opens a backing store.
+    ///
+    /// # Errors
+    /// As [`Device::open_cache`].
+    pub fn open_backing(path: impl AsRef<Path>, options: DeviceOptions) -> Result<Device, DeviceError> {
+        Device::open(path.as_ref(), options, "backing store")
+    }
+
+    fn open(path: &Path, options: DeviceOptions, role: &str) -> Result<Device, DeviceError> {
+        let open_error = |source| DeviceError::Open { path: path.into(), source };
+        let metadata = std::fs::metadata(path).map_err(open_error)?;
+        let kind = kind_of(path, &metadata, &options)?;
+        let buffered = lock::open_locked(path, kind, &options)?;
+        let mut device = Device {
+            path: path.into(),
+            size_bytes: size_of_file(&buffered, kind, &options).map_err(open_error)?,
+            logical_block_bytes: logical_block(&buffered, kind),
+            buffered,
+            direct: None,
+            kind,
+            options,
+            notes: Vec::new(),
+        };
+        if device.options.direct && kind != DeviceKind::Special {
+            match open_direct(path, &device) {
+                Ok(direct) => device.direct = Some(direct),
+                Err(error) => device.notes.push(format!(
+                    "{}: direct I/O is not possible ({error}): the {role} goes through the page cache",
+                    path.display()
+                )),
+            }
+        }
+        Ok(device)
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Asks the kernel for the size again, after the file or device was grown, and returns it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`].
+    pub fn refresh_size(&mut self) -> Result<u64, DeviceError> {
+        self.size_bytes = size_of_file(&self.buffered, self.kind, &self.options)
+            .map_err(|source| self.io_error("size query", 0, source))?;
+        Ok(self.size_bytes)
+    }
+
+    /// Logical block size in bytes: of the block device, 512 for files.
+    pub fn logical_block_bytes(&self) -> u32 {
+        self.logical_block_bytes
+    }
+
+    /// Offset alignment below which requests go through the page cache; `None` when all of them do.
+    pub fn direct_align_bytes(&self) -> Option<u32> {
+        self.direct.as_ref().map(|(_, align)| align.offset)
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    /// Was it opened for reading only?
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// The disk model in front of it, if any.
+    pub fn emulation(&self) -> Option<DiskModel> {
+        self.options.emulate
+    }
+
+    /// Sentences for the operator about how it was opened, for instance that direct I/O is not possible.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// What identifies the device and tells whether it changed; asks the kernel each time.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`].
+    pub fn identity(&self) -> Result<DeviceIdentity, DeviceError> {
+        let metadata = self.buffered.metadata().map_err(|source| self.io_error("stat", 0, source))?;
+        Ok(identity::identify(self.kind, self.size_bytes, &metadata))
+    }
+
+    /// Reads at any offset and length, blocking; bytes past the end read as zeroes. For offline tools: it must not
+    /// be mixed with operations in flight on the same range.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`].
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.buffered.read_at(&mut bytes[done..], offset.saturating_add(done as u64)) {
+                Ok(0) => {
+                    bytes[done..].fill(0);
+                    break;
+                }
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(self.io_error("read", offset + done as u64, source)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes at any offset and length, blocking, never past the end. As [`Device::read_at`], for offline tools.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`]; with `ENOSPC` when the range is not inside the device.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let fits = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.size_bytes);
+        if !fits {
+            return Err(self.io_error("write", offset, io::Error::from_raw_os_error(libc::ENOSPC)));
+        }
+        self.buffered.write_all_at(bytes, offset).map_err(|source| self.io_error("write", offset, source))
+    }
+
+    /// Makes everything written so far durable, blocking.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`]. After an error nothing may be assumed about earlier writes.
+    pub fn flush(&self) -> Result<(), DeviceError> {
+        self.buffered.sync_data().map_err(|source| self.io_error("flush", 0, source))
+    }
+
+    pub(crate) fn buffered_fd(&self) -> RawFd {
+        self.buffered.as_raw_fd()
+    }
+
+    pub(crate) fn direct_fd(&self) -> Option<(RawFd, DirectAlign)> {
+        self.direct.as_ref().map(|(file, align)| (file.as_raw_fd(), *align))
+    }
+
+    fn io_error(&self, what: &'static str, offset: u64, source: io::Error) -> DeviceError {
+        DeviceError::Io { path: self.path.clone(), what, offset, source }
+    }
+}
+
+/// Are these two the same file or block device (by whatever path)?
+pub fn same_file(a: &Device, b: &Device) -> bool {
+    match (a.buffered.metadata(), b.buffered.metadata()) {
+        (Ok(a_meta), Ok(b_meta)) if a.kind == b.kind => match a.kind {
+            DeviceKind::File => (a_meta.dev(), a_meta.ino()) == (b_meta.dev(), b_meta.ino()),
+            DeviceKind::Block | DeviceKind::Special => a_meta.rdev() == b_meta.rdev(),
+        },
+        _ => false,
+    }
+}
+
+fn kind_of(
+    path: &Path,
+    metadata: &std::fs::Metadata,
+    options: &DeviceOptions,
+) -> Result<DeviceKind, DeviceError> {
+    let file_type = metadata.file_type();
+    let found = if file_type.is_file() {
+        return Ok(DeviceKind::File);
+    } else if file_type.is_block_device() {
+        return Ok(DeviceKind::Block);
+    } else if file_type.is_char_device() && options.special_size_bytes.is_some() {
+        return Ok(DeviceKind::Special);
+    } else if file_type.is_dir() {
+        "directory"
+    } else if file_type.is_char_device() {
+        "character device"
+    } else if file_type.is_socket() {
+        "socket"
+    } else {
+        "pipe or other special file"
+    };
+    Err(DeviceError::NotADevice { path: path.into(), found })
+}
+
+// From <linux/fs.h>: _IO(0x12, 104) and _IOR(0x12, 114, size_t).
+const BLKSSZGET: libc::c_ulong = 0x1268;
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+
+fn size_of_file(file: &File, kind: DeviceKind, options: &DeviceOptions) -> io::Result<u64> {
+    match kind {
+        DeviceKind::File => Ok(file.metadata()?.len()),
+        DeviceKind::Special => Ok(options.special_size_bytes.unwrap_or(0)),
+        DeviceKind::Block => {
+            let mut size = 0u64;
+            // SAFETY: BLKGETSIZE64 stores one u64 through the pointer.
+            sys::check(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64 as _, &raw mut size) })?;
+            Ok(size)
+        }
+    }
+}
+
+fn logical_block(file: &File, kind: DeviceKind) -> u32 {
+    let mut bytes: libc::c_int = 512;
+    if kind == DeviceKind::Block {
+        // SAFETY: BLKSSZGET stores one int through the pointer.
+        let _ = unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET as _, &raw mut bytes) };
+    }
+    u32::try_from(bytes).ok().filter(|b| b.is_power_of_two()).unwrap_or(512)
+}
+
+/// Opens the direct descriptor, finds its alignment and proves it with one read.
+fn open_direct(path: &Path, device: &Device) -> io::Result<(File, DirectAlign)> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(!device.options.read_only)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)?;
+    let (opened, locked) = (file.metadata()?, device.buffered.metadata()?);
+    if (opened.dev(), opened.ino(), opened.rdev()) != (locked.dev(), locked.ino(), locked.rdev()) {
+        return Err(io::Error::other("the path was replaced while it was opened"));
+    }
+    let stated = stated_align(&file);
+    let aligns = match stated {
+        Some(align) => vec![align],
+        None => vec![
+            DirectAlign { memory: device.logical_block_bytes, offset: device.logical_block_bytes },
+            DirectAlign { memory: BUFFER_ALIGN as u32, offset: BUFFER_ALIGN as u32 },
+        ],
+    };
+    let mut last = io::Error::from_raw_os_error(libc::EINVAL);
+    for align in aligns.into_iter().filter(|a| a.offset <= BUFFER_ALIGN as u32 * 16) {
+        match try_direct_read(&file, align) {
+            Ok(()) => return Ok((file, align)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// What the kernel says about direct I/O on this file (Linux 6.1 and later).
+fn stated_align(file: &File) -> Option<DirectAlign> {
+    // SAFETY: statx is a plain struct for which all zeroes is a value.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is an empty C string, the result goes to a struct of the right type.
+    let done = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN | libc::STATX_TYPE,
+            &raw mut stat,
+        )
+    };
+    let known = done == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    let sound = |bytes: u32| bytes.is_power_of_two();
+    (known && sound(stat.stx_dio_mem_align) && sound(stat.stx_dio_offset_align))
+        .then_some(DirectAlign { memory: stat.stx_dio_mem_align, offset: stat.stx_dio_offset_align })
+}
+
+fn try_direct_read(file: &File, align: DirectAlign) -> io::Result<()> {
+    let len = (align.offset as usize).next_multiple_of(BUFFER_ALIGN);
+    let memory = map_zeroed(len).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+    // SAFETY: the mapping has `len` bytes and nobody else knows it.
+    let read = unsafe { libc::pread(file.as_raw_fd(), memory.as_ptr().cast(), align.offset as usize, 0) };
+    let result = if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    unmap(memory, len);
+    result
+}

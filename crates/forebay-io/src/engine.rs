@@ -1,0 +1,106 @@
+//! The engines: what hands one step to the kernel and brings its result back.
+//!
+//! A *step* is one system call's worth of an operation. All policy (short transfers, alignment, splitting, order on
+//! a socket) is above, in the reactor, so that both engines behave the same.
+//!
+//! Contract:
+//! - `push` never fails and never blocks: what does not fit into the kernel's queue waits in order in memory.
+//! - Every pushed step comes back exactly once from `wait`, cancelled or not.
+//! - The memory a step points to stays valid until then; the reactor's slots and pool guarantee it.
+
+pub(crate) mod psync;
+pub(crate) mod uring;
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use crate::error::IoFailure;
+use crate::waker::Waker;
+
+/// One system call's worth of work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Request {
+    /// `preadv` into `count` vectors.
+    Read { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64 },
+    /// `pwritev` from `count` vectors.
+    Write { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64 },
+    /// `fdatasync`.
+    Sync { fd: RawFd },
+    /// `fallocate`.
+    Allocate { fd: RawFd, mode: i32, offset: u64, len: u64 },
+    /// `accept4` with `SOCK_CLOEXEC`; the result is a descriptor that belongs to the reactor.
+    Accept { fd: RawFd },
+    /// `recv`.
+    Recv { fd: RawFd, memory: *mut u8, len: u32 },
+    /// `sendmsg` with `MSG_NOSIGNAL`.
+    Send { fd: RawFd, message: *const libc::msghdr },
+}
+
+impl Request {
+    /// Is it on a socket? Those may wait for a peer for ever; device requests always end.
+    pub(crate) fn is_socket(&self) -> bool {
+        matches!(self, Request::Accept { .. } | Request::Recv { .. } | Request::Send { .. })
+    }
+}
+
+/// A request and the key its result is reported under. Keys with one of the two top bits set are the
+/// engines' own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) key: u64,
+    pub(crate) request: Request,
+}
+
+// SAFETY: the pointers are only passed on to the kernel, and what they point to (slots, pool) does not move and
+// outlives the step, whichever thread performs it.
+unsafe impl Send for Step {}
+
+/// The result of a step: what the system call returned, or minus the error number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepDone {
+    pub(crate) key: u64,
+    pub(crate) result: i32,
+}
+
+/// The two engines behind one type; a match costs nothing beside a system call.
+pub(crate) enum Engine {
+    Uring(Box<uring::Uring>),
+    Psync(psync::Psync),
+}
+
+impl Engine {
+    pub(crate) fn push(&mut self, step: Step) {
+        match self {
+            Engine::Uring(engine) => engine.push(step),
+            Engine::Psync(engine) => engine.push(step),
+        }
+    }
+
+    /// Asks that a socket step ends soon; it still comes back from `wait` (cancelled, or done if it was faster).
+    pub(crate) fn cancel(&mut self, key: u64) {
+        match self {
+            Engine::Uring(engine) => engine.cancel(key),
+            Engine::Psync(engine) => engine.cancel(key),
+        }
+    }
+
+    /// Hands all steps to the kernel, waits until one is done, `timeout` has passed (`None`: no limit) or the
+    /// waker fired, polling for `spin` before it sleeps, and appends what is done to `done`.
+    pub(crate) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        spin: Duration,
+        waker: &Waker,
+        done: &mut Vec<StepDone>,
+    ) -> Result<(), IoFailure> {
+        match self {
+            Engine::Uring(engine) => engine.wait(timeout, spin, waker, done),
+            Engine::Psync(engine) => engine.wait(timeout, spin, waker, done),
+        }
+    }
+
+    /// Must sockets and listeners be non-blocking? (The ring waits in the kernel only on blocking ones.)
+    pub(crate) fn wants_nonblocking(&self) -> bool {
+        matches!(self, Engine::Psync(_))
+    }
+}

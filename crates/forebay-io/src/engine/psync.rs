@@ -1,0 +1,258 @@
+//! The fallback engine: a fixed pool of threads for devices, `ppoll` in the loop's thread for sockets.
+//!
+//! For kernels and sandboxes without io_uring. Same contract, lower throughput: each device step costs two thread
+//! hand-overs.
+//!
+//! Invariants:
+//! - Jobs are taken in order of `push`, and run in parallel, as in the kernel's ring: nothing is promised about
+//!   the order in which they take effect.
+//! - Sockets are only touched by the loop's thread; a step that would block waits in `pending` for `ppoll`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Request, Step, StepDone};
+use crate::error::IoFailure;
+use crate::sys;
+use crate::waker::Waker;
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Step>,
+    stop: bool,
+}
+
+struct Shared {
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+    done: Mutex<Vec<StepDone>>,
+    /// Raised when `done` was empty and is not any more.
+    done_counter: OwnedFd,
+}
+
+pub(crate) struct Psync {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    /// Socket steps that would have blocked.
+    pending: Vec<Step>,
+    /// Socket steps that are done, not yet reported.
+    ready: Vec<StepDone>,
+    /// Reused list for `ppoll`: the waker, the threads' counter, then one entry per pending step.
+    polled: Vec<libc::pollfd>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Psync {
+    pub(crate) fn new(threads: u32) -> io::Result<Psync> {
+        let shared = Arc::new(Shared {
+            jobs: Mutex::default(),
+            more: Condvar::new(),
+            done: Mutex::default(),
+            done_counter: sys::eventfd()?,
+        });
+        let mut engine = Psync {
+            shared: Arc::clone(&shared),
+            threads: Vec::new(),
+            pending: Vec::new(),
+            ready: Vec::new(),
+            polled: Vec::new(),
+        };
+        for number in 0..threads.clamp(1, 256) {
+            let shared = Arc::clone(&shared);
+            let thread =
+                std::thread::Builder::new().name(format!("io-{number}")).spawn(move || work(&shared))?;
+            engine.threads.push(thread);
+        }
+        Ok(engine)
+    }
+
+    pub(crate) fn push(&mut self, step: Step) {
+        if step.request.is_socket() {
+            return self.try_socket(step);
+        }
+        lock(&self.shared.jobs).queue.push_back(step);
+        self.shared.more.notify_one();
+    }
+
+    pub(crate) fn cancel(&mut self, key: u64) {
+        if let Some(index) = self.pending.iter().position(|step| step.key == key) {
+            self.pending.swap_remove(index);
+            self.ready.push(StepDone { key, result: -libc::ECANCELED });
+        }
+    }
+
+    /// Performs a socket step if it does not block, otherwise leaves it for `ppoll`.
+    fn try_socket(&mut self, step: Step) {
+        match perform(step.request) {
+            result if result == -libc::EAGAIN => self.pending.push(step),
+            result => self.ready.push(StepDone { key: step.key, result }),
+        }
+    }
+
+    pub(crate) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        spin: Duration,
+        waker: &Waker,
+        done: &mut Vec<StepDone>,
+    ) -> Result<(), IoFailure> {
+        let spin = timeout.map_or(spin, |t| t.min(spin));
+        let spin_until = (!spin.is_zero()).then(|| Instant::now() + spin);
+        loop {
+            let spins = spin_until.is_some_and(|until| Instant::now() < until);
+            let now = !self.ready.is_empty() || spins;
+            let sleep = if now { Some(Duration::ZERO) } else { timeout.map(|t| t.saturating_sub(spin)) };
+            let any = self.poll(sleep, waker)?;
+            if !spins || any || !self.ready.is_empty() {
+                break;
+            }
+        }
+        done.append(&mut self.ready);
+        Ok(())
+    }
+
+    /// One `ppoll` and what follows from it; true when anything was ready.
+    fn poll(&mut self, timeout: Option<Duration>, waker: &Waker) -> io::Result<bool> {
+        let watch = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        self.polled.clear();
+        self.polled.push(watch(waker.fd(), libc::POLLIN));
+        self.polled.push(watch(self.shared.done_counter.as_raw_fd(), libc::POLLIN));
+        self.polled.extend(self.pending.iter().map(|step| match step.request {
+            Request::Send { fd, .. } => watch(fd, libc::POLLOUT),
+            Request::Accept { fd } | Request::Recv { fd, .. } => watch(fd, libc::POLLIN),
+            _ => watch(-1, 0),
+        }));
+        let time = timeout.map(sys::timespec);
+        let time = time.as_ref().map_or(std::ptr::null(), |t| &raw const *t);
+        let count = self.polled.len() as libc::nfds_t;
+        // SAFETY: the list has `count` entries, the time is null or valid, there is no signal mask.
+        let ready =
+            sys::check(unsafe { libc::ppoll(self.polled.as_mut_ptr(), count, time, std::ptr::null()) });
+        match ready {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
+            Err(error) => return Err(error),
+            Ok(0) => return Ok(false),
+            Ok(_) => {}
+        }
+        if self.polled[0].revents != 0 {
+            sys::eventfd_drain(waker.fd());
+        }
+        if self.polled[1].revents != 0 {
+            sys::eventfd_drain(self.shared.done_counter.as_raw_fd());
+            self.ready.append(&mut lock(&self.shared.done));
+        }
+        self.retry_ready_sockets();
+        Ok(true)
+    }
+
+    /// Performs the pending steps whose descriptor became ready; the others stay, in order.
+    fn retry_ready_sockets(&mut self) {
+        let mut index = 0;
+        let (polled, ready) = (&self.polled, &mut self.ready);
+        self.pending.retain(|step| {
+            index += 1;
+            if polled[index + 1].revents == 0 {
+                return true;
+            }
+            let result = perform(step.request);
+            if result != -libc::EAGAIN {
+                ready.push(StepDone { key: step.key, result });
+            }
+            result == -libc::EAGAIN
+        });
+    }
+}
+
+impl Drop for Psync {
+    /// Ends the threads; steps not yet begun are dropped, those begun are waited for.
+    fn drop(&mut self) {
+        let mut jobs = lock(&self.shared.jobs);
+        jobs.stop = true;
+        jobs.queue.clear();
+        drop(jobs);
+        self.shared.more.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A worker thread: takes steps until told to stop.
+fn work(shared: &Shared) {
+    loop {
+        let mut jobs = lock(&shared.jobs);
+        let step = loop {
+            if let Some(step) = jobs.queue.pop_front() {
+                break step;
+            }
+            if jobs.stop {
+                return;
+            }
+            jobs = shared.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(jobs);
+        let result = perform(step.request);
+        let mut done = lock(&shared.done);
+        let first = done.is_empty();
+        done.push(StepDone { key: step.key, result });
+        drop(done);
+        if first {
+            sys::eventfd_signal(&shared.done_counter);
+        }
+    }
+}
+
+/// The system call of a request; sockets never block. Returns its value or minus the error number.
+fn perform(request: Request) -> i32 {
+    loop {
+        let result = perform_once(request);
+        if result != -libc::EINTR {
+            return result;
+        }
+    }
+}
+
+fn perform_once(request: Request) -> i32 {
+    // Offsets and lengths were checked against the device's size, which is an off_t.
+    let at = |offset: u64| offset as libc::off_t;
+    match request {
+        Request::Read { fd, iov, count, offset } => {
+            // SAFETY: the vectors and their memory live until the step is reported (contract of the engine).
+            sys::result_of(unsafe { libc::preadv(fd, iov, count as libc::c_int, at(offset)) })
+        }
+        Request::Write { fd, iov, count, offset } => {
+            // SAFETY: as above.
+            sys::result_of(unsafe { libc::pwritev(fd, iov, count as libc::c_int, at(offset)) })
+        }
+        Request::Sync { fd } => {
+            // SAFETY: fdatasync takes no pointers.
+            sys::result_of(unsafe { libc::fdatasync(fd) } as libc::ssize_t)
+        }
+        Request::Allocate { fd, mode, offset, len } => {
+            // SAFETY: fallocate takes no pointers.
+            sys::result_of(unsafe { libc::fallocate(fd, mode, at(offset), at(len)) } as libc::ssize_t)
+        }
+        Request::Accept { fd } => {
+            let null = std::ptr::null_mut();
+            // SAFETY: a null address asks for none.
+            let accepted = unsafe { libc::accept4(fd, null, std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
+            sys::result_of(accepted as libc::ssize_t)
+        }
+        Request::Recv { fd, memory, len } => {
+            // SAFETY: `len` writable bytes that live until the step is reported.
+            sys::result_of(unsafe { libc::recv(fd, memory.cast(), len as usize, libc::MSG_DONTWAIT) })
+        }
+        Request::Send { fd, message } => {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: the message, its vectors and their memory live until the step is reported.
+            sys::result_of(unsafe { libc::sendmsg(fd, message, flags) })
+        }
+    }
+}

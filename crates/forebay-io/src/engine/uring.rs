@@ -1,0 +1,286 @@
+//! The io_uring engine: one ring, one thread, one system call per turn of the loop.
+//!
+//! Invariants:
+//! - At most `devices_max` device steps are in the kernel; the rest waits in `backlog`, in order. Socket steps are not
+//!   limited: they may wait for a peer for ever, and must not keep device steps out. (Should they ever overflow the
+//!   completion queue, the kernel keeps the surplus: `NODROP` is required.)
+//! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes the only issuer
+//!   the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
+//! - Entries reach the kernel in the order of `push`; a cancel therefore never hits a later user of its key.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, opcode, squeue};
+
+use super::{Request, Step, StepDone};
+use crate::error::IoFailure;
+use crate::sys;
+use crate::waker::Waker;
+
+/// Key of the poll that watches the waker.
+const KEY_WAKE: u64 = 1 << 63;
+/// Key of cancel requests, whose own results nobody needs.
+const KEY_CANCEL: u64 = (1 << 63) | 1;
+/// Added to the keys of device steps, which are counted.
+const KEY_DEVICE: u64 = 1 << 62;
+
+pub(crate) struct Uring {
+    ring: IoUring,
+    backlog: VecDeque<squeue::Entry>,
+    /// Device steps in the queue or the kernel.
+    devices: u32,
+    devices_max: u32,
+    enabled: bool,
+    /// The kernel tells by a flag that it has deferred work to run.
+    flags_work: bool,
+    wake_armed: bool,
+}
+
+impl Uring {
+    /// Makes a ring with `entries` submission entries, or says why there is none.
+    pub(crate) fn new(entries: u32, devices_max: u32) -> Result<Uring, String> {
+        let devices_max = devices_max.clamp(1, 16384);
+        let (ring, flags_work) =
+            build(entries.clamp(2, 4096), devices_max * 2).map_err(|error| error.to_string())?;
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            return Err("the kernel is older than Linux 5.11".into());
+        }
+        probe(&ring)?;
+        Ok(Uring {
+            ring,
+            backlog: VecDeque::new(),
+            devices: 0,
+            devices_max,
+            enabled: false,
+            flags_work,
+            wake_armed: false,
+        })
+    }
+
+    pub(crate) fn push(&mut self, step: Step) {
+        debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE), 0);
+        let key = if step.request.is_socket() { step.key } else { step.key | KEY_DEVICE };
+        self.push_entry(entry_of(step.request).user_data(key));
+    }
+
+    /// Only socket steps are ever cancelled.
+    pub(crate) fn cancel(&mut self, key: u64) {
+        self.push_entry(opcode::AsyncCancel::new(key).build().user_data(KEY_CANCEL));
+    }
+
+    fn push_entry(&mut self, entry: squeue::Entry) {
+        if !self.backlog.is_empty() || !self.try_push(&entry) {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
+        let key = entry.get_user_data();
+        let counts = key & KEY_WAKE == 0 && key & KEY_DEVICE != 0;
+        if counts && self.devices >= self.devices_max {
+            return false;
+        }
+        // SAFETY: the memory the entry points to lives until its completion (contract of the engine).
+        let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
+        self.devices += u32::from(pushed && counts);
+        pushed
+    }
+
+    /// Moves waiting entries into the submission queue, handing over full queues on the way.
+    fn refill(&mut self) -> io::Result<()> {
+        while let Some(entry) = self.backlog.front().cloned() {
+            if self.try_push(&entry) {
+                self.backlog.pop_front();
+            } else if self.ring.submission().is_full() {
+                self.submit(0, None)?;
+                if self.ring.submission().is_full() {
+                    break;
+                }
+            } else {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        spin: Duration,
+        waker: &Waker,
+        done: &mut Vec<StepDone>,
+    ) -> Result<(), IoFailure> {
+        self.enable()?;
+        self.arm_waker(waker.fd());
+        self.refill()?;
+        let spin = timeout.map_or(spin, |t| t.min(spin));
+        if !spin.is_zero() {
+            self.submit(0, None)?;
+            self.poll_until(Instant::now() + spin)?;
+        }
+        let sleep = timeout.map(|t| t.saturating_sub(spin));
+        if self.ring.completion().is_empty() && sleep != Some(Duration::ZERO) {
+            self.submit(1, sleep)?;
+        } else if self.has_kernel_work() {
+            self.submit(0, None)?;
+        }
+        self.reap(waker, done);
+        Ok(())
+    }
+
+    /// Would entering the kernel now, without waiting, do anything?
+    fn has_kernel_work(&mut self) -> bool {
+        let queue = self.ring.submission();
+        !queue.is_empty() || queue.taskrun() || queue.cq_overflow() || !self.flags_work
+    }
+
+    fn enable(&mut self) -> io::Result<()> {
+        if !self.enabled {
+            self.ring.submitter().register_enable_rings()?;
+            self.enabled = true;
+        }
+        Ok(())
+    }
+
+    fn arm_waker(&mut self, fd: RawFd) {
+        if !self.wake_armed {
+            self.wake_armed = true;
+            self.push_entry(opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build().user_data(KEY_WAKE));
+        }
+    }
+
+    /// Busy-polls the completion queue; the kernel is entered only when it has deferred work to run.
+    fn poll_until(&mut self, deadline: Instant) -> io::Result<()> {
+        while self.ring.completion().is_empty() && Instant::now() < deadline {
+            if self.ring.submission().taskrun() {
+                self.submit(0, None)?;
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+
+    /// One `io_uring_enter`. Interruption, the timeout and a busy kernel are not errors: the caller looks again.
+    fn submit(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        let result = match timeout {
+            Some(timeout) => {
+                let time = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+                submitter.submit_with_args(want, &SubmitArgs::new().timespec(&time))
+            }
+            None => submitter.submit_and_wait(want),
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn reap(&mut self, waker: &Waker, done: &mut Vec<StepDone>) {
+        for event in self.ring.completion() {
+            match event.user_data() {
+                KEY_WAKE => {
+                    self.wake_armed = false;
+                    if event.result() > 0 {
+                        sys::eventfd_drain(waker.fd());
+                    }
+                }
+                KEY_CANCEL => {}
+                key => {
+                    self.devices -= u32::from(key & KEY_DEVICE != 0);
+                    done.push(StepDone { key: key & !KEY_DEVICE, result: event.result() });
+                }
+            }
+        }
+    }
+}
+
+/// The best ring the kernel has: cheap completions where it knows them (and flags work to do), otherwise a plain ring.
+fn build(entries: u32, completions: u32) -> io::Result<(IoUring, bool)> {
+    let completions = completions.max(entries).next_power_of_two();
+    let base = || {
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_clamp().setup_cqsize(completions).setup_r_disabled();
+        builder
+    };
+    let mut best = base();
+    best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+    let mut fair = base();
+    fair.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+    for builder in [best, fair] {
+        match builder.build(entries) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            result => return result.map(|ring| (ring, true)),
+        }
+    }
+    base().build(entries).map(|ring| (ring, false))
+}
+
+fn probe(ring: &IoUring) -> Result<(), String> {
+    let mut probe = Probe::new();
+    ring.submitter()
+        .register_probe(&mut probe)
+        .map_err(|e| format!("its operations cannot be listed: {e}"))?;
+    let needed = [
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::Readv::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+        opcode::Accept::CODE,
+        opcode::Recv::CODE,
+        opcode::SendMsg::CODE,
+        opcode::AsyncCancel::CODE,
+        opcode::PollAdd::CODE,
+    ];
+    match needed.iter().find(|&&code| !probe.is_supported(code)) {
+        Some(code) => Err(format!("the kernel lacks operation {code}")),
+        None => Ok(()),
+    }
+}
+
+fn entry_of(request: Request) -> squeue::Entry {
+    match request {
+        Request::Read { fd, iov, count: 1, offset } => {
+            // SAFETY: the vector lives in a slot while the operation does.
+            let only = unsafe { *iov };
+            opcode::Read::new(Fd(fd), only.iov_base.cast(), vector_len(only)).offset(offset).build()
+        }
+        Request::Write { fd, iov, count: 1, offset } => {
+            // SAFETY: the vector lives in a slot while the operation does.
+            let only = unsafe { *iov };
+            opcode::Write::new(Fd(fd), only.iov_base.cast(), vector_len(only)).offset(offset).build()
+        }
+        Request::Read { fd, iov, count, offset } => {
+            opcode::Readv::new(Fd(fd), iov, count).offset(offset).build()
+        }
+        Request::Write { fd, iov, count, offset } => {
+            opcode::Writev::new(Fd(fd), iov, count).offset(offset).build()
+        }
+        Request::Sync { fd } => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
+        Request::Allocate { fd, mode, offset, len } => {
+            opcode::Fallocate::new(Fd(fd), len).offset(offset).mode(mode).build()
+        }
+        Request::Accept { fd } => opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
+            .flags(libc::SOCK_CLOEXEC)
+            .build(),
+        Request::Recv { fd, memory, len } => opcode::Recv::new(Fd(fd), memory, len).build(),
+        Request::Send { fd, message } => {
+            opcode::SendMsg::new(Fd(fd), message).flags(libc::MSG_NOSIGNAL as u32).build()
+        }
+    }
+}
+
+/// Length of a vector; spans are at most `u32::MAX` bytes long.
+fn vector_len(vector: libc::iovec) -> u32 {
+    u32::try_from(vector.iov_len).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,221 @@
+//! Errors of this crate.
+//!
+//! Two layers: [`IoFailure`] is what an operation in flight can end with (small, `Copy`, made for matching on);
+//! the enums below are for set-up and tools, say what was wrong, where, and what to do next, and are read by people.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why an operation failed: the kernel's error number and the class a caller decides on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoFailure {
+    /// The kernel's error number (`EIO`, `ENOSPC`, ...).
+    pub errno: i32,
+    /// What the caller can do about it.
+    pub kind: IoFailureKind,
+}
+
+/// Classes of failures, by what the caller can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IoFailureKind {
+    /// The medium or the link to it failed (`EIO`, `EREMOTEIO`, `ENODEV`, a write that makes no progress, ...).
+    Device,
+    /// No space is left below a sparse or thin store (`ENOSPC`, `EDQUOT`); space can be added.
+    NoSpace,
+    /// The range lies (partly) outside the device; nothing was done.
+    OutOfRange,
+    /// The device or descriptor does not allow this (`EBADF` on a read-only device, `EPERM`, `EROFS`).
+    NotPermitted,
+    /// The peer is gone (`ECONNRESET`, `EPIPE`, ...).
+    Disconnected,
+    /// The socket or listener was closed on this side while the operation waited.
+    Cancelled,
+    /// The process or system is out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`); retry later.
+    Exhausted,
+    /// The operation is malformed: a span outside its buffer, an unknown device, an unsupported request.
+    Invalid,
+    /// Anything else; see the error number.
+    Other,
+}
+
+impl IoFailure {
+    /// Classifies an error number of the kernel.
+    pub fn from_errno(errno: i32) -> IoFailure {
+        use IoFailureKind as K;
+        let kind = match errno {
+            libc::EIO
+            | libc::EREMOTEIO
+            | libc::ENODEV
+            | libc::ENXIO
+            | libc::ENOMEDIUM
+            | libc::ETIMEDOUT
+            | libc::EILSEQ
+            | libc::ENODATA
+            | libc::ENOLINK
+            | libc::EBADE
+            | libc::ESTALE => K::Device,
+            libc::ENOSPC | libc::EDQUOT => K::NoSpace,
+            libc::EBADF | libc::EPERM | libc::EACCES | libc::EROFS => K::NotPermitted,
+            libc::ECONNRESET | libc::EPIPE | libc::ENOTCONN | libc::ECONNABORTED | libc::EHOSTUNREACH => {
+                K::Disconnected
+            }
+            libc::ECANCELED => K::Cancelled,
+            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS => K::Exhausted,
+            libc::EINVAL | libc::EOPNOTSUPP | libc::EFAULT => K::Invalid,
+            libc::EFBIG | libc::EOVERFLOW => K::OutOfRange,
+            _ => K::Other,
+        };
+        IoFailure { errno, kind }
+    }
+
+    /// The failure of an operation outside the device's size.
+    pub(crate) const OUT_OF_RANGE: IoFailure =
+        IoFailure { errno: libc::ENOSPC, kind: IoFailureKind::OutOfRange };
+    /// The failure of a malformed operation.
+    pub(crate) const INVALID: IoFailure = IoFailure { errno: libc::EINVAL, kind: IoFailureKind::Invalid };
+    /// The failure of an operation cut off by a close on this side.
+    pub(crate) const CANCELLED: IoFailure =
+        IoFailure { errno: libc::ECANCELED, kind: IoFailureKind::Cancelled };
+}
+
+impl From<io::Error> for IoFailure {
+    fn from(error: io::Error) -> IoFailure {
+        IoFailure::from_errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl fmt::Display for IoFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+impl std::error::Error for IoFailure {}
+
+/// Why a reactor could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IoSetupError {
+    /// io_uring was asked for by name and is not there.
+    #[error(
+        "io_uring is not available ({reason}): use the psync engine, or allow io_uring (sysctl kernel.io_uring_disabled, seccomp profile of the container)"
+    )]
+    UringUnavailable {
+        /// What the kernel said.
+        reason: String,
+    },
+    /// A system call of the set-up failed.
+    #[error("cannot set up the I/O engine: {what}: {source}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Why a device or backing store could not be opened, made or used by a tool.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The path cannot be opened.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// The path as given.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another process (or this one) holds it.
+    #[error(
+        "{path} is in use by {holder} (is another forebay running on it? is it mounted?): stop that program, or choose another path"
+    )]
+    InUse {
+        /// The path as given.
+        path: PathBuf,
+        /// Who, as far as it can be found out.
+        holder: String,
+    },
+    /// The path is a directory, socket, character device, ...
+    #[error("{path} is a {found}: give a regular file or a block device")]
+    NotADevice {
+        /// The path as given.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// No room for a cache file.
+    #[error(
+        "no space for {path}: {wanted_bytes} bytes wanted, {free_bytes} bytes free in its file system: choose a smaller size or another place"
+    )]
+    NoSpace {
+        /// The path as given.
+        path: PathBuf,
+        /// Size asked for, in bytes.
+        wanted_bytes: u64,
+        /// Bytes free for this user.
+        free_bytes: u64,
+    },
+    /// A cache file would overwrite something.
+    #[error("{path} exists already: remove it first, or choose another path")]
+    Exists {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// The file system cannot reserve space.
+    #[error("the file system of {path} cannot preallocate space: create the file without preallocation")]
+    CannotPreallocate {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// A system call on an open device failed.
+    #[error("{what} of {path} failed at byte {offset}: {source}")]
+    Io {
+        /// The path as given.
+        path: PathBuf,
+        /// `read`, `write`, `flush`, ...
+        what: &'static str,
+        /// Byte offset of the access, 0 where it has none.
+        offset: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Why a listening socket could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// A live server answers on the path.
+    #[error("socket {path} is in use by a running server: stop it, or choose another path")]
+    InUse {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// Something that is not a socket is there.
+    #[error("{path} exists and is not a socket: remove it, or choose another path")]
+    NotASocket {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// The path does not fit a socket address.
+    #[error("{path} is too long for a unix socket (at most {max} bytes): choose a shorter path")]
+    TooLong {
+        /// The path as given.
+        path: PathBuf,
+        /// Longest path in bytes.
+        max: usize,
+    },
+    /// A system call failed.
+    #[error("cannot listen on {address}: {what}: {source}")]
+    System {
+        /// The path or TCP address as given.
+        address: String,
+        /// The step that failed.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,240 @@
+//! What follows from the result of a step: the next step, or the end of the operation.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::{Completion, Reactor};
+use crate::buffer::Span;
+use crate::engine::StepDone;
+use crate::error::IoFailure;
+use crate::slots::{Kind, ZeroPhase};
+
+impl Reactor {
+    /// Handles all steps the engine has brought back.
+    pub(super) fn settle_steps(&mut self) {
+        let mut steps = std::mem::take(&mut self.steps_done);
+        for step in steps.drain(..) {
+            self.at_engine -= 1;
+            self.settle_step(step);
+        }
+        self.steps_done = steps;
+    }
+
+    fn settle_step(&mut self, step: StepDone) {
+        let Some(index) = self.memory.slots.find(step.key) else {
+            debug_assert!(false, "a step of no operation came back");
+            return;
+        };
+        let on_device = self.memory.slots.get(index).kind.device().is_some();
+        // Interrupted, or (devices only) short of kernel memory for a moment: nothing was done, so do it again.
+        if step.result == -libc::EINTR || (on_device && step.result == -libc::EAGAIN) {
+            return self.push_step(index);
+        }
+        match self.memory.slots.get(index).kind {
+            Kind::Read { device } => self.settle_read(index, usize::from(device), step.result),
+            Kind::Write { device } => self.settle_write(index, usize::from(device), step.result),
+            Kind::Zero { device, phase } => self.settle_zero(index, usize::from(device), phase, step.result),
+            Kind::Flush { .. } => self.finish(index, plain(step.result).map(|_| 0)),
+            Kind::Accept { .. } => self.settle_accept(index, step.result),
+            Kind::Recv { .. } => self.finish(index, plain(step.result)),
+            Kind::Send { .. } => self.settle_send(index, step.result),
+        }
+    }
+
+    fn settle_read(&mut self, index: u32, device: usize, result: i32) {
+        match plain(result) {
+            Ok(0) => {
+                self.stats.reads_past_end += 1;
+                self.zero_rest(index);
+                let len = self.memory.slots.get(index).len as u32;
+                self.finish(index, Ok(len));
+            }
+            Ok(count) => self.advance(index, count),
+            Err(failure) => self.retry_buffered_or_fail(index, device, failure),
+        }
+    }
+
+    fn settle_write(&mut self, index: u32, device: usize, result: i32) {
+        match plain(result) {
+            // A write of at least one byte that does nothing would go on for ever.
+            Ok(0) => self.finish(index, Err(IoFailure::from_errno(libc::EIO))),
+            Ok(count) => self.advance(index, count),
+            Err(failure) => self.retry_buffered_or_fail(index, device, failure),
+        }
+    }
+
+    /// Goes on after `count` bytes, or ends.
+    fn advance(&mut self, index: u32, count: u32) {
+        let slot = self.memory.slots.get_mut(index);
+        slot.advance(u64::from(count));
+        if slot.done >= slot.len {
+            let result = if slot.kind.modifies() && slot.spans.is_empty() { 0 } else { slot.len as u32 };
+            self.finish(index, Ok(result));
+        } else {
+            self.stats.short_transfers += 1;
+            self.push_step(index);
+        }
+    }
+
+    /// Direct I/O can refuse what its stated alignment allows; the page cache then does it.
+    fn retry_buffered_or_fail(&mut self, index: u32, device: usize, failure: IoFailure) {
+        let was_buffered = self.memory.slots.get(index).buffered;
+        if failure.errno == libc::EINVAL && !was_buffered {
+            self.mark_buffered(index, device);
+            if self.memory.slots.get(index).buffered {
+                return self.push_step(index);
+            }
+        }
+        self.finish(index, Err(failure));
+    }
+
+    /// Fills what a read did not reach with zeroes.
+    fn zero_rest(&mut self, index: u32) {
+        let memory = &mut *self.memory;
+        let slot = memory.slots.get(index);
+        let mut skip = slot.cursor.1;
+        for span in &slot.spans[slot.cursor.0..] {
+            let rest = Span::new(span.buf, span.offset + skip, span.len - skip);
+            skip = 0;
+            let address = memory.pool.address_of_pinned(rest);
+            // SAFETY: the span is pinned, hence inside live memory; its step is back, so the kernel is done with it,
+            // and no slice to a buffer the kernel writes exists.
+            unsafe { std::ptr::write_bytes(address, 0, rest.len as usize) };
+        }
+    }
+
+    fn settle_zero(&mut self, index: u32, device: usize, phase: ZeroPhase, result: i32) {
+        if phase == ZeroPhase::Write {
+            return self.settle_write(index, device, result);
+        }
+        let entry = &mut self.devices[device];
+        match result {
+            0 => self.finish(index, Ok(0)),
+            // EINVAL and ENODEV: block devices refuse ranges finer than their blocks, old kernels the mode.
+            error if [libc::EOPNOTSUPP, libc::EINVAL, libc::ENODEV].contains(&-error) => {
+                let supported = error == -libc::EINVAL;
+                let next = match phase {
+                    ZeroPhase::Punch => {
+                        entry.lacks_punch |= !supported;
+                        ZeroPhase::ZeroRange
+                    }
+                    _ => {
+                        entry.lacks_zero_range |= !supported;
+                        ZeroPhase::Write
+                    }
+                };
+                self.memory.slots.get_mut(index).kind = Kind::Zero { device: device as u16, phase: next };
+                self.push_step(index);
+            }
+            error => self.finish(index, Err(IoFailure::from_errno(-error))),
+        }
+    }
+
+    fn settle_accept(&mut self, index: u32, result: i32) {
+        let accepted = plain(result).and_then(|fd| {
+            // SAFETY: accept made this descriptor for us, and nobody else has it.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+            if self.is_accept_wanted(index) { self.insert_socket(fd) } else { Err(IoFailure::CANCELLED) }
+        });
+        self.finish(index, accepted.map(|socket| socket.0));
+    }
+
+    fn settle_send(&mut self, index: u32, result: i32) {
+        match plain(result) {
+            Ok(0) => self.finish(index, Err(IoFailure::from_errno(libc::EPIPE))),
+            Ok(count) => {
+                let slot = self.memory.slots.get_mut(index);
+                slot.advance(u64::from(count));
+                if slot.done < slot.len && !self.is_aborted(index) {
+                    self.push_step(index);
+                } else {
+                    let slot = self.memory.slots.get(index);
+                    let whole = slot.done >= slot.len;
+                    let result = if whole { Ok(slot.len as u32) } else { Err(IoFailure::CANCELLED) };
+                    self.finish(index, result);
+                }
+            }
+            Err(failure) => self.finish(index, Err(failure)),
+        }
+    }
+
+    /// Ends an operation that never reached the engine or the model.
+    pub(super) fn finish_unstarted(&mut self, index: u32, failure: IoFailure) {
+        self.report(index, Err(failure));
+    }
+
+    /// The real work of an operation is done: reports it, unless a disk model holds it back.
+    pub(super) fn finish(&mut self, index: u32, result: Result<u32, IoFailure>) {
+        let slot = self.memory.slots.get_mut(index);
+        slot.result = Some(result);
+        let (kind, buffered, model_pending) = (slot.kind, slot.buffered, slot.model_pending);
+        if !model_pending {
+            self.report(index, result);
+        }
+        match kind {
+            Kind::Write { device } | Kind::Zero { device, .. } => {
+                let entry = &mut self.devices[usize::from(device)];
+                entry.buffered_writes -= u32::from(buffered);
+                if !entry.deferred.is_empty() {
+                    self.retry_deferred(usize::from(device));
+                }
+            }
+            Kind::Recv { socket } | Kind::Send { socket } => self.socket_op_ended(socket, index),
+            Kind::Accept { listener } => self.accept_ended(listener, index),
+            Kind::Read { .. } | Kind::Flush { .. } => {}
+        }
+    }
+
+    /// Queues the completion and frees the slot.
+    pub(super) fn report(&mut self, index: u32, result: Result<u32, IoFailure>) {
+        let memory = &mut *self.memory;
+        let slot = memory.slots.get(index);
+        let kernel_use = slot.kind.kernel_use();
+        for span in &slot.spans {
+            memory.pool.unpin(span.buf, kernel_use);
+        }
+        self.ready.push(Completion { token: slot.token, result });
+        memory.slots.give_back(index);
+    }
+
+    /// Takes from the disk models what they have finished by now.
+    pub(super) fn advance_models(&mut self) {
+        if !self.emulates {
+            return;
+        }
+        let now_ns = self.now_ns();
+        let mut done = std::mem::take(&mut self.model_done);
+        for emulation in self.devices.iter_mut().filter_map(|entry| entry.emulation.as_mut()) {
+            emulation.advance(now_ns, &mut done);
+        }
+        for index in done.drain(..) {
+            let slot = self.memory.slots.get_mut(index);
+            debug_assert!(slot.live && slot.model_pending);
+            slot.model_pending = false;
+            if let Some(result) = slot.result {
+                self.report(index, result);
+            }
+        }
+        self.model_done = done;
+    }
+
+    /// Cancels socket operations and waits until no step is at the engine; false when that takes too long.
+    pub(super) fn quiesce(&mut self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        self.abort_all();
+        while self.at_engine > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let waited = self.engine.wait(Some(left), Duration::ZERO, &self.waker, &mut self.steps_done);
+            if waited.is_err() || left.is_zero() {
+                return false;
+            }
+            self.settle_steps();
+        }
+        true
+    }
+}
+
+/// A system call's result: a count or a failure.
+fn plain(result: i32) -> Result<u32, IoFailure> {
+    u32::try_from(result).map_err(|_| IoFailure::from_errno(result.wrapping_neg()))
+}

@@ -1,0 +1,275 @@
+//! Sockets and listeners of the reactor: their life, and the order of operations on one socket.
+//!
+//! Invariants:
+//! - At most one send and one receive of a socket are at the engine; later ones wait in order. So bytes of two sends
+//!   never mix, however short the kernel's sends are.
+//! - A socket's descriptor is closed when it was closed by the caller and its last operation has been reported.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use super::{ListenerId, Reactor, SocketId};
+use crate::engine::Request;
+use crate::error::IoFailure;
+use crate::slots::Kind;
+use crate::socket::{PeerCred, peer_cred};
+use crate::sys;
+
+/// How far a socket is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Closed by the caller: sends still go out, nothing new is taken.
+    Closing,
+    /// Closed at once: nothing goes on.
+    Aborted,
+}
+
+struct Socket {
+    fd: OwnedFd,
+    phase: Phase,
+    /// The first of each is at the engine.
+    sends: VecDeque<u32>,
+    receives: VecDeque<u32>,
+}
+
+#[derive(Default)]
+pub(super) struct SocketTable {
+    entries: Vec<(u16, Option<Socket>)>,
+    free: VecDeque<u16>,
+}
+
+/// A listening socket with the accepts on it.
+pub(super) struct Listener {
+    fd: OwnedFd,
+    accepts: Vec<u32>,
+    closing: bool,
+}
+
+impl SocketTable {
+    fn insert(&mut self, socket: Socket) -> Option<SocketId> {
+        let index = match self.free.pop_front() {
+            Some(index) => index,
+            None => {
+                let index = u16::try_from(self.entries.len()).ok()?;
+                self.entries.push((0, None));
+                index
+            }
+        };
+        let (generation, entry) = &mut self.entries[usize::from(index)];
+        *generation = generation.wrapping_add(1);
+        *entry = Some(socket);
+        Some(SocketId(u32::from(*generation) << 16 | u32::from(index)))
+    }
+
+    fn get(&self, id: u32) -> Option<&Socket> {
+        let (generation, entry) = self.entries.get(id as usize & 0xFFFF)?;
+        entry.as_ref().filter(|_| u32::from(*generation) == id >> 16)
+    }
+
+    fn get_mut(&mut self, id: u32) -> Option<&mut Socket> {
+        let (generation, entry) = self.entries.get_mut(id as usize & 0xFFFF)?;
+        entry.as_mut().filter(|_| u32::from(*generation) == id >> 16)
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.entries[id as usize & 0xFFFF].1 = None;
+        self.free.push_back(id as u16);
+    }
+
+    /// The socket's number if it takes operations.
+    pub(super) fn open(&self, id: SocketId) -> Result<u32, IoFailure> {
+        match self.get(id.0) {
+            Some(socket) if socket.phase == Phase::Open => Ok(id.0),
+            _ => Err(IoFailure::CANCELLED),
+        }
+    }
+
+    fn ids(&self) -> Vec<SocketId> {
+        let ids = self.entries.iter().enumerate().filter(|(_, (_, entry))| entry.is_some());
+        ids.map(|(index, (generation, _))| SocketId(u32::from(*generation) << 16 | index as u32)).collect()
+    }
+}
+
+impl Reactor {
+    /// Adds a listening socket. The reactor owns it and may change its blocking mode.
+    ///
+    /// # Errors
+    /// When the descriptor's mode cannot be set.
+    pub fn add_listener(&mut self, fd: OwnedFd) -> Result<ListenerId, IoFailure> {
+        sys::set_nonblocking(fd.as_raw_fd(), self.engine.wants_nonblocking())?;
+        self.listeners.push(Some(Listener { fd, accepts: Vec::new(), closing: false }));
+        Ok(ListenerId((self.listeners.len() - 1) as u32))
+    }
+
+    /// Closes a listener; accepts on it are reported as cancelled (or as done, if they were faster).
+    pub fn close_listener(&mut self, id: ListenerId) {
+        let Some(listener) = self.listeners.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        listener.closing = true;
+        if listener.accepts.is_empty() {
+            self.listeners[id.0 as usize] = None;
+            return;
+        }
+        for &index in &listener.accepts {
+            self.engine.cancel(self.memory.slots.key(index));
+        }
+    }
+
+    pub(super) fn open_listener(&self, id: ListenerId) -> Result<u32, IoFailure> {
+        match self.listeners.get(id.0 as usize) {
+            Some(Some(listener)) if !listener.closing => Ok(id.0),
+            _ => Err(IoFailure::CANCELLED),
+        }
+    }
+
+    /// Is the listener of this accept still open?
+    pub(super) fn is_accept_wanted(&self, index: u32) -> bool {
+        match self.memory.slots.get(index).kind {
+            Kind::Accept { listener } => self.open_listener(ListenerId(listener)).is_ok(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn accept_ended(&mut self, listener: u32, index: u32) {
+        let Some(entry) = self.listeners.get_mut(listener as usize) else { return };
+        let Some(open) = entry else { return };
+        open.accepts.retain(|&accept| accept != index);
+        if open.closing && open.accepts.is_empty() {
+            *entry = None;
+        }
+    }
+
+    pub(super) fn insert_socket(&mut self, fd: OwnedFd) -> Result<SocketId, IoFailure> {
+        sys::set_nonblocking(fd.as_raw_fd(), self.engine.wants_nonblocking())?;
+        sys::set_nodelay(fd.as_raw_fd());
+        let socket = Socket { fd, phase: Phase::Open, sends: VecDeque::new(), receives: VecDeque::new() };
+        self.sockets.insert(socket).ok_or(IoFailure::from_errno(libc::EMFILE))
+    }
+
+    /// Who is on the other side of a unix socket.
+    ///
+    /// # Errors
+    /// When the socket is closed or not a unix socket.
+    pub fn peer_cred(&self, id: SocketId) -> Result<PeerCred, IoFailure> {
+        let socket = self.sockets.get(id.0).ok_or(IoFailure::CANCELLED)?;
+        Ok(peer_cred(socket.fd.as_fd())?)
+    }
+
+    /// Closes a socket: receives end as cancelled, sends already submitted still go out, then the descriptor is
+    /// closed. A peer that stops reading can hold those sends for ever: see [`Reactor::abort_socket`].
+    pub fn close_socket(&mut self, id: SocketId) {
+        self.shut(id, Phase::Closing);
+    }
+
+    /// Closes a socket at once: receives and sends end as cancelled.
+    pub fn abort_socket(&mut self, id: SocketId) {
+        self.shut(id, Phase::Aborted);
+    }
+
+    fn shut(&mut self, id: SocketId, phase: Phase) {
+        let Some(socket) = self.sockets.get_mut(id.0) else { return };
+        if socket.phase == Phase::Aborted {
+            return;
+        }
+        socket.phase = phase;
+        let mut waiting: Vec<u32> = socket.receives.drain(1.min(socket.receives.len())..).collect();
+        let mut at_engine: Vec<u32> = socket.receives.iter().copied().collect();
+        if phase == Phase::Aborted {
+            waiting.extend(socket.sends.drain(1.min(socket.sends.len())..));
+            at_engine.extend(socket.sends.iter());
+        }
+        let idle = socket.sends.is_empty() && socket.receives.is_empty();
+        for index in at_engine {
+            self.engine.cancel(self.memory.slots.key(index));
+        }
+        for index in waiting {
+            self.report(index, Err(IoFailure::CANCELLED));
+        }
+        if idle {
+            self.sockets.remove(id.0);
+        }
+    }
+
+    /// Ends all operations on sockets and listeners, for the drop of the reactor.
+    pub(super) fn abort_all(&mut self) {
+        for index in 0..self.listeners.len() {
+            self.close_listener(ListenerId(index as u32));
+        }
+        for id in self.sockets.ids() {
+            self.abort_socket(id);
+        }
+    }
+
+    /// Queues a socket operation and starts it if it is the first of its kind.
+    pub(super) fn start_socket(&mut self, index: u32) {
+        let kind = self.memory.slots.get(index).kind;
+        let (Kind::Recv { socket: id } | Kind::Send { socket: id }) = kind else { return };
+        if self.memory.slots.get(index).len == 0 {
+            // Nothing to send, or no room to receive (which would look like the end of the stream).
+            let result = if matches!(kind, Kind::Send { .. }) { Ok(0) } else { Err(IoFailure::INVALID) };
+            return self.report(index, result);
+        }
+        let Some(socket) = self.sockets.get_mut(id) else {
+            return self.report(index, Err(IoFailure::CANCELLED));
+        };
+        let queue = if matches!(kind, Kind::Recv { .. }) { &mut socket.receives } else { &mut socket.sends };
+        queue.push_back(index);
+        if queue.len() == 1 {
+            self.push_step(index);
+        }
+    }
+
+    /// The system call of a socket operation.
+    pub(super) fn socket_step(&mut self, index: u32) -> Result<Request, IoFailure> {
+        match self.memory.slots.get(index).kind {
+            Kind::Accept { listener } => {
+                let entry = self.listeners.get_mut(listener as usize).and_then(Option::as_mut);
+                let entry = entry.ok_or(IoFailure::CANCELLED)?;
+                if !entry.accepts.contains(&index) {
+                    entry.accepts.push(index);
+                }
+                Ok(Request::Accept { fd: entry.fd.as_raw_fd() })
+            }
+            Kind::Recv { socket } => {
+                let fd = self.sockets.get(socket).ok_or(IoFailure::CANCELLED)?.fd.as_raw_fd();
+                let span = self.memory.slots.get(index).spans[0];
+                Ok(Request::Recv { fd, memory: self.memory.pool.address_of_pinned(span), len: span.len })
+            }
+            Kind::Send { socket } => {
+                let fd = self.sockets.get(socket).ok_or(IoFailure::CANCELLED)?.fd.as_raw_fd();
+                let memory = &mut *self.memory;
+                let slot = memory.slots.get_mut(index);
+                slot.fill_vectors(&memory.pool);
+                slot.message.msg_iov = slot.vectors.as_mut_ptr();
+                slot.message.msg_iovlen = slot.vectors.len() as _;
+                Ok(Request::Send { fd, message: &raw const slot.message })
+            }
+            _ => Err(IoFailure::INVALID),
+        }
+    }
+
+    /// Was the socket of this send aborted?
+    pub(super) fn is_aborted(&self, index: u32) -> bool {
+        match self.memory.slots.get(index).kind {
+            Kind::Send { socket } => self.sockets.get(socket).is_none_or(|s| s.phase == Phase::Aborted),
+            _ => false,
+        }
+    }
+
+    /// The first operation of a kind ended: the next one starts, or the socket is closed at last.
+    pub(super) fn socket_op_ended(&mut self, id: u32, index: u32) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        let mut next = None;
+        for queue in [&mut socket.sends, &mut socket.receives] {
+            if queue.front() == Some(&index) {
+                queue.pop_front();
+                next = queue.front().copied();
+            }
+        }
+        if let Some(next) = next {
+            self.push_step(next);
+        } else if socket.phase != Phase::Open && socket.sends.is_empty() && socket.receives.is_empty() {
+            self.sockets.remove(id);
+        }
+    }
+}

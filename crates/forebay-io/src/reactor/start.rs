@@ -1,0 +1,273 @@
+//! Starting operations: routing by alignment, order between neighbours in one page, the next step.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+use super::{Reactor, ZERO_PAGE_BYTES};
+use crate::buffer::{BUFFER_ALIGN, Span};
+use crate::device::{Device, DirectAlign};
+use crate::emulate::Emulation;
+use crate::engine::{Request, Step};
+use crate::error::IoFailure;
+use crate::hdd::HddOp;
+use crate::slots::{Kind, Slot, ZeroPhase};
+
+/// A device and what the reactor knows about its operations.
+pub(super) struct DeviceEntry {
+    pub(super) device: Device,
+    pub(super) emulation: Option<Emulation>,
+    buffered_fd: RawFd,
+    direct: Option<(RawFd, DirectAlign)>,
+    /// Buffered writes submitted and not finished: while there are any, writes look out for neighbours.
+    pub(super) buffered_writes: u32,
+    /// Writes held back by a neighbour in the same page, in order.
+    pub(super) deferred: VecDeque<u32>,
+    /// `fallocate` modes the device was found not to have.
+    pub(super) lacks_punch: bool,
+    pub(super) lacks_zero_range: bool,
+}
+
+impl DeviceEntry {
+    pub(super) fn new(device: Device, emulation: Option<Emulation>) -> DeviceEntry {
+        DeviceEntry {
+            buffered_fd: device.buffered_fd(),
+            direct: device.direct_fd(),
+            device,
+            emulation,
+            buffered_writes: 0,
+            deferred: VecDeque::new(),
+            lacks_punch: false,
+            lacks_zero_range: false,
+        }
+    }
+}
+
+impl Reactor {
+    /// Pins the spans and notes them in the slot. On an error nothing stays pinned.
+    pub(super) fn fill_slot(&mut self, index: u32, offset: u64, spans: &[Span]) -> Result<(), IoFailure> {
+        let memory = &mut *self.memory;
+        let slot = memory.slots.get_mut(index);
+        let kernel_use = slot.kind.kernel_use();
+        slot.offset = offset;
+        slot.len = 0;
+        for span in spans {
+            if memory.pool.pin(*span, kernel_use).is_none() {
+                return Err(IoFailure::INVALID);
+            }
+            slot.spans.push(*span);
+            slot.len += u64::from(span.len);
+        }
+        if slot.len > u64::from(u32::MAX) { Err(IoFailure::INVALID) } else { Ok(()) }
+    }
+
+    /// Starts a filled slot, or queues it behind what it has to wait for.
+    pub(super) fn start(&mut self, index: u32) {
+        match self.memory.slots.get(index).kind {
+            Kind::Read { device }
+            | Kind::Write { device }
+            | Kind::Flush { device }
+            | Kind::Zero { device, .. } => {
+                self.start_device(index, usize::from(device));
+            }
+            Kind::Accept { .. } => self.push_step(index),
+            Kind::Recv { .. } | Kind::Send { .. } => self.start_socket(index),
+        }
+    }
+
+    fn start_device(&mut self, index: u32, device: usize) {
+        let entry = &self.devices[device];
+        let slot = self.memory.slots.get(index);
+        let Some(end) = slot.offset.checked_add(slot.len).filter(|&end| end <= i64::MAX as u64) else {
+            return self.finish_unstarted(index, IoFailure::OUT_OF_RANGE);
+        };
+        if slot.kind.modifies() && end > entry.device.size_bytes() {
+            return self.finish_unstarted(index, IoFailure::OUT_OF_RANGE);
+        }
+        if slot.len == 0 && !matches!(slot.kind, Kind::Flush { .. }) {
+            return self.finish(index, Ok(0));
+        }
+        self.start_model(index, device);
+        self.route(index, device);
+        if self.memory.slots.get(index).kind.modifies() && self.has_page_conflict(index, device) {
+            self.stats.page_conflicts += 1;
+            self.devices[device].deferred.push_back(index);
+            return;
+        }
+        self.push_step(index);
+    }
+
+    fn start_model(&mut self, index: u32, device: usize) {
+        let now_ns = self.now_ns();
+        let Some(emulation) = &mut self.devices[device].emulation else { return };
+        let slot = self.memory.slots.get_mut(index);
+        let op = match slot.kind {
+            Kind::Read { .. } => HddOp::Read,
+            Kind::Flush { .. } => HddOp::Flush,
+            _ => HddOp::Write,
+        };
+        slot.model_pending = true;
+        emulation.submit(now_ns, index, op, slot.offset, slot.len);
+    }
+
+    /// Decides whether the whole operation can use direct I/O.
+    fn route(&mut self, index: u32, device: usize) {
+        let entry = &mut self.devices[device];
+        let slot = self.memory.slots.get_mut(index);
+        let Some((_, align)) = entry.direct else { return };
+        let aligned = match slot.kind {
+            Kind::Flush { .. } => true,
+            // A partial page is zeroed through the page cache, whatever direct I/O could do.
+            Kind::Zero { .. } => (slot.offset | slot.len).is_multiple_of(BUFFER_ALIGN as u64),
+            _ => {
+                let memory = slot.spans.iter().fold(0, |acc, span| acc | span.offset | span.len);
+                // Buffers start at multiples of BUFFER_ALIGN, so offsets within them tell the address.
+                let memory_fits = align.memory as usize > BUFFER_ALIGN || memory & (align.memory - 1) == 0;
+                let lengths = slot.spans.iter().fold(slot.offset, |acc, span| acc | u64::from(span.len));
+                memory_fits && lengths & u64::from(align.offset - 1) == 0
+            }
+        };
+        if !aligned {
+            self.mark_buffered(index, device);
+        }
+    }
+
+    /// From here on the operation goes through the page cache, and counts as doing so.
+    pub(super) fn mark_buffered(&mut self, index: u32, device: usize) {
+        let slot = self.memory.slots.get_mut(index);
+        if !slot.buffered && self.devices[device].direct.is_some() {
+            slot.buffered = true;
+            self.stats.unaligned_transfers += u64::from(!matches!(slot.kind, Kind::Zero { .. }));
+            self.devices[device].buffered_writes += u32::from(slot.kind.modifies());
+        }
+    }
+
+    /// Does a modifying operation that started (or waits) before this one touch the same page, with one of the two
+    /// going through the page cache? Then the page's writeback could undo the other's direct write.
+    pub(super) fn has_page_conflict(&self, index: u32, device: usize) -> bool {
+        let entry = &self.devices[device];
+        if entry.buffered_writes == 0 {
+            return false;
+        }
+        let mine = self.memory.slots.get(index);
+        let waits_before_me =
+            |other: u32| entry.deferred.iter().take_while(|&&i| i != index).any(|&i| i == other);
+        self.memory.slots.live().filter(|&other| other != index).any(|other_index| {
+            let other = self.memory.slots.get(other_index);
+            other.kind.device() == Some(device as u16)
+                && other.kind.modifies()
+                && (other.buffered || mine.buffered)
+                && share_a_page(mine, other)
+                && other.result.is_none()
+                && (other.started || waits_before_me(other_index))
+        })
+    }
+
+    /// Starts held-back writes whose neighbours are done.
+    pub(super) fn retry_deferred(&mut self, device: usize) {
+        let mut position = 0;
+        while let Some(&index) = self.devices[device].deferred.get(position) {
+            if self.has_page_conflict(index, device) {
+                position += 1;
+            } else {
+                self.devices[device].deferred.remove(position);
+                self.push_step(index);
+            }
+        }
+    }
+
+    /// Hands the slot's next step to the engine.
+    pub(super) fn push_step(&mut self, index: u32) {
+        let request = match self.memory.slots.get(index).kind {
+            Kind::Read { device } | Kind::Write { device } => self.transfer_step(index, usize::from(device)),
+            Kind::Flush { device } => Request::Sync { fd: self.devices[usize::from(device)].buffered_fd },
+            Kind::Zero { device, phase } => self.zero_step(index, usize::from(device), phase),
+            Kind::Accept { .. } | Kind::Recv { .. } | Kind::Send { .. } => match self.socket_step(index) {
+                Ok(request) => request,
+                Err(failure) => return self.finish(index, Err(failure)),
+            },
+        };
+        self.memory.slots.get_mut(index).started = true;
+        self.at_engine += 1;
+        self.stats.steps += 1;
+        let key = self.memory.slots.key(index);
+        self.engine.push(Step { key, request });
+    }
+
+    fn transfer_step(&mut self, index: u32, device: usize) -> Request {
+        let memory = &mut *self.memory;
+        let slot = memory.slots.get_mut(index);
+        slot.fill_vectors(&memory.pool);
+        let fd = self.transfer_fd(index, device);
+        let slot = self.memory.slots.get(index);
+        let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
+        let offset = slot.offset + slot.done;
+        match slot.kind {
+            Kind::Read { .. } => Request::Read { fd, iov, count, offset },
+            _ => Request::Write { fd, iov, count, offset },
+        }
+    }
+
+    /// The descriptor for the vectors as they are: what is left after a short transfer may not be aligned any more.
+    fn transfer_fd(&mut self, index: u32, device: usize) -> RawFd {
+        let entry = &self.devices[device];
+        let slot = self.memory.slots.get(index);
+        let Some((fd, align)) = entry.direct.filter(|_| !slot.buffered) else { return entry.buffered_fd };
+        if slot.is_aligned(u64::from(align.memory - 1), u64::from(align.offset - 1)) {
+            return fd;
+        }
+        self.mark_buffered(index, device);
+        self.devices[device].buffered_fd
+    }
+
+    fn zero_step(&mut self, index: u32, device: usize, phase: ZeroPhase) -> Request {
+        let entry = &self.devices[device];
+        let phase = match phase {
+            ZeroPhase::Punch if entry.lacks_punch => ZeroPhase::ZeroRange,
+            phase => phase,
+        };
+        let phase = match phase {
+            ZeroPhase::ZeroRange if entry.lacks_zero_range => ZeroPhase::Write,
+            phase => phase,
+        };
+        let slot = self.memory.slots.get_mut(index);
+        slot.kind = Kind::Zero { device: device as u16, phase };
+        let fd = entry.buffered_fd;
+        let allocate = |mode| Request::Allocate {
+            fd,
+            mode: mode | libc::FALLOC_FL_KEEP_SIZE,
+            offset: slot.offset,
+            len: slot.len,
+        };
+        match phase {
+            ZeroPhase::Punch => allocate(libc::FALLOC_FL_PUNCH_HOLE),
+            ZeroPhase::ZeroRange => allocate(libc::FALLOC_FL_ZERO_RANGE),
+            ZeroPhase::Write => self.zero_write_step(index, device),
+        }
+    }
+
+    /// Writes up to 16 times the page of zeroes.
+    fn zero_write_step(&mut self, index: u32, device: usize) -> Request {
+        const VECTORS_MAX: u64 = 16;
+        let zeroes = self.memory.zeroes.as_ptr();
+        let slot = self.memory.slots.get_mut(index);
+        let mut left = (slot.len - slot.done).min(VECTORS_MAX * ZERO_PAGE_BYTES as u64);
+        self.stats.zeroes_written += u64::from(slot.done == 0);
+        slot.vectors.clear();
+        while left > 0 {
+            let len = left.min(ZERO_PAGE_BYTES as u64);
+            slot.vectors.push(libc::iovec { iov_base: zeroes.cast(), iov_len: len as usize });
+            left -= len;
+        }
+        let fd = self.transfer_fd(index, device);
+        let slot = self.memory.slots.get(index);
+        let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
+        Request::Write { fd, iov, count, offset: slot.offset + slot.done }
+    }
+}
+
+fn share_a_page(a: &Slot, b: &Slot) -> bool {
+    let page = BUFFER_ALIGN as u64;
+    let pages = |slot: &Slot| (slot.offset / page, (slot.offset + slot.len - 1) / page);
+    let ((a_first, a_last), (b_first, b_last)) = (pages(a), pages(b));
+    a_first <= b_last && b_first <= a_last
+}

@@ -1,0 +1,225 @@
+//! One slot per operation: what was asked, how far it got, and the vectors the kernel reads.
+//!
+//! Invariants:
+//! - A live slot has at most one step at the engine. Its vectors and message header do not move (each slot is boxed)
+//!   and are not touched until the step is back.
+//! - A slot number is used again only after its operation was reported; the generation in the key tells a late
+//!   result from a new operation.
+//! - Span and vector lists keep their memory from one operation to the next: a warm table allocates nothing.
+
+use crate::buffer::{BufPool, KernelUse, Span};
+use crate::error::IoFailure;
+
+/// Vectors per system call (`UIO_MAXIOV`). Longer lists become several sequential steps.
+pub(crate) const IOV_MAX: usize = 1024;
+
+/// What an operation does, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read { device: u16 },
+    Write { device: u16 },
+    Flush { device: u16 },
+    Zero { device: u16, phase: ZeroPhase },
+    Accept { listener: u32 },
+    Recv { socket: u32 },
+    Send { socket: u32 },
+}
+
+impl Kind {
+    /// How the kernel uses the operation's spans.
+    pub(crate) fn kernel_use(self) -> KernelUse {
+        match self {
+            Kind::Read { .. } | Kind::Recv { .. } => KernelUse::Writes,
+            _ => KernelUse::Reads,
+        }
+    }
+
+    pub(crate) fn device(self) -> Option<u16> {
+        match self {
+            Kind::Read { device }
+            | Kind::Write { device }
+            | Kind::Flush { device }
+            | Kind::Zero { device, .. } => Some(device),
+            _ => None,
+        }
+    }
+
+    /// Does it change the contents of a device?
+    pub(crate) fn modifies(self) -> bool {
+        matches!(self, Kind::Write { .. } | Kind::Zero { .. })
+    }
+}
+
+/// How a range is being zeroed; each is tried when the one before is not supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ZeroPhase {
+    /// `fallocate(PUNCH_HOLE)`: zeroes, and gives the space back.
+    Punch,
+    /// `fallocate(ZERO_RANGE)`: zeroes, keeps the space.
+    ZeroRange,
+    /// Plain writes of zeroes.
+    Write,
+}
+
+pub(crate) struct Slot {
+    pub(crate) token: u64,
+    pub(crate) kind: Kind,
+    pub(crate) generation: u32,
+    pub(crate) live: bool,
+    /// First byte on the device.
+    pub(crate) offset: u64,
+    /// Bytes in all.
+    pub(crate) len: u64,
+    /// Bytes done.
+    pub(crate) done: u64,
+    pub(crate) spans: Vec<Span>,
+    /// Position of the first byte not done: index into `spans`, and offset within that span.
+    pub(crate) cursor: (usize, u32),
+    pub(crate) vectors: Vec<libc::iovec>,
+    pub(crate) message: libc::msghdr,
+    /// Goes through the page cache.
+    pub(crate) buffered: bool,
+    /// Was handed to the engine at least once (not waiting for a neighbour or for its turn on a socket).
+    pub(crate) started: bool,
+    /// The disk model has not finished it.
+    pub(crate) model_pending: bool,
+    /// The result, kept back while `model_pending`.
+    pub(crate) result: Option<Result<u32, IoFailure>>,
+}
+
+// SAFETY: the raw pointers in the vectors and the message only mean something to the kernel.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            token: 0,
+            kind: Kind::Flush { device: 0 },
+            generation: 0,
+            live: false,
+            offset: 0,
+            len: 0,
+            done: 0,
+            spans: Vec::new(),
+            cursor: (0, 0),
+            vectors: Vec::new(),
+            // SAFETY: msghdr is a plain struct for which all zeroes is a value.
+            message: unsafe { std::mem::zeroed() },
+            buffered: false,
+            started: false,
+            model_pending: false,
+            result: None,
+        }
+    }
+
+    /// Moves the cursor over `count` transferred bytes.
+    pub(crate) fn advance(&mut self, count: u64) {
+        self.done += count;
+        let mut left = count;
+        while left > 0 {
+            let Some(span) = self.spans.get(self.cursor.0) else { break };
+            let here = u64::from(span.len - self.cursor.1);
+            if left < here {
+                self.cursor.1 += left as u32;
+                break;
+            }
+            left -= here;
+            self.cursor = (self.cursor.0 + 1, 0);
+        }
+    }
+
+    /// Builds the vectors of the next step from the cursor on: at most `IOV_MAX`, without empty ones.
+    pub(crate) fn fill_vectors(&mut self, pool: &BufPool) {
+        self.vectors.clear();
+        let mut skip = self.cursor.1;
+        for span in &self.spans[self.cursor.0..] {
+            let rest = Span::new(span.buf, span.offset + skip, span.len - skip);
+            skip = 0;
+            if rest.len == 0 {
+                continue;
+            }
+            if self.vectors.len() == IOV_MAX {
+                break;
+            }
+            let iov_base = pool.address_of_pinned(rest).cast();
+            self.vectors.push(libc::iovec { iov_base, iov_len: rest.len as usize });
+        }
+    }
+
+    /// Are the next step's addresses, lengths and offset multiples of what direct I/O wants?
+    pub(crate) fn is_aligned(&self, memory_mask: u64, offset_mask: u64) -> bool {
+        let (mut addresses, mut lengths) = (0, self.offset + self.done);
+        for vector in &self.vectors {
+            addresses |= vector.iov_base as u64;
+            lengths |= vector.iov_len as u64;
+        }
+        addresses & memory_mask == 0 && lengths & offset_mask == 0
+    }
+}
+
+/// All slots.
+#[derive(Default)]
+pub(crate) struct Slots {
+    // Boxed: the kernel holds addresses of a slot's message header while the table grows.
+    #[allow(clippy::vec_box, reason = "slots must not move while the kernel knows their address")]
+    slots: Vec<Box<Slot>>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    /// A fresh slot for an operation.
+    pub(crate) fn take(&mut self, token: u64, kind: Kind) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Box::new(Slot::new()));
+            (self.slots.len() - 1) as u32
+        });
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(!slot.live && slot.spans.is_empty());
+        slot.token = token;
+        slot.kind = kind;
+        slot.generation = slot.generation.wrapping_add(1) & 0x3FFF_FFFF;
+        slot.live = true;
+        (slot.offset, slot.len, slot.done, slot.cursor) = (0, 0, 0, (0, 0));
+        (slot.buffered, slot.started, slot.model_pending, slot.result) = (false, false, false, None);
+        index
+    }
+
+    /// Returns a slot whose operation is reported and whose spans are unpinned.
+    pub(crate) fn give_back(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(slot.live);
+        slot.live = false;
+        slot.spans.clear();
+        self.free.push(index);
+    }
+
+    pub(crate) fn get(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.slots[index as usize]
+    }
+
+    /// The key under which the engine reports the slot's step. Never has one of the two top bits set.
+    pub(crate) fn key(&self, index: u32) -> u64 {
+        (u64::from(self.slots[index as usize].generation) << 32) | u64::from(index)
+    }
+
+    /// The slot of a key, if its operation is still the one the key was made for.
+    pub(crate) fn find(&self, key: u64) -> Option<u32> {
+        let index = key as u32;
+        let slot = self.slots.get(index as usize)?;
+        (slot.live && u64::from(slot.generation) == key >> 32).then_some(index)
+    }
+
+    /// Numbers of all live slots.
+    pub(crate) fn live(&self) -> impl Iterator<Item = u32> + '_ {
+        self.slots.iter().enumerate().filter(|(_, slot)| slot.live).map(|(index, _)| index as u32)
+    }
+
+    /// Operations not yet reported.
+    pub(crate) fn live_count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

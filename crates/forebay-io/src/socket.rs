@@ -1,0 +1,180 @@
+//! Listening sockets and who is on the other side.
+//!
+//! A unix socket path is taken over only from a dead server: whoever still accepts connections keeps it. What this
+//! file does not know: protocols; connections (the reactor owns them).
+
+use std::fs::Permissions;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+use crate::error::SocketError;
+use crate::sys;
+
+/// Longest path of a unix socket in bytes: `sun_path` of `sockaddr_un`, less the final NUL.
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: libc::c_int = 128;
+
+/// The process on the other side of a unix socket, as of when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCred {
+    /// Process id, 0 when it lives in a PID name space that cannot be seen from here.
+    pub pid: i32,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}
+
+/// Listens on a unix socket whose file gets the permission bits `mode` (such as `0o600`).
+///
+/// A socket file that a dead server left is removed and replaced; one on which a server answers is an error.
+///
+/// # Errors
+/// [`SocketError::InUse`], [`SocketError::NotASocket`], [`SocketError::TooLong`], [`SocketError::System`].
+pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketError> {
+    let path = path.as_ref();
+    if path.as_os_str().len() > UNIX_PATH_BYTES_MAX {
+        return Err(SocketError::TooLong { path: path.into(), max: UNIX_PATH_BYTES_MAX });
+    }
+    let failed =
+        |what| move |source| SocketError::System { address: path.display().to_string(), what, source };
+    remove_stale(path)?;
+    let socket = unix_socket().map_err(failed("socket"))?;
+    // The socket's own mode becomes that of its file, so there is no moment at which the file is more open.
+    // SAFETY: fchmod takes no pointers.
+    sys::check(unsafe { libc::fchmod(socket.as_raw_fd(), mode) }).map_err(failed("chmod"))?;
+    let (address, len) = unix_address(path);
+    // SAFETY: the address is a valid sockaddr_un and `len` lies within it.
+    match sys::check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
+        // Somebody bound it between our look and our bind: they are alive.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            return Err(SocketError::InUse { path: path.into() });
+        }
+        result => result.map_err(failed("bind"))?,
+    };
+    // The umask may have taken bits away.
+    let opened = std::fs::set_permissions(path, Permissions::from_mode(mode));
+    // SAFETY: listen takes no pointers.
+    let listens = opened.and_then(|()| sys::check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) }));
+    if let Err(source) = listens {
+        let _ = std::fs::remove_file(path);
+        return Err(failed("listen")(source));
+    }
+    Ok(socket)
+}
+
+fn unix_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: socket takes no pointers.
+    let fd = sys::check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The address of a path of at most `UNIX_PATH_BYTES_MAX` bytes, and its length.
+fn unix_address(path: &Path) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: sockaddr_un is a plain struct for which all zeroes is a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(path.as_os_str().as_bytes()) {
+        *to = *from as libc::c_char;
+    }
+    (address, size_of::<libc::sockaddr_un>() as libc::socklen_t)
+}
+
+/// Tries to connect without ever waiting (a full backlog answers `EAGAIN`).
+fn try_connect(path: &Path) -> io::Result<()> {
+    let socket = unix_socket()?;
+    let (address, len) = unix_address(path);
+    // SAFETY: the address is a valid sockaddr_un and `len` lies within it.
+    sys::check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
+}
+
+fn remove_stale(path: &Path) -> Result<(), SocketError> {
+    let failed =
+        |what| move |source| SocketError::System { address: path.display().to_string(), what, source };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(failed("stat")(source)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(SocketError::NotASocket { path: path.into() });
+        }
+        Ok(_) => {}
+    }
+    match try_connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove stale socket")(error))
+            }
+            _ => Ok(()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // Connected, or alive but unwilling (full backlog, no permission): not ours to take.
+        _ => Err(SocketError::InUse { path: path.into() }),
+    }
+}
+
+/// Listens on a TCP address; returns the socket and the address in use (of interest with port 0).
+///
+/// # Errors
+/// [`SocketError::System`].
+pub fn listen_tcp(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), SocketError> {
+    let failed = |what| move |source| SocketError::System { address: address.to_string(), what, source };
+    let listener = TcpListener::bind(address).map_err(failed("bind"))?;
+    let local = listener.local_addr().map_err(failed("address query"))?;
+    Ok((listener.into(), local))
+}
+
+/// The process on the other side of a connected unix socket.
+///
+/// # Errors
+/// What the kernel said; on a TCP socket the answer is an error or a process id of 0.
+pub fn peer_cred(socket: BorrowedFd<'_>) -> io::Result<PeerCred> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the value goes to a struct of the stated size, its length to a socklen_t.
+    sys::check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &raw mut len,
+        )
+    })?;
+    Ok(PeerCred { pid: cred.pid, uid: cred.uid, gid: cred.gid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_live_socket_is_kept_and_a_stale_one_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let first = listen_unix(&path, 0o600).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(listen_unix(&path, 0o600), Err(SocketError::InUse { .. })));
+        drop(first);
+        listen_unix(&path, 0o660).unwrap();
+        std::fs::write(dir.path().join("f"), b"").unwrap();
+        assert!(matches!(listen_unix(dir.path().join("f"), 0o600), Err(SocketError::NotASocket { .. })));
+        let long = dir.path().join("x".repeat(200));
+        assert!(matches!(listen_unix(long, 0o600), Err(SocketError::TooLong { .. })));
+    }
+
+    #[test]
+    fn the_peer_of_a_unix_socket_is_known() {
+        use std::os::fd::AsFd;
+        let (a, _b) = UnixStream::pair().unwrap();
+        assert_eq!(peer_cred(a.as_fd()).unwrap().pid as u32, std::process::id());
+    }
+}

@@ -1,0 +1,111 @@
+//! A reactor with a private directory, and ways to run operations to their end.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_io::{
+    Completion, Device, DeviceId, DeviceOptions, EngineKind, EnginePreference, IoFailure, IoSetupError,
+    Limits, Op, Reactor,
+};
+
+/// Longest time any test waits before it fails: generous, for a crowded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Bench {
+    pub(crate) reactor: Reactor,
+    pub(crate) dir: tempfile::TempDir,
+    preference: EnginePreference,
+}
+
+/// Runs the test on io_uring (small ring, so that it overflows) and on psync.
+pub(crate) fn both_engines(test: impl Fn(&mut Bench)) {
+    for preference in [EnginePreference::Uring, EnginePreference::Psync] {
+        let limits = Limits { ring_entries: 16, in_flight_max: 64, psync_threads: 4, ..Limits::default() };
+        let reactor = match Reactor::open(preference, limits) {
+            Ok((reactor, message)) => {
+                assert_eq!(message, None, "an engine asked for by name comes without excuses");
+                reactor
+            }
+            Err(IoSetupError::UringUnavailable { reason }) => {
+                println!("skipped on io_uring: {reason}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let expected =
+            if preference == EnginePreference::Uring { EngineKind::Uring } else { EngineKind::Psync };
+        assert_eq!(reactor.engine(), expected);
+        let mut bench = Bench { reactor, dir: tempfile::tempdir().unwrap(), preference };
+        test(&mut bench);
+    }
+}
+
+/// Bytes that depend on the seed and look random.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+impl Bench {
+    /// Path of the file behind `file_device`.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("device")
+    }
+
+    /// A file of `size` patterned bytes as a device, and its contents.
+    pub(crate) fn file_device(&mut self, size: usize, options: DeviceOptions) -> (DeviceId, Vec<u8>) {
+        let bytes = pattern(size as u64, size);
+        std::fs::write(self.path(), &bytes).unwrap();
+        let device = Device::open_backing(self.path(), options).unwrap();
+        assert_eq!(device.size_bytes(), size as u64);
+        (self.reactor.add_device(device), bytes)
+    }
+
+    pub(crate) fn file_contents(&self) -> Vec<u8> {
+        std::fs::read(self.path()).unwrap()
+    }
+
+    /// Runs one operation to its end; nothing else may be in flight.
+    pub(crate) fn run(&mut self, op: Op<'_>) -> Result<u32, IoFailure> {
+        self.reactor.submit(4711, op);
+        let done = self.collect(1);
+        assert_eq!(done[0].token, 4711);
+        done[0].result
+    }
+
+    /// Waits for exactly `count` completions.
+    pub(crate) fn collect(&mut self, count: usize) -> Vec<Completion> {
+        let mut out = Vec::new();
+        let start = std::time::Instant::now();
+        while out.len() < count {
+            assert!(start.elapsed() < PATIENCE, "{} of {count} operations done", out.len());
+            self.reactor.wait(Some(PATIENCE), &mut out).unwrap();
+        }
+        assert_eq!(out.len(), count);
+        out
+    }
+
+    /// Waits for the tokens `0..count`, each once, all with the same result.
+    pub(crate) fn collect_each_once(&mut self, count: u64, result: Result<u32, IoFailure>) {
+        let mut done = self.collect(count as usize);
+        done.sort_by_key(|c| c.token);
+        for (completion, token) in done.iter().zip(0..) {
+            assert_eq!((completion.token, completion.result), (token, result));
+        }
+        assert_eq!(self.reactor.in_flight(), 0);
+    }
+
+    /// Puts a fresh reactor in place, drops the old one, and returns one more fresh one.
+    pub(crate) fn replace_reactor(&mut self, limits: Limits) -> Reactor {
+        self.reactor = Reactor::open(self.preference, limits).unwrap().0;
+        Reactor::open(self.preference, limits).unwrap().0
+    }
+}

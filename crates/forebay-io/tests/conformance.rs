@@ -1,0 +1,552 @@
+//! One suite over both engines: whatever differs between io_uring and psync must not be visible here.
+//!
+//! A test that needs io_uring is skipped, with a line on stdout, where the kernel does not offer it.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use common::{both_engines, pattern};
+use forebay_io::{
+    Device, DeviceOptions, DiskModel, IoFailureKind, Limits, Op, SocketId, Span, create_cache_file,
+    listen_tcp, listen_unix,
+};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn reads_and_writes_of_every_alignment_agree_with_a_file_in_memory() {
+    both_engines(|bench| {
+        let size = MIB + 512;
+        let (device, mut model) = bench.file_device(size, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(256 << 10).unwrap();
+        let mut seed = 1u64;
+        for round in 0..200u64 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let unit = [1, 512, 4096][round as usize % 3];
+            let offset = (seed >> 33) as usize % (size - 64 * 1024) / unit * unit;
+            let len = (1 + (seed >> 20) as usize % 16) * unit;
+            let memory = (seed >> 50) as u32 % 8 * 512 * u32::from(round % 2 == 0);
+            let span = Span::new(buf, memory, len as u32);
+            if round % 2 == 0 {
+                let bytes = pattern(round, len);
+                bench.reactor.pool_mut().copy_in(span, &bytes);
+                assert_eq!(
+                    bench.run(Op::Write { device, offset: offset as u64, spans: &[span] }),
+                    Ok(len as u32)
+                );
+                model[offset..offset + len].copy_from_slice(&bytes);
+            } else {
+                bench.reactor.pool_mut().fill_zero(span);
+                assert_eq!(
+                    bench.run(Op::Read { device, offset: offset as u64, spans: &[span] }),
+                    Ok(len as u32)
+                );
+                let mut got = vec![0; len];
+                bench.reactor.pool().copy_out(span, &mut got);
+                assert!(got == model[offset..offset + len], "round {round}");
+            }
+        }
+        assert_eq!(bench.run(Op::Flush { device }), Ok(0));
+        assert!(bench.file_contents() == model);
+    });
+}
+
+#[test]
+fn more_operations_than_the_ring_holds_all_complete_once() {
+    both_engines(|bench| {
+        let count = 2000u64;
+        let (device, _) = bench.file_device(8 * MIB, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(8 * MIB).unwrap();
+        bench.reactor.pool_mut().copy_in(Span::new(buf, 0, 8 << 20), &pattern(9, 8 * MIB));
+        let span = |n: u64| Span::new(buf, n as u32 * 4096, 4096);
+        for n in 0..count {
+            bench.reactor.submit(n, Op::Write { device, offset: n * 4096, spans: &[span(n)] });
+        }
+        assert_eq!(bench.reactor.in_flight(), count as usize);
+        bench.collect_each_once(count, Ok(4096));
+        bench.reactor.pool_mut().fill_zero(Span::new(buf, 0, 8 << 20));
+        for n in 0..count {
+            bench.reactor.submit(n, Op::Read { device, offset: n * 4096, spans: &[span(n)] });
+        }
+        bench.collect_each_once(count, Ok(4096));
+        let mut crcs = Vec::new();
+        bench.reactor.pool().crc32c_blocks(Span::new(buf, 0, count as u32 * 4096), &mut crcs);
+        let expected: Vec<u32> =
+            pattern(9, 8 * MIB).chunks(4096).take(count as usize).map(crc32c::crc32c).collect();
+        assert_eq!(crcs, expected);
+    });
+}
+
+#[test]
+fn more_spans_than_the_kernel_takes_are_one_operation() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
+        let bytes = pattern(3, 2600 * 512);
+        bench.reactor.pool_mut().copy_in(Span::new(buf, 0, bytes.len() as u32), &bytes);
+        let spans: Vec<Span> = (0..2600).rev().map(|n| Span::new(buf, n * 512, 512)).collect();
+        assert_eq!(bench.run(Op::Write { device, offset: 4096, spans: &spans }), Ok(2600 * 512));
+        bench.reactor.pool_mut().fill_zero(Span::new(buf, 0, bytes.len() as u32));
+        assert_eq!(bench.run(Op::Read { device, offset: 4096, spans: &spans }), Ok(2600 * 512));
+        let mut got = vec![0; bytes.len()];
+        bench.reactor.pool().copy_out(Span::new(buf, 0, bytes.len() as u32), &mut got);
+        assert!(got == bytes);
+        let first_on_disk = &bench.file_contents()[4096..4608];
+        assert!(first_on_disk == &bytes[2599 * 512..], "the spans are in order");
+    });
+}
+
+#[test]
+fn reads_past_the_end_are_zeroes_and_writes_past_it_are_refused() {
+    both_engines(|bench| {
+        let size = 10_000;
+        let (device, model) = bench.file_device(size, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
+        for (offset, len) in
+            [(8192, 4096), (9999, 1), (9990, 100), (0, 16384), (10_000, 512), (1 << 40, 4096)]
+        {
+            let halves = [Span::new(buf, 0, len / 2), Span::new(buf, 32768, len - len / 2)];
+            bench.reactor.pool_mut().bytes_mut(buf).fill(0xEE);
+            assert_eq!(bench.run(Op::Read { device, offset, spans: &halves }), Ok(len));
+            let bytes = bench.reactor.pool().bytes(buf);
+            let got: Vec<u8> =
+                halves.iter().flat_map(|s| &bytes[s.offset as usize..][..s.len as usize]).copied().collect();
+            let at = |i: usize| model.get(offset as usize + i).copied().unwrap_or(0);
+            assert!(got.iter().enumerate().all(|(i, &byte)| byte == at(i)), "offset {offset} length {len}");
+        }
+        for (offset, len) in [(9_999, 2), (10_000, 1), (u64::MAX - 5, 4096), (0, 16384)] {
+            let failure =
+                bench.run(Op::Write { device, offset, spans: &[Span::new(buf, 0, len)] }).unwrap_err();
+            assert_eq!(failure.kind, IoFailureKind::OutOfRange, "offset {offset}");
+            let zero = Op::Zero { device, offset, len: len.into(), may_unmap: true };
+            assert_eq!(bench.run(zero).unwrap_err().kind, IoFailureKind::OutOfRange);
+        }
+        assert_eq!(bench.run(Op::Write { device, offset: 9_990, spans: &[Span::new(buf, 0, 10)] }), Ok(10));
+        assert_eq!(bench.file_contents().len(), size, "the size never changes");
+    });
+}
+
+#[test]
+fn zeroing_zeroes_exactly_the_range() {
+    both_engines(|bench| {
+        let size = 3 * MIB + 100;
+        let (device, mut model) = bench.file_device(size, DeviceOptions::default());
+        for (offset, len) in
+            [(4096, 8192), (20_001, 5), (100_000, 70_000), (size - 50, 50), (MIB, MIB), (7, 0)]
+        {
+            for may_unmap in [false, true] {
+                let op = Op::Zero { device, offset: offset as u64, len: len as u64, may_unmap };
+                assert_eq!(bench.run(op), Ok(0));
+                model[offset..offset + len].fill(0);
+                assert!(bench.file_contents() == model, "{offset} {len} {may_unmap}");
+            }
+        }
+    });
+}
+
+#[test]
+fn sector_writes_around_a_page_do_not_undo_each_other() {
+    both_engines(|bench| {
+        let size = 256 << 10;
+        let (device, mut model) = bench.file_device(size, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(256 << 10).unwrap();
+        for round in 0..20 {
+            let fresh = pattern(round + 100, size);
+            bench.reactor.pool_mut().copy_in(Span::new(buf, 0, size as u32), &fresh);
+            // Pieces that tile every page: some can be direct, some cannot, all are in flight together.
+            let lens = [1000u32, 24, 512, 1024, 1536, 4096, 8192, 511, 1, 3584];
+            let (mut offset, mut token) = (0u32, 0u64);
+            while (offset as usize) < size {
+                let len = lens[(token as usize + round as usize) % lens.len()].min(size as u32 - offset);
+                let spans = [Span::new(buf, offset, len)];
+                bench.reactor.submit(token, Op::Write { device, offset: offset.into(), spans: &spans });
+                (offset, token) = (offset + len, token + 1);
+            }
+            bench.collect(token as usize);
+            model.copy_from_slice(&fresh);
+            assert_eq!(bench.run(Op::Flush { device }), Ok(0));
+            assert!(bench.file_contents() == model, "round {round}");
+        }
+        if bench.reactor.device(device).unwrap().direct_align_bytes().is_some() {
+            let stats = bench.reactor.stats();
+            assert!(stats.page_conflicts > 0 && stats.unaligned_transfers > 0, "{stats:?}");
+        }
+    });
+}
+
+#[test]
+fn flush_works_while_writes_are_in_flight() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(MIB).unwrap();
+        for n in 0..100u64 {
+            let spans = [Span::new(buf, 0, 4096)];
+            bench.reactor.submit(2 * n, Op::Write { device, offset: n * 4096, spans: &spans });
+            bench.reactor.submit(2 * n + 1, Op::Flush { device });
+        }
+        let done = bench.collect(200);
+        assert!(done.iter().all(|c| c.result == Ok(if c.token % 2 == 0 { 4096 } else { 0 })));
+    });
+}
+
+#[test]
+fn failures_of_devices_reach_the_caller() {
+    both_engines(|bench| {
+        let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
+        let spans = [Span::new(buf, 0, 4096)];
+        let (read_only, _) = bench.file_device(MIB, DeviceOptions { read_only: true, ..Default::default() });
+        let failure = bench.run(Op::Write { device: read_only, offset: 0, spans: &spans }).unwrap_err();
+        assert_eq!((failure.kind, failure.errno), (IoFailureKind::NotPermitted, libc::EBADF));
+        assert_eq!(bench.run(Op::Read { device: read_only, offset: 0, spans: &spans }), Ok(4096));
+
+        let options = DeviceOptions { special_size_bytes: Some(1 << 30), lock: false, ..Default::default() };
+        let full = bench.reactor.add_device(Device::open_backing("/dev/full", options).unwrap());
+        let failure = bench.run(Op::Write { device: full, offset: 0, spans: &spans }).unwrap_err();
+        assert_eq!((failure.kind, failure.errno), (IoFailureKind::NoSpace, libc::ENOSPC));
+    });
+}
+
+#[test]
+fn malformed_operations_are_reported_not_performed() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(MIB, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
+        let beyond = [Span::new(buf, 0, 4096), Span::new(buf, 1, 4096)];
+        let unknown = [Span::new(forebay_io::BufId(77), 0, 1)];
+        for op in [
+            Op::Read { device, offset: 0, spans: &beyond },
+            Op::Write { device, offset: 0, spans: &unknown },
+            Op::Flush { device: forebay_io::DeviceId(9) },
+            Op::Read { device: forebay_io::DeviceId(9), offset: 0, spans: &[] },
+        ] {
+            assert_eq!(bench.run(op).unwrap_err().kind, IoFailureKind::Invalid, "{op:?}");
+        }
+        let gone = SocketId(5);
+        assert_eq!(
+            bench.run(Op::Send { socket: gone, spans: &[] }).unwrap_err().kind,
+            IoFailureKind::Cancelled
+        );
+        assert_eq!(bench.run(Op::Read { device, offset: 0, spans: &[] }), Ok(0), "an empty read is a read");
+        assert_eq!(bench.reactor.pool().stats().pins, 0);
+        bench.reactor.pool_mut().free(buf);
+        assert_eq!(bench.reactor.pool().stats().used_buffers, 0);
+    });
+}
+
+#[test]
+fn large_sends_go_out_whole_and_in_order_through_a_full_socket() {
+    both_engines(|bench| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
+        let bytes = pattern(5, 4 * MIB);
+        bench.reactor.pool_mut().copy_in(Span::new(buf, 0, 4 << 20), &bytes);
+        // Three sends at once, the first with more spans than one call takes.
+        let many: Vec<Span> = (0..2048).map(|n| Span::new(buf, n * 1024, 1024)).collect();
+        bench.reactor.submit(0, Op::Send { socket, spans: &many });
+        bench.reactor.submit(1, Op::Send { socket, spans: &[Span::new(buf, 2 << 20, 1 << 20)] });
+        bench.reactor.submit(2, Op::Send { socket, spans: &[Span::new(buf, 3 << 20, 1 << 20)] });
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0; 4 * MIB];
+            let mut theirs = theirs;
+            for piece in got.chunks_mut(100_000) {
+                theirs.read_exact(piece).unwrap();
+            }
+            got
+        });
+        let done = bench.collect(3);
+        assert_eq!(
+            done.iter().map(|c| (c.token, c.result)).collect::<Vec<_>>(),
+            [(0, Ok(2 << 20)), (1, Ok(1 << 20)), (2, Ok(1 << 20))]
+        );
+        assert!(reader.join().unwrap() == bytes);
+    });
+}
+
+#[test]
+fn connections_are_accepted_echoed_and_seen_to_close() {
+    both_engines(|bench| {
+        let path = bench.dir.path().join("sock");
+        let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
+        let client = std::thread::spawn(move || {
+            let mut stream = UnixStream::connect(path).unwrap();
+            stream.write_all(b"hello").unwrap();
+            let mut reply = [0; 5];
+            stream.read_exact(&mut reply).unwrap();
+            reply
+        });
+        let socket = SocketId(bench.run(Op::Accept { listener }).unwrap());
+        assert_eq!(bench.reactor.peer_cred(socket).unwrap().pid as u32, std::process::id());
+        let mut received = 0;
+        while received < 5 {
+            let span = Span::new(buf, received, 5 - received);
+            received += bench.run(Op::Recv { socket, span }).unwrap();
+        }
+        assert_eq!(
+            bench.run(Op::Send { socket, spans: &[Span::new(buf, 0, 2), Span::new(buf, 2, 3)] }),
+            Ok(5)
+        );
+        assert_eq!(&client.join().unwrap(), b"hello");
+        assert_eq!(bench.run(Op::Recv { socket, span: Span::new(buf, 0, 100) }), Ok(0), "end of stream");
+        let sent = bench.run(Op::Send { socket, spans: &[Span::new(buf, 0, 5)] });
+        assert_eq!(sent.unwrap_err().kind, IoFailureKind::Disconnected);
+        bench.reactor.close_socket(socket);
+        let closed = bench.run(Op::Recv { socket, span: Span::new(buf, 0, 100) });
+        assert_eq!(closed.unwrap_err().kind, IoFailureKind::Cancelled);
+    });
+}
+
+#[test]
+fn tcp_connections_work_too() {
+    both_engines(|bench| {
+        let (fd, address) = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = bench.reactor.add_listener(fd).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
+        let client = std::thread::spawn(move || {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            let mut reply = [0; 3];
+            stream.read_exact(&mut reply).unwrap();
+        });
+        let socket = SocketId(bench.run(Op::Accept { listener }).unwrap());
+        assert_eq!(bench.run(Op::Send { socket, spans: &[Span::new(buf, 0, 3)] }), Ok(3));
+        client.join().unwrap();
+    });
+}
+
+#[test]
+fn closing_cancels_receives_and_accepts_and_lets_sends_out() {
+    both_engines(|bench| {
+        let path = bench.dir.path().join("sock");
+        let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(2 * MIB).unwrap();
+        let out = bench.reactor.pool_mut().alloc(2 * MIB).unwrap();
+        bench.reactor.submit(0, Op::Recv { socket, span: Span::new(buf, 0, 10) });
+        bench.reactor.submit(1, Op::Recv { socket, span: Span::new(buf, 10, 10) });
+        bench.reactor.submit(2, Op::Accept { listener });
+        bench.reactor.submit(3, Op::Send { socket, spans: &[Span::new(out, 0, 2 << 20)] });
+        let mut none = Vec::new();
+        bench.reactor.wait(Some(Duration::from_millis(5)), &mut none).unwrap();
+        assert_eq!(none, []);
+        bench.reactor.close_socket(socket);
+        bench.reactor.close_listener(listener);
+        bench.reactor.pool_mut().free(buf);
+        let done = bench.collect(3);
+        assert!(done.iter().all(|c| c.token < 3 && c.result.unwrap_err().kind == IoFailureKind::Cancelled));
+        assert!(!bench.reactor.pool().is_busy(out) || bench.reactor.in_flight() == 1);
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            theirs.read_to_end(&mut all).unwrap();
+            all.len()
+        });
+        assert_eq!(bench.collect(1)[0].result, Ok(2 << 20));
+        assert_eq!(reader.join().unwrap(), 2 * MIB, "the descriptor is closed after the last send");
+    });
+}
+
+#[test]
+fn aborting_a_socket_ends_a_send_that_the_peer_does_not_read() {
+    both_engines(|bench| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
+        for token in 0..2 {
+            bench.reactor.submit(token, Op::Send { socket, spans: &[Span::new(buf, 0, 4 << 20)] });
+        }
+        bench.reactor.wait(Some(Duration::from_millis(5)), &mut Vec::new()).unwrap();
+        bench.reactor.abort_socket(socket);
+        let done = bench.collect(2);
+        assert!(done.iter().all(|c| c.result.unwrap_err().kind == IoFailureKind::Cancelled), "{done:?}");
+        drop(theirs);
+        assert_eq!(bench.reactor.pool().stats().pins, 0);
+    });
+}
+
+#[test]
+fn the_peer_closing_in_the_middle_of_a_receive_ends_it() {
+    both_engines(|bench| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
+        bench.reactor.submit(7, Op::Recv { socket, span: Span::new(buf, 0, 4096) });
+        bench.reactor.wait(Some(Duration::from_millis(2)), &mut Vec::new()).unwrap();
+        assert!(bench.reactor.pool().is_kernel_writing(buf));
+        drop(theirs);
+        assert_eq!(bench.collect(1)[0].result, Ok(0));
+    });
+}
+
+#[test]
+fn many_idle_receives_do_not_keep_device_operations_out() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(MIB, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
+        let mut peers = Vec::new();
+        for n in 0..200u32 {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
+            bench.reactor.submit(u64::from(n), Op::Recv { socket, span: Span::new(buf, n * 16, 16) });
+            peers.push(theirs);
+        }
+        let spans = [Span::new(buf, 8192, 4096)];
+        bench.reactor.submit(1000, Op::Read { device, offset: 0, spans: &spans });
+        assert_eq!(bench.collect(1)[0].token, 1000);
+        for peer in &mut peers {
+            peer.write_all(b"x").unwrap();
+        }
+        assert!(bench.collect(200).iter().all(|c| c.result == Ok(1)));
+    });
+}
+
+#[test]
+fn another_thread_wakes_a_waiting_loop() {
+    both_engines(|bench| {
+        let waker = bench.reactor.waker();
+        for round in 0..20 {
+            let waker = waker.clone();
+            let thread = std::thread::spawn(move || {
+                if round % 2 == 0 {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                waker.wake();
+                waker.wake();
+            });
+            let waited = bench.reactor.wait(None, &mut Vec::new()).unwrap();
+            assert!(waited.woken && waited.completions == 0);
+            thread.join().unwrap();
+            // The second wake may or may not have been merged with the first.
+            bench.reactor.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
+        }
+        waker.wake();
+        assert!(bench.reactor.wait(None, &mut Vec::new()).unwrap().woken, "a wake before the wait counts");
+        assert!(!bench.reactor.wait(Some(Duration::from_millis(1)), &mut Vec::new()).unwrap().woken);
+    });
+}
+
+#[test]
+fn a_timeout_is_kept_and_spinning_changes_nothing() {
+    both_engines(|bench| {
+        for spin in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(50)] {
+            bench.reactor.set_spin(spin);
+            let start = Instant::now();
+            let waited = bench.reactor.wait(Some(Duration::from_millis(10)), &mut Vec::new()).unwrap();
+            assert!(start.elapsed() >= Duration::from_millis(10), "{:?}", start.elapsed());
+            assert_eq!((waited.completions, waited.woken), (0, false));
+            let (device, _) = bench.file_device(MIB, DeviceOptions { lock: false, ..Default::default() });
+            let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
+            assert_eq!(
+                bench.run(Op::Read { device, offset: 0, spans: &[Span::new(buf, 0, 4096)] }),
+                Ok(4096)
+            );
+        }
+    });
+}
+
+#[test]
+fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
+    both_engines(|bench| {
+        let options = DeviceOptions { emulate: Some(DiskModel::Hdd7200), ..Default::default() };
+        let (device, model) = bench.file_device(64 * MIB, options);
+        let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
+        let start = Instant::now();
+        for n in 0..10u64 {
+            let offset = (n * 37 % 61) * MIB as u64;
+            let spans = [Span::new(buf, 0, 4096)];
+            assert_eq!(bench.run(Op::Read { device, offset, spans: &spans }), Ok(4096));
+            assert!(bench.reactor.pool().bytes(buf)[..4096] == model[offset as usize..][..4096]);
+        }
+        // Ten random reads take about 125 ms on the disk; half of that is never reached by chance.
+        assert!(start.elapsed() > Duration::from_millis(60), "{:?}", start.elapsed());
+        for n in 0..16u64 {
+            let spans = [Span::new(buf, n as u32 * 4096, 4096)];
+            bench.reactor.submit(n, Op::Write { device, offset: n * 3 * MIB as u64, spans: &spans });
+        }
+        bench.reactor.submit(99, Op::Flush { device });
+        let start = Instant::now();
+        let done = bench.collect(17);
+        assert_eq!(done.last().map(|c| c.token), Some(99), "the flush waits for the writes before it");
+        assert!(start.elapsed() > Duration::from_millis(30), "{:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn a_warm_reactor_takes_no_more_memory() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
+        let mut after_first = None;
+        for _ in 0..50 {
+            let bufs: Vec<_> = (0..32).map(|_| bench.reactor.pool_mut().alloc(16 << 10).unwrap()).collect();
+            for (n, &buf) in bufs.iter().enumerate() {
+                let spans = [Span::new(buf, 0, 16 << 10)];
+                bench.reactor.submit(n as u64, Op::Write { device, offset: n as u64 * 16384, spans: &spans });
+                // Freed in flight: it goes back to the pool when the write is done.
+                bench.reactor.pool_mut().free(buf);
+            }
+            bench.collect(32);
+            let stats = bench.reactor.pool().stats();
+            assert_eq!((stats.used_bytes, stats.used_buffers, stats.pins), (0, 0, 0));
+            assert_eq!(*after_first.get_or_insert(stats.allocated_bytes), stats.allocated_bytes);
+        }
+    });
+}
+
+#[test]
+fn a_reactor_dropped_with_operations_in_flight_ends_cleanly() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
+        bench.reactor.submit(0, Op::Recv { socket, span: Span::new(buf, 0, 10) });
+        for n in 0..64u64 {
+            let spans = [Span::new(buf, 65536, 65536)];
+            bench.reactor.submit(1 + n, Op::Write { device, offset: n * 65536, spans: &spans });
+        }
+        bench.reactor.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
+        bench.replace_reactor(Limits::default());
+        let mut theirs = theirs;
+        assert_eq!(theirs.read(&mut [0; 1]).unwrap(), 0, "the socket is closed");
+    });
+}
+
+#[test]
+fn a_reactor_may_be_made_on_one_thread_and_run_on_another() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(MIB, DeviceOptions::default());
+        let limits = Limits::default();
+        let mut reactor = bench.replace_reactor(limits);
+        let path = bench.path();
+        std::thread::spawn(move || {
+            let options = DeviceOptions { lock: false, ..Default::default() };
+            let again = reactor.add_device(Device::open_cache(path, options).unwrap());
+            let buf = reactor.pool_mut().alloc(4096).unwrap();
+            reactor.submit(1, Op::Read { device: again, offset: 0, spans: &[Span::new(buf, 0, 4096)] });
+            let mut out = Vec::new();
+            reactor.wait(None, &mut out).unwrap();
+            assert_eq!(out[0].result, Ok(4096));
+        })
+        .join()
+        .unwrap();
+        let _ = device;
+    });
+}
+
+#[test]
+fn cache_files_are_made_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cache");
+    create_cache_file(&path, 5 << 20, true).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 5 << 20);
+    let again = create_cache_file(&path, 1, false).unwrap_err();
+    assert!(again.to_string().contains("exists already"), "{again}");
+    let huge = dir.path().join("huge");
+    let error = create_cache_file(&huge, 1 << 55, true).unwrap_err();
+    assert!(error.to_string().contains("no space"), "{error}");
+    assert!(!huge.exists(), "no half file is left");
+}

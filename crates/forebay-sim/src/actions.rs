@@ -1,0 +1,365 @@
+//! The owner's side of a world: the engine's actions are performed and its device operations completed.
+//!
+//! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
+
+use crate::device::{OpKind, WriteEnd};
+use crate::memory::{JUNK, overlap};
+use crate::world::{CACHE, World, ensure};
+use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, Span};
+use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+use std::cmp::Reverse;
+use std::rc::Rc;
+
+/// A device operation under way.
+pub(crate) struct Flight {
+    pub(crate) device: usize,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) kind: FlightKind,
+}
+
+pub(crate) enum FlightKind {
+    Read { offset: u64, len: usize, crc: bool, early: Option<Option<Vec<u8>>> },
+    ReadMeta { offset: u64, len: usize },
+    Write { number: u64, offset: u64, data: Rc<Vec<u8>>, header: usize },
+    Flush { covered: u64 },
+}
+
+impl World {
+    pub(crate) fn perform(&mut self, action: Action) -> Result<(), String> {
+        match action {
+            Action::Read { op, device, offset, len, crc } => self.start_read(op, device, offset, len, crc),
+            Action::Write { op, device, offset, len } => self.start_write(op, device, offset, len),
+            Action::ReadMeta { op, offset, len } => {
+                self.digest.add_all(&[3, offset, u64::from(len)]);
+                self.check_range(CACHE, offset, u64::from(len), BLOCK_BYTES)?;
+                let kind = FlightKind::ReadMeta { offset, len: len as usize };
+                self.launch(
+                    op,
+                    OpKind::Read,
+                    u64::from(len),
+                    Flight { device: CACHE, spans: Vec::new(), kind },
+                )
+            }
+            Action::WriteMeta { op, offset } => self.start_write_meta(op, offset),
+            Action::Flush { op, device } => {
+                let device = self.device(device)?;
+                self.digest.add_all(&[5, device as u64]);
+                let covered = self.disks.devices[device].submit_flush();
+                let flight = Flight { device, spans: Vec::new(), kind: FlightKind::Flush { covered } };
+                self.launch(op, OpKind::Flush, 0, flight)?;
+                self.crash_point();
+                Ok(())
+            }
+            Action::Zero { op, volume, offset, len, .. } => {
+                let device = self.device(Device::Backing(volume))?;
+                self.submit_write(op, device, offset, Vec::new(), vec![0; len as usize], 0)
+            }
+            Action::Copy { from, to } => {
+                self.check_untouched(from)?;
+                self.check_untouched(to)?;
+                self.memory.copy(from, to)
+            }
+            Action::FillZero { span } => {
+                self.check_untouched(span)?;
+                self.memory.get_mut(span)?.fill(0);
+                Ok(())
+            }
+            Action::Crc { op, span } => {
+                ensure!(span.len as usize <= BLOCK_BYTES, "checksum of more than a block: {span:?}");
+                self.check_untouched(span)?;
+                let crc = crc32c::crc32c(self.memory.get(span)?);
+                self.digest.add_all(&[9, u64::from(crc)]);
+                self.engine.complete(self.now, op, Ok(()), &[crc]);
+                Ok(())
+            }
+            Action::Reply { request, result } => {
+                let buffer = self.requests.get(&request.0).and_then(|pending| pending.buffer);
+                if let Some(buffer) = buffer {
+                    let used = self.flights.values().flat_map(|flight| &flight.spans);
+                    ensure!(
+                        used.clone().all(|span| span.buf.0 != buffer),
+                        "request {request:?} was answered while a device operation uses its buffer"
+                    );
+                }
+                self.reply(request, result)
+            }
+            Action::Notice(notice) => self.notice(notice),
+            Action::Quiesced => {
+                ensure!(self.stopping && self.requests.is_empty(), "quiesced too early");
+                self.quiesced = true;
+                Ok(())
+            }
+            Action::Closed => {
+                ensure!(self.quiesced && self.flights.is_empty(), "closed too early");
+                self.closed = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn start_read(
+        &mut self,
+        op: OpId,
+        device: Device,
+        offset: u64,
+        len: u32,
+        crc: bool,
+    ) -> Result<(), String> {
+        let device = self.device(device)?;
+        self.digest.add_all(&[1, device as u64, offset, u64::from(len), u64::from(crc)]);
+        self.check_range(device, offset, u64::from(len), SECTOR_BYTES)?;
+        let spans = self.engine.spans(op).to_vec();
+        let total: u64 = spans.iter().map(|span| u64::from(span.len)).sum();
+        ensure!(total == u64::from(len), "a read of {len} bytes has spans of {total}: {spans:?}");
+        for span in &spans {
+            self.check_untouched(*span)?;
+            let idle =
+                self.flights.values().flat_map(|flight| &flight.spans).all(|used| !overlap(*used, *span));
+            ensure!(idle, "a read of {offset} goes to {span:?}, which another operation uses");
+            self.memory.get_mut(*span)?.fill(JUNK);
+        }
+        let early = self.rng.chance(1, 3).then(|| self.sample(device, offset, len as usize));
+        let kind = FlightKind::Read { offset, len: len as usize, crc, early };
+        self.launch(op, OpKind::Read, u64::from(len), Flight { device, spans, kind })
+    }
+
+    fn start_write(&mut self, op: OpId, device: Device, offset: u64, len: u32) -> Result<(), String> {
+        let device = self.device(device)?;
+        let spans = self.engine.spans(op).to_vec();
+        let mut data = Vec::with_capacity(len as usize);
+        let header = self.engine.header(op).map_or(0, <[u8]>::len);
+        if let Some(header) = self.engine.header(op) {
+            ensure!(device == CACHE && header.len() == BLOCK_BYTES, "a header of {} bytes", header.len());
+            data.extend_from_slice(header);
+        }
+        self.memory.gather(&spans, &mut data)?;
+        ensure!(data.len() == len as usize, "a write of {len} bytes has {} bytes", data.len());
+        if device == CACHE {
+            self.check_cache_write(offset, u64::from(len))?;
+            if header > 0 {
+                self.disks.places.batch(offset, &data[..header])?;
+            }
+        }
+        self.submit_write(op, device, offset, spans, data, header)
+    }
+
+    fn start_write_meta(&mut self, op: OpId, offset: u64) -> Result<(), String> {
+        let data = self.engine.meta(op).to_vec();
+        let (end, len) = (self.plan.geometry.segments_start_block * BLOCK_BYTES as u64, data.len() as u64);
+        if offset < end {
+            ensure!(offset + len <= end, "metadata of {len} bytes at {offset} beyond {end}");
+        } else {
+            // A summary, which is a batch.
+            self.check_cache_write(offset, len)?;
+            self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
+        }
+        self.submit_write(op, CACHE, offset, Vec::new(), data, 0)
+    }
+
+    fn submit_write(
+        &mut self,
+        op: OpId,
+        device: usize,
+        offset: u64,
+        spans: Vec<Span>,
+        data: Vec<u8>,
+        header: usize,
+    ) -> Result<(), String> {
+        let len = data.len() as u64;
+        self.digest.add_all(&[2, device as u64, offset, len]);
+        let unit =
+            if device == CACHE { BLOCK_BYTES } else { self.plan.volumes[device - 1].sector_bytes as usize };
+        self.check_range(device, offset, len, unit)?;
+        ensure!(
+            self.disks.devices[device].idle(offset, len) || device != CACHE,
+            "two writes to {offset} at once"
+        );
+        let data = Rc::new(data);
+        let number = self.disks.devices[device].submit_write(offset, Rc::clone(&data), &mut self.rng);
+        let kind = FlightKind::Write { number, offset, data, header };
+        self.launch(op, OpKind::Write, len, Flight { device, spans, kind })?;
+        self.crash_point();
+        Ok(())
+    }
+
+    fn launch(&mut self, op: OpId, kind: OpKind, len: u64, flight: Flight) -> Result<(), String> {
+        let time = self.now + self.disks.devices[flight.device].time(kind, len, &mut self.rng);
+        self.pushed += 1;
+        self.queue.push(Reverse((time, self.pushed, op.0)));
+        ensure!(self.flights.insert(op.0, flight).is_none(), "{op:?} is used for two operations at once");
+        Ok(())
+    }
+
+    fn device(&self, device: Device) -> Result<usize, String> {
+        match device {
+            Device::Cache => Ok(CACHE),
+            Device::Backing(VolumeId(volume)) if usize::from(volume) < self.plan.volumes.len() => {
+                Ok(1 + usize::from(volume))
+            }
+            Device::Backing(_) => Err(format!("{device:?} does not exist")),
+        }
+    }
+
+    fn check_range(&self, device: usize, offset: u64, len: u64, unit: usize) -> Result<(), String> {
+        let (bytes, unit) = (self.disks.devices[device].bytes(), unit as u64);
+        let inside = len > 0 && offset.checked_add(len).is_some_and(|end| end <= bytes);
+        ensure!(inside, "{len} bytes at {offset} of device {device} with {bytes} bytes");
+        let aligned = offset.is_multiple_of(unit) && len.is_multiple_of(unit);
+        ensure!(aligned, "{len} bytes at {offset} of device {device}: unit is {unit}");
+        Ok(())
+    }
+
+    fn check_cache_write(&self, offset: u64, len: u64) -> Result<(), String> {
+        let geometry = &self.plan.geometry;
+        let start = geometry.segments_start_block * BLOCK_BYTES as u64;
+        let end = start + u64::from(geometry.segment_count) * geometry.segment_bytes();
+        ensure!(start <= offset && offset + len <= end, "{len} bytes at {offset}: outside the segments");
+        let bytes = geometry.segment_bytes();
+        let (first, last) = ((offset - start) / bytes, (offset + len - 1 - start) / bytes);
+        ensure!(first == last, "{len} bytes at {offset} cross the end of segment {first}");
+        Ok(())
+    }
+
+    /// No device may be writing to this memory.
+    fn check_untouched(&self, span: Span) -> Result<(), String> {
+        for flight in self.flights.values() {
+            if matches!(flight.kind, FlightKind::Read { .. }) {
+                let clash = flight.spans.iter().any(|used| overlap(*used, span));
+                ensure!(!clash, "{span:?} is used while a device reads into it");
+            }
+        }
+        Ok(())
+    }
+
+    /// What a device returns for a read at this instant; `None` for an error.
+    fn sample(&mut self, device: usize, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.disks.devices[device].read(offset, &mut bytes, &mut self.rng).then_some(bytes)
+    }
+
+    pub(crate) fn finish(&mut self, op: u32) -> Result<(), String> {
+        let Some(Flight { device, spans, kind }) = self.flights.remove(&op) else {
+            return Err(format!("operation {op} has ended before"));
+        };
+        self.counters.device_ops += 1;
+        self.digest.add_all(&[17, u64::from(op), self.now]);
+        match kind {
+            FlightKind::Read { offset, len, crc, early } => {
+                let bytes = early.unwrap_or_else(|| self.sample(device, offset, len));
+                self.finish_read(op, device, &spans, offset, len, crc, bytes)?;
+            }
+            FlightKind::ReadMeta { offset, len } => {
+                let bytes = self.sample(device, offset, len);
+                if bytes.is_none() {
+                    self.fault(device, offset, len as u64);
+                }
+                self.engine.complete_meta(self.now, OpId(op), bytes.as_deref().ok_or(DeviceFailure));
+            }
+            FlightKind::Write { number, offset, data, header } => {
+                let mut now = Vec::with_capacity(data.len());
+                self.memory.gather(&spans, &mut now)?;
+                ensure!(
+                    spans.is_empty() || now == data[header..],
+                    "the bytes of a write at {offset} changed under way"
+                );
+                self.finish_write(op, device, number)?;
+                self.crash_point();
+            }
+            FlightKind::Flush { covered } => {
+                let good = self.disks.devices[device].complete_flush(covered, &mut self.rng);
+                if !good {
+                    self.fault(device, 0, 0);
+                }
+                self.engine.complete(self.now, OpId(op), if good { Ok(()) } else { Err(DeviceFailure) }, &[]);
+                self.crash_point();
+            }
+        }
+        let acted = self.pump();
+        if !self.requests.is_empty() || !self.flights.is_empty() {
+            self.crash_point();
+        }
+        acted
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one operation, used once")]
+    fn finish_read(
+        &mut self,
+        op: u32,
+        device: usize,
+        spans: &[Span],
+        offset: u64,
+        len: usize,
+        crc: bool,
+        bytes: Option<Vec<u8>>,
+    ) -> Result<(), String> {
+        let Some(bytes) = bytes else {
+            self.fault(device, offset, len as u64);
+            self.engine.complete(self.now, OpId(op), Err(DeviceFailure), &[]);
+            return Ok(());
+        };
+        self.memory.scatter(spans, &bytes)?;
+        let crcs: Vec<u32> =
+            if crc { bytes.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect() } else { Vec::new() };
+        self.engine.complete(self.now, OpId(op), Ok(()), &crcs);
+        Ok(())
+    }
+
+    fn finish_write(&mut self, op: u32, device: usize, number: u64) -> Result<(), String> {
+        let end = self.disks.devices[device].complete_write(number);
+        let mut result = Ok(());
+        match end {
+            WriteEnd::Good => {}
+            WriteEnd::Failed => {
+                self.fault(device, 0, 0);
+                result = Err(DeviceFailure);
+            }
+            WriteEnd::Lost { offset, len } => self.damage(offset, len),
+            WriteEnd::Misdirected { offset, landed, len } => {
+                self.damage(offset, len);
+                self.damage(landed, len);
+            }
+        }
+        self.engine.complete(self.now, OpId(op), result, &[]);
+        Ok(())
+    }
+
+    /// A device is about to report an error.
+    fn fault(&mut self, device: usize, offset: u64, len: u64) {
+        self.counters.faults += 1;
+        self.errors[device] += 1;
+        if device == CACHE && len > 0 {
+            self.oracle.tainted.extend(self.disks.places.hit(offset, len));
+        }
+    }
+
+    /// The cache device has lost or changed bytes without saying so.
+    pub fn damage(&mut self, offset: u64, len: u64) {
+        self.counters.faults += 1;
+        self.errors[CACHE] += 1;
+        self.disks.damaged = true;
+        self.oracle.tainted.extend(self.disks.places.hit(offset, len));
+    }
+
+    fn notice(&mut self, notice: Notice) -> Result<(), String> {
+        self.digest.add(6);
+        let cache_errors = self.errors[CACHE];
+        match notice {
+            Notice::BlockDamaged { .. } => {
+                self.counters.damaged_blocks += 1;
+                ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
+            }
+            Notice::CacheWriteFailed { .. } => ensure!(cache_errors > 0, "{notice:?}, but no write failed"),
+            Notice::CacheFenced => {
+                ensure!(cache_errors > 0, "{notice:?}, but no flush failed");
+                self.fenced = true;
+            }
+            Notice::DestageFailed { volume, .. } => {
+                let errors = self.errors[1 + usize::from(volume.0)] + cache_errors;
+                ensure!(errors > 0, "{notice:?}, but no operation failed");
+            }
+            Notice::Checkpointed { .. } => self.counters.checkpoints += 1,
+            Notice::BackingChanged { .. } => ensure!(self.changed, "{notice:?}, but it did not change"),
+        }
+        Ok(())
+    }
+}

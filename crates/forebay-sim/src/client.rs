@@ -1,0 +1,307 @@
+//! The clients' side of a world: requests go in, replies are judged.
+
+use crate::content::Content;
+use crate::oracle::WriteTicket;
+use crate::rng::Rng;
+use crate::world::{World, ensure};
+use forebay_core::{BufId, Request, RequestError, RequestId, RequestKind, Status};
+use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A request that has not been answered.
+#[derive(Debug)]
+pub struct Pending {
+    volume: usize,
+    kind: RequestKind,
+    offset: u64,
+    len: u64,
+    pub(crate) buffer: Option<u32>,
+    /// When it was made.
+    pub submitted_at: u64,
+    begun: u64,
+    ticket: Option<WriteTicket>,
+    errors: u64,
+    data_crc: u32,
+    invalid: bool,
+    refused: bool,
+}
+
+impl World {
+    /// Requests that have not been answered.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Runs until every request has been answered.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn wait_requests(&mut self) -> Result<(), String> {
+        while !self.requests.is_empty() && !self.stopped {
+            self.step(u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Reads, and judges what comes.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn read(&mut self, volume: usize, offset: u64, len: u64) -> Result<(), String> {
+        self.make(volume, RequestKind::Read, offset, len, false)
+    }
+
+    /// Brings a range into the cache.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn prefetch(&mut self, volume: usize, offset: u64, len: u64) -> Result<(), String> {
+        self.make(volume, RequestKind::Prefetch, offset, len, false)
+    }
+
+    /// Makes what was acknowledged durable.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn flush(&mut self, volume: usize) -> Result<(), String> {
+        self.make(volume, RequestKind::Flush, 0, 0, false)
+    }
+
+    /// Writes new contents; `false` if the oracle could not judge such a write now.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn write(&mut self, volume: usize, offset: u64, len: u64, fua: bool) -> Result<bool, String> {
+        if !self.oracle.can_write(volume, offset, len) {
+            return Ok(false);
+        }
+        self.make(volume, RequestKind::Write { fua }, offset, len, false)?;
+        Ok(true)
+    }
+
+    /// Discards or zeroes; `false` if the oracle could not judge it now.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn zero(&mut self, volume: usize, offset: u64, len: u64, fua: bool) -> Result<bool, String> {
+        if !self.oracle.can_write(volume, offset, len) {
+            return Ok(false);
+        }
+        let kind = match self.rng.below(3) {
+            0 => RequestKind::Discard { fua },
+            choice => RequestKind::WriteZeroes { fua, may_unmap: choice == 1 },
+        };
+        self.make(volume, kind, offset, len, false)?;
+        Ok(true)
+    }
+
+    /// A request that must be refused: beyond the end, empty, or of an unknown volume.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn invalid(&mut self) -> Result<(), String> {
+        let kind = if self.rng.chance(1, 2) { RequestKind::Read } else { RequestKind::Write { fua: false } };
+        let end = self.plan.volumes[0].bytes;
+        match self.rng.below(3) {
+            0 => self.make(0, kind, end - 512, 1024, true),
+            1 => self.make(0, kind, 0, 0, true),
+            _ => self.make(self.plan.volumes.len() + 3, kind, 0, BLOCK, true),
+        }
+    }
+
+    fn make(
+        &mut self,
+        volume: usize,
+        kind: RequestKind,
+        offset: u64,
+        len: u64,
+        invalid: bool,
+    ) -> Result<(), String> {
+        let carries = matches!(kind, RequestKind::Read | RequestKind::Write { .. } | RequestKind::Prefetch);
+        let lead = offset % BLOCK;
+        let buffer =
+            carries.then(|| self.memory.take((lead + len).next_multiple_of(BLOCK).max(BLOCK) as usize));
+        let ticket = match kind {
+            RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }
+                if !invalid =>
+            {
+                Some(self.announce(volume, offset, len, buffer))
+            }
+            _ => None,
+        };
+        let mut crcs = Vec::new();
+        let mut data_crc = 0;
+        if let (RequestKind::Write { .. }, Some(buffer)) = (kind, buffer) {
+            let bytes = self.memory.buffer(buffer);
+            data_crc = crc32c::crc32c(&bytes[lead as usize..(lead + len) as usize]);
+            crcs = block_crcs(bytes, lead, len, &mut self.rng);
+        }
+        let begun = if ticket.is_some() { self.oracle.step() } else { self.oracle.begin() };
+        let pending = Pending {
+            volume,
+            kind,
+            offset,
+            len,
+            buffer,
+            submitted_at: self.now,
+            begun,
+            ticket,
+            errors: self.errors_near(volume),
+            data_crc,
+            invalid,
+            refused: self.stopping,
+        };
+        let id = self.next_request;
+        self.next_request += 1;
+        self.counters.requests += 1;
+        self.digest.add_all(&[11, id, volume as u64, offset, len]);
+        if self.verbose {
+            eprintln!("{:>14} request {id}: {pending:?}", self.now);
+        }
+        self.requests.insert(id, pending);
+        let request = Request {
+            id: RequestId(id),
+            volume: VolumeId(volume as u16),
+            kind,
+            offset,
+            len,
+            buf: buffer.map(BufId),
+            block_crcs: &crcs,
+        };
+        self.engine.submit(self.now, request);
+        self.pump()
+    }
+
+    /// Tells the oracle what a write will leave, and puts that into the buffer.
+    fn announce(&mut self, volume: usize, offset: u64, len: u64, buffer: Option<u32>) -> WriteTicket {
+        let rng = &mut self.rng;
+        let zeroes = buffer.is_none() || rng.chance(1, 50);
+        let start = offset - offset % BLOCK;
+        let mut bytes = buffer.map(|buffer| self.memory.buffer(buffer));
+        self.oracle.begin_write(volume, offset, len, |sector, base, range| {
+            let whole = range.len() == SECTOR_BYTES;
+            let content = match (zeroes, whole) {
+                (true, true) => Content::Zero,
+                (false, true) => Content::Tag(rng.word() | 1),
+                (true, false) => base.with(range.start, &[0; SECTOR_BYTES][range.clone()]),
+                (false, false) => {
+                    let mut part = [0; SECTOR_BYTES];
+                    Content::Tag(rng.word()).fill(&mut part);
+                    base.with(range.start, &part[range.clone()])
+                }
+            };
+            if let Some(bytes) = bytes.as_mut() {
+                let mut sector_bytes = [0; SECTOR_BYTES];
+                content.fill(&mut sector_bytes);
+                let at = (sector * SECTOR_BYTES as u64 - start) as usize;
+                bytes[at + range.start..at + range.end].copy_from_slice(&sector_bytes[range]);
+            }
+            content
+        })
+    }
+
+    fn errors_near(&self, volume: usize) -> u64 {
+        self.errors[0] + self.errors.get(1 + volume).copied().unwrap_or(0)
+    }
+
+    /// Judges a reply.
+    pub(crate) fn reply(&mut self, id: RequestId, result: Result<(), RequestError>) -> Result<(), String> {
+        let pending = self.requests.remove(&id.0);
+        let pending = pending.ok_or_else(|| format!("{id:?} was answered twice or never made"))?;
+        self.digest.add_all(&[12, id.0, u64::from(result.is_ok())]);
+        let judged = match result {
+            Ok(()) => self.judge_success(&pending),
+            Err(why) => self.judge_failure(&pending, why),
+        };
+        if let Some(buffer) = pending.buffer {
+            self.memory.release(buffer);
+        }
+        judged.map_err(|why| {
+            format!("{id:?} ({:?} of {} at {}): {why}", pending.kind, pending.len, pending.offset)
+        })
+    }
+
+    fn judge_success(&mut self, pending: &Pending) -> Result<(), String> {
+        ensure!(!pending.invalid, "an invalid request succeeded");
+        ensure!(!pending.refused, "a request made during a shutdown succeeded");
+        let volume = pending.volume;
+        match (pending.kind, pending.buffer) {
+            (RequestKind::Read, Some(buffer)) => {
+                let lead = (pending.offset % BLOCK) as usize;
+                let bytes = &self.memory.buffer(buffer)[lead..lead + pending.len as usize];
+                self.digest.add(u64::from(crc32c::crc32c(&bytes[..bytes.len().min(16)])));
+                self.oracle.check_read(volume, pending.offset, bytes, pending.begun)
+            }
+            (RequestKind::Flush, _) => {
+                self.oracle.flushed(volume, pending.begun);
+                Ok(())
+            }
+            (RequestKind::Write { fua }, Some(buffer)) => {
+                let lead = (pending.offset % BLOCK) as usize;
+                let bytes = &self.memory.buffer(buffer)[lead..lead + pending.len as usize];
+                ensure!(crc32c::crc32c(bytes) == pending.data_crc, "the engine changed the data of a client");
+                self.acknowledge(pending, fua);
+                Ok(())
+            }
+            (RequestKind::Discard { fua } | RequestKind::WriteZeroes { fua, .. }, _) => {
+                self.acknowledge(pending, fua);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn acknowledge(&mut self, pending: &Pending, fua: bool) {
+        if let Some(ticket) = pending.ticket {
+            self.oracle.end_write(ticket, true, fua);
+        }
+    }
+
+    fn judge_failure(&mut self, pending: &Pending, why: RequestError) -> Result<(), String> {
+        if let Some(ticket) = pending.ticket {
+            self.oracle.end_write(ticket, false, false);
+        }
+        match why {
+            RequestError::Invalid => ensure!(pending.invalid, "refused as invalid"),
+            RequestError::Shutdown => {
+                ensure!(self.stopping || self.engine.status() != Status::Ready, "refused without a shutdown");
+            }
+            RequestError::Io => {
+                self.counters.io_errors += 1;
+                ensure!(self.may_fail(pending), "an I/O error without a cause");
+            }
+        }
+        Ok(())
+    }
+
+    /// An I/O error is legal where the only copy was damaged, where a device failed while the request was under way,
+    /// and for everything that changes something once the cache refuses writes.
+    fn may_fail(&self, pending: &Pending) -> bool {
+        let blocks = pending.offset / BLOCK..(pending.offset + pending.len).div_ceil(BLOCK);
+        self.oracle.relaxed
+            || self.errors_near(pending.volume) > pending.errors
+            || self.fenced && !matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch)
+            || self
+                .oracle
+                .tainted
+                .range((pending.volume, blocks.start)..(pending.volume, blocks.end))
+                .next()
+                .is_some()
+    }
+}
+
+/// Checksums as a client's owner computes them; what the engine must not look at is junk.
+fn block_crcs(bytes: &[u8], lead: u64, len: u64, rng: &mut Rng) -> Vec<u32> {
+    let junk = rng.word() as u32;
+    let blocks = (lead + len).div_ceil(BLOCK);
+    (0..blocks)
+        .map(|block| {
+            if block * BLOCK < lead || (block + 1) * BLOCK > lead + len {
+                return junk;
+            }
+            crc32c::crc32c(&bytes[(block * BLOCK) as usize..((block + 1) * BLOCK) as usize])
+        })
+        .collect()
+}

@@ -1,0 +1,632 @@
+//! A device that lies the way devices lie.
+//!
+//! # Fault model
+//!
+//! **Volatile write cache.** A device has a *durable* image and a list of *fragments*: pieces of writes that have
+//! landed in its volatile cache, in the order of landing. What a read sees (the *visible* image) is the durable image
+//! with all fragments on top. A write lands when it completes; some of its sectors, drawn at random, may land as early
+//! as its submission. A read sees the device at its submission or at its completion, drawn at random.
+//!
+//! **Flush** makes durable, at its completion, everything that had landed when it was *submitted*. What lands while it
+//! is under way is not covered.
+//!
+//! **Power cut.** Every fragment survives, is lost, or is torn (any subset of its sectors survives), each on its own;
+//! the survivors are applied in the order of landing. So a sector holds its last durable bytes or any later version:
+//! a device may write back an older version, receive a newer one and lose it; but it never lets an older version
+//! replace a newer one *that had already landed on top of it in the cache*, because its cache holds one version per
+//! sector. Writes still in flight land wholly, partly or not at all, in any order among themselves, after the
+//! fragments (landing before one of them is the same as being lost in that sector). A sector of 512 bytes is never torn.
+//!
+//! **Kill** of the daemon: everything that had landed stays, and stays volatile, so that a power cut after the restart
+//! can still lose it; writes in flight settle wholly, partly or not at all before the restart.
+//!
+//! **Errors.** Transient errors of reads, writes and flushes: a failed write has landed wholly, partly or not at all; a
+//! failed flush has made nothing durable, and what it did not make durable stays in the volatile cache. Latent errors:
+//! a sector cannot be read until it is written. Lost writes: acknowledged, never landed. Misdirected writes: landed
+//! elsewhere, at a block boundary. Bit rot: bits flip at rest.
+
+use crate::rng::Rng;
+use forebay_format::{BLOCK_BYTES, SECTOR_BYTES};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Bytes of a device at one time, cheap to clone: pages are shared until they are written.
+#[derive(Clone)]
+pub struct Image {
+    pages: Vec<Rc<[u8; BLOCK_BYTES]>>,
+    bytes: u64,
+}
+
+impl Image {
+    /// Zeroes.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let zero = Rc::new([0; BLOCK_BYTES]);
+        Self { pages: vec![zero; bytes.div_ceil(BLOCK_BYTES as u64) as usize], bytes }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, offset: u64, mut to: &mut [u8]) {
+        let (mut page, mut at) = place(offset);
+        while !to.is_empty() {
+            let len = to.len().min(BLOCK_BYTES - at);
+            let (now, later) = to.split_at_mut(len);
+            now.copy_from_slice(&self.pages[page][at..at + len]);
+            to = later;
+            (page, at) = (page + 1, 0);
+        }
+    }
+
+    /// Copies bytes in.
+    pub fn write(&mut self, offset: u64, mut from: &[u8]) {
+        let (mut page, mut at) = place(offset);
+        while !from.is_empty() {
+            let len = from.len().min(BLOCK_BYTES - at);
+            let (now, later) = from.split_at(len);
+            match <&[u8; BLOCK_BYTES]>::try_from(now) {
+                Ok(whole) => self.pages[page] = Rc::new(*whole),
+                Err(_) => Rc::make_mut(&mut self.pages[page])[at..at + len].copy_from_slice(now),
+            }
+            from = later;
+            (page, at) = (page + 1, 0);
+        }
+    }
+
+    fn write_sectors(&mut self, offset: u64, data: &[u8], sectors: &Sectors) {
+        let Sectors::Some(mask) = sectors else { return self.write(offset, data) };
+        for (index, bytes) in data.chunks(SECTOR_BYTES).enumerate().filter(|(index, _)| mask[*index]) {
+            self.write(offset + (index * SECTOR_BYTES) as u64, bytes);
+        }
+    }
+
+    fn flip(&mut self, offset: u64, bit: u8) {
+        let (page, at) = place(offset);
+        Rc::make_mut(&mut self.pages[page])[at] ^= 1 << bit;
+    }
+}
+
+fn place(offset: u64) -> (usize, usize) {
+    ((offset / BLOCK_BYTES as u64) as usize, (offset % BLOCK_BYTES as u64) as usize)
+}
+
+/// Which sectors of a write.
+#[derive(Clone, Debug)]
+enum Sectors {
+    All,
+    Some(Vec<bool>),
+}
+
+impl Sectors {
+    fn random(count: usize, rng: &mut Rng) -> Self {
+        match rng.below(4) {
+            // A prefix or a suffix, as devices that write in order leave it; else any subset.
+            0 => {
+                let cut = rng.below(count as u64 + 1) as usize;
+                Self::Some((0..count).map(|index| index < cut).collect())
+            }
+            1 => {
+                let cut = rng.below(count as u64 + 1) as usize;
+                Self::Some((0..count).map(|index| index >= cut).collect())
+            }
+            _ => Self::Some((0..count).map(|_| rng.chance(1, 2)).collect()),
+        }
+    }
+
+    /// Everything, nothing (`None`) or a part.
+    fn fate(count: usize, rng: &mut Rng) -> Option<Self> {
+        match rng.below(5) {
+            0 | 1 => Some(Self::All),
+            2 | 3 => None,
+            _ => Some(Self::random(count, rng)),
+        }
+    }
+
+    fn has(&self, index: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(mask) => mask[index],
+        }
+    }
+
+    fn both(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::All, any) | (any, Self::All) => any.clone(),
+            (Self::Some(a), Self::Some(b)) => Self::Some(a.iter().zip(b).map(|(a, b)| *a && *b).collect()),
+        }
+    }
+}
+
+/// A piece of a write in the volatile cache.
+#[derive(Clone)]
+struct Fragment {
+    landing: u64,
+    offset: u64,
+    data: Rc<Vec<u8>>,
+    sectors: Sectors,
+}
+
+/// What will become of a write when it completes.
+#[derive(Clone, Debug)]
+enum Fate {
+    Good,
+    Fail(Option<Sectors>),
+    Lost,
+    Misdirected(u64),
+}
+
+/// A write that has been submitted and not completed.
+#[derive(Clone)]
+struct InFlight {
+    offset: u64,
+    data: Rc<Vec<u8>>,
+    /// Sectors that have not landed yet.
+    rest: Sectors,
+    fate: Fate,
+}
+
+/// How often things go wrong, in parts per million of operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Faults {
+    /// Reads that fail once.
+    pub read_error: u32,
+    /// Writes (and zeroes) that fail.
+    pub write_error: u32,
+    /// Flushes that fail.
+    pub flush_error: u32,
+    /// Writes that are acknowledged and never land.
+    pub lost: u32,
+    /// Writes that land elsewhere.
+    pub misdirected: u32,
+}
+
+/// How long operations take.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    /// Least time of a read.
+    pub read_ns: u64,
+    /// Least time of a write.
+    pub write_ns: u64,
+    /// Least time of a flush.
+    pub flush_ns: u64,
+    /// Added per block.
+    pub block_ns: u64,
+    /// At most so many times the least time is added at random.
+    pub spread: u64,
+    /// Operations that take very long, in parts per million.
+    pub slow_ppm: u32,
+    /// How long those take.
+    pub slow_ns: u64,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteEnd {
+    /// It landed.
+    Good,
+    /// The device reported an error.
+    Failed,
+    /// The device said that it landed, but it did not.
+    Lost {
+        /// Where it should have landed.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    },
+    /// The device said that it landed, but it landed elsewhere.
+    Misdirected {
+        /// Where it should have landed.
+        offset: u64,
+        /// Where it did.
+        landed: u64,
+        /// Its length.
+        len: u64,
+    },
+}
+
+/// A kind of operation, for its latency.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpKind {
+    /// Read.
+    Read,
+    /// Write or zero.
+    Write,
+    /// Flush.
+    Flush,
+}
+
+/// The device. See the top of the file.
+#[derive(Clone)]
+pub struct SimDevice {
+    durable: Image,
+    visible: Image,
+    fragments: Vec<Fragment>,
+    landings: u64,
+    in_flight: BTreeMap<u64, InFlight>,
+    next_write: u64,
+    latent: BTreeSet<u64>,
+    /// Rates of faults; change them at any time.
+    pub faults: Faults,
+    /// Times of operations.
+    pub latency: Latency,
+    /// Writes to blocks below this one are never misdirected, and none is misdirected there.
+    pub misdirect_from: u64,
+}
+
+impl SimDevice {
+    /// A device full of zeroes.
+    #[must_use]
+    pub fn new(bytes: u64, latency: Latency) -> Self {
+        let image = Image::new(bytes);
+        Self {
+            durable: image.clone(),
+            visible: image,
+            fragments: Vec::new(),
+            landings: 0,
+            in_flight: BTreeMap::new(),
+            next_write: 0,
+            latent: BTreeSet::new(),
+            faults: Faults::default(),
+            latency,
+            misdirect_from: 0,
+        }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.durable.bytes
+    }
+
+    /// What reads see.
+    #[must_use]
+    pub fn visible(&self) -> &Image {
+        &self.visible
+    }
+
+    /// What a power cut cannot take away.
+    #[must_use]
+    pub fn durable(&self) -> &Image {
+        &self.durable
+    }
+
+    /// Puts bytes on the medium at once, past the volatile cache: for the state before the run.
+    pub fn preset(&mut self, offset: u64, data: &[u8]) {
+        self.durable.write(offset, data);
+        self.visible.write(offset, data);
+    }
+
+    /// Draws the time of an operation of `len` bytes.
+    pub fn time(&self, kind: OpKind, len: u64, rng: &mut Rng) -> u64 {
+        let l = &self.latency;
+        let least = match kind {
+            OpKind::Read => l.read_ns,
+            OpKind::Write => l.write_ns,
+            OpKind::Flush => l.flush_ns,
+        } + len.div_ceil(BLOCK_BYTES as u64) * l.block_ns;
+        if rng.ppm(l.slow_ppm) {
+            return least + rng.below(l.slow_ns.max(1));
+        }
+        least + rng.below(least * l.spread + 1)
+    }
+
+    /// Takes a write in. Returns its number.
+    pub fn submit_write(&mut self, offset: u64, data: Rc<Vec<u8>>, rng: &mut Rng) -> u64 {
+        let count = data.len() / SECTOR_BYTES;
+        let fate = self.draw_fate(offset, count, rng);
+        let mut rest = Sectors::All;
+        if matches!(fate, Fate::Good) && rng.chance(1, 6) {
+            let early = Sectors::random(count, rng);
+            rest = Sectors::Some((0..count).map(|index| !early.has(index)).collect());
+            self.land(offset, &data, early);
+        }
+        let number = self.next_write;
+        self.next_write += 1;
+        self.in_flight.insert(number, InFlight { offset, data, rest, fate });
+        number
+    }
+
+    fn draw_fate(&self, offset: u64, count: usize, rng: &mut Rng) -> Fate {
+        if rng.ppm(self.faults.write_error) {
+            return Fate::Fail(Sectors::fate(count, rng));
+        }
+        if offset < self.misdirect_from {
+            return Fate::Good;
+        }
+        if rng.ppm(self.faults.lost) {
+            return Fate::Lost;
+        }
+        if rng.ppm(self.faults.misdirected) {
+            let len = (count * SECTOR_BYTES) as u64;
+            let places = (self.bytes() - self.misdirect_from - len) / BLOCK_BYTES as u64;
+            return Fate::Misdirected(self.misdirect_from + rng.below(places + 1) * BLOCK_BYTES as u64);
+        }
+        Fate::Good
+    }
+
+    /// Ends a write.
+    pub fn complete_write(&mut self, number: u64) -> WriteEnd {
+        let write = self.in_flight.remove(&number).expect("a write completes once");
+        let len = write.data.len() as u64;
+        match write.fate {
+            Fate::Good => {
+                self.land(write.offset, &write.data, write.rest);
+                WriteEnd::Good
+            }
+            Fate::Fail(part) => {
+                if let Some(part) = part {
+                    self.land(write.offset, &write.data, part);
+                }
+                WriteEnd::Failed
+            }
+            Fate::Lost => WriteEnd::Lost { offset: write.offset, len },
+            Fate::Misdirected(landed) => {
+                self.land(landed, &write.data, Sectors::All);
+                WriteEnd::Misdirected { offset: write.offset, landed, len }
+            }
+        }
+    }
+
+    fn land(&mut self, offset: u64, data: &Rc<Vec<u8>>, sectors: Sectors) {
+        if !self.latent.is_empty() {
+            for index in (0..data.len() / SECTOR_BYTES).filter(|index| sectors.has(*index)) {
+                self.latent.remove(&(offset / SECTOR_BYTES as u64 + index as u64));
+            }
+        }
+        self.visible.write_sectors(offset, data, &sectors);
+        self.landings += 1;
+        self.fragments.push(Fragment { landing: self.landings, offset, data: Rc::clone(data), sectors });
+    }
+
+    /// Takes a flush in. Returns what to hand to `complete_flush`.
+    pub fn submit_flush(&self) -> u64 {
+        self.landings
+    }
+
+    /// Ends a flush that was submitted when `covered` was returned; true if it succeeded.
+    pub fn complete_flush(&mut self, covered: u64, rng: &mut Rng) -> bool {
+        if rng.ppm(self.faults.flush_error) {
+            return false;
+        }
+        let end = self.fragments.partition_point(|fragment| fragment.landing <= covered);
+        for fragment in self.fragments.drain(..end) {
+            self.durable.write_sectors(fragment.offset, &fragment.data, &fragment.sectors);
+        }
+        true
+    }
+
+    /// Writes taken in since the start.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.next_write
+    }
+
+    /// Reads what is visible now; false if the device reports an error.
+    pub fn read(&self, offset: u64, to: &mut [u8], rng: &mut Rng) -> bool {
+        if rng.ppm(self.faults.read_error) {
+            return false;
+        }
+        if !self.latent.is_empty() {
+            let first = offset / SECTOR_BYTES as u64;
+            let end = first + (to.len() / SECTOR_BYTES) as u64;
+            if self.latent.range(first..end).next().is_some() {
+                return false;
+            }
+        }
+        self.visible.read(offset, to);
+        true
+    }
+
+    /// Flips a bit at rest.
+    pub fn rot(&mut self, offset: u64, bit: u8) {
+        self.durable.flip(offset, bit);
+        self.visible.flip(offset, bit);
+    }
+
+    /// Makes a sector unreadable until it is written.
+    pub fn spoil(&mut self, offset: u64) {
+        self.latent.insert(offset / SECTOR_BYTES as u64);
+    }
+
+    /// Stops all faults that happen by rate.
+    pub fn quiet(&mut self) {
+        self.faults = Faults::default();
+        self.latency.slow_ppm = 0;
+    }
+
+    /// True if no write is under way between this offset and the end of the range.
+    #[must_use]
+    pub fn idle(&self, offset: u64, len: u64) -> bool {
+        self.in_flight
+            .values()
+            .all(|write| write.offset + write.data.len() as u64 <= offset || offset + len <= write.offset)
+    }
+
+    /// The device after a power cut at this instant.
+    #[must_use]
+    pub fn power_cut(&self, rng: &mut Rng) -> Self {
+        let mut image = self.durable.clone();
+        // Mostly a mixture; sometimes everything or nothing, which are the likeliest states of real devices.
+        let style = rng.below(8);
+        for fragment in &self.fragments {
+            let count = fragment.data.len() / SECTOR_BYTES;
+            let fate = match style {
+                0 => Some(Sectors::All),
+                1 => None,
+                _ => Sectors::fate(count, rng),
+            };
+            if let Some(part) = fate {
+                image.write_sectors(fragment.offset, &fragment.data, &part.both(&fragment.sectors));
+            }
+        }
+        for (offset, data, part) in self.settle(rng) {
+            image.write_sectors(offset, &data, &part);
+        }
+        self.restarted(image.clone(), image, Vec::new())
+    }
+
+    /// The device after the daemon was killed at this instant.
+    #[must_use]
+    pub fn kill(&self, rng: &mut Rng) -> Self {
+        let mut device = self.restarted(self.durable.clone(), self.visible.clone(), self.fragments.clone());
+        device.landings = self.landings;
+        for (offset, data, part) in self.settle(rng) {
+            device.land(offset, &data, part);
+        }
+        device
+    }
+
+    /// Draws what lands of the writes in flight, in random order.
+    fn settle(&self, rng: &mut Rng) -> Vec<(u64, Rc<Vec<u8>>, Sectors)> {
+        let mut landed = Vec::new();
+        for write in self.in_flight.values() {
+            let offset = match write.fate {
+                Fate::Misdirected(landed) => landed,
+                Fate::Lost => continue,
+                Fate::Good | Fate::Fail(_) => write.offset,
+            };
+            let count = write.data.len() / SECTOR_BYTES;
+            if let Some(part) = Sectors::fate(count, rng) {
+                let at = rng.below(landed.len() as u64 + 1) as usize;
+                landed.insert(at, (offset, Rc::clone(&write.data), part.both(&write.rest)));
+            }
+        }
+        landed
+    }
+
+    fn restarted(&self, durable: Image, visible: Image, fragments: Vec<Fragment>) -> Self {
+        Self {
+            durable,
+            visible,
+            fragments,
+            landings: 0,
+            in_flight: BTreeMap::new(),
+            next_write: 0,
+            latent: self.latent.clone(),
+            faults: self.faults,
+            latency: self.latency,
+            misdirect_from: self.misdirect_from,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATENCY: Latency =
+        Latency { read_ns: 1, write_ns: 1, flush_ns: 1, block_ns: 1, spread: 1, slow_ppm: 0, slow_ns: 0 };
+
+    fn device() -> SimDevice {
+        SimDevice::new(64 << 10, LATENCY)
+    }
+
+    fn put(device: &mut SimDevice, offset: u64, byte: u8, len: usize, rng: &mut Rng) {
+        let number = device.submit_write(offset, Rc::new(vec![byte; len]), rng);
+        assert_eq!(device.complete_write(number), WriteEnd::Good);
+    }
+
+    fn first(device: &SimDevice, offset: u64) -> u8 {
+        let mut byte = [0; 512];
+        device.visible().read(offset, &mut byte);
+        assert!(byte.iter().all(|other| *other == byte[0]), "a sector is never torn");
+        byte[0]
+    }
+
+    #[test]
+    fn flushed_bytes_survive_every_power_cut() {
+        let mut rng = Rng::new(3);
+        let mut device = device();
+        put(&mut device, 0, 1, 8192, &mut rng);
+        let covered = device.submit_flush();
+        put(&mut device, 8192, 2, 4096, &mut rng);
+        assert!(device.complete_flush(covered, &mut rng));
+        for _ in 0..100 {
+            let cut = device.power_cut(&mut rng);
+            assert!((0..16).all(|sector| first(&cut, sector * 512) == 1));
+        }
+    }
+
+    #[test]
+    fn a_power_cut_reaches_every_version_and_no_other() {
+        let mut rng = Rng::new(4);
+        let mut device = device();
+        put(&mut device, 0, 1, 4096, &mut rng);
+        let covered = device.submit_flush();
+        assert!(device.complete_flush(covered, &mut rng));
+        put(&mut device, 0, 2, 4096, &mut rng);
+        put(&mut device, 0, 3, 4096, &mut rng);
+        device.submit_write(0, Rc::new(vec![4; 4096]), &mut rng);
+        let (mut seen, mut mixed) = ([false; 5], false);
+        for _ in 0..500 {
+            let cut = device.power_cut(&mut rng);
+            let sectors: Vec<u8> = (0..8).map(|sector| first(&cut, sector * 512)).collect();
+            sectors.iter().for_each(|byte| seen[usize::from(*byte)] = true);
+            mixed |= sectors.iter().any(|byte| *byte != sectors[0]);
+        }
+        assert_eq!(seen, [false, true, true, true, true]);
+        assert!(mixed);
+    }
+
+    #[test]
+    fn a_kill_keeps_what_completed_but_does_not_make_it_durable() {
+        let mut rng = Rng::new(5);
+        let mut device = device();
+        put(&mut device, 0, 1, 512, &mut rng);
+        device.submit_write(512, Rc::new(vec![2; 512]), &mut rng);
+        let (mut landed, mut lost) = (0, 0);
+        for _ in 0..200 {
+            let killed = device.kill(&mut rng);
+            assert_eq!(first(&killed, 0), 1);
+            landed += u32::from(first(&killed, 512) == 2);
+            lost += u32::from(first(&killed.power_cut(&mut rng), 0) == 0);
+        }
+        assert!(landed > 20 && landed < 180 && lost > 20);
+    }
+
+    #[test]
+    fn a_failed_flush_makes_nothing_durable_and_loses_nothing() {
+        let mut rng = Rng::new(6);
+        let mut device = device();
+        put(&mut device, 0, 1, 512, &mut rng);
+        device.faults.flush_error = 1_000_000;
+        let covered = device.submit_flush();
+        assert!(!device.complete_flush(covered, &mut rng));
+        assert!((0..100).any(|_| first(&device.power_cut(&mut rng), 0) == 0));
+        device.quiet();
+        let covered = device.submit_flush();
+        assert!(device.complete_flush(covered, &mut rng));
+        assert_eq!(first(&device.power_cut(&mut rng), 0), 1);
+    }
+
+    #[test]
+    fn lost_and_misdirected_writes_are_acknowledged() {
+        let mut rng = Rng::new(7);
+        let mut device = device();
+        device.faults.lost = 1_000_000;
+        let number = device.submit_write(0, Rc::new(vec![1; 4096]), &mut rng);
+        assert_eq!(device.complete_write(number), WriteEnd::Lost { offset: 0, len: 4096 });
+        assert_eq!(first(&device, 0), 0);
+        device.faults = Faults { misdirected: 1_000_000, ..Faults::default() };
+        let number = device.submit_write(0, Rc::new(vec![1; 4096]), &mut rng);
+        let WriteEnd::Misdirected { landed, .. } = device.complete_write(number) else { panic!() };
+        assert_eq!(first(&device, landed), 1);
+    }
+
+    #[test]
+    fn spoiled_sectors_fail_until_written() {
+        let mut rng = Rng::new(8);
+        let mut device = device();
+        device.spoil(1024);
+        let mut bytes = [0; 4096];
+        assert!(!device.read(0, &mut bytes, &mut rng));
+        assert!(device.read(4096, &mut bytes, &mut rng));
+        put(&mut device, 1024, 9, 512, &mut rng);
+        assert!(device.read(0, &mut bytes, &mut rng));
+    }
+}

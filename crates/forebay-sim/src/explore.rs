@@ -1,0 +1,389 @@
+//! Where the crashes are: one seed after another, each with its crash points.
+//!
+//! Two styles. In **fork** style the main line runs without a crash; at crash points drawn at random, devices and oracle
+//! are copied, the copy crashes, a new engine opens it, and everything is read. Some copies crash again while they open
+//! or work on, some go on working, drain, and have their backing stores compared. In **in-line** style the main line
+//! itself crashes and goes on from what is left.
+//!
+//! Invariant: what a fork does never changes the main line, so a run with a smaller budget of crash points is a prefix of
+//! a run with a larger one.
+
+use crate::content::Content;
+use crate::device::SimDevice;
+use crate::oracle::Oracle;
+use crate::places::Places;
+use crate::plan::{Plan, Style};
+use crate::rng::{Digest, Rng, mix};
+use crate::workload::{Advance, Workload, close_and_reopen, read_everything, serves, settle};
+use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
+use forebay_core::{FormatParams, OnBackingChange, PlantedBug, format_cache};
+use forebay_format::checkpoint::{BackingRecord, Checkpoint, VolumeEntry};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
+use std::rc::Rc;
+
+/// Crashes in a row.
+const DEPTH_MAX: u32 = 3;
+
+/// One seed being run.
+pub struct Run {
+    plan: Rc<Plan>,
+    /// Crash points left to take.
+    budget: u64,
+    /// Crash points taken.
+    pub crash_points: u64,
+    /// Requests and events of the main line so far.
+    pub step: u64,
+    /// Counters of all worlds.
+    pub counters: Counters,
+    /// Digest of all worlds.
+    pub digest: Digest,
+    verbose: bool,
+    trail: String,
+}
+
+impl Run {
+    /// The run of a seed with a budget of crash points.
+    #[must_use]
+    pub fn new(seed: u64, bug: Option<PlantedBug>, budget: u64, verbose: bool) -> Self {
+        Self {
+            plan: Rc::new(Plan::new(seed, bug)),
+            budget,
+            crash_points: 0,
+            step: 0,
+            counters: Counters::default(),
+            digest: Digest::default(),
+            verbose,
+            trail: String::new(),
+        }
+    }
+
+    /// Runs the seed.
+    ///
+    /// # Errors
+    /// What the engine did wrong.
+    pub fn go(&mut self) -> Result<(), String> {
+        if self.verbose {
+            eprintln!("{:#?}", self.plan);
+        }
+        let result = match self.plan.style {
+            Style::Fork => self.fork_style(),
+            Style::InLine => self.in_line(),
+        };
+        result.map_err(|why| format!("{}{why}", self.trail))
+    }
+
+    fn full(&self) -> bool {
+        self.crash_points >= self.budget
+    }
+
+    fn open(&mut self, snapshot: Snapshot, trap: Trap) -> World {
+        let mut world = World::open(&self.plan, snapshot, OnBackingChange::Refuse);
+        (world.trap, world.verbose) = (trap, self.verbose);
+        world
+    }
+
+    fn close(&mut self, world: &World) {
+        self.counters.add(&world.counters);
+        self.digest.add(world.digest.0);
+    }
+
+    fn fork_style(&mut self) -> Result<(), String> {
+        let plan = Rc::clone(&self.plan);
+        let mut world = self.open(first_state(&plan)?, Trap::Sample(plan.sample));
+        self.trail = "main line: ".into();
+        ensure!(world.wait_open()?, "a new cache does not open: {:?}", world.engine.status());
+        let mut workload = Workload::new(plan.requests, plan.depth, !plan.faults.damages());
+        set_faults(&mut world);
+        loop {
+            self.step += 1;
+            inject(&mut world);
+            let advance = workload.advance(&mut world)?;
+            for snapshot in std::mem::take(&mut world.snapshots) {
+                if !self.full() {
+                    let trail = std::mem::take(&mut self.trail);
+                    self.explore(snapshot, 1)?;
+                    self.trail = trail;
+                }
+            }
+            if advance == Advance::Done || self.full() {
+                break;
+            }
+        }
+        world.trap = Trap::Off;
+        if !self.full() {
+            finish(&mut world)?;
+        }
+        self.close(&world);
+        Ok(())
+    }
+
+    fn in_line(&mut self) -> Result<(), String> {
+        let mut snapshot = first_state(&self.plan)?;
+        for round in 0..40 {
+            let trap = Trap::After(snapshot.rng.pick(&[3, 10, 40, 150, 600]));
+            let mut rng = Rng::new(snapshot.rng.word());
+            self.trail = format!("in line, round {round} (after a {}): ", crash_name(&snapshot));
+            let world = self.open(snapshot, if round == 0 { Trap::Off } else { trap });
+            let next = self.round(world, round, trap, &mut rng)?;
+            let Some(next) = next else { break };
+            self.crash_points += 1;
+            snapshot = next;
+            if self.full() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One life of an in-line run; the state after its crash, or `None` at the end.
+    fn round(
+        &mut self,
+        mut world: World,
+        round: u32,
+        trap: Trap,
+        rng: &mut Rng,
+    ) -> Result<Option<Snapshot>, String> {
+        let relaxed = world.oracle.relaxed;
+        if world.wait_open()? {
+            world.trap = trap;
+            set_faults(&mut world);
+            if round > 0 {
+                quiet(&mut world);
+                read_everything(&mut world)?;
+                set_faults(&mut world);
+            }
+            if !relaxed {
+                self.work(&mut world)?;
+            }
+        } else if !world.stopped {
+            ensure!(relaxed || faulty(&world), "does not open: {:?}", world.engine.status());
+        }
+        self.close(&world);
+        let next = world.snapshots.pop();
+        if world.stopped || relaxed || !rng.chance(3, 4) {
+            return Ok(next);
+        }
+        Ok(Some(world.crash()))
+    }
+
+    /// The workload of one life of an in-line run, to its crash or its end.
+    fn work(&mut self, world: &mut World) -> Result<(), String> {
+        let mut workload = Workload::new(self.plan.requests, self.plan.depth, !self.plan.faults.damages());
+        loop {
+            self.step += 1;
+            inject(world);
+            if workload.advance(world)? == Advance::Done {
+                break;
+            }
+        }
+        if world.stopped { Ok(()) } else { finish(world) }
+    }
+
+    /// Opens what a crash left, and judges it.
+    fn explore(&mut self, mut snapshot: Snapshot, depth: u32) -> Result<(), String> {
+        self.crash_points += 1;
+        self.trail = format!("{}crash {} at {} ns ({}): ", self.trail, self.crash_points, snapshot.now, {
+            crash_name(&snapshot)
+        });
+        self.backing_alone(&snapshot)?;
+        if snapshot.rng.chance(1, 6) {
+            self.damage_one_copy(&mut snapshot);
+        }
+        let deeper = depth < DEPTH_MAX && snapshot.rng.chance(1, 5);
+        let trap = if deeper { Trap::After(snapshot.rng.range(1, 8)) } else { Trap::Off };
+        let plan = snapshot.rng.below(12);
+        let mut world = self.open(snapshot, trap);
+        quiet(&mut world);
+        let serves = world.wait_open()?;
+        if !world.stopped {
+            ensure!(serves || world.oracle.relaxed, "does not open: {:?}", world.engine.status());
+        }
+        if serves {
+            world.trap = Trap::Off;
+            read_everything(&mut world)?;
+            if !world.oracle.relaxed {
+                self.afterlife(&mut world, plan, depth)?;
+            }
+        }
+        self.close(&world);
+        for next in std::mem::take(&mut world.snapshots) {
+            if !self.full() {
+                self.explore(next, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a fork does after it was read: mostly nothing, because most of what can be wrong has shown by now.
+    fn afterlife(&mut self, world: &mut World, plan: u64, depth: u32) -> Result<(), String> {
+        match plan {
+            0 | 1 => settle(world),
+            2 => {
+                let requests = world.rng.range(5, 60) as u32;
+                Workload::new(requests, 8, false).run(world)?;
+                settle(world)?;
+                close_and_reopen(world)
+            }
+            3 if depth < DEPTH_MAX => {
+                world.trap = Trap::After(world.rng.range(1, 60));
+                let requests = world.rng.range(5, 40) as u32;
+                Workload::new(requests, 8, false).run(world)
+            }
+            4 => {
+                settle(world)?;
+                close_and_reopen(world)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// If no mode keeps data in the cache only, the backing stores alone must hold what was acknowledged (kill) or
+    /// flushed (power cut): the cache device may be lost as well.
+    fn backing_alone(&self, snapshot: &Snapshot) -> Result<(), String> {
+        if !self.plan.writes_past() || snapshot.disks.damaged {
+            return Ok(());
+        }
+        for volume in 0..self.plan.volumes.len() {
+            let image = snapshot.disks.devices[1 + volume].visible();
+            snapshot.oracle.check_image(volume, image, "the backing store alone, after losing the cache")?;
+        }
+        Ok(())
+    }
+
+    /// Destroys one of two equal copies of the metadata: that must never matter.
+    fn damage_one_copy(&self, snapshot: &mut Snapshot) {
+        let geometry = self.plan.geometry;
+        let cache = &mut snapshot.disks.devices[0];
+        let mut bytes = vec![0; geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
+        let mut read = |cache: &SimDevice, offset: u64, len: usize| {
+            cache.visible().read(offset, &mut bytes[..len]);
+            bytes[..len].to_vec()
+        };
+        let superblocks = [0, 1].map(|copy| {
+            let bytes = read(cache, Geometry::superblock_offset(copy), BLOCK_BYTES);
+            Superblock::decode(&bytes).ok()
+        });
+        let [Some(a), Some(b)] = superblocks else { return };
+        if a.generation != b.generation {
+            return;
+        }
+        let copy = snapshot.rng.below(2);
+        if snapshot.rng.chance(1, 2) {
+            cache.rot(Geometry::superblock_offset(copy as usize) + snapshot.rng.below(512), 3);
+            return;
+        }
+        let generation = a.checkpoint_generation;
+        let len = geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES;
+        let other = read(cache, geometry.checkpoint_offset(generation, 1 - copy), len);
+        if Checkpoint::decode(&other).is_ok_and(|other| other.generation == generation) {
+            cache.rot(geometry.checkpoint_offset(generation, copy) + snapshot.rng.below(4096), 5);
+        }
+    }
+}
+
+fn crash_name(snapshot: &Snapshot) -> &'static str {
+    if snapshot.power { "power cut" } else { "kill" }
+}
+
+fn faulty(world: &World) -> bool {
+    world.errors.iter().any(|errors| *errors > 0)
+}
+
+fn quiet(world: &mut World) {
+    for device in &mut world.disks.devices {
+        device.faults = crate::device::Faults::default();
+    }
+}
+
+/// Faults begin: not before the cache is open, so that opening is judged by itself.
+fn set_faults(world: &mut World) {
+    let faults = world.plan.faults;
+    for (index, device) in world.disks.devices.iter_mut().enumerate() {
+        device.faults = if index == 0 { faults.cache } else { faults.backing };
+    }
+}
+
+/// Bit rot and unreadable sectors of the cache device.
+fn inject(world: &mut World) {
+    let faults = world.plan.faults;
+    let geometry = world.plan.geometry;
+    let start = geometry.segments_start_block * BLOCK_BYTES as u64;
+    let bytes = geometry.segment_bytes() * u64::from(geometry.segment_count);
+    if faults.rot > 0 && world.rng.ppm(faults.rot) {
+        let at = start + world.rng.below(bytes);
+        world.disks.devices[0].rot(at, world.rng.below(8) as u8);
+        world.damage(at, 1);
+    }
+    if faults.spoil > 0 && world.rng.ppm(faults.spoil) {
+        let at = start + world.rng.below(bytes);
+        world.disks.devices[0].spoil(at);
+        world.damage(at, 1);
+    }
+}
+
+/// The end of a main line: everything must come to rest, and be where it belongs.
+fn finish(world: &mut World) -> Result<(), String> {
+    settle(world)?;
+    if world.plan.faults.damages() || world.fenced || world.stopped || !serves(world) {
+        return Ok(());
+    }
+    close_and_reopen(world)
+}
+
+/// New devices: a formatted cache and backing stores with something on them.
+fn first_state(plan: &Plan) -> Result<Snapshot, String> {
+    let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
+    let mut cache = SimDevice::new(plan.cache_bytes, plan.cache_latency);
+    cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
+    let writes = format_cache(&format_params(plan)).map_err(|why| format!("format_cache: {why}"))?;
+    for (offset, bytes) in writes {
+        cache.preset(offset, &bytes);
+    }
+    let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes / 512).collect();
+    let mut devices = vec![cache];
+    let latency = plan.backing_latency;
+    devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes, latency)));
+    let oracle = Oracle::new(&sectors, plan.faults.damages(), |volume, sector| {
+        if rng.chance(1, 4) {
+            return Content::Zero;
+        }
+        let content = Content::Tag(rng.word() | 1);
+        let mut bytes = [0; 512];
+        content.fill(&mut bytes);
+        devices[1 + volume].preset(sector * 512, &bytes);
+        content
+    });
+    let disks = Disks {
+        devices,
+        stamps: vec![1_000_000; plan.volumes.len()],
+        modes: plan.volumes.iter().map(|volume| volume.mode).collect(),
+        places: Places::new(&plan.geometry),
+        damaged: false,
+    };
+    Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true })
+}
+
+fn format_params(plan: &Plan) -> FormatParams {
+    let entry = |(index, volume): (usize, &crate::plan::VolumePlan)| VolumeEntry {
+        id: VolumeId(index as u16),
+        mode: volume.mode,
+        name: format!("volume-{index}"),
+        size_bytes: volume.bytes,
+        uuid: [index as u8 + 1; 16],
+        backing: BackingRecord {
+            kind: 1,
+            size_bytes: volume.bytes,
+            unique: [7, index as u64 + 1],
+            stamp_ns: None,
+            samples: Vec::new(),
+        },
+    };
+    FormatParams {
+        geometry: plan.geometry,
+        uuid: plan.uuid,
+        volumes: plan.volumes.iter().enumerate().map(entry).collect(),
+        created_unix_s: 1_700_000_000,
+        written_by: "forebay-sim".into(),
+    }
+}

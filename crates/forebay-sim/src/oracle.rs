@@ -1,0 +1,573 @@
+//! The oracle: what every sector may hold.
+//!
+//! # Scheme
+//!
+//! A sector has a list of *versions*, one per write that may still matter, each a concrete 512-byte content. Every
+//! event (a write submitted or acknowledged, a flush or read made) has a *step*, so that "before" and "after" are comparisons
+//! of numbers. A version is **superseded** when a write that was submitted after the version was acknowledged is
+//! itself acknowledged; two writes under way at the same time never supersede each other.
+//!
+//! - A read may return any version that was not superseded when the read was made, or was submitted before it ended.
+//! - When a flush made at step `f` is acknowledged, versions superseded up to `f` are forgotten: nothing can bring them
+//!   back. A FUA write forgets what was acknowledged before it was submitted.
+//! - After a **kill** a sector holds a version that is not superseded; writes under way may have happened.
+//! - After a **power cut** a sector holds any version on its list: the last flushed one or a later one.
+//! - The first read after a crash settles which one it is, and it must stay: after a power cut the others are forgotten;
+//!   after a kill, older ones may come back only by a power cut before the next flush.
+//! - A write that failed may have happened or not, also partly: old and new stay legal until the next write.
+//!
+//! Writes of part of a sector are allowed only where the sector has one version and no other writer
+//! ([`Oracle::can_write`]), so that every version stays a concrete content.
+//!
+//! **Damage.** Where a fault was injected into the only copy the world marks the block as tainted: an I/O error is then
+//! legal. In runs with damage to the cache device, all contents a sector ever had are kept, and after a crash every one of
+//! them is legal ([`Oracle::relaxed`]): the documented limit.
+
+use crate::content::Content;
+use forebay_format::{SECTOR_BYTES, SECTORS_PER_BLOCK};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+const NEVER: u64 = u64::MAX;
+const SECTORS_PER_CHUNK: usize = 64;
+const SECTOR: u64 = SECTOR_BYTES as u64;
+/// Writes to one sector that may be under way at once.
+const WRITERS_MAX: usize = 3;
+
+/// Why a version may or may not have happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Doubt {
+    /// It happened, or is under way.
+    None,
+    /// It failed.
+    Failed,
+    /// It was under way at a kill.
+    Kill,
+    /// There was a power cut.
+    Power,
+}
+
+/// What one write left, or may have left, in a sector.
+#[derive(Clone, Debug)]
+struct Version {
+    content: Content,
+    submitted: u64,
+    acked: u64,
+    superseded: u64,
+    doubt: Doubt,
+    part: bool,
+}
+
+impl Version {
+    fn current(&self) -> bool {
+        self.superseded == NEVER
+    }
+}
+
+#[derive(Clone)]
+struct Chunk {
+    sectors: Vec<Vec<Version>>,
+    history: Vec<Vec<Content>>,
+}
+
+#[derive(Clone)]
+struct Volume {
+    sectors: u64,
+    chunks: Vec<Rc<Chunk>>,
+    /// Chunks in which some sector has more than one version.
+    busy: BTreeSet<usize>,
+}
+
+/// A write that has been announced to the oracle.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteTicket {
+    volume: usize,
+    first: u64,
+    count: u64,
+    submitted: u64,
+}
+
+/// The judge of all volumes of a world. Cheap to clone.
+#[derive(Clone)]
+pub struct Oracle {
+    volumes: Vec<Volume>,
+    step: u64,
+    keep_history: bool,
+    /// After a crash with damage on the cache device: any earlier content and any error is legal.
+    pub relaxed: bool,
+    /// Blocks whose only copy may have been damaged: an I/O error is legal there.
+    pub tainted: BTreeSet<(usize, u64)>,
+}
+
+impl Oracle {
+    /// An oracle for volumes whose sectors hold what `initial(volume, sector)` says, durably.
+    pub fn new(sectors: &[u64], keep_history: bool, mut initial: impl FnMut(usize, u64) -> Content) -> Self {
+        let mut volumes = Vec::new();
+        for (volume, count) in sectors.iter().enumerate() {
+            let mut chunks = Vec::new();
+            for first in (0..*count).step_by(SECTORS_PER_CHUNK) {
+                let len = (*count - first).min(SECTORS_PER_CHUNK as u64);
+                let versions =
+                    (first..first + len).map(|sector| vec![settled(initial(volume, sector), 0)]).collect();
+                let history = vec![Vec::new(); if keep_history { len as usize } else { 0 }];
+                chunks.push(Rc::new(Chunk { sectors: versions, history }));
+            }
+            volumes.push(Volume { sectors: *count, chunks, busy: BTreeSet::new() });
+        }
+        Self { volumes, step: 1, keep_history, relaxed: false, tainted: BTreeSet::new() }
+    }
+
+    /// The next step; hand it to [`Oracle::flushed`] or [`Oracle::check_read`] later.
+    pub fn begin(&mut self) -> u64 {
+        self.step += 1;
+        self.step
+    }
+
+    /// The present step.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Sectors of a volume.
+    #[must_use]
+    pub fn sectors(&self, volume: usize) -> u64 {
+        self.volumes[volume].sectors
+    }
+
+    fn versions(&self, volume: usize, sector: u64) -> &[Version] {
+        let (chunk, at) = place(sector);
+        &self.volumes[volume].chunks[chunk].sectors[at]
+    }
+
+    /// True if a write of these bytes leaves the oracle able to judge.
+    #[must_use]
+    pub fn can_write(&self, volume: usize, offset: u64, len: u64) -> bool {
+        sectors_of(offset, len).all(|sector| {
+            let versions = self.versions(volume, sector);
+            let writers = versions.iter().filter(|version| version.acked == NEVER);
+            let (count, parts) = writers.fold((0, 0), |(n, p), v| (n + 1, p + usize::from(v.part)));
+            if is_whole(sector, offset, len) {
+                return parts == 0 && count < WRITERS_MAX;
+            }
+            count == 0 && versions.iter().filter(|version| version.current()).count() == 1
+        })
+    }
+
+    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed. `fill` turns the content that a sector
+    /// has now, and the range of bytes written in it, into its new content.
+    pub fn begin_write(
+        &mut self,
+        volume: usize,
+        offset: u64,
+        len: u64,
+        mut fill: impl FnMut(u64, &Content, core::ops::Range<usize>) -> Content,
+    ) -> WriteTicket {
+        let submitted = self.begin();
+        let range = sectors_of(offset, len);
+        for sector in range.clone() {
+            let base = self.versions(volume, sector).iter().rfind(|version| version.current());
+            let base = base.map_or(Content::Zero, |version| version.content.clone());
+            let start = offset.saturating_sub(sector * SECTOR) as usize;
+            let end = (offset + len - sector * SECTOR).min(SECTOR) as usize;
+            let content = fill(sector, &base, start..end);
+            let part = !is_whole(sector, offset, len);
+            self.edit(volume, sector, |versions| {
+                versions.push(Version {
+                    content,
+                    submitted,
+                    acked: NEVER,
+                    superseded: NEVER,
+                    doubt: Doubt::None,
+                    part,
+                });
+                Vec::new()
+            });
+        }
+        WriteTicket { volume, first: range.start, count: range.end - range.start, submitted }
+    }
+
+    /// A write was acknowledged, or has failed.
+    pub fn end_write(&mut self, ticket: WriteTicket, ok: bool, fua: bool) {
+        let step = self.begin();
+        for sector in ticket.first..ticket.first + ticket.count {
+            self.edit(ticket.volume, sector, |versions| {
+                for version in versions.iter_mut() {
+                    if version.submitted == ticket.submitted && version.acked == NEVER {
+                        version.acked = step;
+                        version.doubt = if ok { Doubt::None } else { Doubt::Failed };
+                    } else if ok && version.acked <= ticket.submitted {
+                        version.superseded = version.superseded.min(step);
+                    }
+                }
+                if ok && fua {
+                    forget(versions, |version| version.acked <= ticket.submitted)
+                } else {
+                    Vec::new()
+                }
+            });
+        }
+    }
+
+    /// A flush of the volume made at step `begun` was acknowledged.
+    pub fn flushed(&mut self, volume: usize, begun: u64) {
+        self.edit_busy(volume, |_, versions| forget(versions, |version| version.superseded <= begun));
+    }
+
+    /// The daemon was killed.
+    pub fn kill(&mut self) {
+        let step = self.begin();
+        for volume in 0..self.volumes.len() {
+            self.edit_busy(volume, |_, versions| {
+                for version in versions.iter_mut().filter(|version| version.acked == NEVER) {
+                    (version.acked, version.doubt, version.part) = (step, Doubt::Kill, false);
+                }
+                Vec::new()
+            });
+        }
+    }
+
+    /// The power was cut.
+    pub fn power_cut(&mut self) {
+        let step = self.begin();
+        for volume in 0..self.volumes.len() {
+            self.edit_busy(volume, |_, versions| {
+                for version in versions.iter_mut() {
+                    (version.acked, version.superseded) = (step, NEVER);
+                    (version.doubt, version.part) = (Doubt::Power, false);
+                }
+                Vec::new()
+            });
+        }
+    }
+
+    /// Judges the bytes that a read made at step `begun` returned, and settles what they settle.
+    ///
+    /// # Errors
+    /// Says which sector holds what instead of what.
+    pub fn check_read(&mut self, volume: usize, offset: u64, found: &[u8], begun: u64) -> Result<(), String> {
+        for sector in sectors_of(offset, found.len() as u64) {
+            let start = offset.max(sector * SECTOR);
+            let end = (offset + found.len() as u64).min((sector + 1) * SECTOR);
+            let bytes = &found[(start - offset) as usize..(end - offset) as usize];
+            let at = (start - sector * SECTOR) as usize;
+            let versions = self.versions(volume, sector);
+            if let [only] = versions
+                && only.content.is_part(at, bytes)
+            {
+                continue;
+            }
+            let legal = |version: &Version| version.superseded > begun && version.content.is_part(at, bytes);
+            if versions.iter().any(legal) {
+                if bytes.len() == SECTOR_BYTES {
+                    self.settle(volume, sector, bytes, begun);
+                }
+            } else if !(self.relaxed && self.in_history(volume, sector, at, bytes)) {
+                return Err(self.wrong(volume, sector, bytes, begun));
+            }
+        }
+        Ok(())
+    }
+
+    fn in_history(&self, volume: usize, sector: u64, at: usize, bytes: &[u8]) -> bool {
+        let (chunk, index) = place(sector);
+        let chunk = &self.volumes[volume].chunks[chunk];
+        chunk.sectors[index].iter().any(|version| version.content.is_part(at, bytes))
+            || chunk.history[index].iter().any(|content| content.is_part(at, bytes))
+    }
+
+    fn wrong(&self, volume: usize, sector: u64, bytes: &[u8], begun: u64) -> String {
+        let versions: Vec<String> = self
+            .versions(volume, sector)
+            .iter()
+            .map(|v| {
+                let step = |step: u64| if step == NEVER { "-".into() } else { step.to_string() };
+                let content = match &v.content {
+                    Content::Bytes(bytes) => Content::describe(&bytes[..]),
+                    Content::Tag(tag) => format!("tag {tag:#x}"),
+                    Content::Zero => "zeroes".into(),
+                };
+                let (acked, superseded) = (step(v.acked), step(v.superseded));
+                format!(
+                    "[{content}: written {} acked {acked} superseded {superseded} {:?}]",
+                    v.submitted, v.doubt
+                )
+            })
+            .collect();
+        format!(
+            "volume {volume} sector {sector} (block {} sector {}): found {} at step {begun}..{}, versions: {}",
+            sector / SECTORS_PER_BLOCK as u64,
+            sector % SECTORS_PER_BLOCK as u64,
+            Content::describe(bytes),
+            self.step,
+            versions.join(" ")
+        )
+    }
+
+    /// A read that overlapped no writer saw these bytes: of several current versions only that one remains.
+    fn settle(&mut self, volume: usize, sector: u64, found: &[u8], begun: u64) {
+        let versions = self.versions(volume, sector);
+        let settles = |v: &Version| v.acked < begun && v.doubt != Doubt::Failed;
+        let (mut current, mut open) = (0, false);
+        for version in versions.iter().filter(|version| version.current()) {
+            current += 1;
+            open |= !settles(version);
+        }
+        if current < 2 || open || self.relaxed {
+            return;
+        }
+        let step = self.step;
+        self.edit(volume, sector, |versions| {
+            let seen = versions.iter().rposition(|v| v.current() && v.content.is(found));
+            let Some(seen) = seen.map(|index| versions[index].clone()) else { return Vec::new() };
+            for version in versions.iter_mut().filter(|version| version.submitted != seen.submitted) {
+                version.superseded = version.superseded.min(step);
+            }
+            forget(versions, |v| {
+                let undone = v.doubt == Doubt::Kill && seen.doubt == Doubt::None && seen.acked <= v.submitted;
+                v.submitted != seen.submitted
+                    && (seen.doubt == Doubt::Power && v.doubt == Doubt::Power || undone)
+            })
+        });
+    }
+
+    /// Judges what a device holds of a sector while no write is under way: nothing but a current version will do.
+    ///
+    /// # Errors
+    /// Says what is there and what should be.
+    pub fn check_at_rest(&self, volume: usize, sector: u64, found: &[u8]) -> Result<(), String> {
+        let versions = self.versions(volume, sector);
+        if versions.iter().any(|version| version.current() && version.content.is(found)) {
+            return Ok(());
+        }
+        Err(self.wrong(volume, sector, found, self.step))
+    }
+
+    /// Like [`Oracle::check_at_rest`] for a device after a power cut: any version that a power cut leaves will do.
+    /// Call it on an oracle that has seen the crash.
+    ///
+    /// # Errors
+    /// Says what is there and what should be.
+    pub fn check_image(&self, volume: usize, image: &crate::device::Image, what: &str) -> Result<(), String> {
+        let mut bytes = [0; SECTOR_BYTES * SECTORS_PER_CHUNK];
+        for first in (0..self.sectors(volume)).step_by(SECTORS_PER_CHUNK) {
+            let count = (self.sectors(volume) - first).min(SECTORS_PER_CHUNK as u64);
+            let bytes = &mut bytes[..count as usize * SECTOR_BYTES];
+            image.read(first * SECTOR, bytes);
+            for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
+                if !self.tainted.contains(&(volume, sector / SECTORS_PER_BLOCK as u64)) {
+                    self.check_at_rest(volume, sector, found).map_err(|why| format!("{what}: {why}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sector holds this from now on, or, with `or_old`, what it held.
+    pub fn replace(&mut self, volume: usize, sector: u64, content: Content, or_old: bool) {
+        let step = self.begin();
+        self.edit(volume, sector, |versions| {
+            let gone = if or_old { Vec::new() } else { forget(versions, |_| true) };
+            versions.push(settled(content, step));
+            gone
+        });
+    }
+
+    /// Changes the versions of a sector; what the change returns goes to the history.
+    fn edit(&mut self, volume: usize, sector: u64, change: impl FnOnce(&mut Vec<Version>) -> Vec<Content>) {
+        let (chunk, at) = place(sector);
+        let volume = &mut self.volumes[volume];
+        let content = Rc::make_mut(&mut volume.chunks[chunk]);
+        let gone = change(&mut content.sectors[at]);
+        if content.sectors[at].len() > 1 {
+            volume.busy.insert(chunk);
+        }
+        if self.keep_history {
+            content.history[at].extend(gone);
+        }
+    }
+
+    /// Changes every sector with more than one version.
+    fn edit_busy(&mut self, volume: usize, mut change: impl FnMut(u64, &mut Vec<Version>) -> Vec<Content>) {
+        let volume = &mut self.volumes[volume];
+        let mut still = BTreeSet::new();
+        for chunk in core::mem::take(&mut volume.busy) {
+            let content = Rc::make_mut(&mut volume.chunks[chunk]);
+            for (at, versions) in content.sectors.iter_mut().enumerate().filter(|(_, v)| v.len() > 1) {
+                let gone = change((chunk * SECTORS_PER_CHUNK + at) as u64, versions);
+                if self.keep_history {
+                    content.history[at].extend(gone);
+                }
+                if versions.len() > 1 {
+                    still.insert(chunk);
+                }
+            }
+        }
+        volume.busy = still;
+    }
+}
+
+fn settled(content: Content, step: u64) -> Version {
+    Version { content, submitted: step, acked: step, superseded: NEVER, doubt: Doubt::None, part: false }
+}
+
+/// Removes versions and returns their contents.
+fn forget(versions: &mut Vec<Version>, which: impl Fn(&Version) -> bool) -> Vec<Content> {
+    versions.extract_if(.., |version| which(version)).map(|version| version.content).collect()
+}
+
+fn place(sector: u64) -> (usize, usize) {
+    (sector as usize / SECTORS_PER_CHUNK, sector as usize % SECTORS_PER_CHUNK)
+}
+
+fn sectors_of(offset: u64, len: u64) -> core::ops::Range<u64> {
+    offset / SECTOR..(offset + len).div_ceil(SECTOR)
+}
+
+fn is_whole(sector: u64, offset: u64, len: u64) -> bool {
+    offset <= sector * SECTOR && (sector + 1) * SECTOR <= offset + len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn oracle() -> Oracle {
+        Oracle::new(&[128], false, |_, _| Content::Zero)
+    }
+
+    fn write(oracle: &mut Oracle, tag: u64) -> WriteTicket {
+        assert!(oracle.can_write(0, 0, 512));
+        oracle.begin_write(0, 0, 512, |_, _, _| Content::Tag(tag))
+    }
+
+    fn read(oracle: &mut Oracle, tag: u64) -> bool {
+        let mut bytes = [0; 512];
+        (if tag == 0 { Content::Zero } else { Content::Tag(tag) }).fill(&mut bytes);
+        let begun = oracle.begin();
+        oracle.check_read(0, 0, &bytes, begun).is_ok()
+    }
+
+    fn legal(oracle: &Oracle, tags: &[u64]) {
+        for tag in 0..9 {
+            assert_eq!(read(&mut oracle.clone(), tag), tags.contains(&tag), "content {tag}");
+        }
+    }
+
+    #[test]
+    fn reads_see_the_last_write_and_writers_under_way() {
+        let mut o = oracle();
+        legal(&o, &[0]);
+        let one = write(&mut o, 1);
+        legal(&o, &[0, 1]);
+        o.end_write(one, true, false);
+        legal(&o, &[1]);
+        let (two, three) = (write(&mut o, 2), write(&mut o, 3));
+        o.end_write(two, true, false);
+        legal(&o, &[2, 3]);
+        o.end_write(three, true, false);
+        legal(&o, &[2, 3]);
+        assert!(read(&mut o, 2));
+        legal(&o, &[2]);
+    }
+
+    #[test]
+    fn a_read_may_be_as_old_as_its_submission() {
+        let mut o = oracle();
+        let begun = o.begin();
+        let one = write(&mut o, 1);
+        o.end_write(one, true, false);
+        assert!(o.clone().check_read(0, 0, &[0; 512], begun).is_ok());
+        let later = o.begin();
+        assert!(o.check_read(0, 0, &[0; 512], later).is_err());
+    }
+
+    #[test]
+    fn power_cuts_bring_back_what_was_not_flushed_and_nothing_older() {
+        let mut o = oracle();
+        for tag in 1..=4 {
+            let ticket = write(&mut o, tag);
+            o.end_write(ticket, true, false);
+            if tag == 2 {
+                let begun = o.begin();
+                o.flushed(0, begun);
+            }
+        }
+        write(&mut o, 5);
+        let mut cut = o.clone();
+        cut.power_cut();
+        legal(&cut, &[2, 3, 4, 5]);
+        assert!(read(&mut cut, 3));
+        legal(&cut, &[3]);
+        cut.power_cut();
+        legal(&cut, &[3]);
+        o.kill();
+        legal(&o, &[4, 5]);
+    }
+
+    #[test]
+    fn fua_forgets_what_came_before() {
+        let mut o = oracle();
+        let one = write(&mut o, 1);
+        o.end_write(one, true, false);
+        let two = write(&mut o, 2);
+        o.end_write(two, true, true);
+        o.power_cut();
+        legal(&o, &[2]);
+    }
+
+    #[test]
+    fn a_flush_covers_only_what_was_acknowledged_when_it_was_made() {
+        let mut o = oracle();
+        let begun = o.begin();
+        let one = write(&mut o, 1);
+        o.end_write(one, true, false);
+        o.flushed(0, begun);
+        o.power_cut();
+        legal(&o, &[0, 1]);
+    }
+
+    #[test]
+    fn after_a_kill_the_first_read_settles_but_a_power_cut_may_undo() {
+        let mut o = oracle();
+        write(&mut o, 1);
+        o.kill();
+        legal(&o, &[0, 1]);
+        let mut undone = o.clone();
+        assert!(read(&mut undone, 0));
+        undone.power_cut();
+        legal(&undone, &[0]);
+        assert!(read(&mut o, 1));
+        legal(&o, &[1]);
+        o.power_cut();
+        legal(&o, &[0, 1]);
+    }
+
+    #[test]
+    fn parts_of_sectors_compose() {
+        let mut o = oracle();
+        let ticket =
+            o.begin_write(0, 500, 20, |_, base, range| base.with(range.start, &vec![7; range.len()]));
+        assert!(!o.can_write(0, 0, 512) && !o.can_write(0, 512, 100) && o.can_write(0, 1024, 512));
+        o.end_write(ticket, true, false);
+        let mut bytes = [0; 1024];
+        bytes[500..520].fill(7);
+        let begun = o.begin();
+        assert!(o.check_read(0, 0, &bytes, begun).is_ok());
+        assert!(o.check_read(0, 490, &bytes[490..600], begun).is_ok());
+        assert!(o.check_read(0, 0, &[0; 1024], begun).is_err());
+    }
+
+    #[test]
+    fn failed_writes_leave_old_and_new_until_the_next_write() {
+        let mut o = oracle();
+        let one = write(&mut o, 1);
+        o.end_write(one, false, false);
+        legal(&o, &[0, 1]);
+        assert!(read(&mut o, 0));
+        legal(&o, &[0, 1]);
+        let two = write(&mut o, 2);
+        o.end_write(two, true, false);
+        legal(&o, &[2]);
+    }
+}

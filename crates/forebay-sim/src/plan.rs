@@ -1,0 +1,383 @@
+//! What a seed stands for: devices, volumes, settings, workload and faults.
+//!
+//! Everything about a run follows from the seed (and the planted bug, if there is one, which pulls the plan towards the
+//! situations in which it shows). Swarm testing: every run has its own mixture, in which many things do not happen at
+//! all, so that what does happen happens often.
+
+use crate::device::{Faults, Latency};
+use crate::rng::{Rng, mix};
+use forebay_core::{DestageOrder, EngineConfig, PlantedBug};
+use forebay_format::checkpoint::Mode;
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
+
+/// How crashes come about in a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Style {
+    /// The main line never crashes; crashed copies of its devices are explored on the side.
+    Fork,
+    /// The main line itself crashes, again and again.
+    InLine,
+}
+
+/// Which kinds of faults a run has besides crashes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FaultPlan {
+    /// Rates for the cache device.
+    pub cache: Faults,
+    /// Rates for the backing stores.
+    pub backing: Faults,
+    /// Sectors of the cache device that rot, in parts per million of requests.
+    pub rot: u32,
+    /// Sectors of the cache device that become unreadable, in parts per million of requests.
+    pub spoil: u32,
+}
+
+impl FaultPlan {
+    /// True if the cache device may lose or change bytes that it has acknowledged.
+    #[must_use]
+    pub fn damages(&self) -> bool {
+        self.rot > 0 || self.spoil > 0 || self.cache.lost > 0 || self.cache.misdirected > 0
+    }
+}
+
+/// Relative frequencies of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    /// Reads.
+    pub read: u32,
+    /// Writes.
+    pub write: u32,
+    /// Flushes.
+    pub flush: u32,
+    /// Discards and zeroes.
+    pub zero: u32,
+    /// Prefetches.
+    pub prefetch: u32,
+    /// Changes of mode.
+    pub mode: u32,
+    /// Drains begun or ended.
+    pub drain: u32,
+    /// Pauses long enough for idle destage.
+    pub pause: u32,
+    /// Requests that must be refused.
+    pub invalid: u32,
+    /// Orderly stops and starts.
+    pub restart: u32,
+    /// Percentage of writes and zeroes with FUA.
+    pub fua_pct: u64,
+    /// Percentage of requests that are not whole blocks but whole sectors.
+    pub sector_pct: u64,
+    /// Percentage of requests that are not even whole sectors.
+    pub byte_pct: u64,
+    /// Percentage of requests of many blocks.
+    pub large_pct: u64,
+    /// Percentage of requests that go to a few hot blocks.
+    pub hot_pct: u64,
+    /// Percentage of requests that continue where the last one ended.
+    pub run_pct: u64,
+}
+
+/// One volume.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumePlan {
+    /// Size.
+    pub bytes: u64,
+    /// Smallest unit that the backing store writes.
+    pub sector_bytes: u32,
+    /// Mode at the start.
+    pub mode: Mode,
+}
+
+/// The whole plan of a run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Crashes beside the main line or in it.
+    pub style: Style,
+    /// Layout of the cache device.
+    pub geometry: Geometry,
+    /// Size of the cache device.
+    pub cache_bytes: u64,
+    /// Identity of the cache.
+    pub uuid: CacheUuid,
+    /// Volumes.
+    pub volumes: Vec<VolumePlan>,
+    /// Modes that occur.
+    pub modes: Vec<Mode>,
+    /// Settings of the engine.
+    pub engine: EngineConfig,
+    /// Times of the cache device.
+    pub cache_latency: Latency,
+    /// Times of the backing stores.
+    pub backing_latency: Latency,
+    /// Faults.
+    pub faults: FaultPlan,
+    /// Requests of the main line.
+    pub requests: u32,
+    /// Requests in flight.
+    pub depth: usize,
+    /// Crash points taken of so many that pass by, one in ...
+    pub sample: u64,
+    /// Frequencies.
+    pub mix: Mix,
+}
+
+impl Plan {
+    /// The plan for a seed.
+    #[must_use]
+    pub fn new(seed: u64, bug: Option<PlantedBug>) -> Self {
+        let mut rng = Rng::new(mix(seed) ^ 0x504c_414e);
+        let rng = &mut rng;
+        let segment_blocks = rng.pick(&[16, 16, 16, 32, 32, 64]);
+        let geometry = geometry(segment_blocks, rng.pick(&[16, 18, 20, 24, 24, 32, 40]));
+        let modes = modes(rng);
+        let volumes = (0..rng.pick(&[1, 1, 1, 2, 3])).map(|_| volume(&modes, rng)).collect();
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&rng.word().to_le_bytes());
+        uuid[8..].copy_from_slice(&rng.word().to_le_bytes());
+        let style = if rng.chance(1, 4) { Style::InLine } else { Style::Fork };
+        let sample = rng.pick(&[1, 3, 5, 10]);
+        let mut plan = Self {
+            seed,
+            style,
+            geometry,
+            cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
+            uuid: CacheUuid(uuid),
+            volumes,
+            modes,
+            engine: engine(rng),
+            cache_latency: cache_latency(rng),
+            backing_latency: backing_latency(rng),
+            faults: faults(rng),
+            requests: rng.range(60, 200) as u32 * if sample == 1 { 1 } else { sample as u32 / 2 + 1 },
+            depth: rng.pick(&[1, 2, 4, 8, 8, 16, 16]),
+            sample,
+            mix: requests(rng),
+        };
+        plan.engine.planted = bug;
+        if let Some(bug) = bug {
+            plan.direct(bug, rng);
+        }
+        plan
+    }
+
+    /// Leads the plan to where a bug shows. The simulator finds most of them without, only later.
+    fn direct(&mut self, bug: PlantedBug, rng: &mut Rng) {
+        match bug {
+            PlantedBug::SkipChecksum => {
+                self.faults = FaultPlan { rot: 100_000, ..FaultPlan::default() };
+                self.mix.read += 20;
+                self.sample = 50;
+            }
+            PlantedBug::ForgetInvalidation | PlantedBug::SkipIntent => {
+                self.modes = vec![Mode::Writeback, Mode::Writethrough, Mode::Writearound];
+                self.start_in(rng);
+                self.mix.mode += 4;
+                self.mix.read += 20;
+                self.faults = FaultPlan::default();
+            }
+            PlantedBug::KeepOvertakenFill => {
+                (self.depth, self.sample) = (16, 50);
+                self.mix = Mix { read: 40, write: 40, hot_pct: 70, run_pct: 10, ..self.mix };
+                self.modes = vec![Mode::Writeback, Mode::Writearound, Mode::Writethrough];
+                self.start_in(rng);
+                self.faults = FaultPlan::default();
+            }
+            PlantedBug::RelocateWithoutLock | PlantedBug::ReuseSegmentEarly => {
+                self.squeeze();
+                self.depth = 16;
+                self.start_in(rng);
+            }
+            PlantedBug::AcknowledgeOutOfOrder => {
+                (self.depth, self.engine.batches_in_flight) = (16, 4);
+                self.cache_latency.spread = 20;
+                self.only_writeback(rng);
+            }
+            PlantedBug::CleanBeforeBackingFlush | PlantedBug::DestageBeforeDurable => {
+                self.only_writeback(rng);
+                self.engine.dirty_low_pct = 0;
+                self.mix.drain += 3;
+                self.mix.pause += 3;
+            }
+            PlantedBug::SkipDeviceFlush | PlantedBug::AcceptTornHeader | PlantedBug::IgnoreSequence => {
+                self.only_writeback(rng)
+            }
+            PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+        }
+    }
+
+    fn only_writeback(&mut self, rng: &mut Rng) {
+        self.modes = vec![Mode::Writeback];
+        self.start_in(rng);
+        self.mix.write += 30;
+        self.faults = FaultPlan::default();
+    }
+
+    fn start_in(&mut self, rng: &mut Rng) {
+        for volume in &mut self.volumes {
+            volume.mode = rng.pick(&self.modes);
+        }
+    }
+
+    /// The smallest cache under the largest volumes, and much to do.
+    fn squeeze(&mut self) {
+        self.geometry = geometry(16, 16);
+        self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
+        for volume in &mut self.volumes {
+            volume.bytes = 1 << 20;
+        }
+        self.modes = vec![Mode::Writeback, Mode::Writethrough];
+        self.faults = FaultPlan::default();
+        self.requests *= 2;
+        self.sample = 10;
+        self.mix.write += 40;
+        self.mix.hot_pct = 30;
+    }
+
+    /// True if no mode of this run keeps acknowledged data in the cache only.
+    #[must_use]
+    pub fn writes_past(&self) -> bool {
+        let past = [Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
+        self.modes.iter().all(|mode| past.contains(mode))
+    }
+}
+
+fn geometry(segment_blocks: u32, segments: u32) -> Geometry {
+    let mut blocks = u64::from(segment_blocks) * u64::from(segments);
+    loop {
+        match Geometry::for_device(blocks * BLOCK_BYTES as u64, Some(segment_blocks)) {
+            Ok(geometry) if geometry.segment_count >= segments => return geometry,
+            Ok(_) | Err(_) => blocks += u64::from(segment_blocks),
+        }
+    }
+}
+
+fn modes(rng: &mut Rng) -> Vec<Mode> {
+    match rng.below(6) {
+        0 | 1 => vec![Mode::Writeback],
+        2 => vec![Mode::Writeback, Mode::Writeonly],
+        3 => vec![Mode::Writethrough, Mode::Writearound, Mode::Passthrough],
+        4 => vec![Mode::Writeback, Mode::Writethrough, Mode::Writearound],
+        _ => Mode::ALL.to_vec(),
+    }
+}
+
+fn volume(modes: &[Mode], rng: &mut Rng) -> VolumePlan {
+    let sector_bytes = rng.pick(&[512, 512, 4096]);
+    let unit = u64::from(sector_bytes);
+    VolumePlan {
+        bytes: rng.range((256 << 10) / unit, (1 << 20) / unit) * unit,
+        sector_bytes,
+        mode: rng.pick(modes),
+    }
+}
+
+fn engine(rng: &mut Rng) -> EngineConfig {
+    let dirty_low_pct = rng.pick(&[0, 10, 10, 40]);
+    EngineConfig {
+        scratch_blocks: rng.pick(&[64, 128, 256]),
+        batches_in_flight: rng.range(1, 4) as u32,
+        dirty_low_pct,
+        dirty_high_pct: dirty_low_pct + rng.pick(&[10, 30, 50]),
+        idle_delay: rng.pick(&[10_000_000, 200_000_000, 5_000_000_000]),
+        destage_order: rng.pick(&[DestageOrder::Elevator, DestageOrder::Fifo]),
+        destage_depth_max: rng.pick(&[1, 4, 16]),
+        zero_direct_min_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
+        survivors_max_pct: rng.pick(&[0, 30, 50, 90]),
+        ..EngineConfig::default()
+    }
+}
+
+fn cache_latency(rng: &mut Rng) -> Latency {
+    Latency {
+        read_ns: 50_000,
+        write_ns: 20_000,
+        flush_ns: rng.pick(&[50_000, 500_000]),
+        block_ns: 1_000,
+        spread: rng.pick(&[0, 1, 4, 20]),
+        slow_ppm: rng.pick(&[0, 0, 2_000, 20_000]),
+        slow_ns: 20_000_000,
+    }
+}
+
+fn backing_latency(rng: &mut Rng) -> Latency {
+    Latency {
+        read_ns: rng.pick(&[50_000, 1_000_000, 4_000_000]),
+        write_ns: rng.pick(&[50_000, 1_000_000, 4_000_000]),
+        flush_ns: rng.pick(&[100_000, 8_000_000]),
+        block_ns: 25_000,
+        spread: rng.pick(&[0, 1, 4]),
+        slow_ppm: rng.pick(&[0, 0, 2_000, 20_000]),
+        slow_ns: 500_000_000,
+    }
+}
+
+fn transient(rng: &mut Rng) -> Faults {
+    let rates = [0, 0, 1_000, 10_000, 50_000];
+    Faults {
+        read_error: rng.pick(&rates),
+        write_error: rng.pick(&rates),
+        flush_error: rng.pick(&rates),
+        lost: 0,
+        misdirected: 0,
+    }
+}
+
+fn faults(rng: &mut Rng) -> FaultPlan {
+    let mut plan = FaultPlan::default();
+    let style = rng.below(10);
+    if style >= 6 {
+        if rng.chance(1, 2) {
+            plan.cache = transient(rng);
+        }
+        if rng.chance(2, 3) {
+            plan.backing = transient(rng);
+        }
+    }
+    if style == 5 || style == 9 {
+        let rates = [0, 0, 5_000, 30_000];
+        (plan.rot, plan.spoil) = (rng.pick(&rates), rng.pick(&rates));
+        (plan.cache.lost, plan.cache.misdirected) = (rng.pick(&rates), rng.pick(&rates));
+    }
+    plan
+}
+
+fn requests(rng: &mut Rng) -> Mix {
+    Mix {
+        read: rng.pick(&[10, 30, 60]),
+        write: rng.pick(&[20, 50, 80]),
+        flush: rng.pick(&[0, 2, 6, 15]),
+        zero: rng.pick(&[0, 0, 3, 12]),
+        prefetch: rng.pick(&[0, 0, 2, 8]),
+        mode: rng.pick(&[0, 1, 4]),
+        drain: rng.pick(&[0, 0, 1, 3]),
+        pause: rng.pick(&[0, 0, 1, 3]),
+        invalid: rng.pick(&[0, 0, 1]),
+        restart: rng.pick(&[0, 0, 1]),
+        fua_pct: rng.pick(&[0, 0, 5, 30]),
+        sector_pct: rng.pick(&[0, 10, 40]),
+        byte_pct: rng.pick(&[0, 0, 10, 30]),
+        large_pct: rng.pick(&[0, 2, 10, 30]),
+        hot_pct: rng.pick(&[0, 20, 50, 80]),
+        run_pct: rng.pick(&[0, 10, 40]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_follow_from_the_seed_and_fit() {
+        for seed in 0..200 {
+            let plan = Plan::new(seed, None);
+            assert_eq!(format!("{plan:?}"), format!("{:?}", Plan::new(seed, None)));
+            plan.geometry.validate(plan.cache_bytes).unwrap();
+            for volume in &plan.volumes {
+                assert_eq!(volume.bytes % u64::from(volume.sector_bytes), 0);
+                assert!(plan.modes.contains(&volume.mode));
+            }
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! What clients and operators do: random requests in the mixture of the plan.
+
+use crate::plan::Mix;
+use crate::rng::Rng;
+use crate::world::{PATIENCE_NS, Trap, World, ensure};
+use forebay_core::{OnBackingChange, Status};
+use forebay_format::VolumeId;
+
+const BLOCK: u64 = 4096;
+/// Longest request.
+const LARGE_BYTES: u64 = 256 << 10;
+
+/// What the workload wants next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advance {
+    /// Go on.
+    More,
+    /// All requests were made and answered, or the trap has ended the world.
+    Done,
+}
+
+/// A number of requests to make, at a queue depth.
+pub struct Workload {
+    left: u32,
+    depth: usize,
+    next_at: u64,
+    last_end: u64,
+    restarts: bool,
+}
+
+/// What to do next, as drawn from the mix.
+#[derive(Clone, Copy)]
+enum Deed {
+    Read,
+    Write,
+    Flush,
+    Zero,
+    Prefetch,
+    Mode,
+    Drain,
+    Pause,
+    Invalid,
+    Restart,
+}
+
+fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
+    let table = [
+        (mix.read, Deed::Read),
+        (mix.write, Deed::Write),
+        (mix.flush, Deed::Flush),
+        (mix.zero, Deed::Zero),
+        (mix.prefetch, Deed::Prefetch),
+        (mix.mode, Deed::Mode),
+        (mix.drain, Deed::Drain),
+        (mix.pause, Deed::Pause),
+        (mix.invalid, Deed::Invalid),
+        (mix.restart, Deed::Restart),
+    ];
+    let total: u32 = table.iter().map(|(weight, _)| weight).sum();
+    let mut at = rng.below(u64::from(total)) as u32;
+    for (weight, deed) in table {
+        if at < weight {
+            return deed;
+        }
+        at -= weight;
+    }
+    Deed::Write
+}
+
+impl Workload {
+    /// So many requests. `restarts`: orderly stops and starts may be among them.
+    #[must_use]
+    pub fn new(requests: u32, depth: usize, restarts: bool) -> Self {
+        Self { left: requests, depth, next_at: 0, last_end: 0, restarts }
+    }
+
+    /// Makes one request, or lets one thing happen.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn advance(&mut self, world: &mut World) -> Result<Advance, String> {
+        if world.stopped {
+            return Ok(Advance::Done);
+        }
+        if self.left > 0 && world.in_flight() < self.depth && world.now >= self.next_at {
+            self.left -= 1;
+            self.act(world)?;
+            return Ok(Advance::More);
+        }
+        if self.left == 0 && world.in_flight() == 0 {
+            return Ok(Advance::Done);
+        }
+        let pausing = self.left > 0 && world.in_flight() < self.depth;
+        world.step(if pausing { self.next_at } else { u64::MAX })?;
+        Ok(Advance::More)
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn run(&mut self, world: &mut World) -> Result<(), String> {
+        while self.advance(world)? == Advance::More {}
+        Ok(())
+    }
+
+    fn act(&mut self, world: &mut World) -> Result<(), String> {
+        let mix = world.plan.mix;
+        let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
+        let fua = world.rng.chance(mix.fua_pct, 100);
+        match draw(&mix, &mut world.rng) {
+            Deed::Read => {
+                let (offset, len) = self.range(world, volume);
+                world.read(volume, offset, len)
+            }
+            Deed::Write => {
+                let (offset, len) = self.range(world, volume);
+                world.write(volume, offset, len, fua).map(drop)
+            }
+            Deed::Flush => world.flush(volume),
+            Deed::Zero => {
+                let (offset, len) = self.zero_range(world, volume);
+                world.zero(volume, offset, len, fua).map(drop)
+            }
+            Deed::Prefetch => {
+                let (offset, len) = self.range(world, volume);
+                world.prefetch(volume, offset, len)
+            }
+            Deed::Mode => {
+                let mode = world.rng.pick(&world.plan.modes);
+                world.disks.modes[volume] = mode;
+                world.engine.set_mode(world.now, VolumeId(volume as u16), mode);
+                world.pump()
+            }
+            Deed::Drain => {
+                let on = world.rng.chance(1, 2);
+                world.engine.set_drain(world.now, VolumeId(volume as u16), on);
+                world.pump()
+            }
+            Deed::Pause => {
+                self.next_at =
+                    world.now + world.rng.pick(&[1_000_000, 50_000_000, 1_000_000_000, 10_000_000_000]);
+                Ok(())
+            }
+            Deed::Invalid => world.invalid(),
+            Deed::Restart if self.restarts => restart(world),
+            Deed::Restart => Ok(()),
+        }
+    }
+
+    /// Where and how much: hot spots, runs, all sizes.
+    fn range(&mut self, world: &mut World, volume: usize) -> (u64, u64) {
+        let mix = world.plan.mix;
+        let bytes = world.plan.volumes[volume].bytes;
+        let rng = &mut world.rng;
+        let blocks = match rng.below(100) {
+            dice if dice < mix.large_pct => rng.range(4, LARGE_BYTES / BLOCK),
+            dice if dice < mix.large_pct + 20 => rng.range(2, 8),
+            _ => 1,
+        };
+        let mut offset = if rng.chance(mix.hot_pct, 100) {
+            rng.below(12) * BLOCK
+        } else if rng.chance(mix.run_pct, 100) {
+            self.last_end
+        } else {
+            rng.below(bytes / BLOCK) * BLOCK
+        };
+        let mut len = blocks * BLOCK;
+        let dice = rng.below(100);
+        let unit = match dice {
+            dice if dice < mix.byte_pct => 1,
+            dice if dice < mix.byte_pct + mix.sector_pct => 512,
+            _ => BLOCK,
+        };
+        if unit < BLOCK {
+            offset += rng.below(BLOCK / unit) * unit;
+            len = len.saturating_sub(rng.below(BLOCK / unit) * unit).max(unit);
+        }
+        let offset = offset.min(bytes - unit.min(512)) / unit * unit;
+        let len = len.min(bytes - offset);
+        self.last_end = offset + len;
+        (offset, len)
+    }
+
+    /// As `range`, but as often large as small.
+    fn zero_range(&mut self, world: &mut World, volume: usize) -> (u64, u64) {
+        let (offset, len) = self.range(world, volume);
+        if world.rng.chance(1, 2) {
+            return (offset, len);
+        }
+        let longest = world.plan.volumes[volume].bytes - offset;
+        let wish = world.plan.engine.zero_direct_min_bytes + len;
+        (offset, wish.min(longest))
+    }
+}
+
+/// Stops the engine in an orderly way and starts it again. Sometimes a backing store changes in between.
+fn restart(world: &mut World) -> Result<(), String> {
+    world.quiesce()?;
+    if world.stopped {
+        return Ok(());
+    }
+    ensure!(world.in_flight() == 0, "quiesced with requests open");
+    let dirty: Vec<Vec<bool>> =
+        (0..world.plan.volumes.len()).map(|volume| dirty_map(world, volume)).collect();
+    world.close()?;
+    if world.stopped {
+        return Ok(());
+    }
+    for volume in 0..world.plan.volumes.len() {
+        world.disks.modes[volume] = world.rng.pick(&world.plan.modes);
+    }
+    let changed = if world.rng.chance(1, 4) && !world.fenced { change_backing(world) } else { None };
+    world.changed = changed.is_some();
+    // The oracle learns of the change only when the engine has opened: no crash until then.
+    let trap = world.trap;
+    if world.changed {
+        world.trap = Trap::Off;
+    }
+    world.reopen(OnBackingChange::Refuse);
+    let serves = world.wait_open()?;
+    world.trap = if world.changed { trap } else { world.trap };
+    if world.stopped {
+        return Ok(());
+    }
+    let Some((volume, sectors)) = changed else {
+        ensure!(serves || faulty(world), "the cache does not open: {:?}", world.engine.status());
+        return if serves { Ok(()) } else { open_quietly(world, OnBackingChange::Refuse) };
+    };
+    let stays_dirty = dirty[volume].iter().any(|dirty| *dirty);
+    ensure!(!(serves && stays_dirty), "opened although the backing store changed under dirty data");
+    ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
+    let keep = stays_dirty && world.rng.chance(1, 2);
+    take_over(world, volume, sectors, stays_dirty.then_some(keep), &dirty[volume]);
+    if serves {
+        return Ok(());
+    }
+    open_quietly(world, if keep { OnBackingChange::KeepDirty } else { OnBackingChange::DiscardDirty })
+}
+
+fn faulty(world: &World) -> bool {
+    world.errors.iter().any(|errors| *errors > 0)
+}
+
+/// Opens while no device makes errors: it must succeed.
+fn open_quietly(world: &mut World, policy: OnBackingChange) -> Result<(), String> {
+    let faults: Vec<_> = world.disks.devices.iter().map(|device| device.faults).collect();
+    for device in &mut world.disks.devices {
+        device.faults = crate::device::Faults::default();
+    }
+    world.reopen(policy);
+    let serves = world.wait_open()?;
+    ensure!(serves || world.stopped, "does not open with {policy:?}: {:?}", world.engine.status());
+    for (device, faults) in world.disks.devices.iter_mut().zip(faults) {
+        device.faults = faults;
+    }
+    Ok(())
+}
+
+/// Which blocks of a volume are dirty, as the engine tells.
+pub fn dirty_map(world: &World, volume: usize) -> Vec<bool> {
+    let blocks = world.plan.volumes[volume].bytes.div_ceil(BLOCK);
+    let mut map = Vec::new();
+    world.engine.block_status(VolumeId(volume as u16), 0, blocks, &mut |len, _, dirty| {
+        map.extend(std::iter::repeat_n(dirty, len as usize));
+        true
+    });
+    map
+}
+
+/// Somebody else writes to a backing store.
+fn change_backing(world: &mut World) -> Option<(usize, std::ops::Range<u64>)> {
+    let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
+    let sectors = world.oracle.sectors(volume);
+    let first = world.rng.below(sectors);
+    let count = world.rng.range(1, 64).min(sectors - first);
+    for sector in first..first + count {
+        let mut bytes = [0; 512];
+        crate::content::Content::Tag(world.rng.word() | 1).fill(&mut bytes);
+        world.disks.devices[1 + volume].preset(sector * 512, &bytes);
+    }
+    world.disks.stamps[volume] += 1_000;
+    Some((volume, first..first + count))
+}
+
+/// The oracle learns what a changed backing store means: what was not dirty is what the backing store holds now; what
+/// was dirty is kept (`Some(true)`) or given up (`Some(false)`).
+fn take_over(
+    world: &mut World,
+    volume: usize,
+    changed: std::ops::Range<u64>,
+    keep: Option<bool>,
+    dirty: &[bool],
+) {
+    let all = 0..world.oracle.sectors(volume);
+    for sector in if keep == Some(false) { all } else { changed } {
+        let mut bytes = [0; 512];
+        world.disks.devices[1 + volume].visible().read(sector * 512, &mut bytes);
+        let or_old = keep == Some(true) && dirty[(sector / 8) as usize];
+        world.oracle.replace(volume, sector, crate::content::Content::of(&bytes), or_old);
+    }
+}
+
+/// Reads every sector of every volume, and judges.
+///
+/// # Errors
+/// Any violation.
+pub fn read_everything(world: &mut World) -> Result<(), String> {
+    let piece = world.rng.pick(&[16, 64, 256]) * BLOCK;
+    for volume in 0..world.plan.volumes.len() {
+        let bytes = world.plan.volumes[volume].bytes;
+        for offset in (0..bytes).step_by(piece as usize) {
+            while world.in_flight() >= 4 && !world.stopped {
+                world.step(u64::MAX)?;
+            }
+            if world.stopped {
+                return Ok(());
+            }
+            world.read(volume, offset, piece.min(bytes - offset))?;
+        }
+    }
+    world.wait_requests()
+}
+
+/// Stops all faults, drains, flushes, reads everything and compares the backing stores.
+///
+/// # Errors
+/// Any violation.
+pub fn settle(world: &mut World) -> Result<(), String> {
+    for device in &mut world.disks.devices {
+        device.quiet();
+    }
+    world.wait_requests()?;
+    if world.fenced || world.stopped {
+        return read_everything(world);
+    }
+    let volumes = world.plan.volumes.len();
+    for volume in 0..volumes {
+        world.engine.set_drain(world.now, VolumeId(volume as u16), true);
+        world.pump()?;
+    }
+    let end = world.now + PATIENCE_NS;
+    let lossy = !world.oracle.tainted.is_empty();
+    while !world.stopped && (0..volumes).any(|volume| world.engine.dirty_blocks(VolumeId(volume as u16)) > 0)
+    {
+        if !world.step(end)? {
+            ensure!(lossy, "draining does not end");
+            break;
+        }
+    }
+    for volume in 0..volumes {
+        if !world.stopped {
+            world.flush(volume)?;
+        }
+    }
+    world.wait_requests()?;
+    read_everything(world)?;
+    if world.stopped || world.fenced {
+        return Ok(());
+    }
+    for volume in 0..volumes {
+        let image = world.disks.devices[1 + volume].durable();
+        world.oracle.check_image(volume, image, "backing store after drain and flush")?;
+    }
+    for volume in 0..volumes {
+        world.engine.set_drain(world.now, VolumeId(volume as u16), false);
+        world.pump()?;
+    }
+    Ok(())
+}
+
+/// Stops in an orderly way, cuts the power, starts again and reads everything.
+///
+/// # Errors
+/// Any violation.
+pub fn close_and_reopen(world: &mut World) -> Result<(), String> {
+    world.quiesce()?;
+    if !world.stopped {
+        world.close()?;
+    }
+    if world.stopped {
+        return Ok(());
+    }
+    for device in &mut world.disks.devices {
+        *device = device.power_cut(&mut world.rng);
+    }
+    world.changed = false;
+    world.reopen(OnBackingChange::Refuse);
+    let serves = world.wait_open()?;
+    ensure!(serves || world.stopped, "does not open after an orderly stop: {:?}", world.engine.status());
+    if world.stopped { Ok(()) } else { read_everything(world) }
+}
+
+/// True if the engine serves requests.
+#[must_use]
+pub fn serves(world: &World) -> bool {
+    world.engine.status() == Status::Ready
+}

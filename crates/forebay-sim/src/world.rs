@@ -1,0 +1,418 @@
+//! A world: one engine, its devices and its clients, in virtual time.
+//!
+//! The world performs the engine's actions (`actions`), makes requests and judges the replies (`client`). Here are time,
+//! crashes, start and stop. Whatever breaks a rule ends the run with a message (an `Err(String)` all the way up).
+//!
+//! Invariants:
+//! - one generator decides everything; time moves only in [`World::step`];
+//! - after every submission and completion of something that changes a device there is a *crash point*: the
+//!   [`Trap`] decides whether a [`Snapshot`], devices and oracle after a crash at that instant, is taken.
+
+use crate::actions::Flight;
+use crate::client::Pending;
+use crate::device::SimDevice;
+use crate::memory::Memory;
+use crate::oracle::Oracle;
+use crate::places::Places;
+use crate::plan::Plan;
+use crate::rng::{Digest, Rng};
+use forebay_core::{Attachment, Engine, EngineConfig, OnBackingChange, Status};
+use forebay_format::checkpoint::{BackingRecord, Mode};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
+
+/// Longest virtual time that a request, an opening, a drain or a shutdown may take.
+pub const PATIENCE_NS: u64 = 600_000_000_000;
+/// Ticks without progress at one instant after which the engine is called stuck.
+const TICKS_MAX: u32 = 10_000;
+pub(crate) const CACHE: usize = 0;
+
+/// Everything that survives a crash.
+#[derive(Clone)]
+pub struct Disks {
+    /// The cache device, then the backing stores.
+    pub devices: Vec<SimDevice>,
+    /// Modification stamps of the backing stores.
+    pub stamps: Vec<i64>,
+    /// Modes the volumes were last in.
+    pub modes: Vec<Mode>,
+    /// What was written where on the cache device.
+    pub places: Places,
+    /// The cache device has lost or changed something.
+    pub damaged: bool,
+}
+
+/// A state after a crash.
+pub struct Snapshot {
+    /// Devices after the crash.
+    pub disks: Disks,
+    /// Oracle that has seen the crash.
+    pub oracle: Oracle,
+    /// When.
+    pub now: u64,
+    /// A generator for what follows.
+    pub rng: Rng,
+    /// Power cut, or only the daemon killed.
+    pub power: bool,
+}
+
+/// When a crash point becomes a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub enum Trap {
+    /// Never.
+    Off,
+    /// One in so many, and the world goes on.
+    Sample(u64),
+    /// The so-many-th, and the world ends.
+    After(u64),
+}
+
+/// Counters of one or many worlds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Requests made.
+    pub requests: u64,
+    /// Device operations completed.
+    pub device_ops: u64,
+    /// Crash points that passed by, taken or not.
+    pub crash_points_seen: u64,
+    /// Faults injected.
+    pub faults: u64,
+    /// Requests that ended with an I/O error.
+    pub io_errors: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Damaged blocks that the engine noticed.
+    pub damaged_blocks: u64,
+    /// Engines opened.
+    pub opens: u64,
+    /// Virtual nanoseconds.
+    pub virtual_ns: u64,
+}
+
+impl Counters {
+    /// Adds other counters.
+    pub fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.device_ops += other.device_ops;
+        self.crash_points_seen += other.crash_points_seen;
+        self.faults += other.faults;
+        self.io_errors += other.io_errors;
+        self.checkpoints += other.checkpoints;
+        self.damaged_blocks += other.damaged_blocks;
+        self.opens += other.opens;
+        self.virtual_ns += other.virtual_ns;
+    }
+}
+
+/// The world. See the top of the file.
+pub struct World {
+    /// The plan of the run.
+    pub plan: Rc<Plan>,
+    /// Virtual time.
+    pub now: u64,
+    /// All randomness of this world but the crash points.
+    pub rng: Rng,
+    trap_rng: Rng,
+    /// What a crash leaves.
+    pub disks: Disks,
+    /// The engine under test.
+    pub engine: Engine,
+    /// The judge.
+    pub oracle: Oracle,
+    pub(crate) memory: Memory,
+    pub(crate) flights: BTreeMap<u32, Flight>,
+    pub(crate) queue: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    pub(crate) pushed: u64,
+    pub(crate) requests: BTreeMap<u64, Pending>,
+    pub(crate) next_request: u64,
+    /// Errors that devices have reported to the engine.
+    pub(crate) errors: Vec<u64>,
+    ticks: u32,
+    /// Hash of everything that happened.
+    pub digest: Digest,
+    /// When to take snapshots.
+    pub trap: Trap,
+    /// Snapshots taken.
+    pub snapshots: Vec<Snapshot>,
+    /// The trap has ended this world.
+    pub stopped: bool,
+    /// The engine refuses writes because a cache flush failed.
+    pub fenced: bool,
+    pub(crate) stopping: bool,
+    pub(crate) quiesced: bool,
+    pub(crate) closed: bool,
+    /// A backing store was changed on purpose before this engine was opened.
+    pub changed: bool,
+    /// Counters.
+    pub counters: Counters,
+    /// Print every event to the error output.
+    pub verbose: bool,
+}
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)*) => {
+        if !$condition {
+            return Err(format!($($message)*));
+        }
+    };
+}
+pub(crate) use ensure;
+
+impl World {
+    /// A world with an engine that has begun to open the cache on these disks.
+    #[must_use]
+    pub fn open(plan: &Rc<Plan>, snapshot: Snapshot, policy: OnBackingChange) -> Self {
+        let Snapshot { disks, oracle, now, mut rng, .. } = snapshot;
+        let trap_rng = Rng::new(rng.word());
+        let mut world = Self {
+            plan: Rc::clone(plan),
+            now,
+            trap_rng,
+            engine: open_engine(plan, &disks, policy, now),
+            errors: vec![0; disks.devices.len()],
+            rng,
+            disks,
+            oracle,
+            memory: Memory::new(plan.engine.scratch_blocks),
+            flights: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            pushed: 0,
+            requests: BTreeMap::new(),
+            next_request: 0,
+            ticks: 0,
+            digest: Digest::default(),
+            trap: Trap::Off,
+            snapshots: Vec::new(),
+            stopped: false,
+            fenced: false,
+            stopping: false,
+            quiesced: false,
+            closed: false,
+            changed: false,
+            counters: Counters::default(),
+            verbose: false,
+        };
+        world.counters.opens = 1;
+        world
+    }
+
+    /// Starts another engine on the disks, after an orderly stop or a failure to open.
+    pub fn reopen(&mut self, policy: OnBackingChange) {
+        self.engine = open_engine(&self.plan, &self.disks, policy, self.now);
+        self.memory = Memory::new(self.plan.engine.scratch_blocks);
+        self.flights.clear();
+        self.queue.clear();
+        (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
+        self.counters.opens += 1;
+    }
+
+    /// Runs until the engine serves or has given up. True if it serves.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn wait_open(&mut self) -> Result<bool, String> {
+        self.pump()?;
+        let writes = self.disks.devices[CACHE].writes();
+        let end = self.now + PATIENCE_NS;
+        while self.engine.status() == Status::Opening && !self.stopped {
+            ensure!(self.step(end)?, "opening does not end");
+        }
+        if self.stopped {
+            return Ok(false);
+        }
+        if let Status::Failed(_) = self.engine.status() {
+            let untouched = writes == self.disks.devices[CACHE].writes() || self.errors[CACHE] > 0;
+            ensure!(untouched, "a failed opening wrote to the cache device");
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Performs all actions that the engine has ready.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn pump(&mut self) -> Result<(), String> {
+        while !self.stopped {
+            let Some(action) = self.engine.next_action() else { break };
+            if self.verbose {
+                eprintln!("{:>14} {action:?}", self.now);
+            }
+            self.perform(action)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the next thing happen that is due at or before `limit`; false if there is nothing, and it is `limit` now.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn step(&mut self, limit: u64) -> Result<bool, String> {
+        let done = self.queue.peek().map(|Reverse((time, ..))| *time);
+        let deadline = self.engine.next_deadline();
+        let next = done.into_iter().chain(deadline).min();
+        let Some(next) = next.filter(|next| *next <= limit) else {
+            ensure!(self.requests.is_empty() || limit != u64::MAX, "{}", self.stall());
+            if limit != u64::MAX {
+                self.advance(limit);
+            }
+            return Ok(false);
+        };
+        self.advance(next);
+        if done.is_some_and(|done| done <= next) {
+            let Some(Reverse((_, _, op))) = self.queue.pop() else { return Ok(false) };
+            self.ticks = 0;
+            self.finish(op)?;
+        } else {
+            self.ticks += 1;
+            ensure!(
+                self.ticks < TICKS_MAX,
+                "tick is wanted again and again at {} and nothing happens",
+                self.now
+            );
+            self.engine.tick(self.now);
+            self.pump()?;
+        }
+        if let Some((id, request)) = self.requests.first_key_value() {
+            let age = self.now - request.submitted_at;
+            ensure!(age < PATIENCE_NS, "request {id} {request:?} is open for {age} ns");
+        }
+        Ok(true)
+    }
+
+    fn advance(&mut self, to: u64) {
+        if to > self.now {
+            self.counters.virtual_ns += to - self.now;
+            self.now = to;
+            self.ticks = 0;
+        }
+    }
+
+    fn stall(&self) -> String {
+        let first = self.requests.iter().next();
+        format!(
+            "stall: nothing is under way and no deadline is set, but requests are open, the first is {first:?}"
+        )
+    }
+
+    /// A crash may happen here.
+    pub(crate) fn crash_point(&mut self) {
+        self.counters.crash_points_seen += 1;
+        match &mut self.trap {
+            Trap::Off => {}
+            Trap::Sample(of) => {
+                if self.trap_rng.chance(1, *of) {
+                    let snapshot = self.crash();
+                    self.snapshots.push(snapshot);
+                }
+            }
+            Trap::After(left) => {
+                *left = left.saturating_sub(1);
+                if *left == 0 && !self.stopped {
+                    self.stopped = true;
+                    let snapshot = self.crash();
+                    self.snapshots.push(snapshot);
+                }
+            }
+        }
+    }
+
+    /// The state after a crash now: a power cut or a kill, drawn at random.
+    pub fn crash(&mut self) -> Snapshot {
+        let mut rng = Rng::new(self.trap_rng.word());
+        let power = rng.chance(2, 3);
+        let mut crashed =
+            |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
+        let disks = Disks {
+            devices: self.disks.devices.iter().map(&mut crashed).collect(),
+            stamps: self.disks.stamps.clone(),
+            modes: self.disks.modes.clone(),
+            places: self.disks.places.clone(),
+            damaged: self.disks.damaged,
+        };
+        let mut oracle = self.oracle.clone();
+        if power {
+            oracle.power_cut();
+        } else {
+            oracle.kill();
+        }
+        oracle.relaxed |= disks.damaged;
+        Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power }
+    }
+
+    /// Begins an orderly stop and waits until it can be finished.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn quiesce(&mut self) -> Result<(), String> {
+        self.stopping = true;
+        self.engine.begin_shutdown(self.now);
+        self.pump()?;
+        self.wait_for("quiescing", |world| world.quiesced)
+    }
+
+    /// Finishes an orderly stop.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn close(&mut self) -> Result<(), String> {
+        let backings: Vec<_> = (0..self.plan.volumes.len())
+            .map(|volume| {
+                let mut record = backing_record(&self.plan, &self.disks, volume);
+                record.samples = self.samples(volume);
+                (VolumeId(volume as u16), record)
+            })
+            .collect();
+        self.engine.finish_shutdown(self.now, &backings);
+        self.pump()?;
+        self.wait_for("closing", |world| world.closed)
+    }
+
+    fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        let end = self.now + PATIENCE_NS;
+        while !done(self) && !self.stopped {
+            ensure!(self.step(end)?, "{what} does not end");
+        }
+        Ok(())
+    }
+
+    fn samples(&mut self, volume: usize) -> Vec<(u64, u32)> {
+        let blocks = self.plan.volumes[volume].bytes / BLOCK_BYTES as u64;
+        let count = self.rng.below(17).min(blocks);
+        let mut bytes = [0; BLOCK_BYTES];
+        let mut blocks: Vec<u64> = (0..count).map(|_| self.rng.below(blocks)).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let image = self.disks.devices[1 + volume].visible();
+        let sample = |block: u64| {
+            image.read(block * BLOCK_BYTES as u64, &mut bytes);
+            (block, crc32c::crc32c(&bytes))
+        };
+        blocks.into_iter().map(sample).collect()
+    }
+}
+
+fn backing_record(plan: &Plan, disks: &Disks, volume: usize) -> BackingRecord {
+    BackingRecord {
+        kind: 1,
+        size_bytes: plan.volumes[volume].bytes,
+        unique: [7, volume as u64 + 1],
+        stamp_ns: Some(disks.stamps[volume]),
+        samples: Vec::new(),
+    }
+}
+
+fn open_engine(plan: &Plan, disks: &Disks, policy: OnBackingChange, now: u64) -> Engine {
+    let attachments = plan.volumes.iter().enumerate().map(|(volume, v)| Attachment {
+        volume: VolumeId(volume as u16),
+        mode: disks.modes[volume],
+        size_bytes: v.bytes,
+        backing: backing_record(plan, disks, volume),
+        backing_sector_bytes: v.sector_bytes,
+    });
+    let config = EngineConfig { on_backing_change: policy, ..plan.engine.clone() };
+    Engine::open(config, plan.cache_bytes, attachments.collect(), now)
+}

@@ -1,0 +1,56 @@
+//! Every planted bug is caught, within a bounded number of crash points, and its replay command hits it again.
+
+use forebay_sim::{PlantedBug, SimOptions, run};
+
+/// Crash points within which every planted bug must show.
+const BOUND: u64 = 20_000;
+
+fn caught(bug: PlantedBug) {
+    let options =
+        SimOptions { seed: 1, crashes: BOUND, bug: Some(bug), violations_max: 1, ..SimOptions::default() };
+    let report = run(&options, &mut |_| {});
+    let Some(violation) = report.violations.first() else {
+        panic!("{} was not caught within {} crash points", bug.name(), report.crash_points);
+    };
+    println!(
+        "{}: {} crash points, {}: {}",
+        bug.name(),
+        report.crash_points,
+        violation.replay_command,
+        violation.what
+    );
+    let replay = SimOptions { seed: violation.seed, crashes: violation.crash_point + 1, ..options };
+    let again = run(&replay, &mut |_| {});
+    assert_eq!(again.violations.first(), Some(violation), "the replay shows something else");
+}
+
+macro_rules! planted {
+    ($($name:ident: $bug:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            caught(PlantedBug::$bug);
+        })*
+
+        #[test]
+        fn every_planted_bug_has_a_test() {
+            let tested = [$(PlantedBug::$bug),*];
+            assert!(PlantedBug::ALL.iter().all(|(bug, _)| tested.contains(bug)));
+        }
+    };
+}
+
+planted! {
+    skip_device_flush: SkipDeviceFlush,
+    clean_before_backing_flush: CleanBeforeBackingFlush,
+    forget_invalidation: ForgetInvalidation,
+    accept_torn_header: AcceptTornHeader,
+    reuse_segment_early: ReuseSegmentEarly,
+    ignore_sequence: IgnoreSequence,
+    drop_second_superblock: DropSecondSuperblock,
+    skip_intent: SkipIntent,
+    destage_before_durable: DestageBeforeDurable,
+    acknowledge_out_of_order: AcknowledgeOutOfOrder,
+    keep_overtaken_fill: KeepOvertakenFill,
+    skip_checksum: SkipChecksum,
+    relocate_without_lock: RelocateWithoutLock,
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# fio writes with checksums at many block sizes and verifies them: at once, and again after a restart of the daemon.
+. "$(dirname "$0")/lib.sh"
+need fio
+fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+
+make_backing 256M
+
+job() { # NAME OPTION...
+    local name=$1
+    shift
+    (cd "$T" && fio --name="$name" --ioengine=nbd --uri="$URI" --iodepth=16 --size=64M --randrepeat=1 \
+        --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output="$T/fio.out" "$@") ||
+        { cat "$T/fio.out"; fail "fio $name"; }
+    if grep -Eq '^(verify|crc32c): ' "$T/fio.out"; then
+        cat "$T/fio.out"
+        fail "fio $name found wrong data"
+    fi
+}
+
+for sizes in bs=512 bs=4k bs=16k bs=128k 'bsrange=512-128k --blockalign=512'; do
+    say "--$sizes"
+    options="--rw=randwrite --${sizes} --offset=32M"
+    [ "$sizes" = bs=512 ] && options="$options --io_size=16M --size=16M"
+    start
+    # shellcheck disable=SC2086 # several options in one word
+    job write-and-verify $options --do_verify=1
+    stop
+    start
+    # shellcheck disable=SC2086 # as above
+    job verify-after-restart $options --verify_only=1
+    stop
+done
+
+say "reads and writes mixed"
+start
+job mixed --rw=randrw --bsrange=512-64k --blockalign=512 --do_verify=1
+stop
