@@ -243,6 +243,9 @@ impl World {
         };
         self.counters.device_ops += 1;
         self.digest.add_all(&[17, u64::from(op), self.now]);
+        if self.verbose {
+            self.say(&format!("done {op}"));
+        }
         match kind {
             FlightKind::Read { offset, len, crc, early } => {
                 let bytes = early.unwrap_or_else(|| self.sample(device, offset, len));

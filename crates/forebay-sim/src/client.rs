@@ -138,7 +138,11 @@ impl World {
             data_crc = crc32c::crc32c(&bytes[lead as usize..(lead + len) as usize]);
             crcs = block_crcs(bytes, lead, len, &mut self.rng);
         }
-        let begun = if ticket.is_some() { self.oracle.step() } else { self.oracle.begin() };
+        let begun = match kind {
+            RequestKind::Read => self.oracle.begin_read(),
+            _ if ticket.is_some() => self.oracle.step(),
+            _ => self.oracle.begin(),
+        };
         let pending = Pending {
             volume,
             kind,
@@ -158,7 +162,7 @@ impl World {
         self.counters.requests += 1;
         self.digest.add_all(&[11, id, volume as u64, offset, len]);
         if self.verbose {
-            eprintln!("{:>14} request {id}: {pending:?}", self.now);
+            self.say(&format!("request {id}: {pending:?}"));
         }
         self.requests.insert(id, pending);
         let request = Request {
@@ -218,6 +222,7 @@ impl World {
         if let Some(buffer) = pending.buffer {
             self.memory.release(buffer);
         }
+        self.oracle.end_read(pending.begun);
         judged.map_err(|why| {
             format!("{id:?} ({:?} of {} at {}): {why}", pending.kind, pending.len, pending.offset)
         })

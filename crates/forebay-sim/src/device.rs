@@ -295,8 +295,11 @@ impl SimDevice {
         &self.durable
     }
 
-    /// Puts bytes on the medium at once, past the volatile cache: for the state before the run.
+    /// Puts bytes on the medium at once: for what happens while nobody uses the device. What is in the volatile cache
+    /// becomes durable first.
     pub fn preset(&mut self, offset: u64, data: &[u8]) {
+        self.fragments.clear();
+        self.durable = self.visible.clone();
         self.durable.write(offset, data);
         self.visible.write(offset, data);
     }

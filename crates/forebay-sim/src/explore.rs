@@ -79,7 +79,7 @@ impl Run {
 
     fn open(&mut self, snapshot: Snapshot, trap: Trap) -> World {
         let mut world = World::open(&self.plan, snapshot, OnBackingChange::Refuse);
-        (world.trap, world.verbose) = (trap, self.verbose);
+        (world.trap, world.verbose, world.label) = (trap, self.verbose, self.crash_points);
         world
     }
 

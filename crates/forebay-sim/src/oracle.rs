@@ -56,6 +56,8 @@ struct Version {
     superseded: u64,
     doubt: Doubt,
     part: bool,
+    /// Forgotten, but a read that was made when it was current is under way.
+    past: bool,
 }
 
 impl Version {
@@ -92,6 +94,8 @@ pub struct WriteTicket {
 pub struct Oracle {
     volumes: Vec<Volume>,
     step: u64,
+    /// Steps at which the reads under way were made.
+    reads: BTreeSet<u64>,
     keep_history: bool,
     /// After a crash with damage on the cache device: any earlier content and any error is legal.
     pub relaxed: bool,
@@ -114,13 +118,36 @@ impl Oracle {
             }
             volumes.push(Volume { sectors: *count, chunks, busy: BTreeSet::new() });
         }
-        Self { volumes, step: 1, keep_history, relaxed: false, tainted: BTreeSet::new() }
+        Self {
+            volumes,
+            step: 1,
+            reads: BTreeSet::new(),
+            keep_history,
+            relaxed: false,
+            tainted: BTreeSet::new(),
+        }
     }
 
-    /// The next step; hand it to [`Oracle::flushed`] or [`Oracle::check_read`] later.
+    /// The next step; hand it to [`Oracle::flushed`] later.
     pub fn begin(&mut self) -> u64 {
         self.step += 1;
         self.step
+    }
+
+    /// The step of a read; hand it to [`Oracle::check_read`], and then to [`Oracle::end_read`].
+    pub fn begin_read(&mut self) -> u64 {
+        let step = self.begin();
+        self.reads.insert(step);
+        step
+    }
+
+    /// A read is over.
+    pub fn end_read(&mut self, begun: u64) {
+        self.reads.remove(&begun);
+    }
+
+    fn oldest_read(&self) -> u64 {
+        self.reads.first().copied().unwrap_or(NEVER)
     }
 
     /// The present step.
@@ -180,6 +207,7 @@ impl Oracle {
                     superseded: NEVER,
                     doubt: Doubt::None,
                     part,
+                    past: false,
                 });
                 Vec::new()
             });
@@ -189,7 +217,7 @@ impl Oracle {
 
     /// A write was acknowledged, or has failed.
     pub fn end_write(&mut self, ticket: WriteTicket, ok: bool, fua: bool) {
-        let step = self.begin();
+        let (step, oldest) = (self.begin(), self.oldest_read());
         for sector in ticket.first..ticket.first + ticket.count {
             self.edit(ticket.volume, sector, |versions| {
                 for version in versions.iter_mut() {
@@ -201,7 +229,7 @@ impl Oracle {
                     }
                 }
                 if ok && fua {
-                    forget(versions, |version| version.acked <= ticket.submitted)
+                    forget(versions, oldest, |version| version.acked <= ticket.submitted)
                 } else {
                     Vec::new()
                 }
@@ -211,18 +239,21 @@ impl Oracle {
 
     /// A flush of the volume made at step `begun` was acknowledged.
     pub fn flushed(&mut self, volume: usize, begun: u64) {
-        self.edit_busy(volume, |_, versions| forget(versions, |version| version.superseded <= begun));
+        let oldest = self.oldest_read();
+        self.edit_busy(volume, |versions| forget(versions, oldest, |version| version.superseded <= begun));
     }
 
     /// The daemon was killed.
     pub fn kill(&mut self) {
         let step = self.begin();
+        self.reads.clear();
         for volume in 0..self.volumes.len() {
-            self.edit_busy(volume, |_, versions| {
+            self.edit_busy(volume, |versions| {
+                let gone = forget(versions, NEVER, |version| version.past);
                 for version in versions.iter_mut().filter(|version| version.acked == NEVER) {
                     (version.acked, version.doubt, version.part) = (step, Doubt::Kill, false);
                 }
-                Vec::new()
+                gone
             });
         }
     }
@@ -230,13 +261,15 @@ impl Oracle {
     /// The power was cut.
     pub fn power_cut(&mut self) {
         let step = self.begin();
+        self.reads.clear();
         for volume in 0..self.volumes.len() {
-            self.edit_busy(volume, |_, versions| {
+            self.edit_busy(volume, |versions| {
+                let gone = forget(versions, NEVER, |version| version.past);
                 for version in versions.iter_mut() {
                     (version.acked, version.superseded) = (step, NEVER);
                     (version.doubt, version.part) = (Doubt::Power, false);
                 }
-                Vec::new()
+                gone
             });
         }
     }
@@ -323,11 +356,12 @@ impl Oracle {
             for version in versions.iter_mut().filter(|version| version.submitted != seen.submitted) {
                 version.superseded = version.superseded.min(step);
             }
-            forget(versions, |v| {
+            let gone = versions.extract_if(.., |v| {
                 let undone = v.doubt == Doubt::Kill && seen.doubt == Doubt::None && seen.acked <= v.submitted;
-                v.submitted != seen.submitted
-                    && (seen.doubt == Doubt::Power && v.doubt == Doubt::Power || undone)
-            })
+                let lost = v.doubt == Doubt::Power && seen.doubt == Doubt::Power;
+                v.submitted != seen.submitted && (undone || lost)
+            });
+            gone.map(|version| version.content).collect()
         });
     }
 
@@ -367,7 +401,7 @@ impl Oracle {
     pub fn replace(&mut self, volume: usize, sector: u64, content: Content, or_old: bool) {
         let step = self.begin();
         self.edit(volume, sector, |versions| {
-            let gone = if or_old { Vec::new() } else { forget(versions, |_| true) };
+            let gone = if or_old { Vec::new() } else { forget(versions, NEVER, |_| true) };
             versions.push(settled(content, step));
             gone
         });
@@ -388,13 +422,13 @@ impl Oracle {
     }
 
     /// Changes every sector with more than one version.
-    fn edit_busy(&mut self, volume: usize, mut change: impl FnMut(u64, &mut Vec<Version>) -> Vec<Content>) {
+    fn edit_busy(&mut self, volume: usize, mut change: impl FnMut(&mut Vec<Version>) -> Vec<Content>) {
         let volume = &mut self.volumes[volume];
         let mut still = BTreeSet::new();
         for chunk in core::mem::take(&mut volume.busy) {
             let content = Rc::make_mut(&mut volume.chunks[chunk]);
             for (at, versions) in content.sectors.iter_mut().enumerate().filter(|(_, v)| v.len() > 1) {
-                let gone = change((chunk * SECTORS_PER_CHUNK + at) as u64, versions);
+                let gone = change(versions);
                 if self.keep_history {
                     content.history[at].extend(gone);
                 }
@@ -408,12 +442,25 @@ impl Oracle {
 }
 
 fn settled(content: Content, step: u64) -> Version {
-    Version { content, submitted: step, acked: step, superseded: NEVER, doubt: Doubt::None, part: false }
+    Version {
+        content,
+        submitted: step,
+        acked: step,
+        superseded: NEVER,
+        doubt: Doubt::None,
+        part: false,
+        past: false,
+    }
 }
 
-/// Removes versions and returns their contents.
-fn forget(versions: &mut Vec<Version>, which: impl Fn(&Version) -> bool) -> Vec<Content> {
-    versions.extract_if(.., |version| which(version)).map(|version| version.content).collect()
+/// Removes versions and returns their contents. Those that were current at `oldest_read` stay until that read is over,
+/// but for reads only.
+fn forget(versions: &mut Vec<Version>, oldest_read: u64, which: impl Fn(&Version) -> bool) -> Vec<Content> {
+    for version in versions.iter_mut().filter(|version| which(version)) {
+        version.past = true;
+    }
+    let unread = |version: &mut Version| version.past && version.superseded.min(NEVER - 1) < oldest_read;
+    versions.extract_if(.., unread).map(|version| version.content).collect()
 }
 
 fn place(sector: u64) -> (usize, usize) {
@@ -474,12 +521,16 @@ mod tests {
     #[test]
     fn a_read_may_be_as_old_as_its_submission() {
         let mut o = oracle();
-        let begun = o.begin();
+        let begun = o.begin_read();
         let one = write(&mut o, 1);
-        o.end_write(one, true, false);
+        o.end_write(one, true, true);
+        let flush = o.begin();
+        o.flushed(0, flush);
         assert!(o.clone().check_read(0, 0, &[0; 512], begun).is_ok());
         let later = o.begin();
         assert!(o.check_read(0, 0, &[0; 512], later).is_err());
+        o.power_cut();
+        legal(&o, &[1]);
     }
 
     #[test]

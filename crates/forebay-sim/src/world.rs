@@ -150,6 +150,8 @@ pub struct World {
     pub counters: Counters,
     /// Print every event to the error output.
     pub verbose: bool,
+    /// Number of the crash that this world comes from, for the prints.
+    pub label: u64,
 }
 
 macro_rules! ensure {
@@ -194,6 +196,7 @@ impl World {
             changed: false,
             counters: Counters::default(),
             verbose: false,
+            label: 0,
         };
         world.counters.opens = 1;
         world
@@ -239,7 +242,7 @@ impl World {
         while !self.stopped {
             let Some(action) = self.engine.next_action() else { break };
             if self.verbose {
-                eprintln!("{:>14} {action:?}", self.now);
+                self.say(&format!("{action:?}"));
             }
             self.perform(action)?;
         }
@@ -281,6 +284,10 @@ impl World {
             ensure!(age < PATIENCE_NS, "request {id} {request:?} is open for {age} ns");
         }
         Ok(true)
+    }
+
+    pub(crate) fn say(&self, what: &str) {
+        eprintln!("[{}] {:>14} {what}", self.label, self.now);
     }
 
     fn advance(&mut self, to: u64) {

@@ -1,0 +1,25 @@
+//! Why a daemon did not start or did not end well, in words for people: what, and what to do next.
+
+use thiserror::Error;
+
+/// Why [`crate::run`] failed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum RunError {
+    /// The options make no sense (exit code 2).
+    #[error("{0}")]
+    Usage(String),
+    /// Something did not work (exit code 1).
+    #[error("{what}")]
+    Failed {
+        /// What was wrong, and where.
+        what: String,
+        /// What to do next; may be empty.
+        hint: String,
+    },
+}
+
+impl RunError {
+    pub(crate) fn failed(what: impl ToString, hint: impl Into<String>) -> Self {
+        Self::Failed { what: what.to_string(), hint: hint.into() }
+    }
+}
