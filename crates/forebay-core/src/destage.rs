@@ -67,6 +67,8 @@ pub(crate) struct Extent {
     volume: VolumeId,
     first: u64,
     slots: Vec<u32>,
+    /// Valid sectors of the first block when it was picked: the map forgets them if the block is overwritten.
+    mask: u8,
     pages: Vec<Page>,
     pending: u32,
     failed: bool,
@@ -180,13 +182,15 @@ impl Engine {
             return Pick::Wait;
         }
         let mut slots = alloc::vec![slot];
-        if self.map.mask(slot) == MASK_FULL {
+        let mask = self.map.mask(slot);
+        if mask == MASK_FULL {
             while (slots.len() as u32) < pages {
                 let Some(next) = self.joins(id, block + slots.len() as u64) else { break };
                 slots.push(next);
             }
         }
-        let extent = Extent { volume: id, first: block, slots, pages: Vec::new(), pending: 1, failed: false };
+        let extent =
+            Extent { volume: id, first: block, slots, mask, pages: Vec::new(), pending: 1, failed: false };
         if !self.backing_locks.try_acquire(extent.blocks()) {
             return Pick::Busy;
         }
@@ -298,8 +302,8 @@ impl Engine {
     fn write_extent(&mut self, number: u32) {
         let extent = self.extents.get(number);
         let (id, first) = (extent.volume, extent.first);
-        let mask = self.block_mask(id, first) & self.map.mask(extent.slots[0]);
-        if extent.slots.len() == 1 && mask != MASK_FULL {
+        if extent.mask != MASK_FULL {
+            let mask = self.block_mask(id, first) & extent.mask;
             let page = extent.pages[0];
             let runs: Vec<(u32, u32)> = sector_runs(mask).collect();
             self.extents.get_mut(number).pending = runs.len() as u32;

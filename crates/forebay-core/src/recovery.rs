@@ -25,7 +25,7 @@ use crate::engine::{BLOCK, Engine, OpKind, Status, sector_mask};
 use crate::flush::{Flusher, Waiter};
 use crate::map::{CacheMap, MASK_FULL};
 use crate::pages::PageUse;
-use crate::scan::{self, Found, Place, Tail};
+use crate::scan::{self, After, Found, Place, Tail};
 use crate::segment::{Key, Phase, State};
 use crate::volume::Volume;
 use alloc::boxed::Box;
@@ -461,7 +461,9 @@ impl Engine {
         }
         if state != SegmentState::Sealed && self.superblock.state == CacheState::Open {
             let trust = self.planted(PlantedBug::AcceptTornHeader);
-            let tail = scan::tail(bytes, self.place(number), used, self.superblock.epoch, trust);
+            let sequence = self.recovering().checkpoint.next_sequence;
+            let after = After { epoch: self.superblock.epoch, sequence };
+            let tail = scan::tail(bytes, self.place(number), used, after, trust);
             self.recovering().tails.extend(tail);
         }
         Ok(())

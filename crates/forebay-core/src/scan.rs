@@ -101,14 +101,30 @@ pub(crate) fn accounted(bytes: &[u8], place: Place, used: u32) -> (Vec<Found>, u
     (batches, at)
 }
 
-/// The batches from block `from` on that were written in `epoch` after a checkpoint; `None` if there is none.
-/// With `trust` payloads are not compared with their checksums (a planted bug).
-pub(crate) fn tail(bytes: &[u8], place: Place, from: u32, epoch: u64, trust: bool) -> Option<Tail> {
+/// Which batches come after a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct After {
+    /// Start of the daemon that took the checkpoint.
+    pub(crate) epoch: u64,
+    /// First sequence that the checkpoint does not account for. A segment of the window may still hold what the same
+    /// daemon wrote to it before the checkpoint, when it was in use for the last time.
+    pub(crate) sequence: u64,
+}
+
+impl After {
+    fn holds(self, found: &Found) -> bool {
+        found.header.epoch == self.epoch && found.header.sequence >= self.sequence
+    }
+}
+
+/// The batches from block `from` on that were written after a checkpoint; `None` if there is none. With `trust`
+/// payloads are not compared with their checksums (a planted bug).
+pub(crate) fn tail(bytes: &[u8], place: Place, from: u32, after: After, trust: bool) -> Option<Tail> {
     let mut batches: Vec<Found> = Vec::new();
     let mut summary = None;
     let mut flushed = 0;
     let mut at = from;
-    while let Some(found) = batch_at(bytes, place, at).filter(|found| found.header.epoch == epoch) {
+    while let Some(found) = batch_at(bytes, place, at).filter(|found| after.holds(found)) {
         let follows = batches.last().is_none_or(|last| {
             last.header.stream == found.header.stream
                 && last.header.stream_sequence + 1 == found.header.stream_sequence
@@ -129,7 +145,7 @@ pub(crate) fn tail(bytes: &[u8], place: Place, from: u32, epoch: u64, trust: boo
     // Anything intact behind a hole still tells what had been flushed when it was written.
     for at in at..(bytes.len() / BLOCK_BYTES) as u32 {
         if let Some(found) = batch_at(bytes, place, at) {
-            if found.header.epoch == epoch && found.header.stream == stream {
+            if after.holds(&found) && found.header.stream == stream {
                 flushed = flushed.max(found.header.flushed_stream_sequence);
             }
         }

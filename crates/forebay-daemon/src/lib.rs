@@ -117,3 +117,9 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     let parts = setup::open(&options, &plan, report)?;
     runner::run(options, plan, parts, report)
 }
+
+/// The name under which clients find an export.
+pub(crate) fn export_name(uri: &ExportUri) -> &str {
+    let ExportUri::Nbd { name, .. } = uri;
+    name
+}

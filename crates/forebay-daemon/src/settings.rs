@@ -24,11 +24,26 @@ pub struct SettingHelp {
 pub const SETTINGS: [SettingHelp; 15] = [
     setting("dirty_low_pct", "0 to 100", "10", "destage begins above this share of the cache being dirty"),
     setting("dirty_high_pct", "1 to 90", "70", "writers are slowed to the speed of the disk at this share"),
-    setting("idle_delay", "duration", "5s", "a volume without requests for this long is written back completely"),
+    setting(
+        "idle_delay",
+        "duration",
+        "5s",
+        "a volume without requests for this long is written back completely",
+    ),
     setting("destage_order", "elevator, fifo", "elevator", "which dirty block is written back first"),
     setting("destage_depth_max", "1 to 256", "16", "write-back operations in flight under pressure"),
-    setting("zero_direct_min", "size", "1MiB", "zeroes and discards from this size on go to the backing store at once"),
-    setting("survivors_max_pct", "0 to 90", "50", "share of a reclaimed segment that may be kept because it was hit"),
+    setting(
+        "zero_direct_min",
+        "size",
+        "1MiB",
+        "zeroes and discards from this size on go to the backing store at once",
+    ),
+    setting(
+        "survivors_max_pct",
+        "0 to 90",
+        "50",
+        "share of a reclaimed segment that may be kept because it was hit",
+    ),
     setting("batches_in_flight", "1 to 64", "4", "log writes in flight per stream"),
     setting(
         "on_backing_change",
@@ -97,7 +112,9 @@ impl Plan {
         match key {
             "dirty_low_pct" => engine.dirty_low_pct = number(value, 0, 100)?,
             "dirty_high_pct" => engine.dirty_high_pct = number(value, 1, 90)?,
-            "idle_delay" => engine.idle_delay = duration(value)?.as_nanos().min(u128::from(u64::MAX / 4)) as u64,
+            "idle_delay" => {
+                engine.idle_delay = duration(value)?.as_nanos().min(u128::from(u64::MAX / 4)) as u64
+            }
             "destage_order" => {
                 engine.destage_order =
                     choice(value, &[("elevator", DestageOrder::Elevator), ("fifo", DestageOrder::Fifo)])?;

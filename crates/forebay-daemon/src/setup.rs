@@ -254,7 +254,7 @@ fn format(
     attachment: &Attachment,
 ) -> Result<(), RunError> {
     let bytes = options.cache.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
-    let mut name = options.exports[0].name().to_string();
+    let mut name = crate::export_name(&options.exports[0]).to_string();
     while name.len() > NAME_BYTES_MAX {
         name.pop();
     }
@@ -273,8 +273,8 @@ fn format(
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
     };
-    let writes =
-        forebay_core::format_cache(&params).map_err(|error| RunError::failed(error, "choose another layout"))?;
+    let writes = forebay_core::format_cache(&params)
+        .map_err(|error| RunError::failed(error, "choose another layout"))?;
     for (offset, bytes) in writes {
         cache.write_at(offset, &bytes).and_then(|()| cache.flush()).map_err(device_error)?;
     }

@@ -1,4 +1,4 @@
-//! Runs the simulator by itself: `sim [--seed N] [--crashes N] [--break NAME] [--violations N] [--verbose]`.
+//! Runs the simulator by itself: `sim [--seed N] [--crashes N] [--break NAME] [--violations N] [--progress] [--verbose]`.
 
 use forebay_sim::{PlantedBug, SimOptions, run};
 use std::process::ExitCode;
@@ -6,6 +6,7 @@ use std::time::Instant;
 
 fn main() -> ExitCode {
     let mut options = SimOptions::default();
+    let mut follow = false;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().unwrap_or_default();
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
                 let name = value();
                 options.bug = PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug);
             }
+            "--progress" => follow = true,
             "--verbose" => options.verbose = true,
             other => {
                 eprintln!("unknown argument {other}");
@@ -25,7 +27,12 @@ fn main() -> ExitCode {
         }
     }
     let start = Instant::now();
-    let report = run(&options, &mut |_| {});
+    let report = run(&options, &mut |progress| {
+        if follow {
+            let (seed, points) = (progress.seed, progress.crash_points);
+            eprintln!("seed {seed}: {points} crash points, {:.1} s", start.elapsed().as_secs_f64());
+        }
+    });
     for violation in &report.violations {
         println!(
             "{}\n    crash point {}, step {}: {}",

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{DERIVED, FIELDS, Kind, surroundings};
 use super::Snapshot;
+use super::fields::{DERIVED, FIELDS, Kind, surroundings};
 
 /// The document.
 pub(super) fn document() -> Value {
@@ -14,8 +14,13 @@ pub(super) fn document() -> Value {
             "503": { "description": "the volume is being stopped, or the engine does not answer" },
         } })
     };
-    let stats = answer("statistics of the volume", "application/json", json!({ "$ref": "#/components/schemas/Stats" }));
-    let metrics = answer("the same for Prometheus", "application/openmetrics-text", json!({ "type": "string" }));
+    let stats = answer(
+        "statistics of the volume",
+        "application/json",
+        json!({ "$ref": "#/components/schemas/Stats" }),
+    );
+    let metrics =
+        answer("the same for Prometheus", "application/openmetrics-text", json!({ "type": "string" }));
     let itself = answer("this document", "application/json", json!({ "type": "object" }));
     json!({
         "openapi": "3.1.0",

@@ -1,0 +1,193 @@
+//! A cache device opened for reading: superblocks and checkpoints.
+
+use std::path::{Path, PathBuf};
+
+use forebay_format::checkpoint::Checkpoint;
+use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
+use forebay_io::{Device, DeviceError, DeviceOptions};
+
+use super::{Findings, Severity};
+use crate::failure::Failure;
+
+/// Largest checkpoint slot that is read (the slot of a cache of some hundred TiB).
+const CHECKPOINT_BYTES_MAX: u64 = 1 << 36;
+
+/// A cache device with its superblock and what can be read of its checkpoint.
+#[derive(Debug)]
+pub(crate) struct Image {
+    device: Device,
+    path: PathBuf,
+    /// Both copies.
+    pub(crate) superblocks: [Result<Superblock, FormatError>; 2],
+    /// The copy that counts.
+    pub(crate) superblock: Superblock,
+    /// Both copies of the checkpoint that the superblock names.
+    pub(crate) checkpoints: [Result<Checkpoint, FormatError>; 2],
+}
+
+impl Image {
+    /// Opens a cache that nobody else has open.
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        let options = DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() };
+        let device = Device::open_cache(path, options).map_err(|error| match error {
+            DeviceError::InUse { .. } => {
+                Failure::new(error.to_string()).hint("stop the daemon first; a cache in use changes while it is read")
+            }
+            _ => Failure::new(error.to_string()).hint("name the file or block device given to `forebay run --cache`"),
+        })?;
+        let superblocks = [0, 1].map(|copy| {
+            let mut block = vec![0; BLOCK_BYTES];
+            let offset = Geometry::superblock_offset(copy);
+            if offset + BLOCK_BYTES as u64 > device.size_bytes() {
+                return Err(FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 });
+            }
+            // A copy that cannot be read is all zeroes, and as such not a superblock.
+            let _ = device.read_at(offset, &mut block);
+            Superblock::decode(&block)
+        });
+        let shown = path.display();
+        let refuse = |error: FormatError| {
+            let hint = match error {
+                FormatError::Magic { .. } => "this was never a cache, or both superblocks are overwritten",
+                FormatError::Version { .. } => "a newer forebay made it; nothing was changed",
+                FormatError::Geometry(_) => "nothing was changed",
+                _ => "both superblocks are unusable; nothing was changed",
+            };
+            Failure::new(format!("{shown}: {error}")).hint(hint)
+        };
+        let superblock = Superblock::choose(superblocks.clone()).map_err(refuse)?;
+        superblock.geometry.validate(device.size_bytes()).map_err(refuse)?;
+        let mut image = Self {
+            device,
+            path: path.into(),
+            superblocks,
+            superblock,
+            checkpoints: [0, 1].map(|_| Err(FormatError::Magic { structure: "checkpoint header" })),
+        };
+        image.checkpoints = [0, 1].map(|copy| image.checkpoint_copy(image.superblock.checkpoint_generation, copy));
+        Ok(image)
+    }
+
+    /// Path it was opened by.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Layout of the device.
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.superblock.geometry
+    }
+
+    /// Size of the device.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    /// True if the last daemon did not stop in an orderly way.
+    pub(crate) fn is_unclean(&self) -> bool {
+        self.superblock.state == CacheState::Open
+    }
+
+    /// The checkpoint in effect, if a copy of it is intact.
+    pub(crate) fn checkpoint(&self) -> Option<&Checkpoint> {
+        self.checkpoints.iter().find_map(|copy| copy.as_ref().ok())
+    }
+
+    /// One copy of a checkpoint, checked to be of this cache and of this generation.
+    pub(crate) fn checkpoint_copy(&self, generation: u64, copy: u64) -> Result<Checkpoint, FormatError> {
+        let geometry = self.geometry();
+        let slot_bytes = u64::from(geometry.checkpoint_slot_blocks) * BLOCK_BYTES as u64;
+        if slot_bytes > CHECKPOINT_BYTES_MAX {
+            let why = format!("checkpoint slots of {slot_bytes} bytes");
+            return Err(FormatError::Geometry(why));
+        }
+        let bytes = self.read(geometry.checkpoint_offset(generation, copy), slot_bytes).bytes;
+        let checkpoint = Checkpoint::decode(&bytes)?;
+        let check = |field, expected: u64, found: u64| {
+            if expected == found {
+                return Ok(());
+            }
+            Err(FormatError::Misplaced { structure: "checkpoint header", field, expected, found })
+        };
+        check("uuid", self.superblock.uuid.tag(), checkpoint.uuid.tag())?;
+        check("generation", generation, checkpoint.generation)?;
+        check("segment_count", u64::from(geometry.segment_count), checkpoint.segments.len() as u64)?;
+        check("segment_blocks", u64::from(geometry.segment_blocks), u64::from(checkpoint.segment_blocks))?;
+        Ok(checkpoint)
+    }
+
+    /// Reads a whole segment.
+    pub(crate) fn segment(&self, number: u32) -> Bytes {
+        self.read(self.geometry().segment_offset(number, 0), self.geometry().segment_bytes())
+    }
+
+    /// Reads the first block of a segment.
+    pub(crate) fn segment_head(&self, number: u32) -> Bytes {
+        self.read(self.geometry().segment_offset(number, 0), BLOCK_BYTES as u64)
+    }
+
+    /// Reads whole blocks; those that the device does not give up are zeroes.
+    fn read(&self, offset: u64, len: u64) -> Bytes {
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        let mut unreadable = Vec::new();
+        if self.device.read_at(offset, &mut bytes).is_err() {
+            for (index, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
+                if self.device.read_at(offset + (index * BLOCK_BYTES) as u64, block).is_err() {
+                    block.fill(0);
+                    unreadable.push(index as u32);
+                }
+            }
+        }
+        Bytes { bytes, unreadable }
+    }
+
+    /// What there is to say about superblocks and checkpoints.
+    pub(crate) fn judge(&self, findings: &mut Findings) {
+        let names = ["A", "B"];
+        for (copy, name) in self.superblocks.iter().zip(names) {
+            let place = format!("superblock {name}");
+            match copy {
+                Ok(copy) if copy.uuid != self.superblock.uuid => {
+                    findings.add(Severity::Damaged, place, "belongs to another cache");
+                }
+                Ok(copy) if copy.generation != self.superblock.generation => {
+                    let (older, newer) = (copy.generation, self.superblock.generation);
+                    let what = format!("generation {older} beside {newer}: an update was interrupted between the copies");
+                    findings.add(Severity::Note, place, what);
+                }
+                Ok(_) => {}
+                Err(error) if self.is_unclean() => {
+                    let what = format!("{error}; a power cut during an update looks like this, the other copy counts");
+                    findings.add(Severity::Damaged, place, what);
+                }
+                Err(error) => findings.add(Severity::Damaged, place, format!("{error}; the other copy counts")),
+            }
+        }
+        let generation = self.superblock.checkpoint_generation;
+        for (copy, name) in self.checkpoints.iter().zip(names) {
+            let Err(error) = copy else { continue };
+            let place = format!("checkpoint {generation}, copy {name}");
+            match self.checkpoint() {
+                Some(_) => findings.add(Severity::Damaged, place, format!("{error}; the other copy is intact")),
+                None => findings.add(Severity::Lost, place, error.to_string()),
+            }
+        }
+    }
+}
+
+/// What was read, and which blocks of it could not be.
+#[derive(Debug)]
+pub(crate) struct Bytes {
+    pub(crate) bytes: Vec<u8>,
+    /// Blocks, counted from the start.
+    pub(crate) unreadable: Vec<u32>,
+}
+
+impl Bytes {
+    /// One block.
+    pub(crate) fn block(&self, index: u32) -> Option<&[u8]> {
+        let start = index as usize * BLOCK_BYTES;
+        self.bytes.get(start..start + BLOCK_BYTES)
+    }
+}

@@ -1,0 +1,223 @@
+//! The log: batches of a segment, and which of those behind the checkpoint count.
+//!
+//! A batch counts if header and payload are intact, it belongs to this cache and this place, its epoch is that of the
+//! superblock, and no batch of its stream is missing between the checkpoint and it. A later batch that says that the
+//! missing one had been flushed proves that the device lost what it had promised.
+
+use std::collections::BTreeMap;
+
+use forebay_format::batch::{BatchHeader, BatchKind, Entry};
+use forebay_format::checkpoint::{Checkpoint, SegmentState};
+use forebay_format::{BLOCK_BYTES, CacheUuid, StreamKind, summary};
+
+use super::image::{Bytes, Image};
+use super::{Findings, Severity};
+
+/// A batch found in a segment.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) segment: u32,
+    pub(crate) header: BatchHeader,
+    /// Block in the segment of the header.
+    pub(crate) start: u32,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Batch {
+    /// First block after the batch.
+    pub(crate) fn end(&self) -> u32 {
+        self.start + 1 + u32::from(self.header.payload_blocks)
+    }
+
+    /// Data entries with the block of the segment that holds their payload.
+    pub(crate) fn data(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        let data = self.entries.iter().filter(|entry| entry.has_payload());
+        data.zip(self.start + 1..).map(|(entry, index)| (index, entry))
+    }
+}
+
+/// The batch whose header stands at block `start`, if it is intact and in its place. Its payload is not looked at.
+pub(crate) fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32) -> Result<Batch, String> {
+    let block = bytes.block(start).ok_or("the segment ends here")?;
+    if bytes.unreadable.contains(&start) {
+        return Err("the device cannot read it".into());
+    }
+    let mut entries = Vec::new();
+    let header = BatchHeader::decode(block, &mut entries).map_err(|error| error.to_string())?;
+    header.check_place(uuid, segment, start).map_err(|error| error.to_string())?;
+    let batch = Batch { segment, header, start, entries };
+    if batch.end() as usize * BLOCK_BYTES > bytes.bytes.len() {
+        return Err("the batch goes beyond the end of its segment".into());
+    }
+    Ok(batch)
+}
+
+/// True if every payload block of a batch matches its checksum.
+pub(crate) fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
+    let matches = |index, crc| bytes.block(index).is_some_and(|block| forebay_format::checksum(block) == crc);
+    match batch.entries[..] {
+        [Entry::Summary { crc32c, .. }] => {
+            let payload = (batch.start as usize + 1) * BLOCK_BYTES..batch.end() as usize * BLOCK_BYTES;
+            bytes.bytes.get(payload).is_some_and(|payload| forebay_format::checksum(payload) == crc32c)
+        }
+        _ => batch.data().all(|(index, entry)| match entry {
+            Entry::Data { crc32c, .. } => matches(index, *crc32c),
+            _ => false,
+        }),
+    }
+}
+
+/// The batches from the start of a segment up to block `used`, and where and why it went no further.
+pub(crate) fn accounted(bytes: &Bytes, uuid: CacheUuid, segment: u32, used: u32) -> (Vec<Batch>, Option<(u32, String)>) {
+    let mut batches = Vec::new();
+    let mut at = 0;
+    while at < used {
+        match batch_at(bytes, uuid, segment, at) {
+            Ok(batch) => {
+                at = batch.end();
+                batches.push(batch);
+            }
+            Err(why) => return (batches, Some((at, why))),
+        }
+    }
+    (batches, None)
+}
+
+/// The payload of the summary whose header stands at block `at`, if all of it is intact.
+pub(crate) fn summary_payload(bytes: &Bytes, uuid: CacheUuid, segment: u32, at: u32) -> Result<&[u8], String> {
+    let batch = batch_at(bytes, uuid, segment, at)?;
+    match batch.entries[..] {
+        [Entry::Summary { slots, .. }] if slots == at => {}
+        _ => return Err("the batch there is not the summary of this segment".into()),
+    }
+    if !is_whole(bytes, &batch) {
+        return Err("summary: its payload does not match its checksum: torn or damaged".into());
+    }
+    let payload = (at as usize + 1) * BLOCK_BYTES..batch.end() as usize * BLOCK_BYTES;
+    bytes.bytes.get(payload).ok_or_else(|| "the summary goes beyond the end of its segment".into())
+}
+
+/// Batches of one segment that lie behind a checkpoint.
+struct Tail {
+    stream: StreamKind,
+    /// Consecutive in the stream; never empty.
+    batches: Vec<Batch>,
+    /// Highest `flushed_stream_sequence` seen, behind a hole as well.
+    flushed: u64,
+}
+
+impl Tail {
+    fn first(&self) -> (u64, u64) {
+        self.batches.first().map_or((0, 0), |batch| (batch.header.stream_sequence, batch.header.sequence))
+    }
+}
+
+/// What was logged after the checkpoint, in the order of sequence.
+pub(crate) fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings: &mut Findings) -> Vec<Batch> {
+    if !image.is_unclean() {
+        return Vec::new();
+    }
+    let mut by_stream: BTreeMap<usize, Vec<Tail>> = BTreeMap::new();
+    for (number, from) in candidates(image, checkpoint) {
+        if let Some(tail) = tail(image, number, from) {
+            by_stream.entry(tail.stream.index()).or_default().push(tail);
+        }
+    }
+    let mut counting = Vec::new();
+    for stream in StreamKind::ALL {
+        let tails = by_stream.remove(&stream.index()).unwrap_or_default();
+        let expected = checkpoint.next_stream_sequence[stream.index()];
+        if let Some(lost) = follow(tails, expected, &mut counting) {
+            let place = format!("log, {} stream", stream_name(stream));
+            let what = format!(
+                "batch {lost} is gone although the device had acknowledged a flush of it: do not use this device"
+            );
+            findings.add(Severity::Lost, place, what);
+        }
+    }
+    counting.sort_by_key(|batch: &Batch| batch.header.sequence);
+    counting
+}
+
+/// Segments that may hold batches behind the checkpoint, and the block where those would begin.
+fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
+    let mut candidates = Vec::new();
+    for (number, entry) in (0..).zip(&checkpoint.segments) {
+        if entry.state == SegmentState::Open {
+            candidates.push((number, entry.used_blocks));
+        }
+    }
+    for number in &checkpoint.window {
+        let head = image.segment_head(*number);
+        let mut entries = Vec::new();
+        let written = head.block(0).map(|block| BatchHeader::decode(block, &mut entries));
+        let written = matches!(written, Some(Ok(header)) if header.epoch == image.superblock.epoch);
+        if written || !head.unreadable.is_empty() {
+            candidates.push((*number, 0));
+        }
+    }
+    candidates
+}
+
+fn tail(image: &Image, segment: u32, from: u32) -> Option<Tail> {
+    let (uuid, epoch) = (image.superblock.uuid, image.superblock.epoch);
+    let bytes = image.segment(segment);
+    let read = |at| batch_at(&bytes, uuid, segment, at).ok().filter(|batch| batch.header.epoch == epoch);
+    let mut batches: Vec<Batch> = Vec::new();
+    let mut flushed = 0;
+    let mut at = from;
+    while let Some(batch) = read(at) {
+        let follows = batches.last().is_none_or(|last| {
+            last.header.stream == batch.header.stream
+                && last.header.stream_sequence + 1 == batch.header.stream_sequence
+        });
+        if !follows || !is_whole(&bytes, &batch) {
+            break;
+        }
+        flushed = flushed.max(batch.header.flushed_stream_sequence);
+        if batch.header.kind == BatchKind::Summary {
+            break;
+        }
+        at = batch.end();
+        batches.push(batch);
+    }
+    let stream = batches.first()?.header.stream;
+    for at in at..image.geometry().segment_blocks {
+        if let Some(batch) = read(at).filter(|batch| batch.header.stream == stream) {
+            flushed = flushed.max(batch.header.flushed_stream_sequence);
+        }
+    }
+    Some(Tail { stream, batches, flushed })
+}
+
+/// Follows a stream to its end; returns the first batch that is missing although it had been flushed.
+fn follow(mut tails: Vec<Tail>, mut expected: u64, counting: &mut Vec<Batch>) -> Option<u64> {
+    tails.sort_by_key(Tail::first);
+    let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);
+    // Batches that were written again after a failure: the later segment has them.
+    let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
+    for (tail, limit) in tails.into_iter().zip(limits) {
+        if tail.first().0 != expected {
+            break;
+        }
+        for batch in tail.batches.into_iter().take_while(|batch| batch.header.stream_sequence < limit) {
+            expected = batch.header.stream_sequence.saturating_add(1);
+            counting.push(batch);
+        }
+    }
+    (flushed > expected).then_some(expected)
+}
+
+/// Name of a stream in messages.
+pub(crate) fn stream_name(stream: StreamKind) -> &'static str {
+    match stream {
+        StreamKind::Write => "write",
+        StreamKind::Fill => "fill",
+        StreamKind::Survivor => "survivor",
+    }
+}
+
+/// Items of a summary's payload, with their slots.
+pub(crate) fn summary_items(payload: &[u8], slots: u32) -> impl Iterator<Item = (u32, summary::SummaryItem)> {
+    (0..).zip(summary::decode(payload, slots)).filter_map(|(index, item)| Some((index, item?)))
+}

@@ -1,0 +1,310 @@
+//! The verdict on a cache: what every slot is worth, and whether its bytes are right.
+//!
+//! The checkpoint says what each slot was worth; what was logged after it is laid over that ([`Overlay`]); then each
+//! segment in use is read once, its headers and summary are compared, and every block that counts is compared with its
+//! checksum.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use forebay_format::batch::Entry;
+use forebay_format::checkpoint::{Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SegmentState, SlotState};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+
+use super::image::{Bytes, Image};
+use super::log::{self, Batch};
+use super::{Findings, Severity};
+
+/// A block of a volume.
+type Key = (VolumeId, u64);
+
+/// What is known of the bytes in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Content {
+    key: Key,
+    crc32c: u32,
+    sector_mask: u8,
+}
+
+/// Blocks of one volume in the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Held {
+    /// Blocks that only the cache has.
+    pub(crate) dirty: u64,
+    /// Blocks that the backing store has too.
+    pub(crate) clean: u64,
+    /// Of both, blocks of which only some sectors count.
+    pub(crate) partial: u64,
+    /// Dirty blocks whose bytes are wrong.
+    pub(crate) dirty_bad: u64,
+    /// Clean blocks whose bytes are wrong.
+    pub(crate) clean_bad: u64,
+    /// Clean blocks that the next start drops, because writes past the cache may have overtaken them.
+    pub(crate) dropped: u64,
+}
+
+/// What came out.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// By volume.
+    pub(crate) held: BTreeMap<u16, Held>,
+    /// Batches after the checkpoint that count.
+    pub(crate) replayed: u64,
+    /// Segments read.
+    pub(crate) segments_read: u64,
+    /// Headers, summaries and blocks compared with their checksums.
+    pub(crate) checked: u64,
+}
+
+impl Verdict {
+    /// The sum over all volumes.
+    pub(crate) fn total(&self) -> Held {
+        let mut total = Held::default();
+        for held in self.held.values() {
+            total.dirty += held.dirty;
+            total.clean += held.clean;
+            total.partial += held.partial;
+            total.dirty_bad += held.dirty_bad;
+            total.clean_bad += held.clean_bad;
+            total.dropped += held.dropped;
+        }
+        total
+    }
+}
+
+/// What the log after the checkpoint changes.
+#[derive(Debug, Default)]
+struct Overlay {
+    /// Slots written after the checkpoint that count.
+    written: HashMap<u32, (Content, SlotState)>,
+    place: HashMap<Key, u32>,
+    /// Blocks whose slots in the checkpoint do not count any more.
+    superseded: HashSet<Key>,
+    /// Slots of the checkpoint that marks speak of.
+    cleaned: HashSet<u32>,
+    dropped: HashSet<u32>,
+    intents: Vec<Intent>,
+}
+
+impl Overlay {
+    fn new(batches: &[Batch], checkpoint: &Checkpoint, slot_count: u32) -> Self {
+        let mut overlay = Self { intents: checkpoint.intents.clone(), ..Self::default() };
+        for batch in batches {
+            overlay.apply(batch, checkpoint.segment_blocks, slot_count);
+        }
+        overlay
+    }
+
+    fn apply(&mut self, batch: &Batch, segment_blocks: u32, slot_count: u32) {
+        for (index, entry) in batch.data() {
+            let Entry::Data { volume, block, crc32c, sector_mask, dirty } = *entry else { continue };
+            let (key, slot) = ((volume, block), batch.segment * segment_blocks + index);
+            let state = if dirty { SlotState::Dirty } else { SlotState::Clean };
+            if let Some(old) = self.place.insert(key, slot) {
+                self.written.remove(&old);
+            }
+            self.superseded.insert(key);
+            self.written.insert(slot, (Content { key, crc32c, sector_mask }, state));
+        }
+        for entry in &batch.entries {
+            match *entry {
+                Entry::CleanMark { slot, count } => {
+                    for slot in slot.0..slot.0.saturating_add(count).min(slot_count) {
+                        match self.written.get_mut(&slot) {
+                            Some((_, state)) => *state = SlotState::Clean,
+                            None => drop(self.cleaned.insert(slot)),
+                        }
+                    }
+                }
+                Entry::DropMark { slot, count } => {
+                    for slot in slot.0..slot.0.saturating_add(count).min(slot_count) {
+                        match self.written.remove(&slot) {
+                            Some((content, _)) => drop(self.place.remove(&content.key)),
+                            None => drop(self.dropped.insert(slot)),
+                        }
+                    }
+                }
+                Entry::Intent { volume, region, count } => self.intents.push(Intent { volume, region, count }),
+                Entry::Data { .. } | Entry::Summary { .. } => {}
+            }
+        }
+    }
+
+    /// What a slot that the checkpoint counts is worth now.
+    fn worth(&self, slot: u32, content: &Content, state: SlotState) -> SlotState {
+        if self.dropped.contains(&slot) || self.superseded.contains(&content.key) {
+            return SlotState::Void;
+        }
+        if state == SlotState::Dirty && self.cleaned.contains(&slot) { SlotState::Clean } else { state }
+    }
+
+    /// Whether a clean block lies where writes past the cache may have happened.
+    fn is_intended(&self, key: Key) -> bool {
+        self.intents.iter().any(|intent| {
+            let region = key.1 / INTENT_REGION_BLOCKS;
+            intent.volume == key.0
+                && region >= intent.region
+                && region - intent.region < u64::from(intent.count)
+        })
+    }
+}
+
+/// Verifies a cache. `progress` hears how many segments of how many are done.
+pub(crate) fn verify(
+    image: &Image,
+    checkpoint: &Checkpoint,
+    findings: &mut Findings,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Verdict {
+    let batches = log::after_checkpoint(image, checkpoint, findings);
+    let overlay = Overlay::new(&batches, checkpoint, image.geometry().slot_count());
+    let mut verdict = Verdict { replayed: batches.len() as u64, ..Verdict::default() };
+    drop(batches);
+    let blocks = checkpoint.segment_blocks;
+    let mut numbers: Vec<u32> = overlay.written.keys().map(|slot| slot / blocks).collect();
+    let counts = |entry: &SegmentEntry| entry.slots.iter().any(|slot| *slot != SlotState::Void);
+    numbers.extend((0..).zip(&checkpoint.segments).filter(|(_, entry)| counts(entry)).map(|(number, _)| number));
+    numbers.sort_unstable();
+    numbers.dedup();
+    let total = numbers.len() as u64;
+    for (done, number) in (0..).zip(numbers) {
+        progress(done, total);
+        let mut walk = Walk { image, overlay: &overlay, findings, verdict: &mut verdict, number };
+        walk.segment(&checkpoint.segments[number as usize]);
+    }
+    progress(total, total);
+    verdict
+}
+
+/// The look at one segment.
+struct Walk<'a> {
+    image: &'a Image,
+    overlay: &'a Overlay,
+    findings: &'a mut Findings,
+    verdict: &'a mut Verdict,
+    number: u32,
+}
+
+impl Walk<'_> {
+    fn segment(&mut self, entry: &SegmentEntry) {
+        let bytes = self.image.segment(self.number);
+        let blocks = self.image.geometry().segment_blocks;
+        self.verdict.segments_read += 1;
+        let mut contents = vec![None; blocks as usize];
+        if entry.state != SegmentState::Free {
+            self.described(entry, &bytes, &mut contents);
+        }
+        for index in 0..blocks {
+            let slot = self.number * blocks + index;
+            if let Some((content, state)) = self.overlay.written.get(&slot) {
+                self.block(&bytes, index, content, *state);
+                continue;
+            }
+            let state = entry.slots.get(index as usize).copied().unwrap_or_default();
+            if state == SlotState::Void {
+                continue;
+            }
+            match contents[index as usize] {
+                Some(content) => {
+                    let worth = self.overlay.worth(slot, &content, state);
+                    self.block(&bytes, index, &content, worth);
+                }
+                None => self.unknown(index, state),
+            }
+        }
+    }
+
+    /// Finds out which block each slot holds, from the headers and from the summary, and compares the two.
+    fn described(&mut self, entry: &SegmentEntry, bytes: &Bytes, contents: &mut [Option<Content>]) {
+        let (number, uuid) = (self.number, self.image.superblock.uuid);
+        let (batches, stopped) = log::accounted(bytes, uuid, number, entry.used_blocks);
+        self.verdict.checked += batches.len() as u64;
+        for batch in &batches {
+            for (index, entry) in batch.data() {
+                if let Entry::Data { volume, block, crc32c, sector_mask, .. } = *entry {
+                    contents[index as usize] = Some(Content { key: (volume, block), crc32c, sector_mask });
+                }
+            }
+        }
+        let summary = (entry.summary_block > 0).then(|| log::summary_payload(bytes, uuid, number, entry.summary_block));
+        if let Some((at, why)) = stopped {
+            let instead = if matches!(summary, Some(Ok(_))) { "; the summary says the same" } else { "" };
+            let what = format!("{why}{instead}");
+            self.findings.add(Severity::Damaged, format!("segment {number}, batch header at block {at}"), what);
+        }
+        match summary {
+            None => {}
+            Some(Err(why)) => {
+                let place = format!("segment {number}, summary at block {}", entry.summary_block);
+                self.findings.add(Severity::Damaged, place, format!("{why}; the batch headers say the same"));
+            }
+            Some(Ok(payload)) => self.summary(payload, entry.summary_block, contents),
+        }
+    }
+
+    fn summary(&mut self, payload: &[u8], at: u32, contents: &mut [Option<Content>]) {
+        self.verdict.checked += 1;
+        for (index, item) in log::summary_items(payload, at) {
+            let content =
+                Content { key: (item.volume, item.block), crc32c: item.crc32c, sector_mask: item.sector_mask };
+            let Some(place) = contents.get_mut(index as usize) else { continue };
+            match place {
+                None => *place = Some(content),
+                Some(known) if *known != content => {
+                    let place = format!("segment {}, slot {index}", self.number);
+                    self.findings.add(Severity::Damaged, place, "summary and batch header do not say the same");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// A slot that the checkpoint counts and nobody knows what it holds.
+    fn unknown(&mut self, index: u32, state: SlotState) {
+        let place = format!("segment {}, slot {index}", self.number);
+        match state {
+            SlotState::Dirty => {
+                let what = "a dirty block, and it cannot be read which: the cache will be refused";
+                self.findings.add(Severity::Lost, place, what);
+            }
+            _ => {
+                let what = "a clean block, and it cannot be read which: the next start forgets it";
+                self.findings.add(Severity::Damaged, place, what);
+            }
+        }
+    }
+
+    /// Counts a block and compares it with its checksum.
+    fn block(&mut self, bytes: &Bytes, index: u32, content: &Content, state: SlotState) {
+        let held = self.verdict.held.entry(content.key.0.0).or_default();
+        match state {
+            SlotState::Void => return,
+            SlotState::Clean if self.overlay.is_intended(content.key) => {
+                held.dropped += 1;
+                return;
+            }
+            SlotState::Clean => held.clean += 1,
+            SlotState::Dirty => held.dirty += 1,
+        }
+        held.partial += u64::from(content.sector_mask != u8::MAX);
+        self.verdict.checked += 1;
+        let found = bytes.block(index).map(forebay_format::checksum);
+        let unreadable = bytes.unreadable.contains(&index);
+        if found == Some(content.crc32c) && !unreadable {
+            return;
+        }
+        let why = match found {
+            Some(found) if !unreadable => format!("checksum {:#010x}, computed {found:#010x}", content.crc32c),
+            _ => "the device cannot read it".into(),
+        };
+        let bytes_from = content.key.1.saturating_mul(BLOCK_BYTES as u64);
+        let place = format!("segment {}, slot {index}: volume {}, byte {bytes_from}", self.number, content.key.0.0);
+        if state == SlotState::Dirty {
+            held.dirty_bad += 1;
+            self.findings.add(Severity::Lost, place, format!("dirty block damaged, this was the only copy: {why}"));
+        } else {
+            held.clean_bad += 1;
+            let what = format!("clean block damaged, it will be read from the backing store: {why}");
+            self.findings.add(Severity::Damaged, place, what);
+        }
+    }
+}

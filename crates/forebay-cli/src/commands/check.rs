@@ -1,0 +1,208 @@
+//! `forebay check CACHE`: is this cache whole?
+
+use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use forebay_format::checkpoint::Checkpoint;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::cache::image::Image;
+use crate::cache::verdict::{Held, Verdict, verify};
+use crate::cache::{Finding, Findings, Severity};
+use crate::failure::Failure;
+use crate::screen::{self, Paint, bytes, count};
+
+/// Options of `forebay check`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Verifies superblocks, checkpoint copies, batch headers, segment summaries, and the checksum of every block that counts.
+The cache is not written to. Exit codes: 0 all is well, 1 something is damaged.
+Example: forebay check /dev/nvme0n1p4")]
+pub(crate) struct Options {
+    /// File or block device of the cache; no daemon may have it open
+    cache: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Findings shown in the table; `--json` has more.
+const SHOWN_MAX: usize = 30;
+/// A shorter check needs no progress bar.
+const BAR_AFTER: Duration = Duration::from_secs(2);
+
+/// Checks a cache.
+pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    let image = Image::open(&options.cache)?;
+    let mut findings = Findings::default();
+    image.judge(&mut findings);
+    let verdict = match image.checkpoint() {
+        Some(checkpoint) => with_bar(|progress| verify(&image, checkpoint, &mut findings, progress)),
+        None => Verdict::default(),
+    };
+    if options.json {
+        screen::print_json(&as_json(&image, &verdict, &findings))?;
+    } else {
+        screen::print(&as_text(&image, &verdict, &findings))?;
+    }
+    let Some(worst) = findings.worst() else { return Ok(()) };
+    let others = match findings.faults() - 1 {
+        0 => String::new(),
+        n => format!(" (and {} more)", count(n)),
+    };
+    let what = format!("{}: {}: {}{others}", options.cache.display(), worst.place, worst.what);
+    Err(Failure::new(what).hint(advice(&findings)))
+}
+
+fn advice(findings: &Findings) -> &'static str {
+    if findings.lost > 0 {
+        "what is lost answers with input/output errors until it is written again; restore it from a backup, and do not \
+         trust this device"
+    } else {
+        "nothing is lost: the next start repairs it or reads from the backing store; if it comes back, replace the device"
+    }
+}
+
+/// Runs something with a bar that shows itself when it takes long.
+fn with_bar(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Verdict) -> Verdict {
+    let started = Instant::now();
+    let mut bar: Option<ProgressBar> = None;
+    let verdict = work(&mut |done, total| {
+        if bar.is_none() && started.elapsed() > BAR_AFTER && stderr().is_terminal() {
+            let new = ProgressBar::new(total);
+            if let Ok(style) = ProgressStyle::with_template("  {bar:40} {human_pos}/{human_len} segments, {eta} left") {
+                new.set_style(style);
+            }
+            bar = Some(new);
+        }
+        if let Some(bar) = &bar {
+            bar.set_position(done);
+        }
+    });
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    verdict
+}
+
+fn as_text(image: &Image, verdict: &Verdict, findings: &Findings) -> String {
+    let paint = Paint::for_stdout();
+    let mut text = format!("{}\n{}\n", image.path().display(), facts(image, verdict));
+    if let Some(checkpoint) = image.checkpoint() {
+        text += &volumes(checkpoint, verdict);
+    }
+    text += &table_of(findings);
+    let verdict_line = match (findings.lost, findings.damaged) {
+        (0, 0) => paint.green("all is well"),
+        (0, damaged) => paint.yellow(&format!("{} damaged, nothing lost", count(damaged))),
+        (lost, damaged) => paint.red(&format!("{} lost, {} damaged", count(lost), count(damaged))),
+    };
+    format!("{text}{verdict_line}: {} checksums compared\n", count(verdict.checked))
+}
+
+fn facts(image: &Image, verdict: &Verdict) -> String {
+    let superblock = &image.superblock;
+    let geometry = image.geometry();
+    let state = if image.is_unclean() { "unclean: in use, or ended without an orderly stop" } else { "clean" };
+    let total = verdict.total();
+    let mut list = screen::list();
+    let mut add = |name: &str, value: String| drop(list.add_row([name.to_owned(), value]));
+    add("state", state.into());
+    add("format version", forebay_format::VERSION.to_string());
+    add("written by", screen::harmless(&superblock.written_by));
+    add("identity", superblock.uuid.to_string());
+    add("size", format!("{} in {} segments", bytes(image.device_bytes()), count(u64::from(geometry.segment_count))));
+    add("log", format!("checkpoint {}, {} batches after it", superblock.checkpoint_generation, count(verdict.replayed)));
+    add("dirty", blocks(total.dirty));
+    add("clean", blocks(total.clean));
+    if total.dropped > 0 {
+        add("dropped at next start", blocks(total.dropped));
+    }
+    list.to_string()
+}
+
+fn blocks(number: u64) -> String {
+    format!("{} blocks, {}", count(number), bytes(number * forebay_format::BLOCK_BYTES as u64))
+}
+
+fn volumes(checkpoint: &Checkpoint, verdict: &Verdict) -> String {
+    let header = ["volume", "name", "mode", "size", "dirty blocks", "clean blocks"];
+    let mut table = screen::table(&header, &[0, 3, 4, 5]);
+    for entry in &checkpoint.volumes {
+        let held = verdict.held.get(&entry.id.0).copied().unwrap_or_default();
+        table.add_row([
+            entry.id.0.to_string(),
+            screen::harmless(&entry.name),
+            entry.mode.name().to_owned(),
+            bytes(entry.size_bytes),
+            count(held.dirty),
+            count(held.clean),
+        ]);
+    }
+    if checkpoint.volumes.is_empty() { "no volumes\n".into() } else { format!("{table}\n") }
+}
+
+fn table_of(findings: &Findings) -> String {
+    if findings.kept.is_empty() {
+        return String::new();
+    }
+    let mut table = screen::table(&["", "where", "what"], &[]);
+    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(118);
+    let mut shown: Vec<&Finding> = findings.kept.iter().collect();
+    shown.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    for finding in shown.iter().take(SHOWN_MAX) {
+        table.add_row([finding.severity.name(), finding.place.as_str(), finding.what.as_str()]);
+    }
+    let notes = findings.kept.iter().filter(|finding| finding.severity == Severity::Note).count() as u64;
+    let more = (findings.faults() + notes).saturating_sub(SHOWN_MAX as u64);
+    let more = if more > 0 { format!("and {} more\n", count(more)) } else { String::new() };
+    format!("{table}\n{more}")
+}
+
+fn held_json(held: &Held) -> Value {
+    json!({
+        "dirty_blocks": held.dirty, "clean_blocks": held.clean, "partial_blocks": held.partial,
+        "damaged_dirty_blocks": held.dirty_bad, "damaged_clean_blocks": held.clean_bad,
+        "dropped_at_next_start_blocks": held.dropped,
+    })
+}
+
+fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
+    let volumes = image.checkpoint().map_or(&[][..], |checkpoint| &checkpoint.volumes);
+    let volumes: Vec<Value> = volumes
+        .iter()
+        .map(|entry| {
+            let held = verdict.held.get(&entry.id.0).copied().unwrap_or_default();
+            let mut value = json!({
+                "id": entry.id.0, "name": entry.name, "mode": entry.mode.name(), "size_bytes": entry.size_bytes,
+            });
+            if let (Some(value), Value::Object(held)) = (value.as_object_mut(), held_json(&held)) {
+                value.extend(held);
+            }
+            value
+        })
+        .collect();
+    let listed: Vec<Value> = findings
+        .kept
+        .iter()
+        .map(|finding| json!({ "severity": finding.severity.name(), "where": finding.place, "what": finding.what }))
+        .collect();
+    json!({
+        "path": image.path().display().to_string(),
+        "ok": findings.faults() == 0,
+        "state": if image.is_unclean() { "unclean" } else { "clean" },
+        "format_version": forebay_format::VERSION,
+        "uuid": image.superblock.uuid.to_string(),
+        "checkpoint_generation": image.superblock.checkpoint_generation,
+        "replayed_batches": verdict.replayed,
+        "segments_read": verdict.segments_read,
+        "checksums_compared": verdict.checked,
+        "total": held_json(&verdict.total()),
+        "volumes": volumes,
+        "lost": findings.lost,
+        "damaged": findings.damaged,
+        "findings": listed,
+    })
+}

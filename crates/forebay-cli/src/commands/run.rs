@@ -1,0 +1,144 @@
+//! `forebay run`: one volume in the foreground.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use forebay_daemon::{CacheSpec, RunError, RunEvent, RunOptions};
+use forebay_export::size::ByteSize;
+use forebay_export::uri::{BackingUri, ExportUri};
+use forebay_format::checkpoint::Mode;
+use forebay_io::{DiskModel, EnginePreference};
+
+use crate::failure::Failure;
+use crate::screen;
+
+/// Options of `forebay run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A cache file that is not there is made with the size given. `ready: URI` on stdout says that clients can connect.
+SIGINT or SIGTERM stops it in an orderly way; what is dirty stays in the cache, and the next start finds it there.
+Example:
+  forebay run --backing /dev/sdb --cache /dev/nvme0n1p4 --export 'nbd+unix:///db?socket=/run/forebay.sock'")]
+pub(crate) struct Options {
+    /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
+    #[arg(long, value_name = "URI")]
+    backing: BackingUri,
+    /// The fast device: a file or a block device, and the size to make a new file with (flash.img:10GiB)
+    #[arg(long, value_name = "PATH[:SIZE]", value_parser = cache_spec)]
+    cache: CacheSpec,
+    /// Where clients find the volume: nbd+unix:///name?socket=/path or nbd://host:port/name; may be repeated
+    #[arg(long = "export", value_name = "URI", required = true)]
+    exports: Vec<ExportUri>,
+    /// How the cache is used: writeback, writethrough, writearound, writeonly or passthrough
+    #[arg(long, value_name = "MODE", default_value = "writeback", value_parser = mode)]
+    mode: Mode,
+    /// Make the backing store as slow as this disk: hdd-7200
+    #[arg(long, value_name = "DISK", value_parser = disk)]
+    emulate: Option<DiskModel>,
+    /// Change a setting; may be repeated. `--set help` lists them
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Answer `forebay stats` on this unix socket
+    #[arg(long, value_name = "SOCKET")]
+    admin: Option<PathBuf>,
+    /// How operations reach the kernel: auto, uring or psync
+    #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = io_engine)]
+    io: EnginePreference,
+}
+
+/// Serves the volume until a signal comes.
+pub(crate) fn execute(options: Options) -> Result<(), Failure> {
+    let options = RunOptions {
+        backing: options.backing,
+        cache: options.cache,
+        exports: options.exports,
+        mode: options.mode,
+        emulate: options.emulate,
+        settings: options.settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?,
+        admin: options.admin,
+        io: options.io,
+    };
+    let mut said = Ok(());
+    let result = forebay_daemon::run(options, &mut |event| match event {
+        RunEvent::Ready { export, .. } => {
+            let line = screen::print(&format!("ready: {export}\n"));
+            if said.is_ok() {
+                said = line;
+            }
+        }
+        event => eprintln!("forebay: {event}"),
+    });
+    match result {
+        Ok(()) => said,
+        Err(RunError::Usage(what)) => Err(Failure::usage(what).hint("`forebay run --help` shows how it is written")),
+        Err(RunError::Failed { what, hint }) => Err(Failure::new(what).hint(hint)),
+    }
+}
+
+fn setting(text: &str) -> Result<(String, String), Failure> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().into(), value.trim().into())),
+        _ => Err(Failure::usage(format!("--set {text}: this is not KEY=VALUE"))
+            .hint("for example --set dirty_low_pct=20")),
+    }
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    let names: Vec<&str> = Mode::ALL.iter().map(|mode| mode.name()).collect();
+    Mode::from_name(text).ok_or_else(|| format!("there is no such mode; one of {}", names.join(", ")))
+}
+
+fn disk(text: &str) -> Result<DiskModel, String> {
+    DiskModel::from_name(text).ok_or_else(|| "there is no such disk; hdd-7200 is known".into())
+}
+
+fn io_engine(text: &str) -> Result<EnginePreference, String> {
+    match text {
+        "auto" => Ok(EnginePreference::Auto),
+        "uring" => Ok(EnginePreference::Uring),
+        "psync" => Ok(EnginePreference::Psync),
+        _ => Err("there is no such engine; one of auto, uring, psync".into()),
+    }
+}
+
+/// `PATH[:SIZE]`. A path with colons is taken as it is if it exists, or if nothing like a size follows the last colon.
+fn cache_spec(text: &str) -> Result<CacheSpec, String> {
+    let whole = CacheSpec { path: PathBuf::from(text), size_bytes: None };
+    if text.is_empty() {
+        return Err("the path of the cache is missing".into());
+    }
+    let Some((path, size)) = text.rsplit_once(':') else { return Ok(whole) };
+    if Path::new(text).exists() || size.contains('/') {
+        return Ok(whole);
+    }
+    match ByteSize::from_str(size) {
+        Ok(_) if path.is_empty() => Err("the path of the cache is missing before the size".into()),
+        Ok(size) => Ok(CacheSpec { path: PathBuf::from(path), size_bytes: Some(size.bytes()) }),
+        Err(error) if size.is_empty() || size.starts_with(|c: char| c.is_ascii_digit()) => {
+            Err(format!("what follows the last colon is not a size: {error}"))
+        }
+        Err(_) => Ok(whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_a_path_and_perhaps_a_size() {
+        let spec = |text| cache_spec(text).map(|spec| (spec.path.display().to_string(), spec.size_bytes));
+        assert_eq!(spec("/f/c.img"), Ok(("/f/c.img".into(), None)));
+        assert_eq!(spec("/f/c.img:10GiB"), Ok(("/f/c.img".into(), Some(10 << 30))));
+        assert_eq!(spec("/dev/disk/by-path/pci:a"), Ok(("/dev/disk/by-path/pci:a".into(), None)));
+        assert_eq!(spec("/a:1/c"), Ok(("/a:1/c".into(), None)));
+        assert!(spec("/f/c.img:64XiB").unwrap_err().contains("64XiB"));
+        assert!(spec("/f/c.img:").is_err() && spec(":1G").is_err() && spec("").is_err());
+    }
+
+    #[test]
+    fn a_setting_is_a_key_and_a_value() {
+        assert_eq!(setting("a = b=c").unwrap(), ("a".into(), "b=c".into()));
+        assert!(setting("a").is_err() && setting("=b").is_err());
+    }
+}

@@ -1,0 +1,66 @@
+//! How a command fails: what was wrong and where, what to do next, and the exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::screen;
+
+/// A failed command.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    what: String,
+    hint: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// It did not work: exit code 1.
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), hint: None, code: 1 }
+    }
+
+    /// It was asked for in a wrong way: exit code 2.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self { code: 2, ..Self::new(what) }
+    }
+
+    /// Says what to do next.
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Prints it and gives the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        let paint = screen::Paint::for_stderr();
+        eprintln!("{} {}", paint.red("forebay:"), self.what);
+        if let Some(hint) = &self.hint {
+            eprintln!("  {} {hint}", paint.bold("hint:"));
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+/// Prints what the parser has to say: help and version as they are, errors in our form.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let text = error.render().to_string();
+    let Some(text) = text.strip_prefix("error: ") else {
+        eprint!("{text}");
+        return ExitCode::from(2);
+    };
+    let text = text.trim_end().trim_end_matches("For more information, try '--help'.").trim_end();
+    Failure::usage(text).hint("`--help` behind a command shows its options and examples").report()
+}
+
+/// Everything that goes wrong with a file, a socket or a child, in one sentence.
+pub(crate) fn system(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Failure {
+    move |error| Failure::new(format!("{what}: {error}"))
+}

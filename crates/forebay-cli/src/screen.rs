@@ -1,0 +1,180 @@
+//! How things look: colours only on a terminal, tables, and numbers as people read them.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::failure::Failure;
+
+/// Colours, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint {
+    on: bool,
+}
+
+impl Paint {
+    /// For stdout.
+    pub(crate) fn for_stdout() -> Self {
+        Self::for_terminal(io::stdout().is_terminal())
+    }
+
+    /// For stderr.
+    pub(crate) fn for_stderr() -> Self {
+        Self::for_terminal(io::stderr().is_terminal())
+    }
+
+    /// `NO_COLOR` and a dumb terminal mean no colours.
+    fn for_terminal(terminal: bool) -> Self {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let dumb = set("TERM").is_some_and(|term| term == "dumb");
+        Self { on: terminal && set("NO_COLOR").is_none() && !dumb }
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// Bold.
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    /// Bold red: something is wrong.
+    pub(crate) fn red(self, text: &str) -> String {
+        self.wrap("1;31", text)
+    }
+
+    /// Bold green: all is well.
+    pub(crate) fn green(self, text: &str) -> String {
+        self.wrap("1;32", text)
+    }
+
+    /// Yellow: worth a look.
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.wrap("33", text)
+    }
+
+    /// Dim: of lesser interest.
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+}
+
+/// Writes to stdout, now. Somebody who closed the pipe has seen enough: that is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot write to stdout: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a JSON document to stdout.
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
+    print(&format!("{value:#}\n"))
+}
+
+/// A table with a header; the columns in `right` are aligned to the right.
+pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(header.iter().copied());
+    align(&mut table, right);
+    table
+}
+
+/// A list of names and values without lines.
+pub(crate) fn list() -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table
+}
+
+fn align(table: &mut Table, right: &[usize]) {
+    for column in right {
+        if let Some(column) = table.column_mut(*column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in the largest binary unit, with one decimal.
+pub(crate) fn bytes(number: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if number < 1024 {
+        return format!("{number} B");
+    }
+    let mut value = number as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", units[unit])
+}
+
+/// Nanoseconds in the unit that fits.
+pub(crate) fn nanos(number: u64) -> String {
+    let value = number as f64;
+    match number {
+        0..1_000 => format!("{number} ns"),
+        1_000..1_000_000 => format!("{:.0} µs", value / 1e3),
+        1_000_000..10_000_000 => format!("{:.2} ms", value / 1e6),
+        10_000_000..1_000_000_000 => format!("{:.0} ms", value / 1e6),
+        _ => format!("{:.1} s", value / 1e9),
+    }
+}
+
+/// Seconds as `1h 02m 03s`.
+pub(crate) fn uptime(seconds: u64) -> String {
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m {:02}s", seconds % 60),
+        _ => format!("{hours}h {minutes:02}m {:02}s", seconds % 60),
+    }
+}
+
+/// A share as a percentage; a dash if there is nothing to compute it from.
+pub(crate) fn percent(part: u64, of: u64) -> String {
+    if of == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / of as f64) }
+}
+
+/// Text from outside, fit for a terminal: control characters are shown, not sent.
+pub(crate) fn harmless(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_shown_as_people_read_them() {
+        assert_eq!([count(0), count(999), count(1000), count(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([bytes(0), bytes(1023), bytes(1024)], ["0 B", "1023 B", "1.0 KiB"]);
+        assert_eq!([bytes((1 << 20) - 1), bytes(3 << 29), bytes(u64::MAX)], ["1.0 MiB", "1.5 GiB", "16.0 EiB"]);
+        assert_eq!([nanos(5), nanos(15_000), nanos(1_500_000), nanos(180_000_000)], ["5 ns", "15 µs", "1.50 ms", "180 ms"]);
+        assert_eq!([uptime(59), uptime(61), uptime(3723)], ["59s", "1m 01s", "1h 02m 03s"]);
+        assert_eq!([percent(1, 3), percent(1, 0)], ["33.3 %", "-"]);
+    }
+
+    #[test]
+    fn text_from_outside_cannot_play_with_the_terminal() {
+        assert_eq!(harmless("db\x1b[31m\n"), "db\\u{1b}[31m\\n");
+    }
+}
