@@ -167,8 +167,14 @@ mod tests {
     fn numbers_are_shown_as_people_read_them() {
         assert_eq!([count(0), count(999), count(1000), count(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([bytes(0), bytes(1023), bytes(1024)], ["0 B", "1023 B", "1.0 KiB"]);
-        assert_eq!([bytes((1 << 20) - 1), bytes(3 << 29), bytes(u64::MAX)], ["1.0 MiB", "1.5 GiB", "16.0 EiB"]);
-        assert_eq!([nanos(5), nanos(15_000), nanos(1_500_000), nanos(180_000_000)], ["5 ns", "15 µs", "1.50 ms", "180 ms"]);
+        assert_eq!(
+            [bytes((1 << 20) - 1), bytes(3 << 29), bytes(u64::MAX)],
+            ["1.0 MiB", "1.5 GiB", "16.0 EiB"]
+        );
+        assert_eq!(
+            [nanos(5), nanos(15_000), nanos(1_500_000), nanos(180_000_000)],
+            ["5 ns", "15 µs", "1.50 ms", "180 ms"]
+        );
         assert_eq!([uptime(59), uptime(61), uptime(3723)], ["59s", "1m 01s", "1h 02m 03s"]);
         assert_eq!([percent(1, 3), percent(1, 0)], ["33.3 %", "-"]);
     }

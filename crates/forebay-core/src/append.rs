@@ -391,6 +391,9 @@ impl Engine {
             stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
             stream.tries = 0;
         }
+        if !batch.marks.is_empty() {
+            self.marks_ticket = self.cache_flush.ticket();
+        }
         for slot in batch.marks.drain(..) {
             if self.map.state(slot) == State::Destaged {
                 self.map.set_state(slot, State::Clean);

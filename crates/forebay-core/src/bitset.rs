@@ -120,7 +120,7 @@ mod tests {
         let mut seed = 3_u64;
         for _ in 0..50_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let block = (seed >> 40) % 3_000_000 & !((seed >> 36) & 0xff);
+            let block = ((seed >> 40) % 3_000_000) & !((seed >> 36) & 0xff);
             if seed >> 63 == 0 {
                 set.insert(block);
                 model.insert(block);

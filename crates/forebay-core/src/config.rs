@@ -132,11 +132,13 @@ pub enum PlantedBug {
     SkipChecksum,
     /// Relocation does not hold off writers of the block.
     RelocateWithoutLock,
+    /// A write past the cache does not wait until clean marks are durable.
+    TrustUnflushedMarks,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 14] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -150,6 +152,7 @@ impl PlantedBug {
         (Self::KeepOvertakenFill, "keep-overtaken-fill"),
         (Self::SkipChecksum, "skip-checksum"),
         (Self::RelocateWithoutLock, "relocate-without-lock"),
+        (Self::TrustUnflushedMarks, "trust-unflushed-marks"),
     ];
 
     /// The name used on the command line.

@@ -170,10 +170,10 @@ impl Engine {
         self.volume_mut(id).destage.cursor = block + 1;
         let slot = self.map.lookup(Key::new(id, block)).expect("a waiting block is in the map");
         if !self.is_destageable(slot) {
-            if self.cache_flush.unflushed || self.cache_flush.is_running() {
-                if !self.cache_flush.waits(Waiter::Nobody) {
-                    self.flush(Device::Cache, Waiter::Nobody);
-                }
+            if (self.cache_flush.unflushed || self.cache_flush.is_running())
+                && !self.cache_flush.waits(Waiter::Nobody)
+            {
+                self.flush(Device::Cache, Waiter::Nobody);
             }
             return Pick::Wait;
         }

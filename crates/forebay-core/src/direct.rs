@@ -8,12 +8,13 @@
 //!    unclean stop no clean block in a region with intent counts (I10), so whatever the crash interrupts, no clean
 //!    copy can be stale. An intent stays until a checkpoint is taken after the writes ended and the backing store was
 //!    flushed.
-//! 2. The backing lock, so that no destage of the same blocks is under way.
+//! 2. The backing lock, so that no destage of the same blocks is under way; and clean marks that are in the log but not
+//!    durable are made so.
 //! 3. Clean copies leave the map. Ragged ends that cannot be written as they are are merged to whole blocks.
 //! 4. The write to the backing store.
 //! 5. If dirty blocks were in the range they still count, and after a crash they would be written over what was just
 //!    written: legal until the write is promised, not after. So the backing store is flushed, and only then **drop
-//!    marks** void them (I5: dirty data gives way only to newer dirty data or to a durable backing store).
+//!    marks** void them, durably (I5: dirty data gives way only to newer dirty data or to a durable backing store).
 //! 6. Write-through: the blocks are appended as clean (beside step 4 if nothing in the range was dirty, else now) and
 //!    enter the map when everything has ended.
 //! 7. Locks are given back, the part of the request ends.
@@ -56,10 +57,14 @@ struct Region {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Intent,
+    /// Until the log says durably of every clean block that it is clean.
+    Settling,
     Merging,
     Writing,
     Flushing,
     Dropping,
+    /// Until the drop marks are durable.
+    Sealing,
     Copying,
 }
 
@@ -171,8 +176,23 @@ impl Engine {
 
     /// Nobody else writes these blocks of the backing store now.
     fn direct_locked(&mut self, direct: u32) {
+        let marks_durable = self.cache_flush.succeeded >= self.marks_ticket;
         let d = self.directs.get_mut(direct);
         d.locked = true;
+        if !marks_durable && !self.planted(PlantedBug::TrustUnflushedMarks) {
+            // A power cut would make a block dirty again that is clean now (or was, and is evicted), and what is
+            // about to be written would be overwritten with it.
+            let d = self.directs.get_mut(direct);
+            d.stage = Stage::Settling;
+            d.pending = 1;
+            self.flush(Device::Cache, Waiter::Direct(direct));
+            return;
+        }
+        self.begin_direct(direct);
+    }
+
+    fn begin_direct(&mut self, direct: u32) {
+        let d = self.directs.get_mut(direct);
         d.stage = Stage::Merging;
         d.pending = 1;
         let (volume, req, zero, from, to) = (d.volume, d.req, d.zero, d.from, d.to);
@@ -209,7 +229,7 @@ impl Engine {
         let end = self.block_len(volume, block);
         let unit = u64::from(self.volume(volume).sector_bytes);
         let whole = part.0 == 0 && part.1 == end;
-        let aligned = part.0 % unit == 0 && (part.1 % unit == 0 || part.1 == end);
+        let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
         !whole && (!aligned || !self.is_droppable(Key::new(volume, block)))
     }
 
@@ -232,6 +252,7 @@ impl Engine {
         }
         match d.stage {
             Stage::Intent => unreachable!("an intent is not a part"),
+            Stage::Settling => self.direct_locked(direct),
             Stage::Merging => self.write_direct(direct),
             Stage::Writing if d.over_dirty => {
                 d.stage = Stage::Flushing;
@@ -241,6 +262,11 @@ impl Engine {
             }
             Stage::Flushing => self.drop_dirty(direct),
             Stage::Dropping => {
+                d.stage = Stage::Sealing;
+                d.pending = 1;
+                self.flush(Device::Cache, Waiter::Direct(direct));
+            }
+            Stage::Sealing => {
                 d.stage = Stage::Copying;
                 d.pending = 1;
                 self.append_copies(direct);

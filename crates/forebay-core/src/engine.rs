@@ -163,6 +163,8 @@ pub struct Engine {
     /// Destaged slots whose clean marks are not in the log.
     pub(crate) marks: Vec<u32>,
     pub(crate) marks_since: Nanos,
+    /// The cache flush that makes the last clean mark in the log durable.
+    pub(crate) marks_ticket: u64,
     pub(crate) throttle: Throttle,
     pub(crate) reclaim: Option<Reclaim>,
     pub(crate) reclaim_wants_destage: bool,
@@ -210,6 +212,7 @@ impl Engine {
             fenced: false,
             marks: Vec::new(),
             marks_since: 0,
+            marks_ticket: 0,
             throttle: Throttle::new(),
             reclaim: None,
             reclaim_wants_destage: false,
@@ -674,11 +677,12 @@ pub(crate) fn sector_runs(mask: u8) -> impl Iterator<Item = (u32, u32)> {
 
 /// Appends a span, merging it with the last one if it continues it.
 pub(crate) fn push_span(spans: &mut Vec<Span>, span: Span) {
-    if let Some(last) = spans.last_mut() {
-        if last.buf == span.buf && last.offset + last.len == span.offset {
-            last.len += span.len;
-            return;
-        }
+    if let Some(last) = spans.last_mut()
+        && last.buf == span.buf
+        && last.offset + last.len == span.offset
+    {
+        last.len += span.len;
+        return;
     }
     spans.push(span);
 }

@@ -37,7 +37,7 @@ fn hash(key: Key) -> u64 {
 
 fn home(hash: u64, capacity: usize) -> usize {
     // Multiply-shift range reduction (Lemire 2019) on the low half; the shard took the high bits.
-    ((hash & 0xffff_ffff) * capacity as u64 >> 32) as usize
+    (((hash & 0xffff_ffff) * capacity as u64) >> 32) as usize
 }
 
 fn tag(hash: u64) -> u8 {

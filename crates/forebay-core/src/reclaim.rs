@@ -235,6 +235,8 @@ impl Engine {
             if state == State::Destaged {
                 self.add_mark(slot);
             }
+            // The record of a clean survivor is a clean mark as well, if that of the original says dirty.
+            self.marks_ticket = self.cache_flush.ticket();
         }
         self.map.unpin(from);
         self.end_relocation(number);

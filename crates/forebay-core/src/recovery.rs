@@ -711,7 +711,7 @@ impl Engine {
         let mut seen = 0_u64;
         self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| {
             if self.map.state(slot) == State::Clean && self.map.mask(slot) == MASK_FULL {
-                if seen % stride == 0 && samples.len() < SAMPLES_UNCLEAN {
+                if seen.is_multiple_of(stride) && samples.len() < SAMPLES_UNCLEAN {
                     samples.push(Sample { block: self.map.key(slot).block(), crc32c: self.map.crc(slot) });
                 }
                 seen += 1;

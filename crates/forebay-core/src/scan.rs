@@ -144,10 +144,11 @@ pub(crate) fn tail(bytes: &[u8], place: Place, from: u32, after: After, trust: b
     let stream = first.header.stream;
     // Anything intact behind a hole still tells what had been flushed when it was written.
     for at in at..(bytes.len() / BLOCK_BYTES) as u32 {
-        if let Some(found) = batch_at(bytes, place, at) {
-            if after.holds(&found) && found.header.stream == stream {
-                flushed = flushed.max(found.header.flushed_stream_sequence);
-            }
+        if let Some(found) = batch_at(bytes, place, at)
+            && after.holds(&found)
+            && found.header.stream == stream
+        {
+            flushed = flushed.max(found.header.flushed_stream_sequence);
         }
     }
     Some(Tail { segment: place.segment, stream, batches, summary, flushed })

@@ -214,11 +214,11 @@ impl Server {
     }
 
     fn enqueue(&mut self, index: u32) {
-        if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
-            if !connection.queued {
-                connection.queued = true;
-                self.queue.push(index);
-            }
+        if let Some(Some(connection)) = self.connections.get_mut(index as usize)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.queue.push(index);
         }
     }
 
@@ -621,11 +621,11 @@ impl Connection {
 
     /// Copies bytes to the reply buffer and adds them to what is sent.
     fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) {
-        if let Some((buffer, used)) = self.reply {
-            if used as usize + piece.len() > REPLY_BYTES {
-                self.owned.push(buffer);
-                self.reply = None;
-            }
+        if let Some((buffer, used)) = self.reply
+            && used as usize + piece.len() > REPLY_BYTES
+        {
+            self.owned.push(buffer);
+            self.reply = None;
         }
         if self.reply.is_none() {
             let Some(buffer) = reactor.pool_mut().alloc(REPLY_BYTES) else {

@@ -170,7 +170,7 @@ impl Plan {
                 self.mix.read += 20;
                 self.sample = 50;
             }
-            PlantedBug::ForgetInvalidation | PlantedBug::SkipIntent => {
+            PlantedBug::ForgetInvalidation | PlantedBug::SkipIntent | PlantedBug::TrustUnflushedMarks => {
                 self.modes = vec![Mode::Writeback, Mode::Writethrough, Mode::Writearound];
                 self.start_in(rng);
                 self.mix.mode += 4;

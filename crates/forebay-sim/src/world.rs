@@ -25,7 +25,7 @@ use std::rc::Rc;
 
 /// Longest virtual time that a request, an opening, a drain or a shutdown may take.
 pub const PATIENCE_NS: u64 = 600_000_000_000;
-/// Ticks without progress at one instant after which the engine is called stuck.
+/// Ticks in a row without an action or completion after which the engine is called stuck.
 const TICKS_MAX: u32 = 10_000;
 pub(crate) const CACHE: usize = 0;
 
@@ -244,6 +244,7 @@ impl World {
             if self.verbose {
                 self.say(&format!("{action:?}"));
             }
+            self.ticks = 0;
             self.perform(action)?;
         }
         Ok(())
@@ -273,8 +274,8 @@ impl World {
             self.ticks += 1;
             ensure!(
                 self.ticks < TICKS_MAX,
-                "tick is wanted again and again at {} and nothing happens",
-                self.now
+                "tick is wanted again and again and nothing happens; {}",
+                self.stall()
             );
             self.engine.tick(self.now);
             self.pump()?;
@@ -294,7 +295,6 @@ impl World {
         if to > self.now {
             self.counters.virtual_ns += to - self.now;
             self.now = to;
-            self.ticks = 0;
         }
     }
 

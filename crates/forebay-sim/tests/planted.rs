@@ -53,4 +53,5 @@ planted! {
     keep_overtaken_fill: KeepOvertakenFill,
     skip_checksum: SkipChecksum,
     relocate_without_lock: RelocateWithoutLock,
+    trust_unflushed_marks: TrustUnflushedMarks,
 }

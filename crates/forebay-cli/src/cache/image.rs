@@ -31,10 +31,10 @@ impl Image {
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let options = DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() };
         let device = Device::open_cache(path, options).map_err(|error| match error {
-            DeviceError::InUse { .. } => {
-                Failure::new(error.to_string()).hint("stop the daemon first; a cache in use changes while it is read")
-            }
-            _ => Failure::new(error.to_string()).hint("name the file or block device given to `forebay run --cache`"),
+            DeviceError::InUse { .. } => Failure::new(error.to_string())
+                .hint("stop the daemon first; a cache in use changes while it is read"),
+            _ => Failure::new(error.to_string())
+                .hint("name the file or block device given to `forebay run --cache`"),
         })?;
         let superblocks = [0, 1].map(|copy| {
             let mut block = vec![0; BLOCK_BYTES];
@@ -65,7 +65,8 @@ impl Image {
             superblock,
             checkpoints: [0, 1].map(|_| Err(FormatError::Magic { structure: "checkpoint header" })),
         };
-        image.checkpoints = [0, 1].map(|copy| image.checkpoint_copy(image.superblock.checkpoint_generation, copy));
+        image.checkpoints =
+            [0, 1].map(|copy| image.checkpoint_copy(image.superblock.checkpoint_generation, copy));
         Ok(image)
     }
 
@@ -153,15 +154,21 @@ impl Image {
                 }
                 Ok(copy) if copy.generation != self.superblock.generation => {
                     let (older, newer) = (copy.generation, self.superblock.generation);
-                    let what = format!("generation {older} beside {newer}: an update was interrupted between the copies");
+                    let what = format!(
+                        "generation {older} beside {newer}: an update was interrupted between the copies"
+                    );
                     findings.add(Severity::Note, place, what);
                 }
                 Ok(_) => {}
                 Err(error) if self.is_unclean() => {
-                    let what = format!("{error}; a power cut during an update looks like this, the other copy counts");
+                    let what = format!(
+                        "{error}; a power cut during an update looks like this, the other copy counts"
+                    );
                     findings.add(Severity::Damaged, place, what);
                 }
-                Err(error) => findings.add(Severity::Damaged, place, format!("{error}; the other copy counts")),
+                Err(error) => {
+                    findings.add(Severity::Damaged, place, format!("{error}; the other copy counts"))
+                }
             }
         }
         let generation = self.superblock.checkpoint_generation;
@@ -169,7 +176,9 @@ impl Image {
             let Err(error) = copy else { continue };
             let place = format!("checkpoint {generation}, copy {name}");
             match self.checkpoint() {
-                Some(_) => findings.add(Severity::Damaged, place, format!("{error}; the other copy is intact")),
+                Some(_) => {
+                    findings.add(Severity::Damaged, place, format!("{error}; the other copy is intact"))
+                }
                 None => findings.add(Severity::Lost, place, error.to_string()),
             }
         }

@@ -68,7 +68,12 @@ pub(crate) fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
 }
 
 /// The batches from the start of a segment up to block `used`, and where and why it went no further.
-pub(crate) fn accounted(bytes: &Bytes, uuid: CacheUuid, segment: u32, used: u32) -> (Vec<Batch>, Option<(u32, String)>) {
+pub(crate) fn accounted(
+    bytes: &Bytes,
+    uuid: CacheUuid,
+    segment: u32,
+    used: u32,
+) -> (Vec<Batch>, Option<(u32, String)>) {
     let mut batches = Vec::new();
     let mut at = 0;
     while at < used {
@@ -84,7 +89,12 @@ pub(crate) fn accounted(bytes: &Bytes, uuid: CacheUuid, segment: u32, used: u32)
 }
 
 /// The payload of the summary whose header stands at block `at`, if all of it is intact.
-pub(crate) fn summary_payload(bytes: &Bytes, uuid: CacheUuid, segment: u32, at: u32) -> Result<&[u8], String> {
+pub(crate) fn summary_payload(
+    bytes: &Bytes,
+    uuid: CacheUuid,
+    segment: u32,
+    at: u32,
+) -> Result<&[u8], String> {
     let batch = batch_at(bytes, uuid, segment, at)?;
     match batch.entries[..] {
         [Entry::Summary { slots, .. }] if slots == at => {}
@@ -113,7 +123,11 @@ impl Tail {
 }
 
 /// What was logged after the checkpoint, in the order of sequence.
-pub(crate) fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings: &mut Findings) -> Vec<Batch> {
+pub(crate) fn after_checkpoint(
+    image: &Image,
+    checkpoint: &Checkpoint,
+    findings: &mut Findings,
+) -> Vec<Batch> {
     if !image.is_unclean() {
         return Vec::new();
     }

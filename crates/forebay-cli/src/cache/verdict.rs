@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use forebay_format::batch::Entry;
-use forebay_format::checkpoint::{Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SegmentState, SlotState};
+use forebay_format::checkpoint::{
+    Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SegmentState, SlotState,
+};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
 use super::image::{Bytes, Image};
@@ -123,7 +125,9 @@ impl Overlay {
                         }
                     }
                 }
-                Entry::Intent { volume, region, count } => self.intents.push(Intent { volume, region, count }),
+                Entry::Intent { volume, region, count } => {
+                    self.intents.push(Intent { volume, region, count })
+                }
                 Entry::Data { .. } | Entry::Summary { .. } => {}
             }
         }
@@ -162,7 +166,8 @@ pub(crate) fn verify(
     let blocks = checkpoint.segment_blocks;
     let mut numbers: Vec<u32> = overlay.written.keys().map(|slot| slot / blocks).collect();
     let counts = |entry: &SegmentEntry| entry.slots.iter().any(|slot| *slot != SlotState::Void);
-    numbers.extend((0..).zip(&checkpoint.segments).filter(|(_, entry)| counts(entry)).map(|(number, _)| number));
+    numbers
+        .extend((0..).zip(&checkpoint.segments).filter(|(_, entry)| counts(entry)).map(|(number, _)| number));
     numbers.sort_unstable();
     numbers.dedup();
     let total = numbers.len() as u64;
@@ -225,11 +230,16 @@ impl Walk<'_> {
                 }
             }
         }
-        let summary = (entry.summary_block > 0).then(|| log::summary_payload(bytes, uuid, number, entry.summary_block));
+        let summary =
+            (entry.summary_block > 0).then(|| log::summary_payload(bytes, uuid, number, entry.summary_block));
         if let Some((at, why)) = stopped {
             let instead = if matches!(summary, Some(Ok(_))) { "; the summary says the same" } else { "" };
             let what = format!("{why}{instead}");
-            self.findings.add(Severity::Damaged, format!("segment {number}, batch header at block {at}"), what);
+            self.findings.add(
+                Severity::Damaged,
+                format!("segment {number}, batch header at block {at}"),
+                what,
+            );
         }
         match summary {
             None => {}
@@ -244,14 +254,21 @@ impl Walk<'_> {
     fn summary(&mut self, payload: &[u8], at: u32, contents: &mut [Option<Content>]) {
         self.verdict.checked += 1;
         for (index, item) in log::summary_items(payload, at) {
-            let content =
-                Content { key: (item.volume, item.block), crc32c: item.crc32c, sector_mask: item.sector_mask };
+            let content = Content {
+                key: (item.volume, item.block),
+                crc32c: item.crc32c,
+                sector_mask: item.sector_mask,
+            };
             let Some(place) = contents.get_mut(index as usize) else { continue };
             match place {
                 None => *place = Some(content),
                 Some(known) if *known != content => {
                     let place = format!("segment {}, slot {index}", self.number);
-                    self.findings.add(Severity::Damaged, place, "summary and batch header do not say the same");
+                    self.findings.add(
+                        Severity::Damaged,
+                        place,
+                        "summary and batch header do not say the same",
+                    );
                 }
                 Some(_) => {}
             }
@@ -293,14 +310,21 @@ impl Walk<'_> {
             return;
         }
         let why = match found {
-            Some(found) if !unreadable => format!("checksum {:#010x}, computed {found:#010x}", content.crc32c),
+            Some(found) if !unreadable => {
+                format!("checksum {:#010x}, computed {found:#010x}", content.crc32c)
+            }
             _ => "the device cannot read it".into(),
         };
         let bytes_from = content.key.1.saturating_mul(BLOCK_BYTES as u64);
-        let place = format!("segment {}, slot {index}: volume {}, byte {bytes_from}", self.number, content.key.0.0);
+        let place =
+            format!("segment {}, slot {index}: volume {}, byte {bytes_from}", self.number, content.key.0.0);
         if state == SlotState::Dirty {
             held.dirty_bad += 1;
-            self.findings.add(Severity::Lost, place, format!("dirty block damaged, this was the only copy: {why}"));
+            self.findings.add(
+                Severity::Lost,
+                place,
+                format!("dirty block damaged, this was the only copy: {why}"),
+            );
         } else {
             held.clean_bad += 1;
             let what = format!("clean block damaged, it will be read from the backing store: {why}");

@@ -72,7 +72,9 @@ fn with_bar(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Verdict) -> Verdict {
     let verdict = work(&mut |done, total| {
         if bar.is_none() && started.elapsed() > BAR_AFTER && stderr().is_terminal() {
             let new = ProgressBar::new(total);
-            if let Ok(style) = ProgressStyle::with_template("  {bar:40} {human_pos}/{human_len} segments, {eta} left") {
+            if let Ok(style) =
+                ProgressStyle::with_template("  {bar:40} {human_pos}/{human_len} segments, {eta} left")
+            {
                 new.set_style(style);
             }
             bar = Some(new);
@@ -105,7 +107,8 @@ fn as_text(image: &Image, verdict: &Verdict, findings: &Findings) -> String {
 fn facts(image: &Image, verdict: &Verdict) -> String {
     let superblock = &image.superblock;
     let geometry = image.geometry();
-    let state = if image.is_unclean() { "unclean: in use, or ended without an orderly stop" } else { "clean" };
+    let state =
+        if image.is_unclean() { "unclean: in use, or ended without an orderly stop" } else { "clean" };
     let total = verdict.total();
     let mut list = screen::list();
     let mut add = |name: &str, value: String| drop(list.add_row([name.to_owned(), value]));
@@ -113,8 +116,18 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
     add("format version", forebay_format::VERSION.to_string());
     add("written by", screen::harmless(&superblock.written_by));
     add("identity", superblock.uuid.to_string());
-    add("size", format!("{} in {} segments", bytes(image.device_bytes()), count(u64::from(geometry.segment_count))));
-    add("log", format!("checkpoint {}, {} batches after it", superblock.checkpoint_generation, count(verdict.replayed)));
+    add(
+        "size",
+        format!("{} in {} segments", bytes(image.device_bytes()), count(u64::from(geometry.segment_count))),
+    );
+    add(
+        "log",
+        format!(
+            "checkpoint {}, {} batches after it",
+            superblock.checkpoint_generation,
+            count(verdict.replayed)
+        ),
+    );
     add("dirty", blocks(total.dirty));
     add("clean", blocks(total.clean));
     if total.dropped > 0 {

@@ -7,7 +7,9 @@ use crate::screen;
 
 /// Options of `forebay completions`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: forebay completions bash > ~/.local/share/bash-completion/completions/forebay")]
+#[command(
+    after_help = "Example: forebay completions bash > ~/.local/share/bash-completion/completions/forebay"
+)]
 pub(crate) struct Options {
     /// The shell to complete for
     shell: Shell,

@@ -12,13 +12,15 @@ use forebay_io::{DiskModel, EnginePreference};
 use crate::failure::Failure;
 use crate::screen;
 
-/// Options of `forebay run`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
+const EXAMPLE: &str = "\
 A cache file that is not there is made with the size given. `ready: URI` on stdout says that clients can connect.
 SIGINT or SIGTERM stops it in an orderly way; what is dirty stays in the cache, and the next start finds it there.
 Example:
-  forebay run --backing /dev/sdb --cache /dev/nvme0n1p4 --export 'nbd+unix:///db?socket=/run/forebay.sock'")]
+  forebay run --backing /dev/sdb --cache /dev/nvme0n1p4 --export 'nbd+unix:///db?socket=/run/forebay.sock'";
+
+/// Options of `forebay run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLE, after_long_help = long_help())]
 pub(crate) struct Options {
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
     #[arg(long, value_name = "URI")]
@@ -35,7 +37,7 @@ pub(crate) struct Options {
     /// Make the backing store as slow as this disk: hdd-7200
     #[arg(long, value_name = "DISK", value_parser = disk)]
     emulate: Option<DiskModel>,
-    /// Change a setting; may be repeated. `--set help` lists them
+    /// Change a setting; may be repeated. `--help` lists them
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// Answer `forebay stats` on this unix socket
@@ -70,9 +72,22 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     });
     match result {
         Ok(()) => said,
-        Err(RunError::Usage(what)) => Err(Failure::usage(what).hint("`forebay run --help` shows how it is written")),
+        Err(RunError::Usage(what)) => {
+            Err(Failure::usage(what).hint("`forebay run --help` shows how it is written"))
+        }
+        Err(RunError::Failed { what, hint }) if hint.is_empty() => Err(Failure::new(what)),
         Err(RunError::Failed { what, hint }) => Err(Failure::new(what).hint(hint)),
     }
+}
+
+/// The settings, from the daemon's own list.
+fn long_help() -> String {
+    let mut text = String::from("Settings (--set KEY=VALUE):\n");
+    for setting in forebay_daemon::SETTINGS {
+        let forebay_daemon::SettingHelp { key, takes, default, help } = setting;
+        text += &format!("  {key:20} {help} [{takes}; default {default}]\n");
+    }
+    format!("{text}\n{EXAMPLE}")
 }
 
 fn setting(text: &str) -> Result<(String, String), Failure> {

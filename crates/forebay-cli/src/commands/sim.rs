@@ -145,12 +145,16 @@ fn violation_text(violation: &Violation, paint: Paint) -> String {
 
 fn as_json(options: &Options, report: &Report, elapsed: Duration) -> Value {
     let counters = &report.counters;
-    let violations: Vec<Value> = report.violations.iter().map(|violation| {
-        json!({
-            "seed": violation.seed, "step": violation.step, "crash_point": violation.crash_point,
-            "what": violation.what, "replay_command": violation.replay_command,
+    let violations: Vec<Value> = report
+        .violations
+        .iter()
+        .map(|violation| {
+            json!({
+                "seed": violation.seed, "step": violation.step, "crash_point": violation.crash_point,
+                "what": violation.what, "replay_command": violation.replay_command,
+            })
         })
-    }).collect();
+        .collect();
     json!({
         "seed": options.seed,
         "planted_bug": options.bug,
