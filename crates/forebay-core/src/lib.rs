@@ -6,7 +6,7 @@
 //!
 //! Where to look: `engine` (state, events, settling), `read`, `write`, `merge` and `direct` (life of a request), `append`
 //! (the log), `flush` (what durable means), `destage`, `reclaim`, `policy`, `throttle`, `checkpoint`, `recovery`
-//! and `scan`; the structures are `map` (with `index`, `segment`, `bitset`), `locks`, `pages` and `slab`.
+//! with `scan` and `attach`; the structures are `map` (with `index`, `segment`, `bitset`), `locks`, `pages` and `slab`.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ extern crate alloc;
 
 pub mod api;
 mod append;
+mod attach;
 mod bitset;
 mod checkpoint;
 pub mod config;

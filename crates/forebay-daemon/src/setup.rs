@@ -143,7 +143,7 @@ fn record(identity: &DeviceIdentity, samples: Vec<(u64, u32)>) -> BackingRecord 
         },
         size_bytes: identity.size_bytes,
         unique: [fnv(0xcbf2_9ce4_8422_2325, &identity.unique), fnv(0x9ae1_6a3b_2f90_404f, &identity.unique)],
-        stamp_ns: identity.mtime_ns.and_then(|stamp| i64::try_from(stamp).ok()),
+        stamp_ns: identity.mtime_ns,
         samples,
     }
 }

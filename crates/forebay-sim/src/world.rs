@@ -300,9 +300,8 @@ impl World {
 
     fn stall(&self) -> String {
         let first = self.requests.iter().next();
-        format!(
-            "stall: nothing is under way and no deadline is set, but requests are open, the first is {first:?}"
-        )
+        let stats = self.engine.stats();
+        format!("stall with {} operations under way; open request: {first:?}; {stats:?}", self.flights.len())
     }
 
     /// A crash may happen here.

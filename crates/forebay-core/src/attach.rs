@@ -1,0 +1,212 @@
+//! Attaching volumes at the end of recovery: is the backing store still what the cache left behind?
+//!
+//! A backing store that was changed while the cache was away makes clean blocks stale, and dirty ones dangerous. It is
+//! recognised by its modification stamp (after an orderly stop), by checksums of some of its blocks (those noted at an
+//! orderly stop, or else clean cached blocks), and by its identity if nothing else speaks for it.
+
+use crate::api::{Device, Notice};
+use crate::config::{Attachment, OnBackingChange};
+use crate::destage::Destage;
+use crate::direct::Intents;
+use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
+use crate::flush::Flusher;
+use crate::map::MASK_FULL;
+use crate::pages::PageUse;
+use crate::recovery::OpenError;
+use crate::segment::{Key, State};
+use crate::volume::Volume;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::geometry::VOLUMES_MAX;
+use forebay_format::superblock::CacheState;
+
+/// Clean blocks compared with the backing store after an unclean stop.
+const SAMPLES_UNCLEAN: usize = 32;
+
+/// A block whose content on the backing store is known if nobody touched it.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    block: u64,
+    crc32c: u32,
+}
+
+/// What is found out about one attached volume.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    samples: Vec<Sample>,
+    matched: u32,
+    changed: bool,
+    unsure: bool,
+}
+
+impl Engine {
+    pub(crate) fn attach(&mut self) -> Result<(), OpenError> {
+        let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
+        self.checkpoint.volume_table = table;
+        self.volumes.resize_with(VOLUMES_MAX as usize, || None);
+        for attachment in self.recovering().attachments.clone() {
+            let id = attachment.volume;
+            let entry = self.checkpoint.volume_table.iter().find(|entry| entry.id == id).cloned();
+            let entry = entry.ok_or(OpenError::UnknownVolume(id))?;
+            if attachment.size_bytes < entry.size_bytes {
+                return Err(OpenError::BackingShrunk {
+                    recorded: entry.size_bytes,
+                    now: attachment.size_bytes,
+                });
+            }
+            let verdict = self.suspect(&attachment, &entry);
+            self.recovering().verdicts.push(verdict);
+            self.shorten_odd_end(&attachment, &entry);
+            self.volumes[usize::from(id.0)] = Some(Volume {
+                id,
+                mode: attachment.mode,
+                size_bytes: attachment.size_bytes,
+                sector_bytes: attachment.backing_sector_bytes,
+                flusher: Flusher::default(),
+                direct_unflushed: false,
+                direct_flushing: false,
+                intents: Intents::default(),
+                destage: Destage::default(),
+                draining: false,
+                gave_up: false,
+                last_active: self.now,
+                misses_in_flight: 0,
+                backing: attachment.backing.clone(),
+            });
+        }
+        self.next_sample();
+        Ok(())
+    }
+
+    /// The last block of a volume that has grown counts only up to the old end.
+    fn shorten_odd_end(&mut self, attachment: &Attachment, entry: &VolumeEntry) {
+        let odd = entry.size_bytes % BLOCK;
+        if odd == 0 || attachment.size_bytes == entry.size_bytes {
+            return;
+        }
+        let key = Key::new(entry.id, entry.size_bytes / BLOCK);
+        match self.map.lookup(key) {
+            Some(slot) if self.map.state(slot) == State::Clean => {
+                self.map.remove(key);
+            }
+            Some(slot) if self.map.mask(slot) == MASK_FULL => {
+                self.map.narrow(slot, sector_mask(0, odd));
+            }
+            _ => {}
+        }
+    }
+
+    /// What speaks for a changed backing store, and what must be looked at to know.
+    fn suspect(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
+        let (now, then) = (&attachment.backing, &entry.backing);
+        let clean_stop = self.superblock.state == CacheState::Clean;
+        let mut verdict =
+            Verdict { unsure: then.kind != 0 && now.unique != then.unique, ..Verdict::default() };
+        if clean_stop {
+            if let (Some(now), Some(then)) = (now.stamp_ns, then.stamp_ns) {
+                verdict.changed = now != then;
+                verdict.unsure &= verdict.changed;
+            }
+            verdict.samples = then
+                .samples
+                .iter()
+                .map(|(block, crc32c)| Sample { block: *block, crc32c: *crc32c })
+                .collect();
+        } else {
+            verdict.samples = self.clean_samples(entry.id);
+        }
+        let whole = attachment.size_bytes / BLOCK;
+        verdict.samples.retain(|sample| sample.block < whole);
+        verdict
+    }
+
+    /// Some clean cached blocks: after an unclean stop they are what is known of the backing store.
+    fn clean_samples(&self, volume: VolumeId) -> Vec<Sample> {
+        let cached = self.map.volumes[usize::from(volume.0)].cached;
+        let stride = (cached / SAMPLES_UNCLEAN as u64).max(1);
+        let mut samples = Vec::new();
+        let mut seen = 0_u64;
+        self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| {
+            if self.map.state(slot) == State::Clean && self.map.mask(slot) == MASK_FULL {
+                if seen.is_multiple_of(stride) && samples.len() < SAMPLES_UNCLEAN {
+                    samples.push(Sample { block: self.map.key(slot).block(), crc32c: self.map.crc(slot) });
+                }
+                seen += 1;
+            }
+        });
+        samples
+    }
+
+    /// Reads the next sample, one at a time; when there is none left, judges.
+    fn next_sample(&mut self) {
+        let recovery = self.recovering();
+        let next =
+            recovery.verdicts.iter().position(|verdict| !verdict.samples.is_empty() && !verdict.changed);
+        let Some(index) = next else {
+            if let Err(error) = self.judge() {
+                self.fail_opening(error);
+            }
+            return;
+        };
+        let sample = recovery.verdicts[index].samples[recovery.verdicts[index].samples.len() - 1];
+        let volume = recovery.attachments[index].volume;
+        let page = self.pages.take(PageUse::Destage).expect("nothing else takes pages yet");
+        let kind = OpKind::Sample { volume, index: index as u32 };
+        self.read(Device::Backing(volume), sample.block * BLOCK, &[page.span()], true, kind);
+        self.pages.give(PageUse::Destage, page);
+    }
+
+    pub(crate) fn sample_read(&mut self, _volume: VolumeId, index: u32, ok: bool, crcs: &[u32]) {
+        if self.recovery.is_none() {
+            return;
+        }
+        if !ok {
+            self.fail_opening(OpenError::BackingUnreadable);
+            return;
+        }
+        let verdict = &mut self.recovering().verdicts[index as usize];
+        if let Some(sample) = verdict.samples.pop() {
+            if crcs.first() == Some(&sample.crc32c) {
+                verdict.matched += 1;
+            } else {
+                verdict.changed = true;
+            }
+        }
+        self.next_sample();
+    }
+
+    /// Decides, volume by volume, what of the cache can be trusted: a backing store has changed if its modification
+    /// stamp did, if a sample differs, or if it is another one by its identity and nothing speaks for it.
+    fn judge(&mut self) -> Result<(), OpenError> {
+        let recovery = self.recovering();
+        let verdicts = core::mem::take(&mut recovery.verdicts);
+        let volumes: Vec<VolumeId> =
+            recovery.attachments.iter().map(|attachment| attachment.volume).collect();
+        for (id, verdict) in volumes.iter().zip(verdicts) {
+            if !(verdict.changed || verdict.unsure && verdict.matched == 0) {
+                continue;
+            }
+            let dirty_blocks = self.dirty_blocks(*id);
+            match self.config.on_backing_change {
+                OnBackingChange::Refuse if dirty_blocks > 0 => {
+                    return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
+                }
+                OnBackingChange::DiscardDirty => self.discard(*id),
+                OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
+            }
+            let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
+            self.notice(Notice::BackingChanged { volume: *id, dropped });
+        }
+        self.settle_devices(&volumes);
+        Ok(())
+    }
+
+    fn discard(&mut self, volume: VolumeId) {
+        let mut keys = Vec::new();
+        self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| keys.push(self.map.key(slot)));
+        for key in keys {
+            self.map.remove(key);
+        }
+    }
+}
