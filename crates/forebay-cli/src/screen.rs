@@ -1,5 +1,6 @@
 //! How things look: colours only on a terminal, tables, and numbers as people read them.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -79,16 +80,32 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
 /// A table with a header; the columns in `right` are aligned to the right.
 pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(header.iter().copied());
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header.iter().copied());
     align(&mut table, right);
     table
 }
 
 /// A list of names and values without lines.
-pub(crate) fn list() -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table
+pub(crate) struct List(Table);
+
+impl List {
+    /// An empty list.
+    pub(crate) fn new() -> Self {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        Self(table)
+    }
+
+    /// Adds a line; without a name and a value it is an empty one.
+    pub(crate) fn add(&mut self, name: &str, value: String) {
+        self.0.add_row([name.to_owned(), value]);
+    }
+}
+
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.0.trim_fmt())
+    }
 }
 
 fn align(table: &mut Table, right: &[usize]) {

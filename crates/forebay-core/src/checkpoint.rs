@@ -108,7 +108,7 @@ impl Engine {
     /// There is no space in the log even for clean marks: a checkpoint says the same without it.
     fn wants_marks_by_checkpoint(&self) -> bool {
         !self.marks.is_empty()
-            && self.checkpoint.window.len() <= 1
+            && self.checkpoint.window.is_empty()
             && self.streams[StreamKind::Write.index()].open_segment().is_none()
     }
 

@@ -346,12 +346,17 @@ impl Engine {
         d.stage = Stage::Dropping;
         d.pending = 1;
         let (volume, range) = (d.volume, d.blocks());
-        let mut slots = Vec::new();
+        let (mut slots, mut clean) = (Vec::new(), Vec::new());
         self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
-            if self.map.state(slot) != State::Clean {
-                slots.push(slot);
+            match self.map.state(slot) {
+                State::Clean => clean.push(self.map.key(slot)),
+                _ => slots.push(slot),
             }
         });
+        // Destaged blocks may have become clean meanwhile. What they hold is no less stale for that.
+        for key in clean {
+            self.map.remove(key);
+        }
         slots.sort_unstable();
         let mut at = 0;
         while at < slots.len() {

@@ -410,7 +410,7 @@ impl Engine {
             return None;
         }
         let volumes = self.volumes.iter().flatten().filter_map(|volume| self.volume_deadline(volume));
-        [self.throttle.deadline(), self.marks_deadline(), self.checkpoint_deadline()]
+        [self.throttle.deadline(self.now), self.marks_deadline(), self.checkpoint_deadline()]
             .into_iter()
             .flatten()
             .chain(volumes)

@@ -30,6 +30,16 @@ pub(crate) struct Reclaim {
     kept: u32,
 }
 
+/// How far the victim is.
+enum Emptying {
+    /// Empty.
+    Done,
+    /// Moves are under way.
+    Moving,
+    /// Nothing more can be done for this segment now.
+    Stuck(u32),
+}
+
 /// A block on its way to the survivor stream.
 #[derive(Debug)]
 pub(crate) struct Relocation {
@@ -72,19 +82,21 @@ impl Engine {
         if self.is_winding_down() {
             return;
         }
-        // Each pass either frees a segment, leaves moves under way, or finds out that it must wait.
+        // Each pass either frees a segment, leaves moves under way, or finds that this victim has to wait.
+        let mut skipped = Vec::new();
         while self.free_segments() < self.checkpoint.window_size as usize {
             if self.reclaim.is_none() {
-                let Some(segment) = self.choose_victim() else {
+                let Some(segment) = self.choose_victim(&skipped) else {
                     self.reclaim_wants_destage = true;
                     return;
                 };
                 self.reclaim = Some(Reclaim { segment, next: 0, kept: 0 });
             }
-            if !self.empty_victim() {
-                return;
+            match self.empty_victim() {
+                Emptying::Done => self.collect_emptied(),
+                Emptying::Moving => return,
+                Emptying::Stuck(segment) => skipped.push(segment),
             }
-            self.collect_emptied();
         }
     }
 
@@ -93,17 +105,19 @@ impl Engine {
         SecondChance { survivors_max: blocks * self.config.survivors_max_pct / 100, unclean_max: blocks / 2 }
     }
 
-    fn choose_victim(&self) -> Option<u32> {
+    fn choose_victim(&self, skipped: &[u32]) -> Option<u32> {
         let blocks = self.map.geometry.segment_blocks;
+        // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can be moved at all.
         let most = blocks - summary::reserved_blocks(blocks);
+        let movable = if self.can_relocate() { most * 3 / 4 } else { 1 };
         let mut candidates: Vec<Candidate> = (0..self.map.segments.len() as u32)
             .filter_map(|number| {
                 let segment = &self.map.segments[number as usize];
-                // A segment full of dirty blocks gains nothing when it is moved.
                 let offered = segment.phase == Phase::Sealed
                     && segment.live > 0
-                    && segment.unclean < most * 3 / 4
-                    && !segment.unreclaimable;
+                    && segment.unclean < movable
+                    && !segment.unreclaimable
+                    && !skipped.contains(&number);
                 offered.then_some(Candidate {
                     segment: number,
                     born: segment.born,
@@ -115,11 +129,10 @@ impl Engine {
         self.eviction().victim(&mut candidates)
     }
 
-    /// Goes on with the victim; true if it has been left or emptied, so that another can be chosen.
-    fn empty_victim(&mut self) -> bool {
-        let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else { return true };
+    /// Goes on with the victim.
+    fn empty_victim(&mut self) -> Emptying {
+        let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else { return Emptying::Done };
         let policy = self.eviction();
-        let mut waits = false;
         while next < self.map.geometry.segment_blocks {
             let slot = self.map.slot(segment, next);
             let moves = match self.map.state(slot) {
@@ -127,32 +140,38 @@ impl Engine {
                 State::Clean => {
                     let hit = self.map.segments[segment as usize].is_hit(next);
                     let keep = policy.keeps(hit, kept) && self.can_relocate();
-                    if !keep {
+                    if keep && self.relocate(slot) {
+                        kept += 1;
+                    } else {
                         self.map.remove(self.map.key(slot));
                         self.stats.evicted_blocks += 1;
                     }
-                    kept += u32::from(keep);
-                    keep
+                    false
                 }
                 State::Dirty if self.map.is_lost(slot) => {
                     self.map.segments[segment as usize].unreclaimable = true;
-                    return true;
+                    return Emptying::Stuck(segment);
                 }
                 State::Dirty | State::Destaged => true,
             };
             if moves && !self.relocate(slot) {
-                waits = true;
-                break;
+                return self.wait_with_victim(Reclaim { segment, next, kept });
             }
             next += 1;
         }
-        if !waits {
-            // Everything is dropped or on its way. It frees itself when the last move has ended.
-            return self.map.segments[segment as usize].live == 0;
-        }
+        // Everything is dropped or on its way. It frees itself when the last move has ended.
+        if self.map.segments[segment as usize].live == 0 { Emptying::Done } else { Emptying::Stuck(segment) }
+    }
+
+    /// A block of the victim cannot be moved now. If moves are under way, they will make it possible; if not, the
+    /// block is being changed or there is no room: another victim may do.
+    fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
         self.reclaim_wants_destage = true;
-        self.reclaim = Some(Reclaim { segment, next, kept });
-        false
+        if self.relocations.len() == 0 {
+            return Emptying::Stuck(victim.segment);
+        }
+        self.reclaim = Some(victim);
+        Emptying::Moving
     }
 
     /// Room for one more survivor: the worst case is a header block for each.
@@ -257,9 +276,11 @@ impl Engine {
     /// Takes a segment for a stream out of the append window. The last ones are kept for the survivors, so that
     /// reclaim can always go on, and fills go without before writes do.
     pub(crate) fn take_segment(&mut self, stream: StreamKind) -> Option<u32> {
+        // Marks and intents take no room to speak of, and others wait for them.
+        let payload = self.streams[stream.index()].queue.front().is_some_and(|item| item.span.is_some());
         let reserve = match stream {
             StreamKind::Survivor => 0,
-            StreamKind::Write => 1,
+            StreamKind::Write => usize::from(payload),
             StreamKind::Fill => 2,
         };
         if self.checkpoint.window.len() <= reserve {

@@ -39,8 +39,6 @@ use thiserror::Error;
 const READ_TRIES: u32 = 3;
 /// Reads under way.
 const READS_IN_FLIGHT: usize = 8;
-/// Clean blocks compared with the backing store after an unclean stop.
-const SAMPLES_UNCLEAN: usize = 32;
 
 /// Why a cache could not be opened. Nothing was changed on it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

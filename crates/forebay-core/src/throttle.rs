@@ -40,8 +40,9 @@ impl Throttle {
         }
     }
 
-    pub(crate) fn deadline(&self) -> Option<Nanos> {
-        (!self.waiting.is_empty()).then_some(self.free_at)
+    /// When the first waiting write may pass, unless it waits for destage.
+    pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        (!self.waiting.is_empty() && self.free_at > now).then_some(self.free_at)
     }
 
     pub(crate) fn has_waiting(&self) -> bool {

@@ -488,15 +488,13 @@ impl SimDevice {
     fn settle(&self, rng: &mut Rng) -> Vec<(u64, Rc<Vec<u8>>, Sectors)> {
         let mut landed = Vec::new();
         for write in self.in_flight.values() {
-            let offset = match write.fate {
-                Fate::Misdirected(landed) => landed,
-                Fate::Lost => continue,
-                Fate::Good | Fate::Fail(_) => write.offset,
-            };
+            if matches!(write.fate, Fate::Lost | Fate::Misdirected(_)) {
+                continue;
+            }
             let count = write.data.len() / SECTOR_BYTES;
             if let Some(part) = Sectors::fate(count, rng) {
                 let at = rng.below(landed.len() as u64 + 1) as usize;
-                landed.insert(at, (offset, Rc::clone(&write.data), part.both(&write.rest)));
+                landed.insert(at, (write.offset, Rc::clone(&write.data), part.both(&write.rest)));
             }
         }
         landed

@@ -212,26 +212,36 @@ fn restart(world: &mut World) -> Result<(), String> {
     }
     let changed = if world.rng.chance(1, 4) && !world.fenced { change_backing(world) } else { None };
     world.changed = changed.is_some();
-    // The oracle learns of the change only when the engine has opened: no crash until then.
-    let trap = world.trap;
-    if world.changed {
-        world.trap = Trap::Off;
+    if let Some((volume, sectors)) = changed {
+        // The oracle learns of the change only when the engine has opened: no crash until then.
+        let trap = std::mem::replace(&mut world.trap, Trap::Off);
+        open_changed(world, volume, sectors, &dirty[volume])?;
+        world.trap = trap;
+        return Ok(());
     }
     world.reopen(OnBackingChange::Refuse);
     let serves = world.wait_open()?;
-    world.trap = if world.changed { trap } else { world.trap };
-    if world.stopped {
+    if serves || world.stopped {
         return Ok(());
     }
-    let Some((volume, sectors)) = changed else {
-        ensure!(serves || faulty(world), "the cache does not open: {:?}", world.engine.status());
-        return if serves { Ok(()) } else { open_quietly(world, OnBackingChange::Refuse) };
-    };
-    let stays_dirty = dirty[volume].iter().any(|dirty| *dirty);
+    ensure!(faulty(world), "the cache does not open: {:?}", world.engine.status());
+    open_quietly(world, OnBackingChange::Refuse)
+}
+
+/// Opens after somebody else has written to sectors of a backing store.
+fn open_changed(
+    world: &mut World,
+    volume: usize,
+    sectors: std::ops::Range<u64>,
+    dirty: &[bool],
+) -> Result<(), String> {
+    world.reopen(OnBackingChange::Refuse);
+    let serves = world.wait_open()?;
+    let stays_dirty = dirty.iter().any(|dirty| *dirty);
     ensure!(!(serves && stays_dirty), "opened although the backing store changed under dirty data");
     ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
     let keep = stays_dirty && world.rng.chance(1, 2);
-    take_over(world, volume, sectors, stays_dirty.then_some(keep), &dirty[volume]);
+    take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
     if serves {
         return Ok(());
     }

@@ -91,7 +91,7 @@ fn with_bar(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Verdict) -> Verdict {
 
 fn as_text(image: &Image, verdict: &Verdict, findings: &Findings) -> String {
     let paint = Paint::for_stdout();
-    let mut text = format!("{}\n{}\n", image.path().display(), facts(image, verdict));
+    let mut text = format!("{}\n{}", image.path().display(), facts(image, verdict));
     if let Some(checkpoint) = image.checkpoint() {
         text += &volumes(checkpoint, verdict);
     }
@@ -110,8 +110,8 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
     let state =
         if image.is_unclean() { "unclean: in use, or ended without an orderly stop" } else { "clean" };
     let total = verdict.total();
-    let mut list = screen::list();
-    let mut add = |name: &str, value: String| drop(list.add_row([name.to_owned(), value]));
+    let mut list = screen::List::new();
+    let mut add = |name: &str, value: String| list.add(name, value);
     add("state", state.into());
     add("format version", forebay_format::VERSION.to_string());
     add("written by", screen::harmless(&superblock.written_by));

@@ -93,11 +93,16 @@ enum Answer {
     Object(Value),
 }
 
+/// The statistics that a daemon gives on its admin socket.
+pub(crate) fn statistics_of(socket: &Path) -> Result<Value, Failure> {
+    let text = http::get(socket, "/v1/stats")?;
+    serde_json::from_str(&text)
+        .map_err(|error| Failure::new(format!("{}: the answer is not JSON: {error}", socket.display())))
+}
+
 /// The statistics of the volume, which is the one that was asked for.
 fn statistics(socket: &Path, options: &Options) -> Result<Value, Failure> {
-    let text = http::get(socket, "/v1/stats")?;
-    let object: Value = serde_json::from_str(&text)
-        .map_err(|error| Failure::new(format!("{}: the answer is not JSON: {error}", socket.display())))?;
+    let object = statistics_of(socket)?;
     if let (Some(_), Some(name)) = (&options.admin, &options.target) {
         let serves = object["volume"].as_str().unwrap_or_default();
         if !name.contains('/') && serves != name {
@@ -138,15 +143,15 @@ fn text<'a>(object: &'a Value, name: &str) -> &'a str {
 
 /// Everything that matters on one screen.
 fn table(object: &Value) -> String {
-    let n = |name| number(object, name);
+    let n = |name: &str| number(object, name);
     let mean = |name: &str| match object[name].as_f64() {
         Some(microseconds) => nanos((microseconds * 1e3) as u64),
         None => "-".into(),
     };
     let operations = |times: &str, of: &str| format!("{} with {}", count(n(times)), bytes(n(of)));
-    let blocks = |name| format!("{} blocks, {}", count(n(name)), bytes(n(name) * 4096));
-    let mut list = screen::list();
-    let mut add = |name: &str, value: String| drop(list.add_row([name.to_owned(), value]));
+    let blocks = |name: &str| format!("{} blocks, {}", count(n(name)), bytes(n(name) * 4096));
+    let mut list = screen::List::new();
+    let mut add = |name: &str, value: String| list.add(name, value);
     add(
         "volume",
         format!(
@@ -239,7 +244,7 @@ fn table(object: &Value) -> String {
     add("evicted", blocks("evicted_blocks"));
     add("relocated", blocks("relocated_blocks"));
     add("throttled writes", count(n("throttled_writes")));
-    format!("{list}\n")
+    list.to_string()
 }
 
 /// One line of what happened in an interval.

@@ -63,8 +63,8 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
 
 fn facts(checkpoint: &Checkpoint) -> String {
     let [write, fill, survivor] = checkpoint.next_stream_sequence;
-    let mut list = screen::list();
-    let mut add = |name: &str, value: String| drop(list.add_row([name.to_owned(), value]));
+    let mut list = screen::List::new();
+    let mut add = |name: &str, value: String| list.add(name, value);
     add("epoch", checkpoint.epoch.to_string());
     add(
         "next sequence",
@@ -73,7 +73,7 @@ fn facts(checkpoint: &Checkpoint) -> String {
     add("append window", format!("{} segments{}", checkpoint.window.len(), first_few(&checkpoint.window)));
     let regions: u64 = checkpoint.intents.iter().map(|intent| u64::from(intent.count)).sum();
     add("intents", format!("{} regions in {} ranges", count(regions), checkpoint.intents.len()));
-    format!("{list}\n")
+    list.to_string()
 }
 
 fn first_few(numbers: &[u32]) -> String {
