@@ -130,6 +130,11 @@ impl Stream {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
     }
 
+    pub(crate) fn describe(&self, end: u32) -> alloc::string::String {
+        let (queued, flying, room) = (self.queue.len(), self.in_flight.len(), self.room(end));
+        alloc::format!("{queued} queued, {flying} in flight, room {room}, broken {}", self.broken)
+    }
+
     pub(crate) fn start_at(&mut self, sequence: u64) {
         self.next_sequence = sequence;
         self.completed_sequence = sequence;

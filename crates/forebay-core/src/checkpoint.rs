@@ -81,6 +81,10 @@ impl CheckpointState {
         self.step == Step::Idle
     }
 
+    pub(crate) fn describe(&self) -> alloc::string::String {
+        alloc::format!("{:?} {:?}, window {}, pool {}", self.step, self.purpose, self.window.len(), self.pool.len())
+    }
+
     /// No batch may be started: the snapshot is about to be taken.
     pub(crate) fn holds_log(&self) -> bool {
         self.step == Step::Holding
@@ -108,13 +112,13 @@ impl Engine {
     /// There is no space in the log even for clean marks: a checkpoint says the same without it.
     fn wants_marks_by_checkpoint(&self) -> bool {
         !self.marks.is_empty()
-            && self.checkpoint.window.is_empty()
-            && self.streams[StreamKind::Write.index()].open_segment().is_none()
+            && self.checkpoint.window.len() <= 1
+            && self.streams[StreamKind::Write.index()].room(self.batch_blocks()) == 0
     }
 
     pub(crate) fn checkpoint_deadline(&self) -> Option<Nanos> {
         let due = self.checkpoint.last_at + INTENTS_PAUSE_NS;
-        (self.checkpoint.is_idle() && self.has_ended_intents()).then_some(due)
+        (self.checkpoint.is_idle() && !self.fenced && self.has_ended_intents()).then_some(due)
     }
 
     /// The checkpoint that ends recovery.

@@ -31,6 +31,7 @@ use crate::throttle::Throttle;
 use crate::volume::Volume;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{BackingRecord, Mode};
 use forebay_format::superblock::Superblock;
@@ -541,6 +542,30 @@ impl Engine {
         if self.reqs.len() == 0 && self.ops.len() == 0 && self.quiesced {
             assert!(self.pages.all_free(), "no page is lost");
         }
+    }
+
+    /// What the engine is busy with, in one line: for the report of a stall.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let streams: Vec<String> = self.streams.iter().map(|stream| stream.describe(self.batch_blocks())).collect();
+        alloc::format!(
+            "{} requests, {} operations, {} merges ({} wait for pages), {} direct, {} extents, {} relocations, {} \
+             throttled, {} marks, reclaim {:?}, fenced {}, checkpoint: {}; streams {streams:?}; unclean {}, levels {:?}",
+            self.reqs.len(),
+            self.ops.len(),
+            self.merges.len(),
+            self.merge_queue.len(),
+            self.directs.len(),
+            self.extents.len(),
+            self.relocations.len(),
+            self.throttle.waiting_len(),
+            self.marks.len(),
+            self.reclaim,
+            self.fenced,
+            self.checkpoint.describe(),
+            self.map.unclean_blocks(),
+            self.dirty_levels(),
+        )
     }
 
     // --- shared by the paths

@@ -262,9 +262,9 @@ impl CacheMap {
         self.index.len() as u64
     }
 
-    /// Blocks that cannot be evicted: dirty, destaged or lost.
+    /// Blocks that cannot be evicted until something more was written: dirty or destaged. Lost blocks wait for nothing.
     pub(crate) fn unclean_blocks(&self) -> u64 {
-        self.volumes.iter().map(|volume| volume.dirty + volume.destaged + volume.lost).sum()
+        self.volumes.iter().map(|volume| volume.dirty + volume.destaged).sum()
     }
 
     /// Bytes of memory in use for index, slot tables and sets.

@@ -45,6 +45,10 @@ impl Throttle {
         (!self.waiting.is_empty() && self.free_at > now).then_some(self.free_at)
     }
 
+    pub(crate) fn waiting_len(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -300,8 +300,8 @@ impl World {
 
     fn stall(&self) -> String {
         let first = self.requests.iter().next();
-        let stats = self.engine.stats();
-        format!("stall with {} operations under way; open request: {first:?}; {stats:?}", self.flights.len())
+        let engine = self.engine.describe();
+        format!("stall with {} operations under way; open request: {first:?}; {engine}", self.flights.len())
     }
 
     /// A crash may happen here.

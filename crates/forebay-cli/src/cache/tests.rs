@@ -1,1 +1,265 @@
+//! Caches made by hand, in a file: what the verdict on them is.
 
+use super::image::Image;
+use super::verdict::{Verdict, verify};
+use super::{Findings, Severity};
+use forebay_core::{FormatParams, format_cache};
+use forebay_format::batch::{BatchHeader, BatchKind, Entry};
+use forebay_format::checkpoint::{Mode, VolumeEntry};
+use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeId};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+const UUID: CacheUuid = CacheUuid([7; 16]);
+
+/// A cache in a file.
+struct Cache {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    file: File,
+    geometry: Geometry,
+    /// Next sequence, and next in the write stream.
+    next: (u64, u64),
+}
+
+impl Cache {
+    /// New and empty, as after a crash right after its first start.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache");
+        let file = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+        let geometry = Geometry::for_device(8 << 20, Some(16)).unwrap();
+        file.set_len(8 << 20).unwrap();
+        let volume = VolumeEntry {
+            name: "v".into(),
+            size_bytes: 1 << 30,
+            mode: Mode::Writeback,
+            ..VolumeEntry::default()
+        };
+        let params = FormatParams {
+            geometry,
+            uuid: UUID,
+            volumes: vec![volume],
+            created_unix_s: 0,
+            written_by: "test".into(),
+        };
+        for (offset, bytes) in format_cache(&params).unwrap() {
+            file.write_all_at(&bytes, offset).unwrap();
+        }
+        let cache = Self { _folder: folder, path, file, geometry, next: (1, 1) };
+        cache.superblock(|superblock| superblock.state = CacheState::Open);
+        cache
+    }
+
+    fn superblock(&self, change: impl Fn(&mut Superblock)) {
+        for copy in 0..2 {
+            let mut block = vec![0; BLOCK_BYTES];
+            self.file.read_exact_at(&mut block, Geometry::superblock_offset(copy)).unwrap();
+            let mut superblock = Superblock::decode(&block).unwrap();
+            change(&mut superblock);
+            self.file.write_all_at(&superblock.encode(), Geometry::superblock_offset(copy)).unwrap();
+        }
+    }
+
+    /// Appends a batch to the write stream, at a block of a segment; returns the block behind it.
+    fn batch(&mut self, segment: u32, at: u32, entries: &[Entry], payload: &[u8]) -> u32 {
+        let header = BatchHeader {
+            kind: BatchKind::Records,
+            stream: StreamKind::Write,
+            uuid_tag: UUID.tag(),
+            epoch: 1,
+            sequence: self.next.0,
+            stream_sequence: self.next.1,
+            flushed_stream_sequence: 0,
+            segment,
+            block_in_segment: at,
+            payload_blocks: (payload.len() / BLOCK_BYTES) as u16,
+        };
+        self.put(&header, entries, payload);
+        self.next = (self.next.0 + 1, self.next.1 + 1);
+        at + 1 + u32::from(header.payload_blocks)
+    }
+
+    fn put(&self, header: &BatchHeader, entries: &[Entry], payload: &[u8]) {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        header.encode(entries, &mut bytes);
+        bytes.extend_from_slice(payload);
+        let offset = self.geometry.segment_offset(header.segment, header.block_in_segment);
+        self.file.write_all_at(&bytes, offset).unwrap();
+    }
+
+    fn damage(&self, segment: u32, block: u32) {
+        let offset = self.geometry.segment_offset(segment, block) + 100;
+        let mut byte = [0];
+        self.file.read_exact_at(&mut byte, offset).unwrap();
+        self.file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+    }
+
+    fn verdict(&self) -> (Verdict, Findings) {
+        let image = Image::open(&self.path).unwrap();
+        let mut findings = Findings::default();
+        image.judge(&mut findings);
+        let verdict = verify(&image, image.checkpoint().unwrap(), &mut findings, &mut |_, _| {});
+        (verdict, findings)
+    }
+
+    /// Dirty and clean blocks, and findings that are more than notes.
+    fn counts(&self) -> (u64, u64, u64) {
+        let (verdict, findings) = self.verdict();
+        (verdict.total().dirty, verdict.total().clean, findings.faults())
+    }
+}
+
+fn data(block: u64, fill: u8, dirty: bool) -> (Entry, Vec<u8>) {
+    let bytes = vec![fill; BLOCK_BYTES];
+    let crc32c = forebay_format::checksum(&bytes);
+    (Entry::Data { volume: VolumeId(0), block, crc32c, sector_mask: 0xff, dirty }, bytes)
+}
+
+/// Dirty blocks.
+fn dirty(blocks: &[u64]) -> (Vec<Entry>, Vec<u8>) {
+    let (entries, bytes): (Vec<_>, Vec<_>) =
+        blocks.iter().map(|block| data(*block, *block as u8 + 1, true)).unzip();
+    (entries, bytes.concat())
+}
+
+#[test]
+fn a_new_cache_is_whole_and_empty() {
+    assert_eq!(Cache::new().counts(), (0, 0, 0));
+}
+
+#[test]
+fn what_was_logged_after_the_checkpoint_counts_and_the_newest_copy_of_a_block_wins() {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[1, 2, 3]);
+    let at = cache.batch(0, 0, &entries, &bytes);
+    let (entries, bytes) = dirty(&[3, 4]);
+    cache.batch(0, at, &entries, &bytes);
+    assert_eq!(cache.counts(), (4, 0, 0));
+    cache.damage(0, 3); // the old copy of block 3: its batch is no batch any more, and neither is what follows
+    assert_eq!(cache.counts(), (0, 0, 0));
+}
+
+#[test]
+fn marks_change_what_slots_are_worth() {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[1, 2, 3]);
+    let at = cache.batch(0, 0, &entries, &bytes);
+    let marks = [Entry::CleanMark { slot: Slot(1), count: 1 }, Entry::DropMark { slot: Slot(3), count: 1 }];
+    let at = cache.batch(0, at, &marks, &[]);
+    assert_eq!(cache.counts(), (1, 1, 0));
+    cache.batch(0, at, &[Entry::Intent { volume: VolumeId(0), region: 0, count: 1 }], &[]);
+    let (verdict, findings) = cache.verdict();
+    assert_eq!((verdict.total().dirty, verdict.total().clean, verdict.total().dropped), (1, 0, 1));
+    assert_eq!(findings.faults(), 0);
+}
+
+#[test]
+fn the_log_goes_on_in_the_next_segment_of_the_window_and_ends_at_a_gap() {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[1]);
+    cache.batch(0, 0, &entries, &bytes);
+    let (entries, bytes) = dirty(&[2]);
+    cache.batch(1, 0, &entries, &bytes);
+    assert_eq!(cache.counts(), (2, 0, 0));
+    cache.next.1 += 1; // one that never came
+    let (entries, bytes) = dirty(&[3]);
+    cache.batch(2, 0, &entries, &bytes);
+    assert_eq!(cache.counts(), (2, 0, 0));
+}
+
+#[test]
+fn a_flushed_batch_that_is_gone_is_found() {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[1]);
+    let at = cache.batch(0, 0, &entries, &bytes);
+    let header = BatchHeader {
+        kind: BatchKind::Records,
+        stream: StreamKind::Write,
+        uuid_tag: UUID.tag(),
+        epoch: 1,
+        sequence: 9,
+        stream_sequence: 3,
+        flushed_stream_sequence: 3,
+        segment: 0,
+        block_in_segment: at + 2,
+        payload_blocks: 0,
+    };
+    cache.put(&header, &[], &[]);
+    let (verdict, findings) = cache.verdict();
+    assert_eq!((verdict.replayed, findings.lost), (1, 1));
+    assert!(findings.worst().unwrap().what.contains("batch 2 is gone"));
+}
+
+#[test]
+fn a_damaged_copy_of_superblock_or_checkpoint_is_found_and_the_other_one_counts() {
+    let cache = Cache::new();
+    cache.file.write_all_at(&[0xff; 64], Geometry::superblock_offset(1) + 100).unwrap();
+    cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, 0) + 4096).unwrap();
+    let (_, findings) = cache.verdict();
+    assert_eq!((findings.damaged, findings.lost), (2, 0));
+    cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, 1) + 4096).unwrap();
+    let image = Image::open(&cache.path).unwrap();
+    let mut findings = Findings::default();
+    image.judge(&mut findings);
+    assert!(image.checkpoint().is_none() && findings.lost == 2);
+}
+
+#[test]
+fn an_interrupted_superblock_update_is_a_note() {
+    let cache = Cache::new();
+    let mut block = vec![0; BLOCK_BYTES];
+    cache.file.read_exact_at(&mut block, Geometry::superblock_offset(0)).unwrap();
+    let mut newer = Superblock::decode(&block).unwrap();
+    newer.generation += 1;
+    cache.file.write_all_at(&newer.encode(), Geometry::superblock_offset(0)).unwrap();
+    let (_, findings) = cache.verdict();
+    assert_eq!(findings.faults(), 0);
+    assert_eq!(findings.kept[0].severity, Severity::Note);
+}
+
+#[test]
+fn what_is_no_cache_is_refused_in_words() {
+    let cache = Cache::new();
+    let refused = |cache: &Cache| Image::open(&cache.path).map(drop).unwrap_err().to_string();
+    cache.file.set_len(4 << 20).unwrap();
+    assert!(refused(&cache).contains("truncated"));
+    cache.file.set_len(100).unwrap();
+    assert!(refused(&cache).contains("superblock"));
+    cache.file.set_len(0).unwrap();
+    assert!(!refused(&cache).is_empty());
+}
+
+#[test]
+fn no_byte_anywhere_makes_it_panic() {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[1, 2, 3]);
+    let at = cache.batch(0, 0, &entries, &bytes);
+    cache.batch(0, at, &[Entry::CleanMark { slot: Slot(u32::MAX), count: 1 }], &[]);
+    let whole = std::fs::read(&cache.path).unwrap();
+    let mut random = 1_u64;
+    for _ in 0..400 {
+        let mut bytes = whole.clone();
+        for _ in 0..3 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let structures = [0, 16, 32, 33, 32 + u64::from(cache.geometry.checkpoint_slot_blocks) * 2];
+            let segment = cache.geometry.segment_offset(0, 0) / BLOCK_BYTES as u64;
+            let block = match random >> 60 {
+                0..8 => structures[(random >> 40) as usize % structures.len()],
+                _ => segment + (random >> 40) % 5,
+            };
+            let at = block as usize * BLOCK_BYTES + (random >> 20) as usize % 200;
+            bytes[at] = random as u8;
+        }
+        std::fs::write(&cache.path, &bytes).unwrap();
+        if let Ok(image) = Image::open(&cache.path) {
+            let mut findings = Findings::default();
+            image.judge(&mut findings);
+            if let Some(checkpoint) = image.checkpoint() {
+                verify(&image, checkpoint, &mut findings, &mut |_, _| {});
+            }
+        }
+    }
+}

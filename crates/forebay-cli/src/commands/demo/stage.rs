@@ -42,7 +42,7 @@ impl Stages {
                 _ => format!("  {title:TITLE_CHARS$}  {{bar:30.cyan/dim}} {{msg}}"),
             };
             if let Ok(style) = ProgressStyle::with_template(&template) {
-                bar.set_style(style.progress_chars("━━━"));
+                bar.set_style(style.progress_chars("━╸─"));
             }
             bar.enable_steady_tick(Duration::from_millis(100));
             Some(bar)

@@ -1,0 +1,290 @@
+//! The real program: a volume is served, killed, damaged and looked at. No root, no network, one private folder per
+//! test.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+use forebay_export::nbd::client::{NbdClient, Transport};
+use forebay_format::checkpoint::Checkpoint;
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, Geometry};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const BLOCKS: u64 = 512;
+
+fn forebay(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_forebay")).args(arguments).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    output.status.code().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A folder with a disk, and perhaps a daemon that serves it.
+struct World {
+    folder: tempfile::TempDir,
+    daemon: Option<Child>,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::File::create(folder.path().join("disk")).unwrap().set_len(64 << 20).unwrap();
+        Self { folder, daemon: None }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn uri(&self) -> String {
+        format!("nbd+unix:///vol?socket={}", self.path("nbd").display())
+    }
+
+    fn start(&mut self) -> NbdClient<Transport> {
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["run", "--backing", text(&self.path("disk"))])
+            .args(["--cache", &format!("{}:16MiB", self.path("cache").display())])
+            .args(["--export", &self.uri(), "--admin", text(&self.path("admin"))])
+            .args(["--set", "dirty_low_pct=80", "--set", "dirty_high_pct=90", "--set", "idle_delay=1h"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+        self.daemon = Some(daemon);
+        assert_eq!(lines.next().unwrap().unwrap(), format!("ready: {}", self.uri()));
+        NbdClient::connect(&self.uri().parse().unwrap()).unwrap()
+    }
+
+    /// Writes `BLOCKS` blocks, of which nothing is destaged.
+    fn start_and_write(&mut self) {
+        let mut client = self.start();
+        for block in 0..BLOCKS {
+            client
+                .write_at(block * BLOCK_BYTES as u64, &[(block % 251) as u8 + 1; BLOCK_BYTES], false)
+                .unwrap();
+        }
+        client.flush().unwrap();
+    }
+
+    fn kill(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    fn stop(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        Command::new("kill").arg(daemon.id().to_string()).status().unwrap();
+        assert!(daemon.wait().unwrap().success());
+    }
+
+    fn check(&self) -> (i32, Value) {
+        let output = forebay(&["check", "--json", text(&self.path("cache"))]);
+        (code(&output), json(&output))
+    }
+
+    fn cache(&self) -> std::fs::File {
+        std::fs::File::options().read(true).write(true).open(self.path("cache")).unwrap()
+    }
+
+    fn superblock(&self) -> Superblock {
+        let mut block = vec![0; BLOCK_BYTES];
+        self.cache().read_exact_at(&mut block, Geometry::superblock_offset(0)).unwrap();
+        Superblock::decode(&block).unwrap()
+    }
+
+    /// The checkpoint, and where its copy 0 lies.
+    fn checkpoint(&self) -> (Checkpoint, u64) {
+        let superblock = self.superblock();
+        let at = superblock.geometry.checkpoint_offset(superblock.checkpoint_generation, 0);
+        let mut bytes = vec![0; superblock.geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
+        self.cache().read_exact_at(&mut bytes, at).unwrap();
+        (Checkpoint::decode(&bytes).unwrap(), at)
+    }
+
+    fn damage(&self, offset: u64) {
+        let mut byte = [0];
+        self.cache().read_exact_at(&mut byte, offset).unwrap();
+        self.cache().write_all_at(&[byte[0] ^ 0x55], offset).unwrap();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+#[test]
+fn after_a_kill_the_check_counts_what_the_log_holds() {
+    let mut world = World::new();
+    world.start_and_write();
+    assert_eq!(code(&forebay(&["check", text(&world.path("cache"))])), 1, "a cache in use is not checked");
+    world.kill();
+    let (code, report) = world.check();
+    assert_eq!(code, 0, "{report:#}");
+    assert_eq!(report["state"], "unclean");
+    assert_eq!(report["total"]["dirty_blocks"], BLOCKS);
+    assert_eq!(report["volumes"][0]["name"], "vol");
+    world.start();
+    world.stop();
+    let (code, report) = world.check();
+    assert_eq!(
+        (code, &report["state"], &report["total"]["dirty_blocks"]),
+        (0, &"clean".into(), &BLOCKS.into())
+    );
+}
+
+#[test]
+fn damage_is_found_where_it_is_and_named_by_what_it_costs() {
+    let mut world = World::new();
+    world.start_and_write();
+    world.stop();
+    let good = std::fs::read(world.path("cache")).unwrap();
+    let restore = |world: &World| std::fs::write(world.path("cache"), &good).unwrap();
+    let (checkpoint, checkpoint_at) = world.checkpoint();
+    let geometry = world.superblock().geometry;
+    let (segment, entry) =
+        checkpoint.segments.iter().enumerate().find(|(_, entry)| entry.summary_block > 0).unwrap();
+    let slot = entry.slots.iter().position(|slot| *slot as u8 == 2).unwrap();
+
+    world.damage(geometry.segment_offset(segment as u32, slot as u32) + 4000);
+    let (code, report) = world.check();
+    assert_eq!((code, &report["lost"], &report["total"]["damaged_dirty_blocks"]), (1, &1.into(), &1.into()));
+    let place = report["findings"][0]["where"].as_str().unwrap();
+    assert!(place.starts_with(&format!("segment {segment}, slot {slot}: volume 0, byte ")), "{place}");
+
+    let repairable = [
+        ("superblock B", Geometry::superblock_offset(1) + 40),
+        ("copy A", checkpoint_at + 4096),
+        ("summary at block", geometry.segment_offset(segment as u32, entry.summary_block + 1) + 8),
+        ("batch header at block 0", geometry.segment_offset(segment as u32, 0) + 100),
+    ];
+    for (place, offset) in repairable {
+        restore(&world);
+        world.damage(offset);
+        let (code, report) = world.check();
+        assert_eq!(
+            (code, &report["lost"], &report["damaged"]),
+            (1, &0.into(), &1.into()),
+            "{place}: {report:#}"
+        );
+        assert!(report["findings"][0]["where"].as_str().unwrap().contains(place), "{place}: {report:#}");
+        assert_eq!(report["total"]["dirty_blocks"], BLOCKS, "{place}");
+    }
+
+    // Without its summary and a header, nobody knows what the slots hold.
+    world.damage(geometry.segment_offset(segment as u32, entry.summary_block + 1) + 8);
+    let (code, report) = world.check();
+    assert_eq!(code, 1);
+    assert!(report["lost"].as_u64().unwrap() > 0);
+    restore(&world);
+    assert_eq!(world.check().0, 0);
+}
+
+#[test]
+fn inspect_shows_what_is_there() {
+    let mut world = World::new();
+    world.start_and_write();
+    world.kill();
+    let cache = world.path("cache");
+    let output = forebay(&["inspect", text(&cache), "--json", "--segments", "--batches"]);
+    assert_eq!(code(&output), 0);
+    let report = json(&output);
+    assert_eq!(report["superblocks"][0]["state"], "open");
+    assert_eq!(report["volumes"][0]["size_bytes"], 64 << 20);
+    assert!(report["checkpoint"]["window"].as_array().unwrap().len() > 1);
+    let window = report["checkpoint"]["window"][0].to_string();
+    let output = forebay(&["inspect", text(&cache), "--segment", &window, "--batches"]);
+    assert_eq!(code(&output), 0);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("dirty      volume 0 block ") && shown.contains(" sectors 11111111 "), "{shown}");
+    assert_eq!(code(&forebay(&["inspect", text(&cache), "--segment", "99999"])), 2);
+}
+
+#[test]
+fn a_running_volume_says_how_it_is() {
+    let mut world = World::new();
+    world.start_and_write();
+    let admin = world.path("admin");
+    let output = forebay(&["stats", text(&admin), "--format", "json"]);
+    assert_eq!(code(&output), 0);
+    let report = json(&output);
+    assert_eq!((&report["writes"], &report["volume"]), (&BLOCKS.into(), &"vol".into()));
+    assert!(report["write_latency_mean_us"].as_f64().unwrap() > 0.0);
+    let table = forebay(&["stats", "vol", "--admin", text(&admin)]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains("dirty"));
+    assert_eq!(code(&forebay(&["stats", "other", "--admin", text(&admin)])), 1);
+    let metrics = forebay(&["stats", text(&admin), "--format", "prometheus"]);
+    assert!(String::from_utf8_lossy(&metrics.stdout).contains("forebay_writes_total{volume=\"vol\"} 512"));
+    let wrong = forebay(&["stats", text(&world.path("nbd"))]);
+    assert_eq!(code(&wrong), 1);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("hint:"));
+    world.stop();
+    assert!(!admin.exists(), "an orderly stop leaves the admin socket behind");
+}
+
+#[test]
+fn the_simulator_can_be_run_and_finds_what_is_planted() {
+    let output = forebay(&["sim", "--crashes", "300", "--json"]);
+    assert_eq!((code(&output), json(&output)["violations"].as_array().unwrap().len()), (0, 0));
+    let output = forebay(&["sim", "--crashes", "20000", "--break", "skip-checksum", "--violations", "1"]);
+    assert_eq!(code(&output), 1);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("forebay sim --seed"));
+    assert!(
+        String::from_utf8_lossy(&forebay(&["sim", "--break", "list"]).stdout).contains("skip-checksum\n")
+    );
+    assert_eq!(code(&forebay(&["sim", "--break", "nothing"])), 2);
+}
+
+#[test]
+fn a_small_demo_ends_well_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["demo", "--seconds", "1", "--disk-size", "64MiB", "--cache-size", "32MiB", "--json"])
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut out, mut err) = (String::new(), String::new());
+    demo.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    demo.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert!(demo.wait().unwrap().success(), "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&report["ok"], &report["verified_bytes"]), (&true.into(), &(128 << 20).into()));
+    assert!(report["iops_ratio"].as_f64().unwrap() > 2.0, "{report:#}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_wrong_command_line_is_answered_with_2_and_a_hint() {
+    for arguments in
+        [&["frobnicate"][..], &["run"], &["check"], &["demo", "--cache-size", "1MiB"], &["stats"]]
+    {
+        let output = forebay(arguments);
+        assert_eq!(code(&output), 2, "{arguments:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with("forebay: "), "{stderr}");
+    }
+    assert_eq!(code(&forebay(&["--help"])), 0);
+    assert_eq!(code(&forebay(&["--version"])), 0);
+    assert_eq!(code(&forebay(&["completions", "bash"])), 0);
+}
