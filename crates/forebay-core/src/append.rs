@@ -12,6 +12,7 @@
 use crate::api::{Action, Device, Notice, OpId, Span};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind, push_span};
+use crate::map::MASK_FULL;
 use crate::pages::Page;
 use crate::segment::{Key, Phase, State};
 use alloc::collections::VecDeque;
@@ -130,6 +131,19 @@ impl Stream {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
     }
 
+    /// The next item is a mark or an intent.
+    pub(crate) fn waits_without_payload(&self) -> bool {
+        self.queue.front().is_some_and(|item| item.span.is_none())
+    }
+
+    /// Takes all marks and intents out of the queue.
+    pub(crate) fn take_without_payload(&mut self) -> Vec<Item> {
+        let (data, others): (VecDeque<Item>, VecDeque<Item>) =
+            self.queue.drain(..).partition(|item| item.span.is_some());
+        self.queue = data;
+        others.into()
+    }
+
     pub(crate) fn describe(&self, end: u32) -> alloc::string::String {
         let (queued, flying, room) = (self.queue.len(), self.in_flight.len(), self.room(end));
         alloc::format!("{queued} queued, {flying} in flight, room {room}, broken {}", self.broken)
@@ -230,7 +244,7 @@ impl Engine {
             let Some(item) = self.next_item(kind, payload < room) else { break };
             if let Some(span) = item.span {
                 payload += 1;
-                self.map.segments[segment as usize].describe(start + payload, item.key, item.crc);
+                self.map.describe(self.map.slot(segment, start + payload), item.key, item.crc, item.mask());
                 push_span(&mut self.ops.get_mut(op).spans, span);
             }
             entries.push(item.entry());
@@ -474,13 +488,12 @@ impl Engine {
         }
     }
 
-    /// Tells whoever waits that an item was written to `slot`, or (`None`) will not be.
-    fn item_done(&mut self, item: Item, slot: Option<u32>) {
+    /// Tells whoever waits that an item was written to `slot` (any number, if it has no payload), or (`None`) will not
+    /// be.
+    pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         let ok = slot.is_some();
-        if let (Done::Request(_) | Done::Merge(..), Some(slot), ItemKind::Data { mask, .. }) =
-            (item.done, slot, item.kind)
-        {
-            self.map.insert(slot, mask, State::Dirty);
+        if let (Done::Request(_) | Done::Merge(..), Some(slot)) = (item.done, slot) {
+            self.map.insert(slot, State::Dirty);
         }
         match item.done {
             Done::Request(req) => self.logged(req, ok),
@@ -546,6 +559,13 @@ impl Engine {
 }
 
 impl Item {
+    fn mask(&self) -> u8 {
+        match self.kind {
+            ItemKind::Data { mask, .. } => mask,
+            ItemKind::Drop { .. } | ItemKind::Intent { .. } => MASK_FULL,
+        }
+    }
+
     fn entry(&self) -> Entry {
         match self.kind {
             ItemKind::Data { mask, dirty } => Entry::Data {

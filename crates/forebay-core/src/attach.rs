@@ -8,7 +8,7 @@ use crate::api::{Device, Notice};
 use crate::config::{Attachment, OnBackingChange};
 use crate::destage::Destage;
 use crate::direct::Intents;
-use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
+use crate::engine::{BLOCK, Engine, OpKind};
 use crate::flush::Flusher;
 use crate::map::MASK_FULL;
 use crate::pages::PageUse;
@@ -57,11 +57,11 @@ impl Engine {
             }
             let verdict = self.suspect(&attachment, &entry);
             self.recovering().verdicts.push(verdict);
-            self.shorten_odd_end(&attachment, &entry);
+            let size_bytes = self.size_to_serve(&attachment, &entry);
             self.volumes[usize::from(id.0)] = Some(Volume {
                 id,
                 mode: attachment.mode,
-                size_bytes: attachment.size_bytes,
+                size_bytes,
                 sector_bytes: attachment.backing_sector_bytes,
                 flusher: Flusher::default(),
                 direct_unflushed: false,
@@ -79,21 +79,21 @@ impl Engine {
         Ok(())
     }
 
-    /// The last block of a volume that has grown counts only up to the old end.
-    fn shorten_odd_end(&mut self, attachment: &Attachment, entry: &VolumeEntry) {
-        let odd = entry.size_bytes % BLOCK;
-        if odd == 0 || attachment.size_bytes == entry.size_bytes {
-            return;
+    /// The size to serve. A volume that has grown keeps its old size as long as its last block is odd and dirty:
+    /// what lies behind the old end in that block is not known to the cache.
+    fn size_to_serve(&mut self, attachment: &Attachment, entry: &VolumeEntry) -> u64 {
+        let grown = attachment.size_bytes > entry.size_bytes;
+        if !grown || entry.size_bytes.is_multiple_of(BLOCK) {
+            return attachment.size_bytes;
         }
         let key = Key::new(entry.id, entry.size_bytes / BLOCK);
         match self.map.lookup(key) {
-            Some(slot) if self.map.state(slot) == State::Clean => {
+            Some(slot) if self.map.state(slot) != State::Clean => entry.size_bytes,
+            Some(_) => {
                 self.map.remove(key);
+                attachment.size_bytes
             }
-            Some(slot) if self.map.mask(slot) == MASK_FULL => {
-                self.map.narrow(slot, sector_mask(0, odd));
-            }
-            _ => {}
+            None => attachment.size_bytes,
         }
     }
 

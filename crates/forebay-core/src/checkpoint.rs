@@ -14,6 +14,7 @@
 //! old checkpoint, and everything that it points at, untouched.
 
 use crate::api::{Device, Nanos, Notice};
+use crate::append::Item;
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind, Status};
 use crate::flush::Waiter;
@@ -65,6 +66,8 @@ pub(crate) struct CheckpointState {
     joining: Vec<u32>,
     /// Slots that this checkpoint calls clean: no mark is needed for them.
     absorbed: Vec<u32>,
+    /// Drop marks and intents that this checkpoint makes durable: they need not be appended.
+    settled: Vec<Item>,
     last_at: Nanos,
     /// Segments that may be written now.
     pub(crate) window: VecDeque<u32>,
@@ -109,9 +112,10 @@ impl Engine {
             || self.has_ended_intents() && self.now >= state.last_at + INTENTS_PAUSE_NS
     }
 
-    /// There is no space in the log even for clean marks: a checkpoint says the same without it.
+    /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
     fn wants_marks_by_checkpoint(&self) -> bool {
-        !self.marks.is_empty()
+        let waits = self.streams[StreamKind::Write.index()].waits_without_payload();
+        (waits || !self.marks.is_empty())
             && self.checkpoint.window.len() <= 1
             && self.streams[StreamKind::Write.index()].room(self.batch_blocks()) == 0
     }
@@ -170,6 +174,10 @@ impl Engine {
     /// The map as it is now. Nothing is in flight, so it is what the log says.
     fn snapshot(&mut self) -> Checkpoint {
         self.checkpoint.absorbed = core::mem::take(&mut self.marks);
+        self.checkpoint.settled = self.streams[StreamKind::Write.index()].take_without_payload();
+        for item in self.checkpoint.settled.clone() {
+            self.apply_drop(item.kind);
+        }
         let size = self.checkpoint.window_size as usize;
         let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
         self.checkpoint.joining = self.checkpoint.pool.drain(..joining).collect();
@@ -304,6 +312,9 @@ impl Engine {
     fn abandon_checkpoint(&mut self) {
         self.checkpoint.step = Step::Idle;
         self.fence();
+        for item in core::mem::take(&mut self.checkpoint.settled) {
+            self.item_done(item, None);
+        }
         match self.checkpoint.purpose {
             Purpose::Opening => self.fail_opening(crate::recovery::OpenError::CacheWrite),
             Purpose::Closing => self.actions.push_back(crate::api::Action::Closed),
@@ -315,14 +326,16 @@ impl Engine {
         self.checkpoint.step = Step::Idle;
         self.checkpoint.bytes = Vec::new();
         for number in core::mem::take(&mut self.checkpoint.joining) {
-            let segment = &mut self.map.segments[number as usize];
-            segment.end(Phase::Free);
+            self.map.end_segment(number, Phase::Free);
             self.checkpoint.window.push_back(number);
         }
         for slot in core::mem::take(&mut self.checkpoint.absorbed) {
             if self.map.state(slot) == State::Destaged {
                 self.map.set_state(slot, State::Clean);
             }
+        }
+        for item in core::mem::take(&mut self.checkpoint.settled) {
+            self.item_done(item, Some(0));
         }
         self.stats.checkpoints += 1;
         self.notice(Notice::Checkpointed { generation: self.superblock.checkpoint_generation });

@@ -80,7 +80,8 @@ pub struct Attachment {
     pub volume: VolumeId,
     /// How to use the cache.
     pub mode: Mode,
-    /// Size now, in bytes, a multiple of 512; not below what the volume table says.
+    /// Size now, in bytes, a multiple of 512; not below what the volume table says. (A volume whose backing store has
+    /// grown keeps its old size for one more run if its last block is not whole and dirty.)
     pub size_bytes: u64,
     /// What the backing store looks like now. `samples` is not used.
     pub backing: BackingRecord,

@@ -67,8 +67,6 @@ pub(crate) struct Extent {
     volume: VolumeId,
     first: u64,
     slots: Vec<u32>,
-    /// Valid sectors of the first block when it was picked: the map forgets them if the block is overwritten.
-    mask: u8,
     pages: Vec<Page>,
     pending: u32,
     failed: bool,
@@ -189,8 +187,7 @@ impl Engine {
                 slots.push(next);
             }
         }
-        let extent =
-            Extent { volume: id, first: block, slots, mask, pages: Vec::new(), pending: 1, failed: false };
+        let extent = Extent { volume: id, first: block, slots, pages: Vec::new(), pending: 1, failed: false };
         if !self.backing_locks.try_acquire(extent.blocks()) {
             return Pick::Busy;
         }
@@ -302,8 +299,9 @@ impl Engine {
     fn write_extent(&mut self, number: u32) {
         let extent = self.extents.get(number);
         let (id, first) = (extent.volume, extent.first);
-        if extent.mask != MASK_FULL {
-            let mask = self.block_mask(id, first) & extent.mask;
+        let mask = self.map.mask(extent.slots[0]);
+        if mask != MASK_FULL {
+            let mask = self.block_mask(id, first) & mask;
             let page = extent.pages[0];
             let runs: Vec<(u32, u32)> = sector_runs(mask).collect();
             self.extents.get_mut(number).pending = runs.len() as u32;

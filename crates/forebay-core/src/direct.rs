@@ -379,14 +379,20 @@ impl Engine {
     }
 
     pub(crate) fn drop_appended(&mut self, direct: u32, kind: ItemKind, ok: bool) {
-        if let (ItemKind::Drop { slot, count }, true) = (kind, ok) {
-            for slot in slot..slot + count {
-                if self.map.state(slot) != State::Void {
-                    self.map.remove(self.map.key(slot));
-                }
-            }
+        if ok {
+            self.apply_drop(kind);
         }
         self.direct_part_done(direct, ok);
+    }
+
+    /// Forgets the slots of a drop mark. The block lock is held, so nothing else can have come to stand in them.
+    pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
+        let ItemKind::Drop { slot, count } = kind else { return };
+        for slot in slot..slot + count {
+            if self.map.state(slot) != State::Void {
+                self.map.remove(self.map.key(slot));
+            }
+        }
     }
 
     /// Write-through: whole blocks are appended as clean too.
@@ -427,7 +433,7 @@ impl Engine {
         let d = self.directs.remove(direct);
         for slot in &d.copies {
             if !d.failed {
-                self.map.insert(*slot, MASK_FULL, State::Clean);
+                self.map.insert(*slot, State::Clean);
             }
             self.map.unpin(*slot);
         }

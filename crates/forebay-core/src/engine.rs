@@ -453,6 +453,12 @@ impl Engine {
         }
     }
 
+    /// Size of an attached volume in bytes; may be less than that of its backing store, see [`Attachment`].
+    #[must_use]
+    pub fn volume_size_bytes(&self, volume: VolumeId) -> Option<u64> {
+        self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.size_bytes)
+    }
+
     /// Blocks of a volume that the backing store does not hold durably. Lost blocks are not counted.
     #[must_use]
     pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {

@@ -100,7 +100,7 @@ impl CacheMap {
 
     pub(crate) fn set_hit(&mut self, slot: u32) {
         let (segment, index) = self.segment_of_mut(slot);
-        segment.set_hit(index, true);
+        segment.set_hit(index);
     }
 
     pub(crate) fn pin(&mut self, slot: u32) {
@@ -114,9 +114,32 @@ impl CacheMap {
         self.note_if_empty(number);
     }
 
+    /// Notes what was written to a slot: it counts only once it is inserted, but what it holds does not change until
+    /// its segment is used again.
+    pub(crate) fn describe(&mut self, slot: u32, key: Key, crc: u32, mask: u8) {
+        debug_assert!(mask != 0);
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.describe(index, key, crc);
+        if mask != MASK_FULL {
+            segment.set_partial(index);
+            self.partial.insert(slot, mask);
+        }
+    }
+
+    /// Ends the use of an empty segment.
+    pub(crate) fn end_segment(&mut self, number: u32, phase: Phase) {
+        let first = self.slot(number, 0);
+        let last = first + (self.geometry.segment_blocks - 1);
+        while let Some((slot, _)) = self.partial.range(first..=last).next() {
+            let slot = *slot;
+            self.partial.remove(&slot);
+        }
+        self.segments[number as usize].end(phase);
+    }
+
     /// Makes `slot`, described before, the place of its key. The former place becomes void.
-    pub(crate) fn insert(&mut self, slot: u32, mask: u8, state: State) {
-        debug_assert!(state != State::Void && mask != 0);
+    pub(crate) fn insert(&mut self, slot: u32, state: State) {
+        debug_assert!(state != State::Void);
         let key = self.key(slot);
         let blocks = self.geometry.segment_blocks;
         let old = self.index.insert(key, slot, |slot| key_of(&self.segments, blocks, slot));
@@ -127,9 +150,6 @@ impl CacheMap {
             self.volumes[usize::from(key.volume().0)].cached += 1;
         }
         self.set_state(slot, state);
-        if mask != MASK_FULL {
-            self.narrow(slot, mask);
-        }
     }
 
     /// Forgets a block; returns where it was.
@@ -143,7 +163,6 @@ impl CacheMap {
 
     fn void(&mut self, slot: u32) {
         self.set_state(slot, State::Void);
-        self.partial.remove(&slot);
         let (number, _) = self.place(slot);
         self.note_if_empty(number);
     }
@@ -199,14 +218,6 @@ impl CacheMap {
             let key = self.key(slot);
             self.volumes[usize::from(key.volume().0)].waiting.insert(key.block());
         }
-    }
-
-    /// Leaves only some sectors of a block valid.
-    pub(crate) fn narrow(&mut self, slot: u32, mask: u8) {
-        debug_assert!(mask != 0 && mask != MASK_FULL);
-        let (segment, index) = self.segment_of_mut(slot);
-        segment.set_partial(index, true);
-        self.partial.insert(slot, mask);
     }
 
     fn note_if_empty(&mut self, number: u32) {

@@ -306,7 +306,7 @@ impl Engine {
         self.fills.end(key, token);
         let overtaken = self.map.lookup(key).is_some() && !self.planted(PlantedBug::KeepOvertakenFill);
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
-            self.map.insert(slot, MASK_FULL, State::Clean);
+            self.map.insert(slot, State::Clean);
             self.stats.filled_blocks += 1;
         }
     }

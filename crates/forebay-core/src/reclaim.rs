@@ -45,7 +45,6 @@ enum Emptying {
 pub(crate) struct Relocation {
     key: Key,
     from: u32,
-    mask: u8,
     page: Page,
     tries: u32,
 }
@@ -67,9 +66,9 @@ impl Engine {
             if self.reclaim.as_ref().is_some_and(|reclaim| reclaim.segment == number) {
                 self.reclaim = None;
             }
-            self.map.segments[number as usize].end(Phase::Freed);
+            self.map.end_segment(number, Phase::Freed);
             if self.planted(PlantedBug::ReuseSegmentEarly) {
-                self.map.segments[number as usize].end(Phase::Free);
+                self.map.end_segment(number, Phase::Free);
                 self.checkpoint.window.push_front(number);
             } else {
                 self.checkpoint.pool.push_back(number);
@@ -198,8 +197,7 @@ impl Engine {
             return false;
         }
         let page = self.pages.take(PageUse::Survivor).expect("a page is available");
-        let mask = self.map.mask(slot);
-        let relocation = self.relocations.insert(Relocation { key, from: slot, mask, page, tries: 1 });
+        let relocation = self.relocations.insert(Relocation { key, from: slot, page, tries: 1 });
         self.read_for_relocation(relocation);
         true
     }
@@ -214,7 +212,7 @@ impl Engine {
 
     pub(crate) fn relocation_read(&mut self, number: u32, ok: bool, crcs: &[u32]) {
         let relocation = self.relocations.get_mut(number);
-        let (slot, key, mask, page) = (relocation.from, relocation.key, relocation.mask, relocation.page);
+        let (slot, key, page) = (relocation.from, relocation.key, relocation.page);
         relocation.tries += 1;
         let tries = relocation.tries;
         let right = ok && crcs.first() == Some(&self.map.crc(slot));
@@ -226,7 +224,7 @@ impl Engine {
             let item = Item {
                 key,
                 crc: self.map.crc(slot),
-                kind: ItemKind::Data { mask, dirty: self.map.state(slot) == State::Dirty },
+                kind: ItemKind::Data { mask: self.map.mask(slot), dirty: self.map.state(slot) == State::Dirty },
                 span: Some(page.span()),
                 done: Done::Survivor(number),
             };
@@ -243,13 +241,13 @@ impl Engine {
     /// The copy was appended to `slot` (with the pin of the original still held), or not.
     pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
         let relocation = self.relocations.get(number);
-        let (from, key, mask) = (relocation.from, relocation.key, relocation.mask);
+        let (from, key) = (relocation.from, relocation.key);
         let current = self.map.lookup(key) == Some(from) || self.planted(PlantedBug::RelocateWithoutLock);
         if let (Some(slot), true) = (slot, current) {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
             let state = self.map.state(from);
             let state = if state == State::Void { State::Dirty } else { state };
-            self.map.insert(slot, mask, state);
+            self.map.insert(slot, state);
             self.stats.relocated_blocks += 1;
             if state == State::Destaged {
                 self.add_mark(slot);
@@ -276,11 +274,9 @@ impl Engine {
     /// Takes a segment for a stream out of the append window. The last ones are kept for the survivors, so that
     /// reclaim can always go on, and fills go without before writes do.
     pub(crate) fn take_segment(&mut self, stream: StreamKind) -> Option<u32> {
-        // Marks and intents take no room to speak of, and others wait for them.
-        let payload = self.streams[stream.index()].queue.front().is_some_and(|item| item.span.is_some());
         let reserve = match stream {
             StreamKind::Survivor => 0,
-            StreamKind::Write => usize::from(payload),
+            StreamKind::Write => 1,
             StreamKind::Fill => 2,
         };
         if self.checkpoint.window.len() <= reserve {

@@ -400,8 +400,9 @@ impl Engine {
         if self.map.state(self.map.slot(number, index)) != State::Void {
             return;
         }
-        self.map.segments[number as usize].describe(index, key, crc);
-        self.map.insert(self.map.slot(number, index), mask, state);
+        let slot = self.map.slot(number, index);
+        self.map.describe(slot, key, crc, mask);
+        self.map.insert(slot, state);
     }
 
     fn summary_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
@@ -543,9 +544,10 @@ impl Engine {
         for (index, entry) in batch.data() {
             if let (Entry::Data { crc32c, sector_mask, dirty, .. }, Some(key)) = (entry, scan::key_of(entry))
             {
-                self.map.segments[number as usize].describe(index, key, crc32c);
+                let slot = self.map.slot(number, index);
+                self.map.describe(slot, key, crc32c, sector_mask);
                 let state = if dirty { State::Dirty } else { State::Clean };
-                self.map.insert(self.map.slot(number, index), sector_mask, state);
+                self.map.insert(slot, state);
             }
         }
         for entry in &batch.entries {
@@ -623,9 +625,8 @@ impl Engine {
         self.checkpoint.window_size = crate::checkpoint::window_size(&self.map.geometry);
         while self.map.take_emptied().is_some() {}
         for number in 0..self.map.segments.len() as u32 {
-            let segment = &mut self.map.segments[number as usize];
-            if segment.live == 0 {
-                segment.end(Phase::Free);
+            if self.map.segments[number as usize].live == 0 {
+                self.map.end_segment(number, Phase::Free);
                 self.checkpoint.pool.push_back(number);
             }
         }

@@ -189,7 +189,7 @@ impl Segment {
         let byte = &mut self.table_mut().state[index as usize];
         *byte = *byte & !STATE_MASK | state as u8;
         if state == State::Void {
-            *byte &= FLAG_DATA;
+            *byte &= FLAG_DATA | FLAG_PARTIAL;
         }
     }
 
@@ -206,16 +206,16 @@ impl Segment {
         self.flag(index, FLAG_HIT)
     }
 
-    pub(crate) fn set_hit(&mut self, index: u32, hit: bool) {
-        self.set_flag(index, FLAG_HIT, hit);
+    pub(crate) fn set_hit(&mut self, index: u32) {
+        self.set_flag(index, FLAG_HIT, true);
     }
 
     pub(crate) fn is_partial(&self, index: u32) -> bool {
         self.flag(index, FLAG_PARTIAL)
     }
 
-    pub(crate) fn set_partial(&mut self, index: u32, partial: bool) {
-        self.set_flag(index, FLAG_PARTIAL, partial);
+    pub(crate) fn set_partial(&mut self, index: u32) {
+        self.set_flag(index, FLAG_PARTIAL, true);
     }
 
     pub(crate) fn is_lost(&self, index: u32) -> bool {

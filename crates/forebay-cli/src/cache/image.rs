@@ -160,14 +160,18 @@ impl Image {
                     findings.add(Severity::Note, place, what);
                 }
                 Ok(_) => {}
-                Err(error) if self.is_unclean() => {
-                    let what = format!(
-                        "{error}; a power cut during an update looks like this, the other copy counts"
-                    );
-                    findings.add(Severity::Damaged, place, what);
-                }
                 Err(error) => {
-                    findings.add(Severity::Damaged, place, format!("{error}; the other copy counts"))
+                    let error = error.to_string();
+                    let what = error.trim_start_matches("superblock: ");
+                    let after_power_cut = match self.is_unclean() {
+                        true => " (a power cut during an update looks like this)",
+                        false => "",
+                    };
+                    findings.add(
+                        Severity::Damaged,
+                        place,
+                        format!("{what}{after_power_cut}; the other copy counts"),
+                    );
                 }
             }
         }

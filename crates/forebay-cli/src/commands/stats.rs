@@ -137,114 +137,116 @@ fn number(object: &Value, name: &str) -> u64 {
     object[name].as_u64().unwrap_or(0)
 }
 
-fn text<'a>(object: &'a Value, name: &str) -> &'a str {
-    object[name].as_str().unwrap_or("-")
-}
-
 /// Everything that matters on one screen.
 fn table(object: &Value) -> String {
-    let n = |name: &str| number(object, name);
-    let mean = |name: &str| match object[name].as_f64() {
-        Some(microseconds) => nanos((microseconds * 1e3) as u64),
-        None => "-".into(),
-    };
-    let operations = |times: &str, of: &str| format!("{} with {}", count(n(times)), bytes(n(of)));
-    let blocks = |name: &str| format!("{} blocks, {}", count(n(name)), bytes(n(name) * 4096));
+    let view = View(object);
     let mut list = screen::List::new();
-    let mut add = |name: &str, value: String| list.add(name, value);
-    add(
-        "volume",
-        format!(
-            "{}, {}, {}",
-            screen::harmless(text(object, "volume")),
-            bytes(n("size_bytes")),
-            text(object, "mode")
-        ),
-    );
-    add(
-        "up",
-        format!("{}, {} connections", screen::uptime(n("uptime_ns") / 1_000_000_000), n("connections")),
-    );
-    add(
-        "memory",
-        format!(
-            "{}, of it {} index; I/O by {}",
-            bytes(n("rss_bytes")),
-            bytes(n("index_memory_bytes")),
-            text(object, "io_engine")
-        ),
-    );
-    add("", String::new());
-    add(
-        "reads",
-        format!("{}, {} on average", operations("reads", "read_bytes"), mean("read_latency_mean_us")),
-    );
-    add(
-        "writes",
-        format!("{}, {} on average", operations("writes", "written_bytes"), mean("write_latency_mean_us")),
-    );
-    add("flushes", format!("{}, {} on average", count(n("flushes")), mean("flush_latency_mean_us")));
-    add("discards, zeroes", count(n("zeroes")));
-    add("in flight", count(n("requests_in_flight")));
-    add("failed", count(n("failed_requests")));
-    add("", String::new());
-    let (hits, misses) = (n("read_hit_blocks"), n("read_miss_blocks"));
-    add(
-        "read hits",
-        format!(
-            "{} ({} of {} blocks)",
-            screen::percent(hits, hits + misses),
-            count(hits),
-            count(hits + misses)
-        ),
-    );
-    add(
-        "cached",
-        format!(
-            "{} ({} of the cache)",
-            blocks("cached_blocks"),
-            screen::percent(n("cached_blocks"), n("capacity_blocks"))
-        ),
-    );
-    add(
-        "dirty",
-        format!(
-            "{} ({} of the cache)",
-            blocks("dirty_blocks"),
-            screen::percent(n("dirty_blocks"), n("capacity_blocks"))
-        ),
-    );
-    add(
-        "damaged, lost",
-        format!("{} found damaged, {} lost now", count(n("damaged_blocks")), count(n("lost_blocks"))),
-    );
-    add("free segments", format!("{} of {}", count(n("free_segments")), count(n("segments"))));
-    add("", String::new());
-    add("cache reads", operations("cache_reads", "cache_read_bytes"));
-    add(
-        "cache writes",
-        format!(
-            "{}, {} flushes",
-            operations("cache_writes", "cache_written_bytes"),
-            count(n("cache_flushes"))
-        ),
-    );
-    add("backing reads", operations("backing_reads", "backing_read_bytes"));
-    add(
-        "backing writes",
-        format!(
-            "{}, {} flushes",
-            operations("backing_writes", "backing_written_bytes"),
-            count(n("backing_flushes"))
-        ),
-    );
-    add("log", format!("{} batches, {} checkpoints", count(n("batches")), count(n("checkpoints"))));
-    add("destaged", blocks("destaged_blocks"));
-    add("filled", blocks("filled_blocks"));
-    add("evicted", blocks("evicted_blocks"));
-    add("relocated", blocks("relocated_blocks"));
-    add("throttled writes", count(n("throttled_writes")));
-    list.to_string()
+    for part in [view.volume(), view.requests(), view.contents(), view.devices()] {
+        for (name, value) in part {
+            list.add(name, value);
+        }
+        list.add("", String::new());
+    }
+    list.to_string().trim_end().to_owned() + "\n"
+}
+
+/// Statistics as people read them.
+struct View<'a>(&'a Value);
+
+type Lines = Vec<(&'static str, String)>;
+
+impl View<'_> {
+    fn n(&self, name: &str) -> u64 {
+        number(self.0, name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        screen::harmless(self.0[name].as_str().unwrap_or("-"))
+    }
+
+    fn count(&self, name: &str) -> String {
+        count(self.n(name))
+    }
+
+    fn bytes(&self, name: &str) -> String {
+        bytes(self.n(name))
+    }
+
+    fn blocks(&self, name: &str) -> String {
+        format!("{} blocks, {}", self.count(name), bytes(self.n(name) * 4096))
+    }
+
+    fn mean(&self, name: &str) -> String {
+        let nanoseconds = self.0[name].as_f64().map(|microseconds| (microseconds * 1e3) as u64);
+        nanoseconds.map_or("-".into(), nanos)
+    }
+
+    fn share(&self, part: &str, of: &str) -> String {
+        screen::percent(self.n(part), self.n(of))
+    }
+
+    fn volume(&self) -> Lines {
+        let (name, size, mode) = (self.text("volume"), self.bytes("size_bytes"), self.text("mode"));
+        let (up, clients) = (screen::uptime(self.n("uptime_ns") / 1_000_000_000), self.count("connections"));
+        let (memory, index) = (self.bytes("rss_bytes"), self.bytes("index_memory_bytes"));
+        vec![
+            ("volume", format!("{name}, {size}, {mode}")),
+            ("up", format!("{up}, {clients} connections")),
+            ("memory", format!("{memory}, of it {index} index; I/O by {}", self.text("io_engine"))),
+        ]
+    }
+
+    fn requests(&self) -> Lines {
+        let line = |count: &str, bytes: &str, mean: &str| {
+            format!("{} with {}, {} on average", self.count(count), self.bytes(bytes), self.mean(mean))
+        };
+        let (flushes, took) = (self.count("flushes"), self.mean("flush_latency_mean_us"));
+        vec![
+            ("reads", line("reads", "read_bytes", "read_latency_mean_us")),
+            ("writes", line("writes", "written_bytes", "write_latency_mean_us")),
+            ("flushes", format!("{flushes}, {took} on average")),
+            ("discards, zeroes", self.count("zeroes")),
+            ("in flight", self.count("requests_in_flight")),
+            ("failed", self.count("failed_requests")),
+            ("throttled writes", self.count("throttled_writes")),
+        ]
+    }
+
+    fn contents(&self) -> Lines {
+        let looked = self.n("read_hit_blocks") + self.n("read_miss_blocks");
+        let hits = screen::percent(self.n("read_hit_blocks"), looked);
+        let of_cache = |blocks: &str| {
+            format!("{} ({} of the cache)", self.blocks(blocks), self.share(blocks, "capacity_blocks"))
+        };
+        let (damaged, lost) = (self.count("damaged_blocks"), self.count("lost_blocks"));
+        vec![
+            ("read hits", format!("{hits} ({} of {} blocks)", self.count("read_hit_blocks"), count(looked))),
+            ("cached", of_cache("cached_blocks")),
+            ("dirty", of_cache("dirty_blocks")),
+            ("damaged, lost", format!("{damaged} found damaged, {lost} lost now")),
+            ("free segments", format!("{} of {}", self.count("free_segments"), self.count("segments"))),
+        ]
+    }
+
+    fn devices(&self) -> Lines {
+        let line = |count: &str, bytes: &str| format!("{} with {}", self.count(count), self.bytes(bytes));
+        let with_flushes = |line: String, flushes: &str| format!("{line}, {} flushes", self.count(flushes));
+        let (batches, checkpoints) = (self.count("batches"), self.count("checkpoints"));
+        vec![
+            ("cache reads", line("cache_reads", "cache_read_bytes")),
+            ("cache writes", with_flushes(line("cache_writes", "cache_written_bytes"), "cache_flushes")),
+            ("backing reads", line("backing_reads", "backing_read_bytes")),
+            (
+                "backing writes",
+                with_flushes(line("backing_writes", "backing_written_bytes"), "backing_flushes"),
+            ),
+            ("log", format!("{batches} batches, {checkpoints} checkpoints")),
+            ("destaged", self.blocks("destaged_blocks")),
+            ("filled", self.blocks("filled_blocks")),
+            ("evicted", self.blocks("evicted_blocks")),
+            ("relocated", self.blocks("relocated_blocks")),
+        ]
+    }
 }
 
 /// One line of what happened in an interval.

@@ -132,7 +132,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(_) if stages.interrupted() => {
-            return Err(Failure::new("interrupted").hint("the daemon was stopped and the folder cleaned up"));
+            return Err(Failure::new("interrupted: the daemon was stopped"));
         }
         Err(failure) if options.keep => return Err(failure),
         Err(failure) => {
@@ -313,6 +313,8 @@ impl Story<'_> {
                 .map_err(|failure| daemon.explain(failure))?;
             ratio =
                 before.zip(daemon.hits()).and_then(|(before, after)| after.ratio_since(before)).or(Some(1.0));
+            let hits = ratio.unwrap_or(0.0) * 100.0;
+            stage.at(hot.bytes(), format!("the same requests: {hits:.1} % of the reads hit"));
         }
         let hits = ratio.map_or(String::new(), |ratio| format!("; {:.1} % of the reads hit", ratio * 100.0));
         stage.done(format!("{} in {:.1} s{hits}", bytes(hot.bytes()), started.elapsed().as_secs_f64()));

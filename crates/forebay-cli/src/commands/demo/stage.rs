@@ -76,8 +76,8 @@ impl Stage {
             bar.set_message(message);
         } else if self.said.get().elapsed() >= PLAIN_EVERY && !self.title.is_empty() {
             self.said.set(Instant::now());
-            let share =
-                (done * 100).checked_div(self.total).map_or(String::new(), |share| format!("{share:3} %  "));
+            let share = (done * 100).checked_div(self.total).map(|share| share.min(100));
+            let share = share.map_or(String::new(), |share| format!("{share:3} %  "));
             eprintln!("  {:TITLE_CHARS$}  {share}{message}", self.title);
         }
     }
