@@ -427,7 +427,9 @@ impl Engine {
         for index in 0..self.volumes.len() {
             let Some(volume) = &self.volumes[index] else { continue };
             let id = volume.id;
-            if volume.direct_unflushed && !self.fenced && !volume.flusher.is_running() && !volume.gave_up {
+            if volume.flusher.is_running() {
+                busy = true;
+            } else if volume.flusher.unflushed && !volume.gave_up {
                 self.volume_mut(id).gave_up = true;
                 self.flush(Device::Backing(id), Waiter::Nobody);
                 busy = true;

@@ -536,6 +536,11 @@ impl Engine {
         for (volume, backing) in backings {
             if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
                 volume.backing = backing.clone();
+                if volume.flusher.unflushed {
+                    // Its flush failed: what it looks like now need not be what it looks like after a power cut.
+                    volume.backing.stamp_ns = None;
+                    volume.backing.samples.clear();
+                }
             }
         }
         self.status = Status::Stopping;

@@ -5,6 +5,7 @@ use crate::oracle::WriteTicket;
 use crate::rng::Rng;
 use crate::world::{World, ensure};
 use forebay_core::{BufId, Request, RequestError, RequestId, RequestKind, Status};
+use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -184,7 +185,9 @@ impl World {
         let zeroes = buffer.is_none() || rng.chance(1, 50);
         let start = offset - offset % BLOCK;
         let mut bytes = buffer.map(|buffer| self.memory.buffer(buffer));
-        self.oracle.begin_write(volume, offset, len, |sector, base, range| {
+        let past = [Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
+        let direct = buffer.is_some() && past.contains(&self.disks.modes[volume]);
+        self.oracle.begin_write(volume, (offset, len), direct, |sector, base, range| {
             let whole = range.len() == SECTOR_BYTES;
             let content = match (zeroes, whole) {
                 (true, true) => Content::Zero,

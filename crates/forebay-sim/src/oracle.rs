@@ -12,6 +12,8 @@
 //!   back. A FUA write forgets what was acknowledged before it was submitted.
 //! - After a **kill** a sector holds a version that is not superseded; writes under way may have happened.
 //! - After a **power cut** a sector holds any version on its list: the last flushed one or a later one.
+//! - What was written **past the cache**, acknowledged, and survived a power cut on the backing store, is not hidden by
+//!   anything older, flushed or not: no stale resurrection.
 //! - The first read after a crash settles which one it is, and it must stay: after a power cut the others are forgotten;
 //!   after a kill, older ones may come back only by a power cut before the next flush.
 //! - A write that failed may have happened or not, also partly: old and new stay legal until the next write.
@@ -24,6 +26,7 @@
 //! them is legal ([`Oracle::relaxed`]): the documented limit.
 
 use crate::content::Content;
+use crate::device::Image;
 use forebay_format::{SECTOR_BYTES, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -56,6 +59,8 @@ struct Version {
     superseded: u64,
     doubt: Doubt,
     part: bool,
+    /// Written past the cache: on the backing store before it was acknowledged.
+    direct: bool,
     /// Forgotten, but a read that was made when it was current is under way.
     past: bool,
 }
@@ -181,13 +186,13 @@ impl Oracle {
         })
     }
 
-    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed. `fill` turns the content that a sector
-    /// has now, and the range of bytes written in it, into its new content.
+    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed; `direct` if it goes past the cache. `fill`
+    /// turns the content that a sector has now, and the range of bytes written in it, into its new content.
     pub fn begin_write(
         &mut self,
         volume: usize,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
+        direct: bool,
         mut fill: impl FnMut(u64, &Content, core::ops::Range<usize>) -> Content,
     ) -> WriteTicket {
         let submitted = self.begin();
@@ -207,6 +212,7 @@ impl Oracle {
                     superseded: NEVER,
                     doubt: Doubt::None,
                     part,
+                    direct,
                     past: false,
                 });
                 Vec::new()
@@ -240,7 +246,7 @@ impl Oracle {
     /// A flush of the volume made at step `begun` was acknowledged.
     pub fn flushed(&mut self, volume: usize, begun: u64) {
         let oldest = self.oldest_read();
-        self.edit_busy(volume, |versions| forget(versions, oldest, |version| version.superseded <= begun));
+        self.edit_busy(volume, |_, versions| forget(versions, oldest, |version| version.superseded <= begun));
     }
 
     /// The daemon was killed.
@@ -248,7 +254,7 @@ impl Oracle {
         let step = self.begin();
         self.reads.clear();
         for volume in 0..self.volumes.len() {
-            self.edit_busy(volume, |versions| {
+            self.edit_busy(volume, |_, versions| {
                 let gone = forget(versions, NEVER, |version| version.past);
                 for version in versions.iter_mut().filter(|version| version.acked == NEVER) {
                     (version.acked, version.doubt, version.part) = (step, Doubt::Kill, false);
@@ -258,12 +264,30 @@ impl Oracle {
         }
     }
 
+    /// Call it before [`Oracle::power_cut`], with what the cut left on the backing store: what was written past the
+    /// cache, acknowledged, and is there, can never again be hidden by something older.
+    pub fn no_resurrection(&mut self, volume: usize, left: &Image) {
+        self.edit_busy(volume, |sector, versions| {
+            let acknowledged = |v: &&Version| v.direct && v.acked != NEVER && v.doubt == Doubt::None;
+            let mut found = [0; SECTOR_BYTES];
+            if !versions.iter().any(|version| acknowledged(&version)) {
+                return Vec::new();
+            }
+            left.read(sector * SECTOR, &mut found);
+            let there = |v: &&Version| acknowledged(v) && v.content != Content::Zero && v.content.is(&found);
+            match versions.iter().find(there).map(|version| version.submitted) {
+                Some(since) => forget(versions, NEVER, |version| version.acked <= since),
+                None => Vec::new(),
+            }
+        });
+    }
+
     /// The power was cut.
     pub fn power_cut(&mut self) {
         let step = self.begin();
         self.reads.clear();
         for volume in 0..self.volumes.len() {
-            self.edit_busy(volume, |versions| {
+            self.edit_busy(volume, |_, versions| {
                 let gone = forget(versions, NEVER, |version| version.past);
                 for version in versions.iter_mut() {
                     (version.acked, version.superseded) = (step, NEVER);
@@ -382,7 +406,7 @@ impl Oracle {
     ///
     /// # Errors
     /// Says what is there and what should be.
-    pub fn check_image(&self, volume: usize, image: &crate::device::Image, what: &str) -> Result<(), String> {
+    pub fn check_image(&self, volume: usize, image: &Image, what: &str) -> Result<(), String> {
         let mut bytes = [0; SECTOR_BYTES * SECTORS_PER_CHUNK];
         for first in (0..self.sectors(volume)).step_by(SECTORS_PER_CHUNK) {
             let count = (self.sectors(volume) - first).min(SECTORS_PER_CHUNK as u64);
@@ -422,13 +446,13 @@ impl Oracle {
     }
 
     /// Changes every sector with more than one version.
-    fn edit_busy(&mut self, volume: usize, mut change: impl FnMut(&mut Vec<Version>) -> Vec<Content>) {
+    fn edit_busy(&mut self, volume: usize, mut change: impl FnMut(u64, &mut Vec<Version>) -> Vec<Content>) {
         let volume = &mut self.volumes[volume];
         let mut still = BTreeSet::new();
         for chunk in core::mem::take(&mut volume.busy) {
             let content = Rc::make_mut(&mut volume.chunks[chunk]);
             for (at, versions) in content.sectors.iter_mut().enumerate().filter(|(_, v)| v.len() > 1) {
-                let gone = change(versions);
+                let gone = change((chunk * SECTORS_PER_CHUNK + at) as u64, versions);
                 if self.keep_history {
                     content.history[at].extend(gone);
                 }
@@ -449,6 +473,7 @@ fn settled(content: Content, step: u64) -> Version {
         superseded: NEVER,
         doubt: Doubt::None,
         part: false,
+        direct: false,
         past: false,
     }
 }
@@ -485,7 +510,7 @@ mod tests {
 
     fn write(oracle: &mut Oracle, tag: u64) -> WriteTicket {
         assert!(oracle.can_write(0, 0, 512));
-        oracle.begin_write(0, 0, 512, |_, _, _| Content::Tag(tag))
+        oracle.begin_write(0, (0, 512), false, |_, _, _| Content::Tag(tag))
     }
 
     fn read(oracle: &mut Oracle, tag: u64) -> bool {
@@ -557,6 +582,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_past_the_cache_and_survived_is_not_hidden() {
+        let mut o = oracle();
+        let one = write(&mut o, 1);
+        o.end_write(one, true, false);
+        let two = o.begin_write(0, (0, 512), true, |_, _, _| Content::Tag(2));
+        o.end_write(two, true, false);
+        let mut image = Image::new(4096);
+        let mut lost = o.clone();
+        lost.no_resurrection(0, &image);
+        lost.power_cut();
+        legal(&lost, &[0, 1, 2]);
+        let mut bytes = [0; 512];
+        Content::Tag(2).fill(&mut bytes);
+        image.write(0, &bytes);
+        o.no_resurrection(0, &image);
+        o.power_cut();
+        legal(&o, &[2]);
+    }
+
+    #[test]
     fn fua_forgets_what_came_before() {
         let mut o = oracle();
         let one = write(&mut o, 1);
@@ -597,8 +642,8 @@ mod tests {
     #[test]
     fn parts_of_sectors_compose() {
         let mut o = oracle();
-        let ticket =
-            o.begin_write(0, 500, 20, |_, base, range| base.with(range.start, &vec![7; range.len()]));
+        let ticket = o
+            .begin_write(0, (500, 20), false, |_, base, range| base.with(range.start, &vec![7; range.len()]));
         assert!(!o.can_write(0, 0, 512) && !o.can_write(0, 512, 100) && o.can_write(0, 1024, 512));
         o.end_write(ticket, true, false);
         let mut bytes = [0; 1024];

@@ -341,6 +341,9 @@ impl World {
         };
         let mut oracle = self.oracle.clone();
         if power {
+            for (volume, backing) in disks.devices[1..].iter().enumerate() {
+                oracle.no_resurrection(volume, backing.visible());
+            }
             oracle.power_cut();
         } else {
             oracle.kill();

@@ -1,7 +1,7 @@
 //! The log: batches of a segment, and which of those behind the checkpoint count.
 //!
 //! A batch counts if header and payload are intact, it belongs to this cache and this place, its epoch is that of the
-//! superblock, and no batch of its stream is missing between the checkpoint and it. A later batch that says that the
+//! superblock, its sequence not below that of the checkpoint, and no batch of its stream is missing between the checkpoint and it. A later batch that says that the
 //! missing one had been flushed proves that the device lost what it had promised.
 
 use std::collections::BTreeMap;
@@ -133,7 +133,7 @@ pub(crate) fn after_checkpoint(
     }
     let mut by_stream: BTreeMap<usize, Vec<Tail>> = BTreeMap::new();
     for (number, from) in candidates(image, checkpoint) {
-        if let Some(tail) = tail(image, number, from) {
+        if let Some(tail) = tail(image, number, from, checkpoint.next_sequence) {
             by_stream.entry(tail.stream.index()).or_default().push(tail);
         }
     }
@@ -173,10 +173,13 @@ fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
     candidates
 }
 
-fn tail(image: &Image, segment: u32, from: u32) -> Option<Tail> {
+/// The batches of a segment from block `from` on that were written by this start, and not before the checkpoint: a segment
+/// of the window may still hold what the same start wrote to it when it was last in use.
+fn tail(image: &Image, segment: u32, from: u32, first_sequence: u64) -> Option<Tail> {
     let (uuid, epoch) = (image.superblock.uuid, image.superblock.epoch);
     let bytes = image.segment(segment);
-    let read = |at| batch_at(&bytes, uuid, segment, at).ok().filter(|batch| batch.header.epoch == epoch);
+    let after = |header: &BatchHeader| header.epoch == epoch && header.sequence >= first_sequence;
+    let read = |at| batch_at(&bytes, uuid, segment, at).ok().filter(|batch| after(&batch.header));
     let mut batches: Vec<Batch> = Vec::new();
     let mut flushed = 0;
     let mut at = from;

@@ -171,6 +171,15 @@ fn the_log_goes_on_in_the_next_segment_of_the_window_and_ends_at_a_gap() {
 }
 
 #[test]
+fn what_the_same_start_wrote_before_the_checkpoint_does_not_count_again() {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[1]);
+    cache.next = (0, 1); // its sequence is below that of the checkpoint, its place in the stream would fit
+    cache.batch(0, 0, &entries, &bytes);
+    assert_eq!(cache.counts(), (0, 0, 0));
+}
+
+#[test]
 fn a_flushed_batch_that_is_gone_is_found() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1]);
