@@ -9,7 +9,7 @@ make_backing ${VOLUME_MIB}M
 random_file "$T/in" $VOLUME_MIB
 run=("$FOREBAY" run --backing "file:$BACKING" --cache "$CACHE:$CACHE_SIZE" --export "$URI")
 # Settings under which dirty data stays in the cache.
-keep_dirty=(--set dirty_low_pct=90 --set dirty_high_pct=95 --set idle_delay=1h)
+keep_dirty=(--set dirty_low_pct=90 --set dirty_high_pct=90 --set idle_delay=1h)
 
 say "wrong command lines"
 refused 2 '--backing' "$FOREBAY" run --cache "$CACHE:64MiB" --export "$URI"

@@ -2,11 +2,16 @@
 //!
 //! ```text
 //! Idle -> Holding -> Flushing -> Writing -> Settling -> SuperA -> FlushA -> SuperB -> FlushB -> Idle
+//!                        |          ^
+//!                        +- Mending +   (only when a cache is opened)
 //! ```
 //!
 //! - *Holding*: no new batch is started until those in flight have completed. Then the map is exactly what the log up
 //!   to here says, and the snapshot is taken: a fraction of a millisecond without appends.
 //! - *Flushing*: the cache device is flushed, so that everything that the snapshot speaks of is durable.
+//! - *Mending*: after a crash between the superblock copies, or damage to one, the other copy still names an older
+//!   checkpoint, whose slots are about to be written over. It is brought up to date first: whichever copy survives
+//!   must name a checkpoint that is there (I13).
 //! - *Writing*, *Settling*: both copies are written to the slots that the checkpoint in effect does not use; flush.
 //! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on the new checkpoint is in effect.
 //!
@@ -36,6 +41,8 @@ enum Step {
     Idle,
     Holding,
     Flushing,
+    Mending,
+    MendingFlush,
     Writing,
     Settling,
     SuperA,
@@ -68,6 +75,8 @@ pub(crate) struct CheckpointState {
     absorbed: Vec<u32>,
     /// Drop marks and intents that this checkpoint makes durable: they need not be appended.
     settled: Vec<Item>,
+    /// A superblock copy that differs from the one in effect, and what belongs there.
+    pub(crate) stale_superblock: Option<(usize, Vec<u8>)>,
     last_at: Nanos,
     /// Segments that may be written now.
     pub(crate) window: VecDeque<u32>,
@@ -246,13 +255,28 @@ impl Engine {
             return;
         }
         match self.checkpoint.step {
-            Step::Flushing => self.write_copies(),
+            Step::Flushing => self.mend_superblock(),
+            Step::MendingFlush => {
+                self.checkpoint.stale_superblock = None;
+                self.write_copies();
+            }
             Step::Settling => self.write_superblock(0),
             Step::FlushA if self.planted(PlantedBug::DropSecondSuperblock) => self.checkpoint_in_effect(),
             Step::FlushA => self.write_superblock(1),
             Step::FlushB => self.checkpoint_in_effect(),
             step => unreachable!("no flush is awaited in {step:?}"),
         }
+    }
+
+    fn mend_superblock(&mut self) {
+        let Some((copy, bytes)) = self.checkpoint.stale_superblock.clone() else {
+            self.write_copies();
+            return;
+        };
+        self.checkpoint.step = Step::Mending;
+        self.checkpoint.pending = 1;
+        self.checkpoint.failed = false;
+        self.write_meta(Geometry::superblock_offset(copy), bytes, OpKind::Checkpoint);
     }
 
     fn write_copies(&mut self) {
@@ -293,6 +317,7 @@ impl Engine {
             let tries = state.tries;
             match state.step {
                 _ if tries >= WRITE_TRIES => self.abandon_checkpoint(),
+                Step::Mending => self.mend_superblock(),
                 Step::Writing => self.write_copies(),
                 Step::SuperA => self.write_superblock(0),
                 _ => self.write_superblock(1),
@@ -301,6 +326,7 @@ impl Engine {
         }
         state.tries = 0;
         state.step = match state.step {
+            Step::Mending => Step::MendingFlush,
             Step::Writing => Step::Settling,
             Step::SuperA => Step::FlushA,
             _ => Step::FlushB,

@@ -421,6 +421,31 @@ impl Engine {
         self.volume_mut(id).destage.backoff = *BACKOFF_NS.start();
     }
 
+    /// What was written back of these blocks is about to be written over: whatever a flush makes durable, it is not
+    /// their content (`slots` is sorted). They are dirty, until the write past the cache drops them, and stay it if that write fails.
+    pub(crate) fn undo_destage(&mut self, id: VolumeId, slots: &[u32]) {
+        if slots.is_empty() {
+            return;
+        }
+        let destage = &self.volume(id).destage;
+        let extents: Vec<u32> = destage.written.iter().chain(&destage.flushing).copied().collect();
+        for number in extents {
+            let all = core::mem::take(&mut self.extents.get_mut(number).slots);
+            let (undone, kept) = all.into_iter().partition(|slot| slots.binary_search(slot).is_ok());
+            self.extents.get_mut(number).slots = kept;
+            let undone: Vec<u32> = undone;
+            for slot in undone {
+                self.map.unpin(slot);
+            }
+        }
+        for slot in slots {
+            match self.map.state(*slot) {
+                State::Destaged => self.map.set_state(*slot, State::Dirty),
+                _ => self.map.wait_again(*slot),
+            }
+        }
+    }
+
     /// Flushes the backing stores before a shutdown; returns true while that is under way.
     pub(crate) fn flush_backings_for_shutdown(&mut self) -> bool {
         let mut busy = false;

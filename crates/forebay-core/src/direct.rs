@@ -197,18 +197,19 @@ impl Engine {
         d.pending = 1;
         let (volume, req, zero, from, to) = (d.volume, d.req, d.zero, d.from, d.to);
         let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
-        let mut clean = Vec::new();
-        let mut over_dirty = false;
+        let (mut clean, mut unclean) = (Vec::new(), Vec::new());
         self.map.for_each_in(volume, first, last, |slot| match self.map.state(slot) {
             State::Clean => clean.push(self.map.key(slot)),
-            _ => over_dirty = true,
+            _ => unclean.push(slot),
         });
         if !self.planted(PlantedBug::ForgetInvalidation) {
             for key in clean {
                 self.map.remove(key);
             }
         }
-        self.directs.get_mut(direct).over_dirty = over_dirty;
+        unclean.sort_unstable();
+        self.directs.get_mut(direct).over_dirty = !unclean.is_empty();
+        self.undo_destage(volume, &unclean);
         if !zero {
             for block in if first == last { alloc::vec![first] } else { alloc::vec![first, last] } {
                 let part =

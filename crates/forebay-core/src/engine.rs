@@ -537,8 +537,7 @@ impl Engine {
             if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
                 volume.backing = backing.clone();
                 if volume.flusher.unflushed {
-                    // Its flush failed: what it looks like now need not be what it looks like after a power cut.
-                    volume.backing.stamp_ns = None;
+                    // Its flush failed: its blocks need not look after a power cut as they look now.
                     volume.backing.samples.clear();
                 }
             }

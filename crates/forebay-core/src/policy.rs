@@ -15,31 +15,42 @@ pub(crate) struct Candidate {
 /// Chooses the next segment to reclaim and which of its clean blocks to keep.
 pub(crate) trait Eviction {
     /// The segment to reclaim, of those on offer (in no particular order).
-    fn victim(&self, candidates: &mut [Candidate]) -> Option<u32>;
+    fn victim(&self, candidates: &[Candidate]) -> Option<u32>;
 
     /// Whether to keep a clean block, given whether it was hit and how many were kept of this segment already.
     fn keeps(&self, hit: bool, kept: u32) -> bool;
 }
 
-/// First in, first out by segment, with a second chance for blocks that were hit.
+/// Cost and benefit by segment, with a second chance for blocks that were hit.
 ///
-/// Among the oldest quarter of the segments the one with the least unclean blocks is taken: age decides roughly, the
-/// cost of moving dirty data decides among equals. If all old ones are mostly unclean, the cheapest of all is taken.
+/// The segment with the most space to win for the work, weighed by its age, is taken: `(1 - u) * age / (1 + u)`, the rule
+/// of log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of blocks that still count.
+/// Unclean blocks weigh twice, since they must be moved; clean ones weigh too, since each may be wanted again. So what
+/// was overwritten goes first, then what is old, and a segment full of clean, hot blocks stays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SecondChance {
     /// Most blocks kept of a segment because they were hit: the endurance budget.
     pub(crate) survivors_max: u32,
-    /// Unclean blocks above which a segment is not worth reclaiming while it is old.
-    pub(crate) unclean_max: u32,
+    /// Blocks of a segment.
+    pub(crate) segment_blocks: u32,
+}
+
+impl SecondChance {
+    /// Worth of reclaiming a segment, in units without meaning; `newest` is the youngest segment's first sequence.
+    fn worth(&self, candidate: &Candidate, newest: u64) -> u128 {
+        let all = 2 * self.segment_blocks;
+        let counts = (candidate.live + candidate.unclean).min(all);
+        let age = newest - candidate.born + 1;
+        // One is added so that age decides among segments that are full.
+        u128::from(all - counts + 1) * u128::from(age) * 1024 / u128::from(all + counts)
+    }
 }
 
 impl Eviction for SecondChance {
-    fn victim(&self, candidates: &mut [Candidate]) -> Option<u32> {
-        candidates.sort_unstable_by_key(|candidate| candidate.born);
-        let old = candidates.len().div_ceil(4).max(candidates.len().min(4));
-        let cheapest = |of: &[Candidate]| of.iter().min_by_key(|candidate| candidate.unclean).copied();
-        let first = cheapest(&candidates[..old]).filter(|candidate| candidate.unclean <= self.unclean_max);
-        first.or_else(|| cheapest(candidates)).map(|candidate| candidate.segment)
+    fn victim(&self, candidates: &[Candidate]) -> Option<u32> {
+        let newest = candidates.iter().map(|candidate| candidate.born).max()?;
+        let best = candidates.iter().max_by_key(|candidate| (self.worth(candidate, newest), candidate.segment));
+        best.map(|candidate| candidate.segment)
     }
 
     fn keeps(&self, hit: bool, kept: u32) -> bool {
@@ -51,32 +62,33 @@ impl Eviction for SecondChance {
 mod tests {
     use super::*;
 
-    const POLICY: SecondChance = SecondChance { survivors_max: 2, unclean_max: 8 };
+    const POLICY: SecondChance = SecondChance { survivors_max: 2, segment_blocks: 16 };
 
-    fn candidate(segment: u32, born: u64, unclean: u32) -> Candidate {
-        Candidate { segment, born, unclean, live: 16 }
+    fn candidate(segment: u32, born: u64, live: u32, unclean: u32) -> Candidate {
+        Candidate { segment, born, unclean, live }
     }
 
     #[test]
-    fn the_cheapest_of_the_oldest_quarter_is_reclaimed() {
-        let mut candidates: Vec<_> = (0..40).map(|n| candidate(n, u64::from(n), 5)).collect();
-        candidates[7].unclean = 1;
-        candidates[30].unclean = 0;
-        assert_eq!(POLICY.victim(&mut candidates), Some(7));
+    fn among_equals_the_oldest_is_reclaimed() {
+        let candidates = [candidate(1, 30, 10, 0), candidate(2, 10, 10, 0), candidate(3, 20, 10, 0)];
+        assert_eq!(POLICY.victim(&candidates), Some(2));
+        assert_eq!(POLICY.victim(&[]), None);
     }
 
     #[test]
-    fn a_younger_segment_is_taken_when_all_old_ones_are_unclean() {
-        let mut candidates: Vec<_> = (0..40).map(|n| candidate(n, u64::from(n), 12)).collect();
-        candidates[30].unclean = 3;
-        assert_eq!(POLICY.victim(&mut candidates), Some(30));
-        assert_eq!(POLICY.victim(&mut []), None);
+    fn what_was_overwritten_goes_before_what_is_full_and_clean() {
+        let candidates = [candidate(1, 10, 16, 0), candidate(2, 12, 4, 2), candidate(3, 90, 16, 0)];
+        assert_eq!(POLICY.victim(&candidates), Some(2));
+    }
+
+    #[test]
+    fn moving_dirty_blocks_costs_more_than_dropping_clean_ones() {
+        let candidates = [candidate(1, 10, 8, 8), candidate(2, 10, 8, 0), candidate(3, 11, 16, 16)];
+        assert_eq!(POLICY.victim(&candidates), Some(2));
     }
 
     #[test]
     fn hit_blocks_are_kept_up_to_the_budget() {
         assert!(POLICY.keeps(true, 1) && !POLICY.keeps(true, 2) && !POLICY.keeps(false, 0));
     }
-
-    use alloc::vec::Vec;
 }

@@ -101,7 +101,7 @@ impl Engine {
 
     fn eviction(&self) -> SecondChance {
         let blocks = self.map.geometry.segment_blocks;
-        SecondChance { survivors_max: blocks * self.config.survivors_max_pct / 100, unclean_max: blocks / 2 }
+        SecondChance { survivors_max: blocks * self.config.survivors_max_pct / 100, segment_blocks: blocks }
     }
 
     fn choose_victim(&self, skipped: &[u32]) -> Option<u32> {
@@ -109,7 +109,7 @@ impl Engine {
         // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can be moved at all.
         let most = blocks - summary::reserved_blocks(blocks);
         let movable = if self.can_relocate() { most * 3 / 4 } else { 1 };
-        let mut candidates: Vec<Candidate> = (0..self.map.segments.len() as u32)
+        let candidates: Vec<Candidate> = (0..self.map.segments.len() as u32)
             .filter_map(|number| {
                 let segment = &self.map.segments[number as usize];
                 let offered = segment.phase == Phase::Sealed
@@ -125,7 +125,7 @@ impl Engine {
                 })
             })
             .collect();
-        self.eviction().victim(&mut candidates)
+        self.eviction().victim(&candidates)
     }
 
     /// Goes on with the victim.

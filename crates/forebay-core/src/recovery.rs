@@ -97,7 +97,8 @@ pub enum OpenError {
     },
     /// The backing store is not as the cache left it, and the cache holds newer data for it.
     #[error(
-        "the backing store was changed while the cache was away, and the cache holds {dirty_blocks} dirty blocks for it"
+        "the backing store was changed while the cache was away, or is another one, and the cache holds {dirty_blocks} dirty \
+         blocks for it"
     )]
     BackingChanged {
         /// Volume.
@@ -248,9 +249,13 @@ impl Engine {
         if recovery.unreadable == 2 {
             return Err(OpenError::Unreadable);
         }
-        let chosen = if only_first { a } else { Superblock::choose([a, b]) };
+        let copies = [a, b];
+        let chosen = if only_first { copies[0].clone() } else { Superblock::choose(copies.clone()) };
         let superblock = chosen.map_err(OpenError::Superblock)?;
-        superblock.geometry.validate(recovery.device_bytes).map_err(OpenError::Superblock)?;
+        let stale = copies.iter().position(|copy| copy.as_ref() != Ok(&superblock)).filter(|_| !only_first);
+        let device_bytes = recovery.device_bytes;
+        self.checkpoint.stale_superblock = stale.map(|copy| (copy, superblock.encode()));
+        superblock.geometry.validate(device_bytes).map_err(OpenError::Superblock)?;
         self.map = CacheMap::new(superblock.geometry);
         self.superblock = superblock;
         self.read_checkpoint(0);

@@ -40,7 +40,7 @@ pub(crate) fn open(
     let existed = cache_path.exists();
     if existed && is_same(cache_path, options.backing.path()) {
         return Err(RunError::failed(
-            format!("{} is given as cache and as backing store", cache_path.display()),
+            format!("cache and backing store are the same: {}", cache_path.display()),
             "give the cache a file or device of its own",
         ));
     }
@@ -51,7 +51,10 @@ pub(crate) fn open(
     let cache = Device::open_cache(cache_path, DeviceOptions::default()).map_err(device_error)?;
     let found = look(&cache);
     let created = match found {
-        Found::Cache => false,
+        Found::Cache(geometry) => {
+            check_size(options, &cache, geometry)?;
+            false
+        }
         Found::Blank => {
             let made = format(options, plan, &cache, &attachment);
             if made.is_err() && !existed {
@@ -63,9 +66,6 @@ pub(crate) fn open(
         }
         Found::Foreign(why) => return Err(foreign(cache_path, &why)),
     };
-    if !created {
-        check_size(options, &cache)?;
-    }
     for note in cache.notes().iter().chain(backing.notes()) {
         report(RunEvent::Note(note.clone()));
     }
@@ -171,7 +171,7 @@ pub(crate) fn final_record(backing: &Device) -> Result<BackingRecord, DeviceErro
 // --- the cache device
 
 enum Found {
-    Cache,
+    Cache(Geometry),
     Blank,
     Foreign(String),
 }
@@ -188,7 +188,7 @@ fn look(cache: &Device) -> Found {
         start.get(offset..offset + BLOCK_BYTES).map_or(Err(missing), Superblock::decode)
     });
     match Superblock::choose(copies) {
-        Ok(_) => Found::Cache,
+        Ok(superblock) => Found::Cache(superblock.geometry),
         Err(FormatError::Magic { .. }) if start.iter().all(|byte| *byte == 0) => Found::Blank,
         Err(error) => Found::Foreign(error.to_string()),
     }
@@ -231,7 +231,13 @@ fn geometry(device_bytes: u64, plan: &Plan) -> Result<Geometry, RunError> {
         .map_err(|error| RunError::failed(error, "give the cache more space, or smaller segments"))
 }
 
-fn check_size(options: &RunOptions, cache: &Device) -> Result<(), RunError> {
+fn check_size(options: &RunOptions, cache: &Device, geometry: Geometry) -> Result<(), RunError> {
+    geometry.validate(cache.size_bytes()).map_err(|error| {
+        RunError::failed(
+            format!("cannot use the cache {}: {error}", cache.path().display()),
+            "nothing was changed; with its full length restored it can be used again",
+        )
+    })?;
     let Some(wanted) = options.cache.size_bytes else { return Ok(()) };
     if cache.size_bytes() == wanted || cache.path().metadata().is_ok_and(|meta| !meta.is_file()) {
         return Ok(());

@@ -357,6 +357,7 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let disks = Disks {
         devices,
         stamps: vec![1_000_000; plan.volumes.len()],
+        sampled: vec![Vec::new(); plan.volumes.len()],
         modes: plan.volumes.iter().map(|volume| volume.mode).collect(),
         places: Places::new(&plan.geometry),
         damaged: false,

@@ -156,8 +156,11 @@ impl Plan {
             mix: requests(rng),
         };
         plan.engine.planted = bug;
-        if let Some(bug) = bug {
-            plan.direct(bug, rng);
+        // Without a bug some seeds still go where one would show: what is looked for must not be there.
+        let aimed = rng.chance(1, 4);
+        let (aim, _) = rng.pick(&PlantedBug::ALL);
+        if let Some(aim) = bug.or(aimed.then_some(aim)) {
+            plan.direct(aim, rng);
         }
         plan
     }
@@ -170,11 +173,20 @@ impl Plan {
                 self.mix.read += 20;
                 self.sample = 50;
             }
-            PlantedBug::ForgetInvalidation | PlantedBug::SkipIntent | PlantedBug::TrustUnflushedMarks => {
+            PlantedBug::ForgetInvalidation | PlantedBug::SkipIntent => {
                 self.modes = vec![Mode::Writeback, Mode::Writethrough, Mode::Writearound];
                 self.start_in(rng);
                 self.mix.mode += 4;
                 self.mix.read += 20;
+                self.faults = FaultPlan::default();
+            }
+            PlantedBug::TrustUnflushedMarks => {
+                // Destaged at once, marked clean, written past the cache, and hardly ever flushed.
+                self.modes = vec![Mode::Writeback, Mode::Writearound];
+                self.start_in(rng);
+                (self.engine.dirty_low_pct, self.engine.idle_delay) = (0, 10_000_000);
+                (self.sample, self.requests) = (2, self.requests * 2);
+                self.mix = Mix { mode: 12, flush: 0, zero: 0, fua_pct: 0, hot_pct: 80, pause: 6, ..self.mix };
                 self.faults = FaultPlan::default();
             }
             PlantedBug::KeepOvertakenFill => {

@@ -278,18 +278,21 @@ pub fn dirty_map(world: &World, volume: usize) -> Vec<bool> {
     map
 }
 
-/// Somebody else writes to a backing store.
+/// Somebody else writes to a backing store. That shows in its modification stamp, or at least in a sampled block.
 fn change_backing(world: &mut World) -> Option<(usize, std::ops::Range<u64>)> {
     let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
     let sectors = world.oracle.sectors(volume);
-    let first = world.rng.below(sectors);
+    let sampled = &world.disks.sampled[volume];
+    let secretly = !sampled.is_empty() && world.rng.chance(1, 3);
+    let first =
+        if secretly { world.rng.pick(sampled) * 8 + world.rng.below(8) } else { world.rng.below(sectors) };
     let count = world.rng.range(1, 64).min(sectors - first);
     for sector in first..first + count {
         let mut bytes = [0; 512];
         crate::content::Content::Tag(world.rng.word() | 1).fill(&mut bytes);
         world.disks.devices[1 + volume].preset(sector * 512, &bytes);
     }
-    world.disks.stamps[volume] += 1_000;
+    world.disks.stamps[volume] += if secretly { 0 } else { 1_000 };
     Some((volume, first..first + count))
 }
 

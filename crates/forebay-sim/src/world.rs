@@ -36,6 +36,8 @@ pub struct Disks {
     pub devices: Vec<SimDevice>,
     /// Modification stamps of the backing stores.
     pub stamps: Vec<i64>,
+    /// Blocks of the backing stores whose checksums were recorded at the last orderly stop.
+    pub sampled: Vec<Vec<u64>>,
     /// Modes the volumes were last in.
     pub modes: Vec<Mode>,
     /// What was written where on the cache device.
@@ -335,6 +337,7 @@ impl World {
         let disks = Disks {
             devices: self.disks.devices.iter().map(&mut crashed).collect(),
             stamps: self.disks.stamps.clone(),
+            sampled: self.disks.sampled.clone(),
             modes: self.disks.modes.clone(),
             places: self.disks.places.clone(),
             damaged: self.disks.damaged,
@@ -372,6 +375,7 @@ impl World {
             .map(|volume| {
                 let mut record = backing_record(&self.plan, &self.disks, volume);
                 record.samples = self.samples(volume);
+                self.disks.sampled[volume] = record.samples.iter().map(|(block, _)| *block).collect();
                 (VolumeId(volume as u16), record)
             })
             .collect();

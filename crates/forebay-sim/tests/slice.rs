@@ -32,6 +32,9 @@ fn the_same_seed_does_the_same_twice() {
 
 #[test]
 fn a_smaller_budget_is_a_prefix() {
-    let report = simulate(5, 40);
-    assert_eq!((report.seeds, report.crash_points), (1, 40));
+    for budget in [1, 3] {
+        let report = simulate(2, budget);
+        assert_clean(&report);
+        assert_eq!((report.seeds, report.crash_points), (1, budget));
+    }
 }
