@@ -54,7 +54,7 @@ impl Default for EngineConfig {
             destage_order: DestageOrder::Elevator,
             destage_depth_max: 16,
             zero_direct_min_bytes: 1 << 20,
-            survivors_max_pct: 50,
+            survivors_max_pct: 75,
             on_backing_change: OnBackingChange::Refuse,
             planted: None,
         }

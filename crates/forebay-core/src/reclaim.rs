@@ -85,6 +85,9 @@ impl Engine {
         let mut skipped = Vec::new();
         while self.free_segments() < self.checkpoint.window_size as usize {
             if self.reclaim.is_none() {
+                if self.is_busy_relocating() {
+                    return; // What is under way makes room; a victim chosen now would lose what deserves to stay.
+                }
                 let Some(segment) = self.choose_victim(&skipped) else {
                     self.reclaim_wants_destage = true;
                     return;
@@ -138,7 +141,10 @@ impl Engine {
                 State::Void => false,
                 State::Clean => {
                     let hit = self.map.segments[segment as usize].is_hit(next);
-                    let keep = policy.keeps(hit, kept) && self.can_relocate();
+                    let keep = policy.keeps(hit, kept);
+                    if keep && self.is_busy_relocating() {
+                        return self.wait_with_victim(Reclaim { segment, next, kept });
+                    }
                     if keep && self.relocate(slot) {
                         kept += 1;
                     } else {
@@ -165,12 +171,17 @@ impl Engine {
     /// A block of the victim cannot be moved now. If moves are under way, they will make it possible; if not, the
     /// block is being changed or there is no room: another victim may do.
     fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
-        self.reclaim_wants_destage = true;
         if self.relocations.len() == 0 {
+            self.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
         }
         self.reclaim = Some(victim);
         Emptying::Moving
+    }
+
+    /// As many moves are under way as there may be.
+    fn is_busy_relocating(&self) -> bool {
+        self.relocations.len() > 0 && !self.can_relocate()
     }
 
     /// Room for one more survivor: the worst case is a header block for each.

@@ -21,7 +21,8 @@
 //! can still lose it; writes in flight settle wholly, partly or not at all before the restart.
 //!
 //! **Errors.** Transient errors of reads, writes and flushes: a failed write has landed wholly, partly or not at all; a
-//! failed flush has made nothing durable, and what it did not make durable stays in the volatile cache. Latent errors:
+//! failed flush has made nothing durable, and what it did not make durable stays in the volatile cache, or (`flush_drops`)
+//! is dropped from it while reads go on to see it, as Linux does it to files: no later flush brings it back. Latent errors:
 //! a sector cannot be read until it is written. Lost writes: acknowledged, never landed. Misdirected writes: landed
 //! elsewhere, at a block boundary. Bit rot: bits flip at rest.
 
@@ -179,6 +180,8 @@ pub struct Faults {
     pub write_error: u32,
     /// Flushes that fail.
     pub flush_error: u32,
+    /// A failed flush drops half of what it should have made durable: visible still, but no later flush covers it.
+    pub flush_drops: bool,
     /// Writes that are acknowledged and never land.
     pub lost: u32,
     /// Writes that land elsewhere.
@@ -394,6 +397,9 @@ impl SimDevice {
     /// Ends a flush that was submitted when `covered` was returned; true if it succeeded.
     pub fn complete_flush(&mut self, covered: u64, rng: &mut Rng) -> bool {
         if rng.ppm(self.faults.flush_error) {
+            if self.faults.flush_drops {
+                self.fragments.retain(|fragment| fragment.landing > covered || rng.chance(1, 2));
+            }
             return false;
         }
         let end = self.fragments.partition_point(|fragment| fragment.landing <= covered);
@@ -603,6 +609,24 @@ mod tests {
         let covered = device.submit_flush();
         assert!(device.complete_flush(covered, &mut rng));
         assert_eq!(first(&device.power_cut(&mut rng), 0), 1);
+    }
+
+    #[test]
+    fn a_failed_flush_may_drop_what_it_should_have_kept() {
+        let mut rng = Rng::new(9);
+        let mut device = device();
+        device.faults = Faults { flush_error: 1_000_000, flush_drops: true, ..Faults::default() };
+        for sector in 0..16 {
+            put(&mut device, sector * 512, 1, 512, &mut rng);
+        }
+        let covered = device.submit_flush();
+        assert!(!device.complete_flush(covered, &mut rng));
+        device.quiet();
+        let covered = device.submit_flush();
+        assert!(device.complete_flush(covered, &mut rng));
+        let cut = device.power_cut(&mut rng);
+        let kept = (0..16).filter(|sector| first(&cut, sector * 512) == 1).count();
+        assert!((0..16).all(|sector| first(&device, sector * 512) == 1) && kept > 0 && kept < 16);
     }
 
     #[test]

@@ -156,6 +156,9 @@ impl Plan {
             mix: requests(rng),
         };
         plan.engine.planted = bug;
+        // Whoever writes past the cache is told that the flush failed, and must write again; destage must know itself.
+        let destage_only = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
+        plan.faults.backing.flush_drops = destage_only && plan.mix.zero == 0 && rng.chance(1, 2);
         // Without a bug some seeds still go where one would show: what is looked for must not be there.
         let aimed = rng.chance(1, 4);
         let (aim, _) = rng.pick(&PlantedBug::ALL);
@@ -331,6 +334,7 @@ fn transient(rng: &mut Rng) -> Faults {
         read_error: rng.pick(&rates),
         write_error: rng.pick(&rates),
         flush_error: rng.pick(&rates),
+        flush_drops: false,
         lost: 0,
         misdirected: 0,
     }
