@@ -122,10 +122,6 @@ impl Stream {
         self.in_flight.is_empty()
     }
 
-    pub(crate) fn open_segment(&self) -> Option<u32> {
-        self.open.map(|(segment, _)| segment)
-    }
-
     /// Blocks left in the open segment, of `end` that batches may use.
     pub(crate) fn room(&self, end: u32) -> u32 {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)

@@ -94,7 +94,13 @@ impl CheckpointState {
     }
 
     pub(crate) fn describe(&self) -> alloc::string::String {
-        alloc::format!("{:?} {:?}, window {}, pool {}", self.step, self.purpose, self.window.len(), self.pool.len())
+        alloc::format!(
+            "{:?} {:?}, window {}, pool {}",
+            self.step,
+            self.purpose,
+            self.window.len(),
+            self.pool.len()
+        )
     }
 
     /// No batch may be started: the snapshot is about to be taken.

@@ -557,7 +557,8 @@ impl Engine {
     /// What the engine is busy with, in one line: for the report of a stall.
     #[must_use]
     pub fn describe(&self) -> String {
-        let streams: Vec<String> = self.streams.iter().map(|stream| stream.describe(self.batch_blocks())).collect();
+        let streams: Vec<String> =
+            self.streams.iter().map(|stream| stream.describe(self.batch_blocks())).collect();
         alloc::format!(
             "{} requests, {} operations, {} merges ({} wait for pages), {} direct, {} extents, {} relocations, {} \
              throttled, {} marks, reclaim {:?}, fenced {}, checkpoint: {}; streams {streams:?}; unclean {}, levels {:?}",

@@ -49,7 +49,8 @@ impl SecondChance {
 impl Eviction for SecondChance {
     fn victim(&self, candidates: &[Candidate]) -> Option<u32> {
         let newest = candidates.iter().map(|candidate| candidate.born).max()?;
-        let best = candidates.iter().max_by_key(|candidate| (self.worth(candidate, newest), candidate.segment));
+        let best =
+            candidates.iter().max_by_key(|candidate| (self.worth(candidate, newest), candidate.segment));
         best.map(|candidate| candidate.segment)
     }
 

@@ -133,7 +133,9 @@ impl Engine {
 
     /// Goes on with the victim.
     fn empty_victim(&mut self) -> Emptying {
-        let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else { return Emptying::Done };
+        let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else {
+            return Emptying::Done;
+        };
         let policy = self.eviction();
         while next < self.map.geometry.segment_blocks {
             let slot = self.map.slot(segment, next);
@@ -179,22 +181,24 @@ impl Engine {
         Emptying::Moving
     }
 
-    /// As many moves are under way as there may be.
+    /// As many moves are under way as there may be, and there is room for them: it is only a matter of time.
     fn is_busy_relocating(&self) -> bool {
-        self.relocations.len() > 0 && !self.can_relocate()
+        self.relocations.len() > 0 && self.has_room_to_relocate() && !self.can_relocate()
+    }
+
+    fn can_relocate(&self) -> bool {
+        !self.fenced
+            && self.relocations.len() < RELOCATIONS_MAX
+            && self.pages.available(PageUse::Survivor) > 0
+            && self.has_room_to_relocate()
     }
 
     /// Room for one more survivor: the worst case is a header block for each.
-    fn can_relocate(&self) -> bool {
+    fn has_room_to_relocate(&self) -> bool {
         let stream = &self.streams[StreamKind::Survivor.index()];
-        let under_way = self.relocations.len();
         let segments = self.checkpoint.window.len() as u32;
         let room = stream.room(self.batch_blocks()) + segments * self.batch_blocks();
-        !self.fenced
-            && under_way < RELOCATIONS_MAX
-            && self.pages.available(PageUse::Survivor) > 0
-            && segments + u32::from(stream.open_segment().is_some()) > 0
-            && (under_way as u32 + 2) * 2 < room
+        (self.relocations.len() as u32 + 2) * 2 < room
     }
 
     /// Starts to move a block; false if that is not possible now.
@@ -235,7 +239,10 @@ impl Engine {
             let item = Item {
                 key,
                 crc: self.map.crc(slot),
-                kind: ItemKind::Data { mask: self.map.mask(slot), dirty: self.map.state(slot) == State::Dirty },
+                kind: ItemKind::Data {
+                    mask: self.map.mask(slot),
+                    dirty: self.map.state(slot) == State::Dirty,
+                },
                 span: Some(page.span()),
                 done: Done::Survivor(number),
             };

@@ -23,9 +23,10 @@ use crate::config::{Attachment, PlantedBug};
 use crate::engine::{BLOCK, Engine, Status};
 use crate::flush::Waiter;
 use crate::map::CacheMap;
-use crate::scan::{self, After, Found, Place, Tail};
+use crate::scan::{self, After, Bytes, Found, Place, Tail};
 use crate::segment::{Key, Phase, State};
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
@@ -70,6 +71,15 @@ pub enum OpenError {
         segment: u32,
         /// Dirty blocks concerned.
         dirty_blocks: u32,
+    },
+    /// Behind the end of what could be replayed the device cannot be read.
+    #[error(
+        "segment {segment} cannot be read where the log may go on: it is not known what was written last; extract what is left \
+         with `forebay salvage`"
+    )]
+    TailUnreadable {
+        /// The segment.
+        segment: u32,
     },
     /// The device acknowledged a flush and lost what it covered.
     #[error(
@@ -136,6 +146,16 @@ enum What {
     Whole(u32),
     /// The first block of a segment of the window.
     Head(u32),
+    /// One block of a segment that cannot be read as a whole.
+    Block(u32, u32),
+}
+
+/// A segment that is read block by block.
+#[derive(Debug)]
+struct Pieces {
+    bytes: Vec<u8>,
+    bad: Vec<bool>,
+    left: u32,
 }
 
 #[derive(Debug)]
@@ -148,6 +168,7 @@ pub(crate) struct Recovery {
     jobs: Vec<What>,
     in_flight: usize,
     tails: Vec<Tail>,
+    pieces: BTreeMap<u32, Pieces>,
     pub(crate) verdicts: Vec<Verdict>,
     pending_flushes: u32,
     flush_failed: bool,
@@ -189,6 +210,7 @@ impl Engine {
             jobs: Vec::new(),
             in_flight: 0,
             tails: Vec::new(),
+            pieces: BTreeMap::new(),
             verdicts: Vec::new(),
             pending_flushes: 0,
             flush_failed: false,
@@ -227,6 +249,7 @@ impl Engine {
             What::Summary(number) => self.summary_read(number, result),
             What::Whole(number) => self.segment_read(number, result),
             What::Head(number) => self.head_read(number, result),
+            What::Block(number, index) => self.block_read(number, index, result),
         };
         if let Err(error) = next.and_then(|()| self.next_jobs()) {
             self.fail_opening(error);
@@ -379,6 +402,7 @@ impl Engine {
                 }
                 What::Head(number) => (number, 0, 1),
                 What::Whole(number) => (number, 0, geometry.segment_blocks),
+                What::Block(number, index) => (number, index, 1),
                 What::Superblock(_) | What::Checkpoint(_) => unreachable!("they are read before"),
             };
             self.recovery_read(what, geometry.segment_offset(number, from), u64::from(blocks) * BLOCK);
@@ -428,9 +452,45 @@ impl Engine {
     }
 
     fn segment_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
-        let bytes = result.unwrap_or(&[]);
+        if let Ok(all) = result {
+            return self.scan_segment(number, Bytes { all, bad: &[] });
+        }
+        // One bad sector fails the whole read: read block by block and lose only what is really gone.
+        let blocks = self.map.geometry.segment_blocks;
+        let pieces = Pieces {
+            bytes: alloc::vec![0; blocks as usize * BLOCK_BYTES],
+            bad: alloc::vec![true; blocks as usize],
+            left: blocks,
+        };
+        let recovery = self.recovering();
+        recovery.pieces.insert(number, pieces);
+        recovery.jobs.extend((0..blocks).map(|index| What::Block(number, index)));
+        Ok(())
+    }
+
+    fn block_read(
+        &mut self,
+        number: u32,
+        index: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        let recovery = self.recovering();
+        let pieces = recovery.pieces.get_mut(&number).expect("its blocks are being read");
+        if let Ok(bytes) = result {
+            pieces.bytes[index as usize * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(bytes);
+            pieces.bad[index as usize] = false;
+        }
+        pieces.left -= 1;
+        if pieces.left > 0 {
+            return Ok(());
+        }
+        let Pieces { bytes, bad, .. } = recovery.pieces.remove(&number).expect("it was found just now");
+        self.scan_segment(number, Bytes { all: &bytes, bad: &bad })
+    }
+
+    fn scan_segment(&mut self, number: u32, bytes: Bytes<'_>) -> Result<(), OpenError> {
         let used = self.map.segments[number as usize].completed;
-        let (batches, _) = scan::accounted(bytes, self.place(number), used);
+        let batches = scan::accounted(bytes, self.place(number), used);
         let state = self.recovering().checkpoint.segments[number as usize].state;
         for batch in &batches {
             for (index, entry) in batch.data() {
@@ -446,8 +506,11 @@ impl Engine {
             let trust = self.planted(PlantedBug::AcceptTornHeader);
             let sequence = self.recovering().checkpoint.next_sequence;
             let after = After { epoch: self.superblock.epoch, sequence };
-            let tail = scan::tail(bytes, self.place(number), used, after, trust);
-            self.recovering().tails.extend(tail);
+            let scan = scan::tail(bytes, self.place(number), used, after, trust);
+            if scan.unreadable {
+                return Err(OpenError::TailUnreadable { segment: number });
+            }
+            self.recovering().tails.extend(scan.tail);
         }
         Ok(())
     }

@@ -54,32 +54,51 @@ impl Tail {
     }
 }
 
-fn block(bytes: &[u8], index: u32) -> Option<&[u8]> {
-    let start = index as usize * BLOCK_BYTES;
-    bytes.get(start..start + BLOCK_BYTES)
+/// A segment as it was read: blocks that the device could not read are `true` in `bad` (empty: all were read).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes<'a> {
+    pub(crate) all: &'a [u8],
+    pub(crate) bad: &'a [bool],
+}
+
+impl<'a> Bytes<'a> {
+    fn blocks(self) -> u32 {
+        (self.all.len() / BLOCK_BYTES) as u32
+    }
+
+    fn is_bad(self, index: u32) -> bool {
+        self.bad.get(index as usize).copied().unwrap_or(false)
+    }
+
+    fn block(self, index: u32) -> Option<&'a [u8]> {
+        let start = index as usize * BLOCK_BYTES;
+        self.all.get(start..start + BLOCK_BYTES).filter(|_| !self.is_bad(index))
+    }
 }
 
 /// The batch whose header stands at `start`, if it is intact, of this cache, and written for this place. Its payload is
 /// not looked at.
-fn batch_at(bytes: &[u8], place: Place, start: u32) -> Option<Found> {
+fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Found> {
     let mut entries = Vec::new();
-    let header = BatchHeader::decode(block(bytes, start)?, &mut entries).ok()?;
+    let header = BatchHeader::decode(bytes.block(start)?, &mut entries).ok()?;
     header.check_place(place.uuid, place.segment, start).ok()?;
     let known = |entry: &Entry| match entry {
         Entry::Data { volume, .. } | Entry::Intent { volume, .. } => u32::from(volume.0) < VOLUMES_MAX,
         _ => true,
     };
     let found = Found { header, start, entries };
-    (found.end() as usize * BLOCK_BYTES <= bytes.len() && found.entries.iter().all(known)).then_some(found)
+    (found.end() <= bytes.blocks() && found.entries.iter().all(known)).then_some(found)
 }
 
-/// True if every payload block of a batch matches its checksum: the batch was written whole.
-fn is_whole(bytes: &[u8], found: &Found) -> bool {
-    let matches =
-        |index, crc| block(bytes, index).is_some_and(|bytes| forebay_format::checksum(bytes) == crc);
+/// True if every payload block of a batch matches its checksum: the batch was written whole. A block that cannot be read
+/// does not speak against it: a torn write leaves old bytes, not unreadable ones. Its loss is found when it is wanted.
+fn is_whole(bytes: Bytes<'_>, found: &Found) -> bool {
+    let matches = |index, crc| {
+        bytes.is_bad(index) || bytes.block(index).is_some_and(|bytes| forebay_format::checksum(bytes) == crc)
+    };
     if let [Entry::Summary { crc32c, .. }] = found.entries[..] {
         let start = (found.start as usize + 1) * BLOCK_BYTES;
-        let payload = bytes.get(start..found.end() as usize * BLOCK_BYTES);
+        let payload = bytes.all.get(start..found.end() as usize * BLOCK_BYTES);
         return payload.is_some_and(|payload| forebay_format::checksum(payload) == crc32c);
     }
     found.data().all(|(index, entry)| match entry {
@@ -88,17 +107,30 @@ fn is_whole(bytes: &[u8], found: &Found) -> bool {
     })
 }
 
-/// The batches that a checkpoint accounts for: headers from the start of the segment up to block `used`. Stops at the
-/// first that cannot be read; returns the batches and the block reached.
-pub(crate) fn accounted(bytes: &[u8], place: Place, used: u32) -> (Vec<Found>, u32) {
+/// The batches that a checkpoint accounts for: headers from the start of the segment up to block `used`. Where one cannot
+/// be read the next one is looked for: headers say themselves where they belong.
+pub(crate) fn accounted(bytes: Bytes<'_>, place: Place, used: u32) -> Vec<Found> {
     let mut batches = Vec::new();
     let mut at = 0;
     while at < used {
-        let Some(found) = batch_at(bytes, place, at) else { break };
-        at = found.end();
-        batches.push(found);
+        match batch_at(bytes, place, at) {
+            Some(found) => {
+                at = found.end();
+                batches.push(found);
+            }
+            None => at += 1,
+        }
     }
-    (batches, at)
+    batches
+}
+
+/// What follows a checkpoint in a segment.
+#[derive(Debug)]
+pub(crate) struct TailScan {
+    /// The batches, if there are any.
+    pub(crate) tail: Option<Tail>,
+    /// Where the next batch would stand the device cannot be read: nobody knows what else there was.
+    pub(crate) unreadable: bool,
 }
 
 /// Which batches come after a checkpoint.
@@ -117,9 +149,9 @@ impl After {
     }
 }
 
-/// The batches from block `from` on that were written after a checkpoint; `None` if there is none. With `trust`
-/// payloads are not compared with their checksums (a planted bug).
-pub(crate) fn tail(bytes: &[u8], place: Place, from: u32, after: After, trust: bool) -> Option<Tail> {
+/// The batches from block `from` on that were written after a checkpoint. With `trust` payloads are not compared with
+/// their checksums (a planted bug).
+pub(crate) fn tail(bytes: Bytes<'_>, place: Place, from: u32, after: After, trust: bool) -> TailScan {
     let mut batches: Vec<Found> = Vec::new();
     let mut summary = None;
     let mut flushed = 0;
@@ -140,10 +172,12 @@ pub(crate) fn tail(bytes: &[u8], place: Place, from: u32, after: After, trust: b
         at = found.end();
         batches.push(found);
     }
-    let first = batches.first()?;
-    let stream = first.header.stream;
+    let unreadable = summary.is_none() && bytes.is_bad(at);
+    let Some(stream) = batches.first().map(|first| first.header.stream) else {
+        return TailScan { tail: None, unreadable };
+    };
     // Anything intact behind a hole still tells what had been flushed when it was written.
-    for at in at..(bytes.len() / BLOCK_BYTES) as u32 {
+    for at in at..bytes.blocks() {
         if let Some(found) = batch_at(bytes, place, at)
             && after.holds(&found)
             && found.header.stream == stream
@@ -151,7 +185,7 @@ pub(crate) fn tail(bytes: &[u8], place: Place, from: u32, after: After, trust: b
             flushed = flushed.max(found.header.flushed_stream_sequence);
         }
     }
-    Some(Tail { segment: place.segment, stream, batches, summary, flushed })
+    TailScan { tail: Some(Tail { segment: place.segment, stream, batches, summary, flushed }), unreadable }
 }
 
 /// Key of a data entry.
