@@ -127,9 +127,9 @@ impl Stream {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
     }
 
-    /// The next item is a mark or an intent.
+    /// A mark or an intent is in the queue.
     pub(crate) fn waits_without_payload(&self) -> bool {
-        self.queue.front().is_some_and(|item| item.span.is_none())
+        self.queue.iter().any(|item| item.span.is_none())
     }
 
     /// Takes all marks and intents out of the queue.

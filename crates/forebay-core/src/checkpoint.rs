@@ -129,10 +129,10 @@ impl Engine {
 
     /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
     fn wants_marks_by_checkpoint(&self) -> bool {
-        let waits = self.streams[StreamKind::Write.index()].waits_without_payload();
-        (waits || !self.marks.is_empty())
-            && self.checkpoint.window.len() <= 1
-            && self.streams[StreamKind::Write.index()].room(self.batch_blocks()) == 0
+        let stream = &self.streams[StreamKind::Write.index()];
+        self.checkpoint.window.len() <= 1
+            && stream.room(self.batch_blocks()) == 0
+            && (!self.marks.is_empty() || stream.waits_without_payload())
     }
 
     pub(crate) fn checkpoint_deadline(&self) -> Option<Nanos> {
@@ -161,7 +161,10 @@ impl Engine {
     pub(crate) fn step_checkpoint(&mut self) {
         match self.checkpoint.step {
             Step::Idle => {
-                let closing = self.is_winding_down() && self.checkpoint.purpose != Purpose::Opening;
+                // The final checkpoint is near; but moves that are under way may need segments to end.
+                let closing = self.is_winding_down()
+                    && self.relocations.len() == 0
+                    && self.checkpoint.purpose != Purpose::Opening;
                 if !self.fenced && !closing && self.checkpoint_is_due() {
                     self.checkpoint.step = Step::Holding;
                     self.hold_and_snapshot();

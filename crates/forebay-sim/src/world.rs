@@ -387,7 +387,7 @@ impl World {
     fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
         let end = self.now + PATIENCE_NS;
         while !done(self) && !self.stopped {
-            ensure!(self.step(end)?, "{what} does not end");
+            ensure!(self.step(end)?, "{what} does not end: {}", self.engine.describe());
         }
         Ok(())
     }
