@@ -118,6 +118,9 @@ pub(crate) fn window_size(geometry: &Geometry) -> u32 {
 impl Engine {
     fn checkpoint_is_due(&self) -> bool {
         let state = &self.checkpoint;
+        if self.status == Status::Opening {
+            return state.wanted; // There is no map yet to judge by.
+        }
         let (window, pool) = (state.window.len(), state.pool.len());
         let low = state.window_size as usize / 2;
         state.wanted
