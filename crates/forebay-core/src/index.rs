@@ -52,6 +52,17 @@ impl Index {
         Self { shards: list, shard_shift: 64 - shards.trailing_zeros() }
     }
 
+    /// Makes room for about `entries` entries in all, so that filling the index does not grow it step by step.
+    pub(crate) fn reserve(&mut self, entries: usize) {
+        // Keys spread evenly over the shards; a little more than their share keeps most of them from growing.
+        let share = entries / self.shards.len();
+        let capacity = share + share / 4 + 16;
+        for shard in self.shards.iter_mut().filter(|shard| shard.len == 0) {
+            shard.slots = vec![EMPTY; capacity];
+            shard.tags = vec![0; capacity];
+        }
+    }
+
     fn shard(&self, hash: u64) -> usize {
         hash.checked_shr(self.shard_shift).unwrap_or(0) as usize
     }

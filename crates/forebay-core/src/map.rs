@@ -50,6 +50,11 @@ impl CacheMap {
         Self { geometry, segments, volumes, index, partial: BTreeMap::new(), emptied: Vec::new() }
     }
 
+    /// Makes room for `blocks` blocks.
+    pub(crate) fn reserve(&mut self, blocks: usize) {
+        self.index.reserve(blocks);
+    }
+
     pub(crate) fn place(&self, slot: u32) -> (u32, u32) {
         (slot / self.geometry.segment_blocks, slot % self.geometry.segment_blocks)
     }

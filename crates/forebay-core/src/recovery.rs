@@ -354,6 +354,8 @@ impl Engine {
     fn plan_segments(&mut self) {
         let unclean = self.superblock.state == CacheState::Open;
         let checkpoint = core::mem::take(&mut self.recovering().checkpoint);
+        let slots = checkpoint.segments.iter().flat_map(|entry| &entry.slots);
+        self.map.reserve(slots.filter(|slot| **slot != SlotState::Void).count());
         let mut jobs = Vec::new();
         for (number, entry) in (0..).zip(&checkpoint.segments) {
             let counts = entry.slots.iter().any(|slot| *slot != SlotState::Void);

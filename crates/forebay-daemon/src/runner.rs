@@ -181,6 +181,11 @@ impl Runner<'_> {
         if let Status::Failed(error) = self.engine.status() {
             return Err(open_error(&error));
         }
+        // The engine may serve less than the backing store has: see `forebay_core::Attachment`.
+        if let Some(size) = self.engine.volume_size_bytes(VOLUME) {
+            self.size_bytes = size;
+            self.server.set_size_bytes(size);
+        }
         let stats = self.engine.stats();
         (self.report)(RunEvent::Opened {
             created,
@@ -268,6 +273,8 @@ impl Runner<'_> {
             .next_deadline()
             .map(|due| Duration::from_nanos(due.saturating_sub(self.io.now())).max(Duration::from_micros(1)));
         let timeout = if self.closed { Some(Duration::from_millis(10)) } else { timeout };
+        let resume = self.server.resume_accepting(&mut self.reactor);
+        let timeout = timeout.into_iter().chain(resume).min();
         self.completions.clear();
         let waited = self
             .reactor

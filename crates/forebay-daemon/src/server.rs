@@ -20,6 +20,7 @@ use forebay_export::nbd::{CloseReason, Errno};
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufId, ListenerId, Op, Reactor, SocketId, Span};
+use std::time::{Duration, Instant};
 
 /// Bytes received at once when no payload is awaited.
 const RECV_BYTES: usize = 128 << 10;
@@ -34,6 +35,8 @@ const CONNECTIONS_MAX: usize = 1024;
 /// Blocks looked at for one BLOCK_STATUS; the client asks again for the rest.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// How long a listener rests after accepting failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a token of the server stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +111,9 @@ pub(crate) struct Server {
     crcs: Vec<u32>,
     tokens: fn(ServerToken) -> u64,
     closing: bool,
+    /// Listeners on which accepting failed, and when to try again.
+    paused: Vec<u32>,
+    resume_at: Option<Instant>,
 }
 
 impl Server {
@@ -125,6 +131,15 @@ impl Server {
             crcs: Vec::new(),
             tokens,
             closing: false,
+            paused: Vec::new(),
+            resume_at: None,
+        }
+    }
+
+    /// Size that new connections see.
+    pub(crate) fn set_size_bytes(&mut self, size_bytes: u64) {
+        for export in &mut self.exports {
+            export.size_bytes = size_bytes;
         }
     }
 
@@ -178,10 +193,27 @@ impl Server {
                 self.open(socket);
             }
         } else {
-            // Out of descriptors or the like: do not spin on it.
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            // Out of descriptors or the like: try again later, the others go on meanwhile.
+            self.paused.push(index);
+            self.resume_at = Some(Instant::now() + ACCEPT_PAUSE);
+            return;
         }
         self.accept(reactor, index);
+    }
+
+    /// Accepts again where that failed a while ago; returns how long the loop may sleep because of it.
+    pub(crate) fn resume_accepting(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+        let left = self.resume_at?.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            return Some(left);
+        }
+        self.resume_at = None;
+        for index in std::mem::take(&mut self.paused) {
+            if !self.closing {
+                self.accept(reactor, index);
+            }
+        }
+        None
     }
 
     fn open(&mut self, socket: SocketId) {

@@ -201,8 +201,7 @@ fn restart(world: &mut World) -> Result<(), String> {
         return Ok(());
     }
     ensure!(world.in_flight() == 0, "quiesced with requests open");
-    let dirty: Vec<Vec<bool>> =
-        (0..world.plan.volumes.len()).map(|volume| dirty_map(world, volume)).collect();
+    let dirty: Vec<Vec<bool>> = (0..world.plan.volumes.len()).map(|volume| world.dirty_map(volume)).collect();
     world.close()?;
     if world.stopped {
         return Ok(());
@@ -265,17 +264,6 @@ fn open_quietly(world: &mut World, policy: OnBackingChange) -> Result<(), String
         device.faults = faults;
     }
     Ok(())
-}
-
-/// Which blocks of a volume are dirty, as the engine tells.
-pub fn dirty_map(world: &World, volume: usize) -> Vec<bool> {
-    let blocks = world.plan.volumes[volume].bytes.div_ceil(BLOCK);
-    let mut map = Vec::new();
-    world.engine.block_status(VolumeId(volume as u16), 0, blocks, &mut |len, _, dirty| {
-        map.extend(std::iter::repeat_n(dirty, len as usize));
-        true
-    });
-    map
 }
 
 /// Somebody else writes to a backing store. That shows in its modification stamp, or at least in a sampled block.

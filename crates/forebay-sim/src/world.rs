@@ -392,11 +392,26 @@ impl World {
         Ok(())
     }
 
+    /// Which blocks of a volume are dirty, as the engine tells.
+    #[must_use]
+    pub fn dirty_map(&self, volume: usize) -> Vec<bool> {
+        let blocks = self.plan.volumes[volume].bytes.div_ceil(BLOCK_BYTES as u64);
+        let mut map = Vec::new();
+        self.engine.block_status(VolumeId(volume as u16), 0, blocks, &mut |len, _, dirty| {
+            map.extend(std::iter::repeat_n(dirty, len as usize));
+            true
+        });
+        map
+    }
+
     fn samples(&mut self, volume: usize) -> Vec<(u64, u32)> {
         let blocks = self.plan.volumes[volume].bytes / BLOCK_BYTES as u64;
         let count = self.rng.below(17).min(blocks);
         let mut bytes = [0; BLOCK_BYTES];
+        // Dirty blocks are not sampled: after a failed flush nobody knows what the backing store has of them.
+        let dirty = self.dirty_map(volume);
         let mut blocks: Vec<u64> = (0..count).map(|_| self.rng.below(blocks)).collect();
+        blocks.retain(|block| !dirty[*block as usize]);
         blocks.sort_unstable();
         blocks.dedup();
         let image = self.disks.devices[1 + volume].visible();
