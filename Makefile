@@ -30,9 +30,10 @@ unit:
 e2e: build
 	scripts/run-tests
 
-# The table of the README, on this machine: emulated disk, fio over NBD.
+# The figures of docs/performance.md, on this machine.
 bench: setup build
-	target/release/forebay demo --long
+	bench/first-figures
+	bench/restart
 
 # Hours rather than seconds: a million crash points, and fifty kills under load.
 sim-long: setup build
