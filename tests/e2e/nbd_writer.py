@@ -119,7 +119,7 @@ class Writer:
             with self.lock:
                 self.gone = True
                 self.lock.notify_all()
-        except BaseException as error:  # a failed assertion in either thread must end the run
+        except BaseException as error:  # noqa: BLE001 - whatever fails in a thread must end the run
             with self.lock:
                 self.problem = self.problem or f"{type(error).__name__}: {error}"
                 self.lock.notify_all()
