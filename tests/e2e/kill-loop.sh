@@ -15,13 +15,19 @@ for ((round = 1; round <= KILLS; round++)); do
     if [ "$round" -gt 1 ]; then
         writer verify || fail "round $round: lost or wrong data after kill -9"
     fi
+    : >"$T/writer.out"
     writer write --seconds 60 --seed "$round" >"$T/writer.out" 2>&1 &
     WRITER=$!
+    # On a busy machine the writer may take longer to start than the pause below.
+    for ((tries = 0; tries < 600; tries++)); do
+        if grep -q '^connected' "$T/writer.out" || ! kill -0 "$WRITER" 2>/dev/null; then break; fi
+        sleep 0.05
+    done
     sleep "$((RANDOM % 3)).$((RANDOM % 10))$((RANDOM % 10))"
     kill -0 "$WRITER" 2>/dev/null || { cat "$T/writer.out"; fail "round $round: the writer ended too early"; }
     crash
     wait "$WRITER" || { cat "$T/writer.out"; fail "round $round"; }
-    say "kill $round, $mode: $(cat "$T/writer.out")"
+    say "kill $round, $mode: $(tail -n 1 "$T/writer.out")"
 done
 
 say "the last round, then an orderly stop, and the offline check agrees"

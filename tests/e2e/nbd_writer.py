@@ -201,6 +201,7 @@ def write(options):
     # A write under way at the last crash may or may not have happened: it must be looked at before it is superseded.
     assert all(stamp == NOTHING for stamp in state.pending), "run `verify` after a crash before writing again"
     writer = Writer(client, state, options)
+    print("connected", flush=True)  # whoever kills the server waits for this line
     writer.run()
     state.save()
     unanswered = sum(1 for _, _, _, stamp in writer.inflight.values() if stamp is not None)
