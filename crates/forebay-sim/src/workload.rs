@@ -345,7 +345,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
     while !world.stopped && (0..volumes).any(|volume| world.engine.dirty_blocks(VolumeId(volume as u16)) > 0)
     {
         if !world.step(end)? {
-            ensure!(lossy, "draining does not end");
+            ensure!(lossy, "draining does not end: {}", world.stall());
             break;
         }
     }

@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    fn stall(&self) -> String {
+    pub(crate) fn stall(&self) -> String {
         let first = self.requests.iter().next();
         let engine = self.engine.describe();
         format!("stall with {} operations under way; open request: {first:?}; {engine}", self.flights.len())
