@@ -13,10 +13,14 @@ use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, VolumeId};
 use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The volume of `forebay run`.
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
+
+/// How long a device that is in use is waited for, and how often it is tried.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Bytes at the start of a device that must be zero for it to be taken as unused.
 const BLANK_BYTES: usize = 256 << 10;
@@ -48,7 +52,7 @@ pub(crate) fn open(
     if !existed {
         create_file(options, plan, report)?;
     }
-    let cache = Device::open_cache(cache_path, DeviceOptions::default()).map_err(device_error)?;
+    let cache = patiently(|| Device::open_cache(cache_path, DeviceOptions::default()))?;
     let found = look(&cache);
     let created = match found {
         Found::Cache(geometry) => {
@@ -74,7 +78,19 @@ pub(crate) fn open(
 
 fn open_backing(options: &RunOptions) -> Result<Device, RunError> {
     let wanted = DeviceOptions { emulate: options.emulate, ..DeviceOptions::default() };
-    Device::open_backing(options.backing.path(), wanted).map_err(device_error)
+    patiently(|| Device::open_backing(options.backing.path(), wanted.clone()))
+}
+
+/// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the kernel still finishes the
+/// operations that it had in flight, and holds its locks until then.
+fn patiently(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, RunError> {
+    let patience = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match open() {
+            Err(DeviceError::InUse { .. }) if Instant::now() < patience => std::thread::sleep(LOCK_PAUSE),
+            other => return other.map_err(device_error),
+        }
+    }
 }
 
 /// A device error says itself what to do.
