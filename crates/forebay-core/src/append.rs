@@ -390,6 +390,8 @@ impl Engine {
 
     /// A batch counts now: its blocks enter the map and whoever waits is told.
     fn apply_batch(&mut self, kind: StreamKind, mut batch: Batch) {
+        // A flush started since the write completed did not know of this batch: it was not applied yet.
+        self.cache_flush.unflushed = true;
         let segment = &mut self.map.segments[batch.segment as usize];
         segment.pins -= 1;
         segment.completed = segment.completed.max(batch.start + batch.blocks);
@@ -448,7 +450,7 @@ impl Engine {
         stream.next_sequence = sequence;
         stream.open = None;
         stream.closing = false;
-        let give_up = stream.tries >= BATCH_TRIES;
+        let give_up = stream.tries >= BATCH_TRIES || self.fenced;
         for mut batch in failed.into_iter().rev() {
             self.map.segments[batch.segment as usize].pins -= 1;
             self.marks.append(&mut batch.marks);

@@ -179,6 +179,12 @@ impl Engine {
         let marks_durable = self.cache_flush.succeeded >= self.marks_ticket;
         let d = self.directs.get_mut(direct);
         d.locked = true;
+        if self.fenced {
+            // Drop marks that were appended before may not be durable, and cannot be made so any more.
+            self.directs.get_mut(direct).failed = true;
+            self.end_direct(direct);
+            return;
+        }
         if !marks_durable && !self.planted(PlantedBug::TrustUnflushedMarks) {
             // A power cut would make a block dirty again that is clean now (or was, and is evicted), and what is
             // about to be written would be overwritten with it.

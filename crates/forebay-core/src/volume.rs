@@ -49,7 +49,7 @@ impl Engine {
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0;
         let unfinished = waiting || !volume.destage.written.is_empty();
-        let destage = if !unfinished || self.fenced {
+        let destage = if !unfinished || self.fenced && volume.destage.written.is_empty() {
             None
         } else if volume.destage.backoff_until > self.now {
             Some(volume.destage.backoff_until)
