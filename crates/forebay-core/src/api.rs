@@ -5,6 +5,7 @@
 //! with exactly one completion. Retry, splitting, ordering and batching are decided here, so that the owner only
 //! translates.
 
+use crate::settings::Treatment;
 use forebay_format::VolumeId;
 use thiserror::Error;
 
@@ -85,6 +86,8 @@ pub struct Request<'a> {
     pub len: u64,
     /// Buffer of a read, write or prefetch.
     pub buf: Option<BufId>,
+    /// What the owner's rules say of this request.
+    pub treatment: Treatment,
     /// For a write: CRC32C of every block that the request touches, in order; only the values of blocks that it
     /// covers wholly are looked at.
     pub block_crcs: &'a [u32],
@@ -209,6 +212,8 @@ pub enum Action {
         request: RequestId,
         /// How it ended.
         result: Result<(), RequestError>,
+        /// Which way it went.
+        path: Path,
     },
     /// Something that an operator or a test wants to know.
     Notice(Notice),
@@ -217,6 +222,31 @@ pub enum Action {
     Quiesced,
     /// The engine has closed the cache in an orderly way. Nothing follows.
     Closed,
+}
+
+/// Which way a request went, for statistics by path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Path {
+    /// A read that the cache answered alone.
+    ReadHit,
+    /// A read that needed the backing store.
+    ReadMiss,
+    /// A read that needed the backing store and was not to be cached.
+    ReadBypass,
+    /// A write that was acknowledged by the cache.
+    Write,
+    /// A write that went to cache and backing store.
+    WriteThrough,
+    /// A write that went past the cache.
+    WritePast,
+    /// A FLUSH.
+    Flush,
+    /// Zeroes or a discard.
+    Zero,
+    /// A prefetch.
+    Prefetch,
+    /// Refused before anything was done.
+    Refused,
 }
 
 /// A device operation failed. The engine does not tell kinds of failure apart: it retries what can be retried.

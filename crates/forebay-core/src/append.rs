@@ -171,7 +171,7 @@ impl Engine {
     pub(crate) fn step_append(&mut self, kind: StreamKind) {
         loop {
             let marks = kind == StreamKind::Write && self.marks_are_due();
-            let limit = self.config.batches_in_flight.max(1) as usize;
+            let limit = self.config.pool.batches_in_flight.max(1) as usize;
             let stream = &self.streams[kind.index()];
             let idle = stream.queue.is_empty() && !marks;
             if idle

@@ -60,7 +60,7 @@ impl Engine {
             let size_bytes = self.size_to_serve(&attachment, &entry);
             self.volumes[usize::from(id.0)] = Some(Volume {
                 id,
-                mode: attachment.mode,
+                settings: attachment.settings,
                 size_bytes,
                 sector_bytes: attachment.backing_sector_bytes,
                 flusher: Flusher::default(),

@@ -226,7 +226,7 @@ impl Engine {
         let mut table = self.checkpoint.volume_table.clone();
         for entry in &mut table {
             let Some(Some(volume)) = self.volumes.get(usize::from(entry.id.0)) else { continue };
-            entry.mode = volume.mode;
+            entry.mode = volume.settings.mode;
             entry.size_bytes = volume.size_bytes;
             entry.backing = volume.backing.clone();
             if !closing {

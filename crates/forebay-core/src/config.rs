@@ -1,42 +1,18 @@
 //! Settings of the engine, volumes to attach, and the planted bugs that the simulator must catch.
 
-use crate::api::Nanos;
+use crate::settings::{PoolSettings, VolumeSettings};
 use alloc::string::String;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
-use forebay_format::checkpoint::{BackingRecord, Mode};
-
-/// Which dirty block is written back first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum DestageOrder {
-    /// Ascending block address, sweep after sweep; neighbours merge into large writes.
-    #[default]
-    Elevator,
-    /// Oldest first.
-    Fifo,
-}
+use forebay_format::checkpoint::BackingRecord;
 
 /// Settings that belong to the whole cache.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Blocks in the [`crate::api::SCRATCH`] buffer: bounds destage, fills, merges and relocation in flight.
     pub scratch_blocks: u32,
-    /// Batches in flight per append stream, at least 1.
-    pub batches_in_flight: u32,
-    /// Destage starts above this share of the cache being dirty, percent.
-    pub dirty_low_pct: u32,
-    /// Writers are slowed to the speed of the backing store at this share, percent.
-    pub dirty_high_pct: u32,
-    /// A volume without requests for this long is drained completely.
-    pub idle_delay: Nanos,
-    /// Order of destage.
-    pub destage_order: DestageOrder,
-    /// Destage operations in flight when under pressure.
-    pub destage_depth_max: u32,
-    /// Zeroes and discards of at least this many bytes go to the backing store at once instead of through the log.
-    pub zero_direct_min_bytes: u64,
-    /// Share of a reclaimed segment that may be kept because it was hit, percent.
-    pub survivors_max_pct: u32,
+    /// What can be changed while the engine runs.
+    pub pool: PoolSettings,
     /// What to do if a backing store changed while the cache was away.
     pub on_backing_change: OnBackingChange,
     /// A bug to plant; only the simulator does.
@@ -47,14 +23,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             scratch_blocks: 4096,
-            batches_in_flight: 4,
-            dirty_low_pct: 10,
-            dirty_high_pct: 70,
-            idle_delay: 5_000_000_000,
-            destage_order: DestageOrder::Elevator,
-            destage_depth_max: 16,
-            zero_direct_min_bytes: 1 << 20,
-            survivors_max_pct: 75,
+            pool: PoolSettings::default(),
             on_backing_change: OnBackingChange::Refuse,
             planted: None,
         }
@@ -78,8 +47,8 @@ pub enum OnBackingChange {
 pub struct Attachment {
     /// Number in the volume table of the cache.
     pub volume: VolumeId,
-    /// How to use the cache.
-    pub mode: Mode,
+    /// How to use the cache, and everything else that can be changed while the volume is served.
+    pub settings: VolumeSettings,
     /// Size now, in bytes, a multiple of 512; not below what the volume table says. (A volume whose backing store has
     /// grown keeps its old size for one more run if its last block is not whole and dirty.)
     pub size_bytes: u64,

@@ -14,7 +14,7 @@
 //! writers that wait, reclaim that found nothing to free. Foreground reads of the backing store hold it down.
 
 use crate::api::{Device, Nanos, Notice, Span};
-use crate::config::{DestageOrder, PlantedBug};
+use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
 use crate::flush::Waiter;
 use crate::locks::BlockRange;
@@ -22,6 +22,7 @@ use crate::map::MASK_FULL;
 use crate::pages::{Page, PageUse};
 use crate::read::CACHE_READ_TRIES;
 use crate::segment::{Key, State};
+use crate::settings::DestageOrder;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
@@ -115,17 +116,17 @@ impl Engine {
         if waiting == 0 || self.now < volume.destage.backoff_until || self.is_winding_down() || self.fenced {
             return 0;
         }
-        let most = self.config.destage_depth_max.max(1);
+        let most = volume.settings.destage_depth_max.max(1);
         if volume.draining || self.throttle.has_waiting() || self.reclaim_wants_destage {
             return most;
         }
-        let low = self.data_capacity() * u64::from(self.config.dirty_low_pct) / 100;
+        let low = self.data_capacity() * u64::from(volume.settings.dirty_low_pct) / 100;
         let (level, _, high) = self.dirty_levels();
         let mut depth = 0;
         if level > low {
-            depth = 1 + u64::from(most - 1) * (level - low) / (high - low).max(1);
+            depth = 1 + u64::from(most - 1) * (level - low) / high.saturating_sub(low).max(1);
         }
-        if self.now >= volume.last_active + self.config.idle_delay {
+        if volume.idle_at().is_some_and(|at| self.now >= at) {
             depth = depth.max(u64::from(most / 2).max(1));
         }
         let depth = depth.min(u64::from(most)) as u32;
@@ -135,8 +136,8 @@ impl Engine {
 
     fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
         let waiting = &self.map.volumes[usize::from(id.0)].waiting;
-        match self.config.destage_order {
-            DestageOrder::Elevator => {
+        match self.volume(id).settings.destage_order {
+            DestageOrder::Elevator | DestageOrder::Lru | DestageOrder::Ordered => {
                 let cursor = self.volume(id).destage.cursor;
                 waiting.next_from(cursor).or_else(|| waiting.next_from(0))
             }

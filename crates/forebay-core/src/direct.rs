@@ -32,7 +32,7 @@ use crate::segment::{Key, State};
 use crate::volume::Volume;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use forebay_format::checkpoint::{INTENT_REGION_BLOCKS, Intent, Mode};
+use forebay_format::checkpoint::{INTENT_REGION_BLOCKS, Intent};
 use forebay_format::{StreamKind, VolumeId};
 
 /// The backing store is flushed this long after the last write past the cache, so that intents can end.
@@ -407,9 +407,7 @@ impl Engine {
         let d = self.directs.get(direct);
         let (volume, req, from, to) = (d.volume, d.req, d.from, d.to);
         let request = self.reqs.get(req);
-        let wanted = self.volume(volume).mode == Mode::Writethrough
-            && matches!(request.kind, RequestKind::Write { .. })
-            && !self.fenced;
+        let wanted = request.copies && matches!(request.kind, RequestKind::Write { .. }) && !self.fenced;
         if !wanted {
             return;
         }

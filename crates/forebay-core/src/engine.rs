@@ -8,8 +8,8 @@
 //! `throttle`, `checkpoint`, `recovery`. What they share is here.
 
 use crate::api::{
-    Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request, RequestError,
-    RequestId, RequestKind, Span,
+    Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, Path, REQUEST_BYTES_MAX, Request,
+    RequestError, RequestId, RequestKind, Span,
 };
 use crate::append::{Batch, Stream};
 use crate::checkpoint::CheckpointState;
@@ -25,6 +25,7 @@ use crate::read::{Fills, Miss};
 use crate::reclaim::{Reclaim, Relocation};
 use crate::recovery::{OpenError, Recovery, RecoveryRead};
 use crate::segment::Key;
+use crate::settings::{PoolSettings, SettingsError, Treatment, VolumeSettings};
 use crate::slab::Slab;
 use crate::stats::Stats;
 use crate::throttle::Throttle;
@@ -33,7 +34,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
-use forebay_format::checkpoint::{BackingRecord, Mode};
+use forebay_format::checkpoint::BackingRecord;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId};
 
@@ -72,6 +73,11 @@ pub(crate) struct Req {
     pub(crate) locked: bool,
     /// The volume was in a write-back mode when the request was taken; it ends as it began.
     pub(crate) write_back: bool,
+    /// What is written past the cache is cached as clean as well.
+    pub(crate) copies: bool,
+    pub(crate) treatment: Treatment,
+    /// A part came from the backing store.
+    pub(crate) missed: bool,
     pub(crate) started_at: Nanos,
 }
 
@@ -263,7 +269,11 @@ impl Engine {
             None
         };
         if let Some(error) = refusal {
-            self.actions.push_back(Action::Reply { request: request.id, result: Err(error) });
+            self.actions.push_back(Action::Reply {
+                request: request.id,
+                result: Err(error),
+                path: Path::Refused,
+            });
             return;
         }
         let req = self.take_in(request);
@@ -296,7 +306,10 @@ impl Engine {
         let mut crcs = self.spare_crcs.pop().unwrap_or_default();
         crcs.extend_from_slice(request.block_crcs);
         let last = request.offset + request.len.max(1) - 1;
-        self.volume_mut(request.volume).last_active = self.now;
+        let now = self.now;
+        let volume = self.volume_mut(request.volume);
+        volume.last_active = now;
+        let (write_back, copies) = volume.writes(request.treatment);
         self.stats.count_request(&request);
         self.reqs.insert(Req {
             id: request.id,
@@ -311,20 +324,40 @@ impl Engine {
             pending: 0,
             failed: false,
             locked: false,
-            write_back: self.volume(request.volume).is_write_back(),
+            write_back,
+            copies,
+            treatment: request.treatment,
+            missed: false,
             started_at: self.now,
         })
     }
 
     /// Ends a request: the client gets its answer, the record is free.
     pub(crate) fn reply(&mut self, req: u32) {
+        let path = self.path(req);
         let mut done = self.reqs.remove(req);
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
         self.stats.count_reply(done.kind, done.failed, self.now - done.started_at);
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
         self.spare_crcs.push(done.crcs);
-        self.actions.push_back(Action::Reply { request: done.id, result });
+        self.actions.push_back(Action::Reply { request: done.id, result, path });
+    }
+
+    /// Which way a request went.
+    fn path(&self, req: u32) -> Path {
+        let request = self.reqs.get(req);
+        match request.kind {
+            RequestKind::Read if !request.missed => Path::ReadHit,
+            RequestKind::Read if self.may_fill(req) => Path::ReadMiss,
+            RequestKind::Read => Path::ReadBypass,
+            RequestKind::Write { .. } if request.write_back => Path::Write,
+            RequestKind::Write { .. } if request.copies => Path::WriteThrough,
+            RequestKind::Write { .. } => Path::WritePast,
+            RequestKind::Flush => Path::Flush,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => Path::Zero,
+            RequestKind::Prefetch => Path::Prefetch,
+        }
     }
 
     /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they were asked for.
@@ -445,12 +478,45 @@ impl Engine {
         }
     }
 
-    /// Changes the mode of a volume; requests already under way end as they began.
-    pub fn set_mode(&mut self, now: Nanos, volume: VolumeId, mode: Mode) {
+    /// Changes settings of a volume; requests already under way end as they began.
+    ///
+    /// # Errors
+    /// The settings are out of range or contradict each other; nothing was changed.
+    pub fn configure_volume(
+        &mut self,
+        now: Nanos,
+        volume: VolumeId,
+        settings: VolumeSettings,
+    ) -> Result<(), SettingsError> {
+        settings.check()?;
         self.advance(now);
         if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
-            volume.mode = mode;
+            volume.settings = settings;
         }
+        Ok(())
+    }
+
+    /// Settings of an attached volume.
+    #[must_use]
+    pub fn volume_settings(&self, volume: VolumeId) -> Option<VolumeSettings> {
+        self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.settings)
+    }
+
+    /// Changes settings of the pool.
+    ///
+    /// # Errors
+    /// The settings are out of range; nothing was changed.
+    pub fn configure_pool(&mut self, now: Nanos, settings: PoolSettings) -> Result<(), SettingsError> {
+        settings.check()?;
+        self.advance(now);
+        self.config.pool = settings;
+        Ok(())
+    }
+
+    /// Settings of the pool.
+    #[must_use]
+    pub fn pool_settings(&self) -> PoolSettings {
+        self.config.pool
     }
 
     /// Size of an attached volume in bytes; may be less than that of its backing store, see [`Attachment`].

@@ -21,6 +21,7 @@ use crate::map::MASK_FULL;
 use crate::merge::MergeFor;
 use crate::pages::{Page, PageUse};
 use crate::segment::{Key, State};
+use crate::settings::Treatment;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
@@ -138,7 +139,7 @@ impl Engine {
     fn find(&self, req: u32, block: u64) -> Found {
         let volume = self.reqs.get(req).volume;
         let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
-        if self.map.state(slot) == State::Clean && self.volume(volume).mode == Mode::Passthrough {
+        if self.map.state(slot) == State::Clean && self.volume(volume).settings.mode == Mode::Passthrough {
             return Found::Miss;
         }
         if self.map.mask(slot) == MASK_FULL { Found::Hit(slot) } else { Found::Partial }
@@ -220,9 +221,16 @@ impl Engine {
         damage
     }
 
+    /// True if what this request misses may be cached.
+    pub(crate) fn may_fill(&self, req: u32) -> bool {
+        let request = self.reqs.get(req);
+        request.treatment != Treatment::Bypass && self.volume(request.volume).fills()
+    }
+
     fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {
         let request = self.reqs.get_mut(req);
         request.pending += 1;
+        request.missed = true;
         let (volume, mut span) = (request.volume, request.block_span(block, u64::from(count)));
         let len = (self.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
         span.len = len as u32;
@@ -248,7 +256,7 @@ impl Engine {
         let volume = request.volume;
         self.fills.last_token += 1;
         let token = self.fills.last_token;
-        if !self.volume(volume).fills() || self.fenced || self.stopping {
+        if !self.may_fill(req) || self.fenced || self.stopping {
             return token;
         }
         let room = self.pages.available(PageUse::Fill).saturating_sub(self.fills.len() as u32);

@@ -104,7 +104,10 @@ impl Engine {
 
     fn eviction(&self) -> SecondChance {
         let blocks = self.map.geometry.segment_blocks;
-        SecondChance { survivors_max: blocks * self.config.survivors_max_pct / 100, segment_blocks: blocks }
+        SecondChance {
+            survivors_max: blocks * self.config.pool.survivors_max_pct / 100,
+            segment_blocks: blocks,
+        }
     }
 
     fn choose_victim(&self, skipped: &[u32]) -> Option<u32> {

@@ -1,6 +1,6 @@
 //! Slowing writers down smoothly when too much of the cache is dirty.
 //!
-//! Below a soft limit (10 % of the cache under `dirty_high_pct`) writers pass freely. Between soft and high limit each
+//! Below a soft limit (10 % of the cache under `dirty_limit_pct`) writers pass freely. Between soft and high limit each
 //! write pays for its blocks: the time that destage needs for a block, multiplied by how far the level has risen from
 //! soft to high. So at the high limit writers go exactly as fast as destage, and on the way there the slope is even.
 //! At the high limit a write passes only if its blocks fit, or if nothing is dirty at all (a request may be larger
@@ -117,7 +117,7 @@ impl Engine {
     /// Dirty blocks now, the soft limit and the high limit.
     pub(crate) fn dirty_levels(&self) -> (u64, u64, u64) {
         let capacity = self.data_capacity();
-        let high = capacity * u64::from(self.config.dirty_high_pct) / 100;
+        let high = capacity * u64::from(self.config.pool.dirty_limit_pct) / 100;
         let soft = high.saturating_sub(capacity * SLOPE_PCT / 100);
         (self.map.unclean_blocks() + self.throttle.in_flight_blocks, soft, high)
     }

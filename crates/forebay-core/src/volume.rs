@@ -5,6 +5,7 @@ use crate::destage::Destage;
 use crate::direct::Intents;
 use crate::engine::Engine;
 use crate::flush::Flusher;
+use crate::settings::{Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, Mode};
 
@@ -12,7 +13,7 @@ use forebay_format::checkpoint::{BackingRecord, Mode};
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) id: VolumeId,
-    pub(crate) mode: Mode,
+    pub(crate) settings: VolumeSettings,
     pub(crate) size_bytes: u64,
     /// Smallest unit that the backing store writes: 512 or 4096.
     pub(crate) sector_bytes: u32,
@@ -35,12 +36,30 @@ pub(crate) struct Volume {
 
 impl Volume {
     pub(crate) fn is_write_back(&self) -> bool {
-        matches!(self.mode, Mode::Writeback | Mode::Writeonly)
+        matches!(self.settings.mode, Mode::Writeback | Mode::Writeonly)
+    }
+
+    /// When the volume counts as idle, if nothing happens before; `None` if it never does.
+    pub(crate) fn idle_at(&self) -> Option<Nanos> {
+        let delay = self.settings.idle_delay;
+        (delay > 0).then(|| self.last_active.saturating_add(delay))
+    }
+
+    /// Whether a write with this treatment goes through the log, and whether it is cached if it does not.
+    pub(crate) fn writes(&self, treatment: Treatment) -> (bool, bool) {
+        let write_back =
+            self.is_write_back() && !matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
+        let copies = match treatment {
+            Treatment::Bypass => false,
+            Treatment::WriteThrough => self.is_write_back() || self.settings.mode == Mode::Writethrough,
+            Treatment::Cache | Treatment::Pin => self.settings.mode == Mode::Writethrough,
+        };
+        (write_back, copies)
     }
 
     /// True if blocks read from the backing store are to be cached.
     pub(crate) fn fills(&self) -> bool {
-        matches!(self.mode, Mode::Writeback | Mode::Writethrough | Mode::Writearound)
+        matches!(self.settings.mode, Mode::Writeback | Mode::Writethrough | Mode::Writearound)
     }
 }
 
@@ -54,7 +73,7 @@ impl Engine {
         } else if volume.destage.backoff_until > self.now {
             Some(volume.destage.backoff_until)
         } else {
-            Some(volume.last_active + self.config.idle_delay).filter(|due| *due > self.now)
+            volume.idle_at().filter(|due| *due > self.now)
         };
         [destage, self.intents_deadline(volume)].into_iter().flatten().min()
     }

@@ -86,7 +86,7 @@ impl Engine {
     /// True if a zero or discard is large enough, or the mode is such, that its whole blocks go to the backing store.
     pub(crate) fn zeroes_go_direct(&self, req: u32) -> bool {
         let request = self.reqs.get(req);
-        request.len >= self.config.zero_direct_min_bytes || !request.write_back
+        request.len >= self.volume(request.volume).settings.zero_direct_min_bytes || !request.write_back
     }
 
     /// Sends bytes `from..to` of the volume through the log.

@@ -315,7 +315,7 @@ impl Runner<'_> {
                 any = true;
                 let left = self.io.perform(&mut self.engine, &mut self.reactor, action);
                 match left {
-                    Some(Action::Reply { request, result }) => {
+                    Some(Action::Reply { request, result, .. }) => {
                         self.server.replied(&mut self.reactor, request, result);
                     }
                     Some(Action::Notice(notice)) => self.notice(notice),

@@ -523,6 +523,7 @@ impl Server {
                 offset: what.offset_bytes,
                 len: what.length_bytes,
                 buf: buffer.map(|buf| forebay_core::BufId(buf.0)),
+                treatment: forebay_core::Treatment::Cache,
                 block_crcs: &self.crcs,
             },
         );

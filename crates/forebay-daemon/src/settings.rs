@@ -2,7 +2,7 @@
 
 use crate::RunOptions;
 use crate::error::RunError;
-use forebay_core::{DestageOrder, EngineConfig, OnBackingChange};
+use forebay_core::{DestageOrder, EngineConfig, OnBackingChange, VolumeSettings};
 use forebay_export::size::{ByteSize, parse_duration};
 use forebay_format::BLOCK_BYTES;
 use std::time::Duration;
@@ -72,6 +72,7 @@ const fn setting(
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) engine: EngineConfig,
+    pub(crate) volume: VolumeSettings,
     pub(crate) segment_blocks: Option<u32>,
     pub(crate) preallocate: bool,
     pub(crate) buffer_bytes: usize,
@@ -87,6 +88,7 @@ pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
     }
     let mut plan = Plan {
         engine: EngineConfig::default(),
+        volume: VolumeSettings { mode: options.mode, ..VolumeSettings::default() },
         segment_blocks: None,
         preallocate: true,
         buffer_bytes: 512 << 20,
@@ -96,33 +98,27 @@ pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
     for (key, value) in &options.settings {
         plan.set(key, value).map_err(|why| RunError::Usage(format!("--set {key}={value}: {why}")))?;
     }
-    let engine = &plan.engine;
-    if engine.dirty_low_pct > engine.dirty_high_pct {
-        return Err(RunError::Usage(format!(
-            "dirty_low_pct ({}) is above dirty_high_pct ({}): lower the first or raise the second",
-            engine.dirty_low_pct, engine.dirty_high_pct
-        )));
-    }
+    plan.volume.check().map_err(|error| RunError::Usage(error.to_string()))?;
     Ok(plan)
 }
 
 impl Plan {
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let engine = &mut self.engine;
+        let (engine, volume) = (&mut self.engine, &mut self.volume);
         match key {
-            "dirty_low_pct" => engine.dirty_low_pct = number(value, 0, 100)?,
-            "dirty_high_pct" => engine.dirty_high_pct = number(value, 1, 90)?,
+            "dirty_low_pct" => volume.dirty_low_pct = number(value, 0, 100)?,
+            "dirty_high_pct" => volume.dirty_high_pct = number(value, 1, 90)?,
             "idle_delay" => {
-                engine.idle_delay = duration(value)?.as_nanos().min(u128::from(u64::MAX / 4)) as u64
+                volume.idle_delay = duration(value)?.as_nanos().min(u128::from(u64::MAX / 4)) as u64
             }
             "destage_order" => {
-                engine.destage_order =
+                volume.destage_order =
                     choice(value, &[("elevator", DestageOrder::Elevator), ("fifo", DestageOrder::Fifo)])?;
             }
-            "destage_depth_max" => engine.destage_depth_max = number(value, 1, 256)?,
-            "zero_direct_min" => engine.zero_direct_min_bytes = size(value, 4096, 1 << 40)?,
-            "survivors_max_pct" => engine.survivors_max_pct = number(value, 0, 90)?,
-            "batches_in_flight" => engine.batches_in_flight = number(value, 1, 64)?,
+            "destage_depth_max" => volume.destage_depth_max = number(value, 1, 256)?,
+            "zero_direct_min" => volume.zero_direct_min_bytes = size(value, 4096, 1 << 40)?,
+            "survivors_max_pct" => engine.pool.survivors_max_pct = number(value, 0, 90)?,
+            "batches_in_flight" => engine.pool.batches_in_flight = number(value, 1, 64)?,
             "on_backing_change" => {
                 engine.on_backing_change = choice(
                     value,

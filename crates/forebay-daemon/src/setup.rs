@@ -48,7 +48,7 @@ pub(crate) fn open(
             "give the cache a file or device of its own",
         ));
     }
-    let attachment = attachment(options, &backing, report)?;
+    let attachment = attachment(plan, &backing, report)?;
     if !existed {
         create_file(options, plan, report)?;
     }
@@ -114,7 +114,7 @@ fn same_inode(a: &Path, b: &Path) -> bool {
 }
 
 fn attachment(
-    options: &RunOptions,
+    plan: &Plan,
     backing: &Device,
     report: &mut dyn FnMut(RunEvent),
 ) -> Result<Attachment, RunError> {
@@ -142,7 +142,7 @@ fn attachment(
     }
     Ok(Attachment {
         volume: VOLUME,
-        mode: options.mode,
+        settings: plan.volume,
         size_bytes,
         backing: record(&identity, Vec::new()),
         backing_sector_bytes: sector,

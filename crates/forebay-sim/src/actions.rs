@@ -72,7 +72,7 @@ impl World {
                 self.engine.complete(self.now, op, Ok(()), &[crc]);
                 Ok(())
             }
-            Action::Reply { request, result } => {
+            Action::Reply { request, result, .. } => {
                 let buffer = self.requests.get(&request.0).and_then(|pending| pending.buffer);
                 if let Some(buffer) = buffer {
                     let used = self.flights.values().flat_map(|flight| &flight.spans);

@@ -4,7 +4,7 @@ use crate::content::Content;
 use crate::oracle::WriteTicket;
 use crate::rng::Rng;
 use crate::world::{World, ensure};
-use forebay_core::{BufId, Request, RequestError, RequestId, RequestKind, Status};
+use forebay_core::{BufId, Request, RequestError, RequestId, RequestKind, Status, Treatment};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 
@@ -124,11 +124,12 @@ impl World {
         let lead = offset % BLOCK;
         let buffer =
             carries.then(|| self.memory.take((lead + len).next_multiple_of(BLOCK).max(BLOCK) as usize));
+        let treatment = self.treatment();
         let ticket = match kind {
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }
                 if !invalid =>
             {
-                Some(self.announce(volume, offset, len, buffer))
+                Some(self.announce(volume, (offset, len), buffer, treatment))
             }
             _ => None,
         };
@@ -173,20 +174,36 @@ impl World {
             offset,
             len,
             buf: buffer.map(BufId),
+            treatment,
             block_crcs: &crcs,
         };
         self.engine.submit(self.now, request);
         self.pump()
     }
 
+    /// What the owner's rules say of the next request.
+    fn treatment(&mut self) -> Treatment {
+        let ruled = self.plan.mix.rule_pct > 0 && self.rng.chance(self.plan.mix.rule_pct, 100);
+        let kinds = [Treatment::Bypass, Treatment::Pin, Treatment::WriteThrough];
+        if ruled { self.rng.pick(&kinds) } else { Treatment::Cache }
+    }
+
     /// Tells the oracle what a write will leave, and puts that into the buffer.
-    fn announce(&mut self, volume: usize, offset: u64, len: u64, buffer: Option<u32>) -> WriteTicket {
+    fn announce(
+        &mut self,
+        volume: usize,
+        (offset, len): (u64, u64),
+        buffer: Option<u32>,
+        treatment: Treatment,
+    ) -> WriteTicket {
         let rng = &mut self.rng;
         let zeroes = buffer.is_none() || rng.chance(1, 50);
         let start = offset - offset % BLOCK;
         let mut bytes = buffer.map(|buffer| self.memory.buffer(buffer));
         let past = [Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
-        let direct = buffer.is_some() && past.contains(&self.disks.modes[volume]);
+        let past = past.contains(&self.disks.settings[volume].mode)
+            || matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
+        let direct = buffer.is_some() && past;
         self.oracle.begin_write(volume, (offset, len), direct, |sector, base, range| {
             let whole = range.len() == SECTOR_BYTES;
             let content = match (zeroes, whole) {

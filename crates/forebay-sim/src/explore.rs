@@ -16,7 +16,7 @@ use crate::plan::{Plan, Style};
 use crate::rng::{Digest, Rng, mix};
 use crate::workload::{Advance, Workload, close_and_reopen, read_everything, serves, settle};
 use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
-use forebay_core::{FormatParams, OnBackingChange, PlantedBug, format_cache};
+use forebay_core::{FormatParams, OnBackingChange, PlantedBug, VolumeSettings, format_cache};
 use forebay_format::checkpoint::{BackingRecord, Checkpoint, VolumeEntry};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
@@ -358,7 +358,11 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         devices,
         stamps: vec![1_000_000; plan.volumes.len()],
         sampled: vec![Vec::new(); plan.volumes.len()],
-        modes: plan.volumes.iter().map(|volume| volume.mode).collect(),
+        settings: plan
+            .volumes
+            .iter()
+            .map(|volume| VolumeSettings { mode: volume.mode, ..plan.settings })
+            .collect(),
         places: Places::new(&plan.geometry),
         damaged: false,
     };

@@ -6,7 +6,7 @@
 
 use crate::device::{Faults, Latency};
 use crate::rng::{Rng, mix};
-use forebay_core::{DestageOrder, EngineConfig, PlantedBug};
+use forebay_core::{DestageOrder, EngineConfig, PlantedBug, PoolSettings, VolumeSettings};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 
@@ -55,6 +55,8 @@ pub struct Mix {
     pub prefetch: u32,
     /// Changes of mode.
     pub mode: u32,
+    /// Changes of other settings, of volumes and of the pool.
+    pub tune: u32,
     /// Drains begun or ended.
     pub drain: u32,
     /// Pauses long enough for idle destage.
@@ -69,6 +71,8 @@ pub struct Mix {
     pub sector_pct: u64,
     /// Percentage of requests that are not even whole sectors.
     pub byte_pct: u64,
+    /// Percentage of requests that a rule treats in a way of its own.
+    pub rule_pct: u64,
     /// Percentage of requests of many blocks.
     pub large_pct: u64,
     /// Percentage of requests that go to a few hot blocks.
@@ -107,6 +111,8 @@ pub struct Plan {
     pub modes: Vec<Mode>,
     /// Settings of the engine.
     pub engine: EngineConfig,
+    /// Settings of the volumes at the start, apart from the mode.
+    pub settings: VolumeSettings,
     /// Times of the cache device.
     pub cache_latency: Latency,
     /// Times of the backing stores.
@@ -147,6 +153,7 @@ impl Plan {
             volumes,
             modes,
             engine: engine(rng),
+            settings: settings(rng),
             cache_latency: cache_latency(rng),
             backing_latency: backing_latency(rng),
             faults: faults(rng),
@@ -158,7 +165,8 @@ impl Plan {
         plan.engine.planted = bug;
         // Whoever writes past the cache is told that the flush failed, and must write again; destage must know itself.
         let destage_only = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
-        plan.faults.backing.flush_drops = destage_only && plan.mix.zero == 0 && rng.chance(1, 2);
+        plan.faults.backing.flush_drops =
+            destage_only && plan.mix.zero == 0 && plan.mix.rule_pct == 0 && rng.chance(1, 2);
         // Without a bug some seeds still go where one would show: what is looked for must not be there.
         let aimed = rng.chance(1, 4);
         let (aim, _) = rng.pick(&PlantedBug::ALL);
@@ -187,7 +195,7 @@ impl Plan {
                 // Destaged at once, marked clean, written past the cache, and hardly ever flushed.
                 self.modes = vec![Mode::Writeback, Mode::Writearound];
                 self.start_in(rng);
-                (self.engine.dirty_low_pct, self.engine.idle_delay) = (0, 10_000_000);
+                (self.settings.dirty_low_pct, self.settings.idle_delay) = (0, 10_000_000);
                 (self.sample, self.requests) = (2, self.requests * 2);
                 self.mix = Mix { mode: 12, flush: 0, zero: 0, fua_pct: 0, hot_pct: 80, pause: 6, ..self.mix };
                 self.faults = FaultPlan::default();
@@ -205,13 +213,13 @@ impl Plan {
                 self.start_in(rng);
             }
             PlantedBug::AcknowledgeOutOfOrder => {
-                (self.depth, self.engine.batches_in_flight) = (16, 4);
+                (self.depth, self.engine.pool.batches_in_flight) = (16, 4);
                 self.cache_latency.spread = 20;
                 self.only_writeback(rng);
             }
             PlantedBug::CleanBeforeBackingFlush | PlantedBug::DestageBeforeDurable => {
                 self.only_writeback(rng);
-                self.engine.dirty_low_pct = 0;
+                self.settings.dirty_low_pct = 0;
                 self.mix.drain += 3;
                 self.mix.pause += 3;
             }
@@ -289,18 +297,34 @@ fn volume(modes: &[Mode], rng: &mut Rng) -> VolumePlan {
 }
 
 fn engine(rng: &mut Rng) -> EngineConfig {
-    let dirty_low_pct = rng.pick(&[0, 10, 10, 40]);
     EngineConfig {
         scratch_blocks: rng.pick(&[64, 128, 256]),
+        pool: pool_settings(rng),
+        ..EngineConfig::default()
+    }
+}
+
+/// Settings of a pool as they occur in a run.
+pub(crate) fn pool_settings(rng: &mut Rng) -> PoolSettings {
+    PoolSettings {
         batches_in_flight: rng.range(1, 4) as u32,
+        survivors_max_pct: rng.pick(&[0, 30, 50, 90]),
+        dirty_limit_pct: rng.pick(&[10, 40, 60, 90]),
+        ..PoolSettings::default()
+    }
+}
+
+/// Settings of a volume as they occur in a run.
+pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
+    let dirty_low_pct = rng.pick(&[0, 10, 10, 40]);
+    VolumeSettings {
         dirty_low_pct,
         dirty_high_pct: dirty_low_pct + rng.pick(&[10, 30, 50]),
         idle_delay: rng.pick(&[10_000_000, 200_000_000, 5_000_000_000]),
         destage_order: rng.pick(&[DestageOrder::Elevator, DestageOrder::Fifo]),
         destage_depth_max: rng.pick(&[1, 4, 16]),
         zero_direct_min_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
-        survivors_max_pct: rng.pick(&[0, 30, 50, 90]),
-        ..EngineConfig::default()
+        ..VolumeSettings::default()
     }
 }
 
@@ -367,6 +391,7 @@ fn requests(rng: &mut Rng) -> Mix {
         zero: rng.pick(&[0, 0, 3, 12]),
         prefetch: rng.pick(&[0, 0, 2, 8]),
         mode: rng.pick(&[0, 1, 4]),
+        tune: rng.pick(&[0, 0, 1, 4]),
         drain: rng.pick(&[0, 0, 1, 3]),
         pause: rng.pick(&[0, 0, 1, 3]),
         invalid: rng.pick(&[0, 0, 1]),
@@ -374,6 +399,7 @@ fn requests(rng: &mut Rng) -> Mix {
         fua_pct: rng.pick(&[0, 0, 5, 30]),
         sector_pct: rng.pick(&[0, 10, 40]),
         byte_pct: rng.pick(&[0, 0, 10, 30]),
+        rule_pct: rng.pick(&[0, 0, 0, 5, 30]),
         large_pct: rng.pick(&[0, 2, 10, 30]),
         hot_pct: rng.pick(&[0, 20, 50, 80]),
         run_pct: rng.pick(&[0, 10, 40]),

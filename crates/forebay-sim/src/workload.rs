@@ -3,7 +3,7 @@
 use crate::plan::Mix;
 use crate::rng::Rng;
 use crate::world::{PATIENCE_NS, Trap, World, ensure};
-use forebay_core::{OnBackingChange, Status};
+use forebay_core::{OnBackingChange, Status, VolumeSettings};
 use forebay_format::VolumeId;
 
 const BLOCK: u64 = 4096;
@@ -37,6 +37,7 @@ enum Deed {
     Zero,
     Prefetch,
     Mode,
+    Tune,
     Drain,
     Pause,
     Invalid,
@@ -51,6 +52,7 @@ fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
         (mix.zero, Deed::Zero),
         (mix.prefetch, Deed::Prefetch),
         (mix.mode, Deed::Mode),
+        (mix.tune, Deed::Tune),
         (mix.drain, Deed::Drain),
         (mix.pause, Deed::Pause),
         (mix.invalid, Deed::Invalid),
@@ -128,9 +130,14 @@ impl Workload {
             }
             Deed::Mode => {
                 let mode = world.rng.pick(&world.plan.modes);
-                world.disks.modes[volume] = mode;
-                world.engine.set_mode(world.now, VolumeId(volume as u16), mode);
-                world.pump()
+                world.configure(volume, VolumeSettings { mode, ..world.disks.settings[volume] })
+            }
+            Deed::Tune => {
+                let mode = world.disks.settings[volume].mode;
+                let settings = VolumeSettings { mode, ..crate::plan::settings(&mut world.rng) };
+                let pool = crate::plan::pool_settings(&mut world.rng);
+                world.configure_pool(pool)?;
+                world.configure(volume, settings)
             }
             Deed::Drain => {
                 let on = world.rng.chance(1, 2);
@@ -189,7 +196,7 @@ impl Workload {
             return (offset, len);
         }
         let longest = world.plan.volumes[volume].bytes - offset;
-        let wish = world.plan.engine.zero_direct_min_bytes + len;
+        let wish = world.plan.settings.zero_direct_min_bytes + len;
         (offset, wish.min(longest))
     }
 }
@@ -207,7 +214,7 @@ fn restart(world: &mut World) -> Result<(), String> {
         return Ok(());
     }
     for volume in 0..world.plan.volumes.len() {
-        world.disks.modes[volume] = world.rng.pick(&world.plan.modes);
+        world.disks.settings[volume].mode = world.rng.pick(&world.plan.modes);
     }
     let changed = if world.rng.chance(1, 4) && !world.fenced { change_backing(world) } else { None };
     world.changed = changed.is_some();

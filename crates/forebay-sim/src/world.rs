@@ -16,8 +16,8 @@ use crate::oracle::Oracle;
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
-use forebay_core::{Attachment, Engine, EngineConfig, OnBackingChange, Status};
-use forebay_format::checkpoint::{BackingRecord, Mode};
+use forebay_core::{Attachment, Engine, EngineConfig, OnBackingChange, PoolSettings, Status, VolumeSettings};
+use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -38,8 +38,8 @@ pub struct Disks {
     pub stamps: Vec<i64>,
     /// Blocks of the backing stores whose checksums were recorded at the last orderly stop.
     pub sampled: Vec<Vec<u64>>,
-    /// Modes the volumes were last in.
-    pub modes: Vec<Mode>,
+    /// Settings that the operator last gave the volumes.
+    pub settings: Vec<VolumeSettings>,
     /// What was written where on the cache device.
     pub places: Places,
     /// The cache device has lost or changed something.
@@ -236,6 +236,27 @@ impl World {
         Ok(true)
     }
 
+    /// The operator changes settings of a volume.
+    ///
+    /// # Errors
+    /// Any violation; also settings that the engine refuses.
+    pub fn configure(&mut self, volume: usize, settings: VolumeSettings) -> Result<(), String> {
+        self.disks.settings[volume] = settings;
+        let result = self.engine.configure_volume(self.now, VolumeId(volume as u16), settings);
+        ensure!(result.is_ok(), "{settings:?} is refused: {result:?}");
+        self.pump()
+    }
+
+    /// The operator changes settings of the pool.
+    ///
+    /// # Errors
+    /// Any violation; also settings that the engine refuses.
+    pub fn configure_pool(&mut self, settings: PoolSettings) -> Result<(), String> {
+        let result = self.engine.configure_pool(self.now, settings);
+        ensure!(result.is_ok(), "{settings:?} is refused: {result:?}");
+        self.pump()
+    }
+
     /// Performs all actions that the engine has ready.
     ///
     /// # Errors
@@ -338,7 +359,7 @@ impl World {
             devices: self.disks.devices.iter().map(&mut crashed).collect(),
             stamps: self.disks.stamps.clone(),
             sampled: self.disks.sampled.clone(),
-            modes: self.disks.modes.clone(),
+            settings: self.disks.settings.clone(),
             places: self.disks.places.clone(),
             damaged: self.disks.damaged,
         };
@@ -436,7 +457,7 @@ fn backing_record(plan: &Plan, disks: &Disks, volume: usize) -> BackingRecord {
 fn open_engine(plan: &Plan, disks: &Disks, policy: OnBackingChange, now: u64) -> Engine {
     let attachments = plan.volumes.iter().enumerate().map(|(volume, v)| Attachment {
         volume: VolumeId(volume as u16),
-        mode: disks.modes[volume],
+        settings: disks.settings[volume],
         size_bytes: v.bytes,
         backing: backing_record(plan, disks, volume),
         backing_sector_bytes: v.sector_bytes,

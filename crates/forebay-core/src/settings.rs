@@ -1,0 +1,248 @@
+//! What an operator can change while the engine runs: per volume, and for the whole pool.
+//!
+//! A change takes effect with the next decision that looks at it; requests already under way end as they began. Any
+//! combination of values in range is legal at any instant: what contradicts itself (a low limit above the high one)
+//! is refused by [`VolumeSettings::check`] before it gets here.
+
+use crate::api::Nanos;
+use forebay_format::checkpoint::Mode;
+use thiserror::Error;
+
+/// Which dirty block is written back first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DestageOrder {
+    /// Ascending block address, sweep after sweep; neighbours merge into large writes.
+    #[default]
+    Elevator,
+    /// Oldest first.
+    Fifo,
+    /// The one that has not been used for longest first.
+    Lru,
+    /// Flush epoch by flush epoch: the backing store alone is always a crash-consistent, older image of the volume.
+    Ordered,
+}
+
+/// Which blocks read from the backing store are cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Admission {
+    /// Every one.
+    #[default]
+    Always,
+    /// Those that were missed before, not long ago.
+    SecondAccess,
+    /// None.
+    Never,
+}
+
+/// Which segment gives way, and what of it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReclaimPolicy {
+    /// The oldest segment; nothing is kept for having been used.
+    Fifo,
+    /// What has not been used for longest: cost and benefit by segment, with a second chance for blocks that were hit.
+    Lru,
+    /// A small probationary queue in front of a main one: what is used once leaves early.
+    #[default]
+    S3Fifo,
+}
+
+/// How much a volume matters next to the others of its pool.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Priority {
+    /// Gives way first.
+    Low,
+    /// The default.
+    #[default]
+    Normal,
+    /// Gives way last.
+    High,
+}
+
+/// How one request is to be treated, as the owner's rules decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Treatment {
+    /// As the volume's settings say.
+    #[default]
+    Cache,
+    /// Past the cache: reads are not cached, writes go to the backing store at once.
+    Bypass,
+    /// Cached in any case, and kept as long as possible.
+    Pin,
+    /// Cached, and acknowledged only once the backing store has it.
+    WriteThrough,
+}
+
+/// Settings of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeSettings {
+    /// How the cache is used.
+    pub mode: Mode,
+    /// Order of destage.
+    pub destage_order: DestageOrder,
+    /// Longest time that a block may stay dirty; destage is paced evenly to keep it. 0: no limit.
+    pub flush_period: Nanos,
+    /// A volume without requests for this long is drained completely. 0: never for that reason.
+    pub idle_delay: Nanos,
+    /// Destage starts above this share of the pool being dirty with blocks of this volume, percent.
+    pub dirty_low_pct: u32,
+    /// Writers of the volume are slowed to the speed of the backing store at this share of the pool, percent.
+    pub dirty_high_pct: u32,
+    /// Most destage writes a second. 0: no limit.
+    pub max_destage_iops: u32,
+    /// Most bytes destaged a second. 0: no limit.
+    pub max_destage_bytes_per_s: u64,
+    /// Latency of foreground operations on the backing store that destage yields to. 0: it does not.
+    pub latency_target: Nanos,
+    /// Destage operations in flight under pressure, at least 1.
+    pub destage_depth_max: u32,
+    /// Which missed blocks are cached.
+    pub admission: Admission,
+    /// A stream of consecutive requests longer than this goes past the cache. 0: nothing does for that reason.
+    pub skip_sequential_bytes: u64,
+    /// Share of the pool that the volume's clean blocks are not evicted below, percent.
+    pub min_share_pct: u32,
+    /// Share of the pool that the volume may take, percent.
+    pub max_share_pct: u32,
+    /// Weight against the other volumes.
+    pub priority: Priority,
+    /// Zeroes and discards of at least this many bytes go to the backing store at once instead of through the log.
+    pub zero_direct_min_bytes: u64,
+}
+
+impl Default for VolumeSettings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Writeback,
+            destage_order: DestageOrder::Elevator,
+            flush_period: 0,
+            idle_delay: 5_000_000_000,
+            dirty_low_pct: 10,
+            dirty_high_pct: 70,
+            max_destage_iops: 0,
+            max_destage_bytes_per_s: 0,
+            latency_target: 20_000_000,
+            destage_depth_max: 16,
+            admission: Admission::Always,
+            skip_sequential_bytes: 0,
+            min_share_pct: 0,
+            max_share_pct: 100,
+            priority: Priority::Normal,
+            zero_direct_min_bytes: 1 << 20,
+        }
+    }
+}
+
+/// Settings of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolSettings {
+    /// Which segment gives way.
+    pub reclaim_policy: ReclaimPolicy,
+    /// Share of a reclaimed segment that may be kept because it was hit, percent: the endurance budget.
+    pub survivors_max_pct: u32,
+    /// Dirty share of the pool beyond which no volume may push it, percent.
+    pub dirty_limit_pct: u32,
+    /// Batches in flight per append stream, at least 1.
+    pub batches_in_flight: u32,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            reclaim_policy: ReclaimPolicy::default(),
+            survivors_max_pct: 75,
+            dirty_limit_pct: 80,
+            batches_in_flight: 4,
+        }
+    }
+}
+
+/// A combination of settings that makes no sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum SettingsError {
+    /// Low limit above high limit.
+    #[error("dirty_low_pct ({low}) is above dirty_high_pct ({high}): lower the first or raise the second")]
+    DirtyLimits {
+        /// Low limit, percent.
+        low: u32,
+        /// High limit, percent.
+        high: u32,
+    },
+    /// Smallest share above largest share.
+    #[error("min_share_pct ({min}) is above max_share_pct ({max}): lower the first or raise the second")]
+    Shares {
+        /// Smallest share, percent.
+        min: u32,
+        /// Largest share, percent.
+        max: u32,
+    },
+    /// A value outside its range.
+    #[error("{what} must be from {least} to {most}, not {value}")]
+    Range {
+        /// Name of the setting.
+        what: &'static str,
+        /// Smallest value.
+        least: u32,
+        /// Largest value.
+        most: u32,
+        /// The value.
+        value: u32,
+    },
+}
+
+impl VolumeSettings {
+    /// Checks ranges, and that the settings do not contradict each other.
+    ///
+    /// # Errors
+    /// The first [`SettingsError`] found.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        range("dirty_low_pct", self.dirty_low_pct, 0, 100)?;
+        range("dirty_high_pct", self.dirty_high_pct, 1, 90)?;
+        range("destage_depth_max", self.destage_depth_max, 1, 256)?;
+        range("min_share_pct", self.min_share_pct, 0, 100)?;
+        range("max_share_pct", self.max_share_pct, 1, 100)?;
+        if self.dirty_low_pct > self.dirty_high_pct {
+            return Err(SettingsError::DirtyLimits { low: self.dirty_low_pct, high: self.dirty_high_pct });
+        }
+        if self.min_share_pct > self.max_share_pct {
+            return Err(SettingsError::Shares { min: self.min_share_pct, max: self.max_share_pct });
+        }
+        Ok(())
+    }
+}
+
+impl PoolSettings {
+    /// Checks ranges.
+    ///
+    /// # Errors
+    /// The first [`SettingsError`] found.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        range("survivors_max_pct", self.survivors_max_pct, 0, 90)?;
+        range("dirty_limit_pct", self.dirty_limit_pct, 1, 90)?;
+        range("batches_in_flight", self.batches_in_flight, 1, 64)
+    }
+}
+
+fn range(what: &'static str, value: u32, least: u32, most: u32) -> Result<(), SettingsError> {
+    if (least..=most).contains(&value) {
+        Ok(())
+    } else {
+        Err(SettingsError::Range { what, least, most, value })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_legal_and_contradictions_are_not() {
+        VolumeSettings::default().check().unwrap();
+        PoolSettings::default().check().unwrap();
+        let low = VolumeSettings { dirty_low_pct: 80, ..VolumeSettings::default() };
+        assert_eq!(low.check(), Err(SettingsError::DirtyLimits { low: 80, high: 70 }));
+        let shares = VolumeSettings { min_share_pct: 50, max_share_pct: 40, ..VolumeSettings::default() };
+        assert_eq!(shares.check(), Err(SettingsError::Shares { min: 50, max: 40 }));
+        let none = PoolSettings { batches_in_flight: 0, ..PoolSettings::default() };
+        assert!(none.check().is_err());
+    }
+}
