@@ -214,6 +214,8 @@ pub enum Action {
         result: Result<(), RequestError>,
         /// Which way it went.
         path: Path,
+        /// Time since it was submitted.
+        took: Nanos,
     },
     /// Something that an operator or a test wants to know.
     Notice(Notice),

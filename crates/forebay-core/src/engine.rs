@@ -273,6 +273,7 @@ impl Engine {
                 request: request.id,
                 result: Err(error),
                 path: Path::Refused,
+                took: 0,
             });
             return;
         }
@@ -337,11 +338,12 @@ impl Engine {
         let path = self.path(req);
         let mut done = self.reqs.remove(req);
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
-        self.stats.count_reply(done.kind, done.failed, self.now - done.started_at);
+        let took = self.now - done.started_at;
+        self.stats.count_reply(done.kind, done.failed, took);
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
         self.spare_crcs.push(done.crcs);
-        self.actions.push_back(Action::Reply { request: done.id, result, path });
+        self.actions.push_back(Action::Reply { request: done.id, result, path, took });
     }
 
     /// Which way a request went.
