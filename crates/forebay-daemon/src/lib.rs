@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod control;
 mod engine_io;
 mod error;
 mod runner;

@@ -1,0 +1,420 @@
+//! What an operator can ask of the daemon, whichever way the question comes: HTTP, the control file system, or the
+//! `run` command in the same process.
+//!
+//! [`Control`] is the one interface; the structures are what the HTTP API speaks, so their names and fields are part
+//! of its contract (see `docs/api.md`). Sizes are bytes, times are seconds since 1970 or durations in nanoseconds, and
+//! names say so.
+//!
+//! Invariants
+//! - A call that fails has changed nothing.
+//! - What takes longer than a moment (drains, and what needs one) is a job; the call returns it at once.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use thiserror::Error;
+use utoipa::ToSchema;
+
+/// Why something was not done. Nothing was changed.
+#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, ToSchema)]
+#[error("{what}")]
+pub struct ControlError {
+    /// Kind, for scripts.
+    pub kind: ErrorKind,
+    /// What was wrong, and where.
+    pub what: String,
+    /// What to do; may be empty.
+    pub hint: String,
+}
+
+/// Kinds of [`ControlError`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// No pool, volume, job, rule or alarm of that name.
+    NotFound,
+    /// The request makes no sense whatever the state: unknown key, value out of range, contradiction.
+    Invalid,
+    /// Not in this state: the name is taken, the volume is being detached, the pool is in use.
+    Conflict,
+    /// A device, file or socket did not do what was asked.
+    Failed,
+    /// The daemon is stopping, or too busy to answer in time.
+    Unavailable,
+}
+
+impl ControlError {
+    /// An error of a kind.
+    #[must_use]
+    pub fn new(kind: ErrorKind, what: impl ToString, hint: impl ToString) -> Self {
+        Self { kind, what: what.to_string(), hint: hint.to_string() }
+    }
+
+    /// There is no such thing; `known` are the names that there are.
+    #[must_use]
+    pub fn not_found(what: &str, name: &str, known: &[&str]) -> Self {
+        let known = if known.is_empty() {
+            format!("there is no {what} yet")
+        } else {
+            format!("there are: {}", known.join(", "))
+        };
+        Self::new(ErrorKind::NotFound, format!("no {what} \"{name}\""), known)
+    }
+}
+
+/// The daemon.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DaemonInfo {
+    /// Version of the program.
+    pub version: String,
+    /// Process.
+    pub pid: u32,
+    /// Seconds since 1970 when it was started.
+    pub started_unix_s: u64,
+    /// Configuration file; `None` for `forebay run`.
+    pub config: Option<String>,
+    /// Memory of the process in bytes.
+    pub resident_bytes: u64,
+    /// Names of the pools.
+    pub pools: Vec<String>,
+    /// Names of the volumes.
+    pub volumes: Vec<String>,
+}
+
+/// A cache device of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DeviceInfo {
+    /// Path.
+    pub path: String,
+    /// Bytes that the pool uses.
+    pub size_bytes: u64,
+}
+
+/// A pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PoolInfo {
+    /// Name.
+    pub name: String,
+    /// Cache devices in the order of their space.
+    pub devices: Vec<DeviceInfo>,
+    /// Bytes that blocks can take.
+    pub capacity_bytes: u64,
+    /// Bytes of cached blocks.
+    pub cached_bytes: u64,
+    /// Bytes of blocks that only the cache has.
+    pub dirty_bytes: u64,
+    /// Largest size that it can be grown to.
+    pub growable_to_bytes: u64,
+    /// The cache device failed a flush: writes are refused.
+    pub fenced: bool,
+    /// How operations reach the kernel: `io_uring` or `psync`.
+    pub io_engine: String,
+    /// Names of its volumes.
+    pub volumes: Vec<String>,
+    /// Volumes that it holds data of but that are not attached, with the bytes of dirty data.
+    pub absent: BTreeMap<String, u64>,
+}
+
+/// Where a volume is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeState {
+    /// Being attached.
+    Attaching,
+    /// Served.
+    Serving,
+    /// Being drained for a detach; still served, writes go through to the backing store.
+    Draining,
+    /// Being detached; no longer served.
+    Detaching,
+}
+
+/// A volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VolumeInfo {
+    /// Name.
+    pub name: String,
+    /// Pool that caches it.
+    pub pool: String,
+    /// Where it is in its life.
+    pub state: VolumeState,
+    /// URI of the backing store.
+    pub backing: String,
+    /// URIs under which clients find it.
+    pub exports: Vec<String>,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Mode.
+    pub mode: String,
+    /// Bytes of cached blocks.
+    pub cached_bytes: u64,
+    /// Bytes of blocks that only the cache has.
+    pub dirty_bytes: u64,
+    /// Age of the oldest dirty block.
+    pub oldest_dirty_age_ns: u64,
+    /// What holds destage back just now, in words.
+    pub destage_limited_by: String,
+    /// The backing store alone is a crash-consistent older image (`destage_order = ordered`, in force).
+    pub ordered: bool,
+    /// Clients connected.
+    pub connections: u64,
+    /// Job that is at work on it.
+    pub job: Option<String>,
+}
+
+/// A cache device as an operator names it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceRequest {
+    /// File or block device.
+    pub path: String,
+    /// Size to make a new file with, such as `10GiB`.
+    #[serde(default)]
+    pub size: Option<String>,
+}
+
+/// A pool to create.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolRequest {
+    /// Name.
+    pub name: String,
+    /// Cache devices, at least one.
+    pub devices: Vec<DeviceRequest>,
+    /// Tunables, as text.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+}
+
+/// How a pool is to grow: one of the two.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowRequest {
+    /// A further cache device.
+    #[serde(default)]
+    pub device: Option<DeviceRequest>,
+    /// New size of the last cache device (`20GiB`); `max` for all of a block device.
+    #[serde(default)]
+    pub size: Option<String>,
+}
+
+/// How a pool is to shrink: one of the two.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShrinkRequest {
+    /// Give up the last cache device; its path, to be sure.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// New size of the last cache device.
+    #[serde(default)]
+    pub size: Option<String>,
+}
+
+/// A volume to attach.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeRequest {
+    /// Name.
+    pub name: String,
+    /// Pool that is to cache it; may be left out if there is only one.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// URI of the backing store.
+    pub backing: String,
+    /// URIs under which clients are to find it.
+    #[serde(default)]
+    pub exports: Vec<String>,
+    /// Tunables, as text.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+}
+
+/// What becomes of dirty data when a volume is detached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DetachHow {
+    /// It is written back first; the backing store is whole afterwards.
+    #[default]
+    Drain,
+    /// It stays in the cache, and the backing store is not to be used without it; attaching again is warm.
+    Keep,
+    /// It is thrown away.
+    Discard,
+}
+
+/// What a change of mode away from write-back does with dirty data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Leaving {
+    /// New writes follow the new mode at once; dirty data is written back in its own time.
+    #[default]
+    Lazy,
+    /// A job writes everything back.
+    Drain,
+}
+
+/// One tunable as it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SettingInfo {
+    /// Value, in its canonical form.
+    pub value: String,
+    /// Value if nobody sets it.
+    pub default: String,
+    /// What it takes.
+    pub takes: String,
+    /// It can be changed while the volume is served.
+    pub live: bool,
+    /// What it does, in one line.
+    pub help: String,
+}
+
+/// Tunables to change. All are changed or none.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsRequest {
+    /// Key to new value, as text; `null` sets the default.
+    pub set: BTreeMap<String, Option<String>>,
+    /// Until the next start only: the configuration file stays as it is.
+    #[serde(default)]
+    pub temporary: bool,
+    /// What to do with dirty data if the mode leaves write-back.
+    #[serde(default)]
+    pub leaving: Leaving,
+}
+
+/// What a change of tunables did.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SettingsDone {
+    /// What was changed: key, old value, new value.
+    pub changed: Vec<(String, String, String)>,
+    /// The job that drains, if one was begun.
+    pub job: Option<String>,
+}
+
+/// A rule to add.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleRequest {
+    /// The rule as it is typed: `bypass exe=rsync direction=read`.
+    pub rule: String,
+    /// Place in the list, from 0; at its end if left out.
+    #[serde(default)]
+    pub position: Option<usize>,
+}
+
+/// What a reload did.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct ReloadDone {
+    /// What was changed, in words.
+    pub changed: Vec<String>,
+    /// What was not, and why: it needs a detach or a restart.
+    pub refused: Vec<String>,
+}
+
+/// A pool or a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target<'a> {
+    /// A pool by name.
+    Pool(&'a str),
+    /// A volume by name.
+    Volume(&'a str),
+}
+
+/// Everything an operator can ask for. Calls may block for some seconds; they are made from threads that may.
+pub trait Control: Send + Sync + 'static {
+    /// About the daemon itself.
+    fn daemon(&self) -> DaemonInfo;
+    /// All pools.
+    fn pools(&self) -> Result<Vec<PoolInfo>, ControlError>;
+    /// One pool.
+    fn pool(&self, name: &str) -> Result<PoolInfo, ControlError>;
+    /// Creates a pool, or opens one that is on these devices already.
+    fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, ControlError>;
+    /// Makes a pool larger, while it is used.
+    fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError>;
+    /// Makes a pool smaller, while it is used: a job.
+    fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError>;
+    /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its devices unless `erase`.
+    fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError>;
+
+    /// All volumes.
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError>;
+    /// One volume.
+    fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError>;
+    /// Attaches a volume to its backing store and serves it.
+    fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError>;
+    /// Detaches a volume: a job.
+    fn detach_volume(&self, name: &str, how: DetachHow) -> Result<JobInfo, ControlError>;
+    /// Gives a volume another size (`size` as text, or `max` for all of the backing store): a job, short if it grows.
+    fn resize_volume(&self, name: &str, size: &str) -> Result<JobInfo, ControlError>;
+
+    /// All tunables of a pool or volume.
+    fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError>;
+    /// Changes tunables.
+    fn set(&self, target: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, ControlError>;
+
+    /// Writes everything back that is dirty now: a job.
+    fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, ControlError>;
+    /// All jobs, the newest last.
+    fn jobs(&self) -> Vec<JobInfo>;
+    /// One job.
+    fn job(&self, id: &str) -> Result<JobInfo, ControlError>;
+    /// Waits until a job has ended, or for so long.
+    fn wait_for_job(&self, id: &str, patience: Duration) -> Result<JobInfo, ControlError>;
+    /// Cancels a job.
+    fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError>;
+
+    /// The rules of a volume, in order, with their counters, as JSON.
+    fn rules(&self, volume: &str) -> Result<serde_json::Value, ControlError>;
+    /// Adds a rule; returns it, with a warning if an earlier rule hides it, as JSON.
+    fn add_rule(&self, volume: &str, request: RuleRequest) -> Result<serde_json::Value, ControlError>;
+    /// Deletes a rule.
+    fn delete_rule(&self, volume: &str, id: &str) -> Result<(), ControlError>;
+
+    /// Statistics as JSON: of one volume, or of everything.
+    fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, ControlError>;
+    /// Statistics of a volume under FlashCache's names.
+    fn flashcache(&self, volume: &str) -> Result<String, ControlError>;
+    /// Statistics for Prometheus.
+    fn metrics(&self) -> Result<String, ControlError>;
+
+    /// Reads the configuration file again and does what has changed in it.
+    fn reload(&self) -> Result<ReloadDone, ControlError>;
+}
+
+/// A job as it stands.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct JobInfo {
+    /// Id.
+    pub id: String,
+    /// `flush`, `detach`, `mode-change`, `shrink`, `remove`, `resize`.
+    pub kind: String,
+    /// Pool.
+    pub pool: String,
+    /// Volume, if it is about one.
+    pub volume: Option<String>,
+    /// `queued`, `running`, `completed`, `failed`, `cancelled`.
+    pub state: String,
+    /// What it is doing, in words.
+    pub phase: String,
+    /// Bytes to write back in all.
+    pub bytes_total: u64,
+    /// Bytes left.
+    pub bytes_left: u64,
+    /// Done, in percent.
+    pub percent: f64,
+    /// Rate just now.
+    pub rate_bytes_per_s: f64,
+    /// Time left, if there is a rate.
+    pub eta_s: Option<f64>,
+    /// Time since it was begun.
+    pub elapsed_s: f64,
+    /// It will not meet its deadline at this rate.
+    pub deadline_at_risk: bool,
+    /// What holds it back, in words.
+    pub limited_by: String,
+    /// Failed attempts at writing back.
+    pub errors: u64,
+    /// Why it failed.
+    pub error: Option<String>,
+}
