@@ -2,9 +2,8 @@
 //!
 //! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
 
-use crate::setup::VOLUME;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
-use forebay_format::BLOCK_BYTES;
+use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{DeviceId, Op, Reactor};
 use std::time::Instant;
 
@@ -26,7 +25,8 @@ struct Held {
 #[derive(Debug)]
 pub(crate) struct EngineIo {
     cache: DeviceId,
-    backing: DeviceId,
+    /// By volume number.
+    backings: Vec<Option<DeviceId>>,
     scratch: forebay_io::BufId,
     held: Vec<Held>,
     spans: Vec<forebay_io::Span>,
@@ -40,13 +40,12 @@ pub(crate) struct EngineIo {
 impl EngineIo {
     pub(crate) fn new(
         cache: DeviceId,
-        backing: DeviceId,
         scratch: forebay_io::BufId,
         token_base: u64,
     ) -> Self {
         Self {
             cache,
-            backing,
+            backings: Vec::new(),
             scratch,
             held: Vec::new(),
             spans: Vec::new(),
@@ -62,12 +61,21 @@ impl EngineIo {
         self.origin.elapsed().as_nanos() as Nanos
     }
 
+    /// Names the backing store of a volume, from its attachment to its end.
+    pub(crate) fn set_backing(&mut self, volume: VolumeId, device: Option<DeviceId>) {
+        let index = usize::from(volume.0);
+        if index >= self.backings.len() {
+            self.backings.resize(index + 1, None);
+        }
+        self.backings[index] = device;
+    }
+
     fn device(&self, device: Device) -> DeviceId {
         match device {
             Device::Cache => self.cache,
             Device::Backing(volume) => {
-                debug_assert!(volume == VOLUME);
-                self.backing
+                let backing = self.backings.get(usize::from(volume.0)).copied().flatten();
+                backing.expect("the engine names attached volumes only")
             }
         }
     }

@@ -3,20 +3,17 @@
 //! A cache is made only in a file that did not exist, or on a device whose beginning holds nothing but zeroes: data
 //! that somebody put there is never written over.
 
+use crate::CacheSpec;
 use crate::error::RunError;
-use crate::settings::Plan;
-use crate::{RunEvent, RunOptions};
-use forebay_core::{Attachment, FormatParams};
+use forebay_core::FormatParams;
 use forebay_export::size::ByteSize;
-use forebay_format::checkpoint::{BackingRecord, NAME_BYTES_MAX, SAMPLES_MAX, VolumeEntry};
+use forebay_export::uri::BackingUri;
+use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, VolumeId};
-use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions};
+use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry};
+use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions, DiskModel};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// The volume of `forebay run`.
-pub(crate) const VOLUME: VolumeId = VolumeId(0);
 
 /// How long a device that is in use is waited for, and how often it is tried.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
@@ -25,60 +22,111 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes at the start of a device that must be zero for it to be taken as unused.
 const BLANK_BYTES: usize = 256 << 10;
 
-/// Devices, opened and checked.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) cache: Device,
-    pub(crate) backing: Device,
-    pub(crate) attachment: Attachment,
-    pub(crate) created: bool,
+/// How to make a cache where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Making {
+    /// Blocks of a segment; chosen by the size of the cache if `None`.
+    pub(crate) segment_blocks: Option<u32>,
+    /// Reserve the space of a new file.
+    pub(crate) preallocate: bool,
 }
 
-pub(crate) fn open(
-    options: &RunOptions,
-    plan: &Plan,
-    report: &mut dyn FnMut(RunEvent),
-) -> Result<Parts, RunError> {
-    let backing = open_backing(options)?;
-    let cache_path = &options.cache.path;
-    let existed = cache_path.exists();
-    if existed && is_same(cache_path, options.backing.path()) {
-        return Err(RunError::failed(
-            format!("cache and backing store are the same: {}", cache_path.display()),
-            "give the cache a file or device of its own",
-        ));
-    }
-    let attachment = attachment(plan, &backing, report)?;
+/// The cache device of a pool, opened and checked.
+#[derive(Debug)]
+pub(crate) struct PoolParts {
+    pub(crate) cache: Device,
+    /// It was made just now.
+    pub(crate) created: bool,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Opens a cache, or makes one.
+///
+/// # Errors
+/// The device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+pub(crate) fn open_cache(spec: &CacheSpec, making: Making) -> Result<PoolParts, RunError> {
+    let path = &spec.path;
+    let existed = path.exists();
+    let mut notes = Vec::new();
     if !existed {
-        create_file(options, plan, report)?;
+        create_file(spec, making, &mut notes)?;
     }
-    let cache = patiently(|| Device::open_cache(cache_path, DeviceOptions::default()))?;
-    let found = look(&cache);
-    let created = match found {
+    let cache = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
+    let created = match look(&cache) {
         Found::Cache(geometry) => {
-            check_size(options, &cache, geometry)?;
+            check_size(spec, &cache, geometry)?;
             false
         }
         Found::Blank => {
-            let made = format(options, plan, &cache, &attachment);
+            let made = format(spec, making, &cache);
             if made.is_err() && !existed {
                 // Ours, and of no use: do not leave it in the way of the next attempt.
-                let _ = std::fs::remove_file(cache_path);
+                let _ = std::fs::remove_file(path);
             }
             made?;
             true
         }
-        Found::Foreign(why) => return Err(foreign(cache_path, &why)),
+        Found::Foreign(why) => return Err(foreign(path, &why)),
     };
-    for note in cache.notes().iter().chain(backing.notes()) {
-        report(RunEvent::Note(note.clone()));
-    }
-    Ok(Parts { cache, backing, attachment, created })
+    notes.extend(cache.notes().iter().cloned());
+    Ok(PoolParts { cache, created, notes })
 }
 
-fn open_backing(options: &RunOptions) -> Result<Device, RunError> {
-    let wanted = DeviceOptions { emulate: options.emulate, ..DeviceOptions::default() };
-    patiently(|| Device::open_backing(options.backing.path(), wanted.clone()))
+/// A backing store, opened and looked at.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    pub(crate) device: Device,
+    /// Bytes that can be served.
+    pub(crate) size_bytes: u64,
+    /// Smallest unit that it writes.
+    pub(crate) sector_bytes: u32,
+    /// What identifies it.
+    pub(crate) record: BackingRecord,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Opens a backing store.
+///
+/// # Errors
+/// It is not there, in use, empty, or has sectors of a size that is not supported.
+pub(crate) fn open_backing(uri: &BackingUri, emulate: Option<DiskModel>) -> Result<Backing, RunError> {
+    let wanted = DeviceOptions { emulate, ..DeviceOptions::default() };
+    let device = patiently(|| Device::open_backing(uri.path(), wanted.clone()))?;
+    let size_bytes = device.size_bytes() / 512 * 512;
+    if size_bytes == 0 {
+        return Err(RunError::failed(
+            format!("the backing store {} is empty", device.path().display()),
+            "give it a size first, for example with: truncate -s 10G FILE",
+        ));
+    }
+    let mut notes = device.notes().to_vec();
+    if size_bytes != device.size_bytes() {
+        let left = device.size_bytes() - size_bytes;
+        notes.push(format!(
+            "the last {left} bytes of {} are not served: its size is not a multiple of 512",
+            device.path().display()
+        ));
+    }
+    let identity = device.identity().map_err(device_error)?;
+    let sector_bytes = if identity.kind == DeviceKind::Block { device.logical_block_bytes() } else { 512 };
+    if !matches!(sector_bytes, 512 | 4096) {
+        return Err(RunError::failed(
+            format!("{} has sectors of {sector_bytes} bytes", device.path().display()),
+            "backing stores must have sectors of 512 or 4096 bytes",
+        ));
+    }
+    let record = record(&identity, Vec::new());
+    Ok(Backing { device, size_bytes, sector_bytes, record, notes })
+}
+
+/// True if both paths lead to the same file or device.
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
+    match (std::fs::canonicalize(a), std::fs::canonicalize(b)) {
+        (Ok(a), Ok(b)) => a == b || same_inode(&a, &b),
+        _ => false,
+    }
 }
 
 /// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the kernel still finishes the
@@ -98,55 +146,12 @@ fn device_error(error: DeviceError) -> RunError {
     RunError::failed(error, "")
 }
 
-fn is_same(a: &Path, b: &Path) -> bool {
-    match (std::fs::canonicalize(a), std::fs::canonicalize(b)) {
-        (Ok(a), Ok(b)) => a == b || same_inode(&a, &b),
-        _ => false,
-    }
-}
-
 fn same_inode(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     match (std::fs::metadata(a), std::fs::metadata(b)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev()),
         _ => false,
     }
-}
-
-fn attachment(
-    plan: &Plan,
-    backing: &Device,
-    report: &mut dyn FnMut(RunEvent),
-) -> Result<Attachment, RunError> {
-    let size_bytes = backing.size_bytes() / 512 * 512;
-    if size_bytes == 0 {
-        return Err(RunError::failed(
-            format!("the backing store {} is empty", backing.path().display()),
-            "give it a size first, for example with: truncate -s 10G FILE",
-        ));
-    }
-    if size_bytes != backing.size_bytes() {
-        let left = backing.size_bytes() - size_bytes;
-        report(RunEvent::Note(format!(
-            "the last {left} bytes of {} are not served: its size is not a multiple of 512",
-            backing.path().display()
-        )));
-    }
-    let identity = backing.identity().map_err(device_error)?;
-    let sector = if identity.kind == DeviceKind::Block { backing.logical_block_bytes() } else { 512 };
-    if !matches!(sector, 512 | 4096) {
-        return Err(RunError::failed(
-            format!("{} has sectors of {sector} bytes", backing.path().display()),
-            "backing stores must have sectors of 512 or 4096 bytes",
-        ));
-    }
-    Ok(Attachment {
-        volume: VOLUME,
-        settings: plan.volume,
-        size_bytes,
-        backing: record(&identity, Vec::new()),
-        backing_sector_bytes: sector,
-    })
 }
 
 /// What the cache notes of a backing store to recognise it again.
@@ -169,8 +174,12 @@ fn fnv(basis: u64, text: &str) -> u64 {
     text.bytes().fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What the backing store looks like now that nothing writes to it any more: for an orderly stop.
-pub(crate) fn final_record(backing: &Device) -> Result<BackingRecord, DeviceError> {
+/// What the backing store looks like now that nothing writes to it any more: for an orderly stop. `is_clean` tells
+/// whether a block holds what the cache believes: only those speak for the backing store.
+pub(crate) fn final_record(
+    backing: &Device,
+    mut is_clean: impl FnMut(u64) -> bool,
+) -> Result<BackingRecord, DeviceError> {
     let blocks = backing.size_bytes() / BLOCK_BYTES as u64;
     let mut samples = Vec::new();
     let mut bytes = vec![0; BLOCK_BYTES];
@@ -178,8 +187,10 @@ pub(crate) fn final_record(backing: &Device) -> Result<BackingRecord, DeviceErro
     let wanted = (0..SAMPLES_MAX as u64)
         .map(|index| if index < 4 { index } else { blocks / SAMPLES_MAX as u64 * index + index * 7 % 13 });
     for block in wanted.filter(|block| *block < blocks) {
-        backing.read_at(block * BLOCK_BYTES as u64, &mut bytes)?;
-        samples.push((block, forebay_format::checksum(&bytes)));
+        if is_clean(block) {
+            backing.read_at(block * BLOCK_BYTES as u64, &mut bytes)?;
+            samples.push((block, forebay_format::checksum(&bytes)));
+        }
     }
     Ok(record(&backing.identity()?, samples))
 }
@@ -221,40 +232,40 @@ fn foreign(path: &Path, why: &str) -> RunError {
     )
 }
 
-fn create_file(options: &RunOptions, plan: &Plan, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
-    let path = &options.cache.path;
-    let Some(size) = options.cache.size_bytes else {
+fn create_file(spec: &CacheSpec, making: Making, notes: &mut Vec<String>) -> Result<(), RunError> {
+    let path = &spec.path;
+    let Some(size) = spec.size_bytes else {
         return Err(RunError::failed(
             format!("there is no cache file {}", path.display()),
             format!("to make one, give its size: --cache {}:10GiB", path.display()),
         ));
     };
-    geometry(size, plan)?;
-    match forebay_io::create_cache_file(path, size, plan.preallocate) {
+    geometry(size, making)?;
+    match forebay_io::create_cache_file(path, size, making.preallocate) {
         Err(DeviceError::CannotPreallocate { .. }) => {
-            report(RunEvent::Note(format!(
+            notes.push(format!(
                 "the file system of {} cannot reserve space: the cache file is sparse",
                 path.display()
-            )));
+            ));
             forebay_io::create_cache_file(path, size, false).map_err(device_error)
         }
         other => other.map_err(device_error),
     }
 }
 
-fn geometry(device_bytes: u64, plan: &Plan) -> Result<Geometry, RunError> {
-    Geometry::for_device(device_bytes, plan.segment_blocks)
+fn geometry(device_bytes: u64, making: Making) -> Result<Geometry, RunError> {
+    Geometry::for_device(device_bytes, making.segment_blocks)
         .map_err(|error| RunError::failed(error, "give the cache more space, or smaller segments"))
 }
 
-fn check_size(options: &RunOptions, cache: &Device, geometry: Geometry) -> Result<(), RunError> {
+fn check_size(spec: &CacheSpec, cache: &Device, geometry: Geometry) -> Result<(), RunError> {
     geometry.validate(cache.size_bytes()).map_err(|error| {
         RunError::failed(
             format!("cannot use the cache {}: {error}", cache.path().display()),
             "nothing was changed; with its full length restored it can be used again",
         )
     })?;
-    let Some(wanted) = options.cache.size_bytes else { return Ok(()) };
+    let Some(wanted) = spec.size_bytes else { return Ok(()) };
     if cache.size_bytes() == wanted || cache.path().metadata().is_ok_and(|meta| !meta.is_file()) {
         return Ok(());
     }
@@ -269,29 +280,12 @@ fn check_size(options: &RunOptions, cache: &Device, geometry: Geometry) -> Resul
     ))
 }
 
-fn format(
-    options: &RunOptions,
-    plan: &Plan,
-    cache: &Device,
-    attachment: &Attachment,
-) -> Result<(), RunError> {
-    let bytes = options.cache.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
-    let mut name = crate::export_name(&options.exports[0]).to_string();
-    while name.len() > NAME_BYTES_MAX {
-        name.pop();
-    }
-    let volume = VolumeEntry {
-        id: VOLUME,
-        mode: options.mode,
-        name,
-        size_bytes: attachment.size_bytes,
-        uuid: random_uuid()?,
-        backing: BackingRecord { stamp_ns: None, ..attachment.backing.clone() },
-    };
+fn format(spec: &CacheSpec, making: Making, cache: &Device) -> Result<(), RunError> {
+    let bytes = spec.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
     let params = FormatParams {
-        geometry: geometry(bytes, plan)?,
+        geometry: geometry(bytes, making)?,
         uuid: CacheUuid(random_uuid()?),
-        volumes: vec![volume],
+        volumes: Vec::new(),
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
     };
@@ -303,7 +297,7 @@ fn format(
     Ok(())
 }
 
-fn random_uuid() -> Result<[u8; 16], RunError> {
+pub(crate) fn random_uuid() -> Result<[u8; 16], RunError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
         .map_err(|error| RunError::failed(format!("no random numbers from the kernel: {error}"), ""))?;

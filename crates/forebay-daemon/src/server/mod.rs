@@ -13,14 +13,19 @@
 //! a request waits in its session until it has.
 
 use forebay_core::{Engine, Request, RequestError, RequestId, RequestKind};
-use forebay_export::directory::ExportInfo;
 use forebay_export::nbd::reply::{Extent, Replier};
-use forebay_export::nbd::session::{Input, Limits, NbdRequest, Session, Step};
+use forebay_export::nbd::session::{Input, NbdRequest, Step};
 use forebay_export::nbd::{CloseReason, Errno};
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{BufId, ListenerId, Op, Reactor, SocketId, Span};
+use forebay_io::{BufId, Op, Reactor, SocketId, Span};
 use std::time::{Duration, Instant};
+
+mod connection;
+mod exports;
+
+use connection::Connection;
+use exports::Directory;
 
 /// Bytes received at once when no payload is awaited.
 const RECV_BYTES: usize = 128 << 10;
@@ -71,40 +76,15 @@ struct Arriving {
     received: u32,
 }
 
-#[derive(Debug)]
-struct Connection {
-    socket: SocketId,
-    session: Session,
-    volume: VolumeId,
-    buffer: Option<BufId>,
-    /// Bytes of the receive buffer that hold data, and how many of them were used.
-    filled: usize,
-    used: usize,
-    receiving: bool,
-    arriving: Option<Arriving>,
-    /// A request that waits for memory.
-    starved: Option<NbdRequest>,
-    requests: u32,
-    unsent_bytes: u64,
-    sends: u32,
-    /// Gathered for the next send.
-    spans: Vec<Span>,
-    owned: Vec<BufId>,
-    reply: Option<(BufId, u32)>,
-    closing: bool,
-    queued: bool,
-}
-
-/// All connections of a daemon.
+/// All NBD connections of a pool.
 #[derive(Debug)]
 pub(crate) struct Server {
-    exports: Vec<ExportInfo>,
+    directory: Directory,
     connections: Vec<Option<Connection>>,
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
     sendings: Vec<Sending>,
     free_sendings: Vec<u32>,
-    listeners: Vec<ListenerId>,
     /// Connections that have something to parse or to send.
     queue: Vec<u32>,
     scratch: Vec<u8>,
@@ -117,15 +97,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(exports: Vec<ExportInfo>, tokens: fn(ServerToken) -> u64) -> Self {
+    pub(crate) fn new(tokens: fn(ServerToken) -> u64) -> Self {
         Self {
-            exports,
+            directory: Directory::default(),
             connections: Vec::new(),
             pending: Vec::new(),
             free_pending: Vec::new(),
             sendings: Vec::new(),
             free_sendings: Vec::new(),
-            listeners: Vec::new(),
             queue: Vec::new(),
             scratch: Vec::new(),
             crcs: Vec::new(),
@@ -136,24 +115,6 @@ impl Server {
         }
     }
 
-    /// Size that new connections see.
-    pub(crate) fn set_size_bytes(&mut self, size_bytes: u64) {
-        for export in &mut self.exports {
-            export.size_bytes = size_bytes;
-        }
-    }
-
-    /// Starts to accept connections.
-    pub(crate) fn listen(&mut self, reactor: &mut Reactor, listener: ListenerId) {
-        self.listeners.push(listener);
-        self.accept(reactor, (self.listeners.len() - 1) as u32);
-    }
-
-    fn accept(&self, reactor: &mut Reactor, index: u32) {
-        let token = (self.tokens)(ServerToken::Accept(index));
-        reactor.submit(token, Op::Accept { listener: self.listeners[index as usize] });
-    }
-
     pub(crate) fn connections(&self) -> u64 {
         self.connections.iter().flatten().count() as u64
     }
@@ -161,9 +122,7 @@ impl Server {
     /// No new connections, no new requests.
     pub(crate) fn close(&mut self, reactor: &mut Reactor) {
         self.closing = true;
-        for listener in &self.listeners {
-            reactor.close_listener(*listener);
-        }
+        self.directory.close(reactor);
     }
 
     /// True when every reply has been sent.
@@ -179,7 +138,7 @@ impl Server {
         index: u32,
         result: Result<u32, forebay_io::IoFailure>,
     ) {
-        if self.closing {
+        if self.closing || !self.directory.is_open(index) {
             if let Ok(socket) = result {
                 reactor.close_socket(SocketId(socket));
             }
@@ -190,7 +149,7 @@ impl Server {
             if self.connections().try_into().unwrap_or(usize::MAX) >= CONNECTIONS_MAX {
                 reactor.close_socket(socket);
             } else {
-                self.open(socket);
+                self.open(socket, index);
             }
         } else {
             // Out of descriptors or the like: try again later, the others go on meanwhile.
@@ -209,33 +168,15 @@ impl Server {
         }
         self.resume_at = None;
         for index in std::mem::take(&mut self.paused) {
-            if !self.closing {
+            if !self.closing && self.directory.is_open(index) {
                 self.accept(reactor, index);
             }
         }
         None
     }
 
-    fn open(&mut self, socket: SocketId) {
-        let connection = Connection {
-            socket,
-            session: Session::new(Limits::default()),
-            volume: crate::setup::VOLUME,
-            buffer: None,
-            filled: 0,
-            used: 0,
-            receiving: false,
-            arriving: None,
-            starved: None,
-            requests: 0,
-            unsent_bytes: 0,
-            sends: 0,
-            spans: Vec::new(),
-            owned: Vec::new(),
-            reply: None,
-            closing: false,
-            queued: false,
-        };
+    fn open(&mut self, socket: SocketId, endpoint: u32) {
+        let connection = Connection::new(socket, endpoint);
         let free = self.connections.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.connections.push(None);
@@ -385,7 +326,7 @@ impl Server {
                     self.queue_reply(reactor, index, &bytes, None);
                     self.scratch = bytes;
                 }
-                Step::Established => {}
+                Step::Established => self.established(index),
                 Step::Request(request) => {
                     if !self.start(engine, reactor, index, request, now) {
                         return started;
@@ -418,7 +359,7 @@ impl Server {
             _ => &[],
         };
         let mut input = Input::new(bytes);
-        let step = connection.session.step(&mut input, &self.exports);
+        let step = connection.session.step(&mut input, &self.directory.seen_at(connection.endpoint));
         connection.used += input.used();
         step
     }
@@ -491,7 +432,7 @@ impl Server {
     ) {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         connection.requests += 1;
-        let volume = connection.volume;
+        let volume = connection.volume.expect("requests follow the handshake");
         let pending = Pending { connection: index, request, buffer, replier: connection.session.replier() };
         let id = self.free_pending.pop().unwrap_or_else(|| {
             self.pending.push(None);
@@ -531,7 +472,8 @@ impl Server {
 
     fn block_status(&mut self, engine: &Engine, reactor: &mut Reactor, index: u32, request: NbdRequest) {
         let connection = self.connections[index as usize].as_ref().expect("it is stepped");
-        let (volume, replier) = (connection.volume, connection.session.replier());
+        let volume = connection.volume.expect("requests follow the handshake");
+        let replier = connection.session.replier();
         let what = request.request;
         let first = what.offset_bytes / BLOCK;
         let end = what.end_bytes().div_ceil(BLOCK);
@@ -644,40 +586,6 @@ impl Server {
             reactor.pool_mut().free(buffer);
         }
         *slot = None;
-    }
-}
-
-impl Connection {
-    fn is_full(&self) -> bool {
-        self.requests >= REQUESTS_MAX || self.unsent_bytes >= UNSENT_BYTES_MAX
-    }
-
-    /// Copies bytes to the reply buffer and adds them to what is sent.
-    fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) {
-        if let Some((buffer, used)) = self.reply
-            && used as usize + piece.len() > REPLY_BYTES
-        {
-            self.owned.push(buffer);
-            self.reply = None;
-        }
-        if self.reply.is_none() {
-            let Some(buffer) = reactor.pool_mut().alloc(REPLY_BYTES) else {
-                // Without memory for a reply the connection cannot go on; the client sees it closed, never a gap.
-                self.closing = true;
-                return;
-            };
-            self.reply = Some((buffer, 0));
-        }
-        let Some((buffer, used)) = &mut self.reply else { return };
-        let span = Span { buf: *buffer, offset: *used, len: piece.len() as u32 };
-        reactor.pool_mut().copy_in(span, piece);
-        *used += span.len;
-        match self.spans.last_mut() {
-            Some(last) if last.buf == span.buf && last.offset + last.len == span.offset => {
-                last.len += span.len
-            }
-            _ => self.spans.push(span),
-        }
     }
 }
 
