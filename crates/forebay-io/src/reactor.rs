@@ -20,6 +20,7 @@
 //! might still write is leaked rather than freed when that takes longer than a few seconds, or when the reactor is dropped
 //! on a thread other than the one that ran it.
 
+mod devices;
 mod finish;
 mod sockets;
 mod start;
@@ -38,6 +39,7 @@ use crate::engine::{Engine, StepDone};
 use crate::error::{IoFailure, IoSetupError};
 use crate::slots::{Kind, Slots, ZeroPhase};
 use crate::waker::Waker;
+use devices::DeviceTable;
 use sockets::{Listener, SocketTable};
 use start::DeviceEntry;
 
@@ -214,7 +216,7 @@ impl Drop for Memory {
 pub struct Reactor {
     engine: ManuallyDrop<Engine>,
     memory: ManuallyDrop<Memory>,
-    devices: Vec<DeviceEntry>,
+    devices: DeviceTable,
     sockets: SocketTable,
     listeners: Vec<Option<Listener>>,
     /// Completions not yet handed out.
@@ -268,7 +270,7 @@ impl Reactor {
         let reactor = Reactor {
             engine: ManuallyDrop::new(engine),
             memory: ManuallyDrop::new(Memory { pool, slots: Slots::default(), zeroes }),
-            devices: Vec::new(),
+            devices: DeviceTable::default(),
             sockets: SocketTable::default(),
             listeners: Vec::new(),
             ready: Vec::new(),
@@ -327,22 +329,29 @@ impl Reactor {
     /// # Panics
     /// When there are 65,536 already.
     pub fn add_device(&mut self, device: Device) -> DeviceId {
-        assert!(self.devices.len() <= usize::from(u16::MAX), "too many devices");
-        let id = DeviceId(self.devices.len() as u16);
         let emulation = device.emulation().map(|model| Emulation::new(model, device.size_bytes()));
         self.emulates |= emulation.is_some();
-        self.devices.push(DeviceEntry::new(device, emulation));
-        id
+        self.devices.add(DeviceEntry::new(device, emulation))
+    }
+
+    /// Takes a device away; its number may be given to another one. `None` if there is no such device, or if an
+    /// operation on it has not been reported yet.
+    pub fn remove_device(&mut self, id: DeviceId) -> Option<Device> {
+        let slots = &self.memory.slots;
+        if slots.live().any(|index| slots.get(index).kind.device() == Some(id.0)) {
+            return None;
+        }
+        self.devices.remove(id)
     }
 
     /// A device.
     pub fn device(&self, id: DeviceId) -> Option<&Device> {
-        self.devices.get(usize::from(id.0)).map(|entry| &entry.device)
+        self.devices.get(id).map(|entry| &entry.device)
     }
 
     /// A device, to refresh its size.
     pub fn device_mut(&mut self, id: DeviceId) -> Option<&mut Device> {
-        self.devices.get_mut(usize::from(id.0)).map(|entry| &mut entry.device)
+        self.devices.get_mut(id).map(|entry| &mut entry.device)
     }
 
     /// Queues an operation; `token` comes back with its completion.
@@ -371,10 +380,7 @@ impl Reactor {
     }
 
     fn kind_of(&self, op: Op<'_>) -> Result<Kind, IoFailure> {
-        let known = |id: DeviceId| match usize::from(id.0) < self.devices.len() {
-            true => Ok(id.0),
-            false => Err(IoFailure::INVALID),
-        };
+        let known = |id: DeviceId| self.devices.get(id).map(|_| id.0).ok_or(IoFailure::INVALID);
         Ok(match op {
             Op::Read { device, .. } => Kind::Read { device: known(device)? },
             Op::Write { device, .. } => Kind::Write { device: known(device)? },

@@ -211,6 +211,26 @@ fn failures_of_devices_reach_the_caller() {
 }
 
 #[test]
+fn a_device_without_operations_can_be_removed_and_its_number_serves_again() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(MIB, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
+        let spans = [Span::new(buf, 0, 4096)];
+        bench.reactor.submit(1, Op::Write { device, offset: 0, spans: &spans });
+        assert!(bench.reactor.remove_device(device).is_none(), "its write has not been reported");
+        bench.collect(1);
+        drop(bench.reactor.remove_device(device).expect("nothing is under way"));
+        assert!(bench.reactor.remove_device(device).is_none());
+        let failure = bench.run(Op::Read { device, offset: 0, spans: &spans }).unwrap_err();
+        assert_eq!(failure.kind, IoFailureKind::Invalid);
+        let again = Device::open_backing(bench.path(), DeviceOptions::default()).unwrap();
+        let again = bench.reactor.add_device(again);
+        assert_eq!(again, device);
+        assert_eq!(bench.run(Op::Read { device: again, offset: 0, spans: &spans }), Ok(4096));
+    });
+}
+
+#[test]
 fn malformed_operations_are_reported_not_performed() {
     both_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());

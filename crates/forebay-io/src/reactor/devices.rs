@@ -1,0 +1,58 @@
+//! The devices of a reactor by number. Numbers of removed devices are given again.
+
+use super::DeviceId;
+use super::start::DeviceEntry;
+use crate::Device;
+use std::ops::{Index, IndexMut};
+
+#[derive(Default)]
+pub(super) struct DeviceTable(Vec<Option<DeviceEntry>>);
+
+impl DeviceTable {
+    /// # Panics
+    /// With more than 65,536 devices at once: a bug of the owner.
+    pub(super) fn add(&mut self, entry: DeviceEntry) -> DeviceId {
+        let at = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        assert!(at <= usize::from(u16::MAX), "too many devices");
+        if at == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[at] = Some(entry);
+        DeviceId(at as u16)
+    }
+
+    pub(super) fn remove(&mut self, id: DeviceId) -> Option<Device> {
+        self.0.get_mut(usize::from(id.0))?.take().map(|entry| entry.device)
+    }
+
+    pub(super) fn get(&self, id: DeviceId) -> Option<&DeviceEntry> {
+        self.0.get(usize::from(id.0))?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: DeviceId) -> Option<&mut DeviceEntry> {
+        self.0.get_mut(usize::from(id.0))?.as_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &DeviceEntry> {
+        self.0.iter().flatten()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut DeviceEntry> {
+        self.0.iter_mut().flatten()
+    }
+}
+
+/// Of a device that operations name: it cannot be removed before they are reported.
+impl Index<usize> for DeviceTable {
+    type Output = DeviceEntry;
+
+    fn index(&self, at: usize) -> &DeviceEntry {
+        self.0[at].as_ref().expect("a device with operations is not removed")
+    }
+}
+
+impl IndexMut<usize> for DeviceTable {
+    fn index_mut(&mut self, at: usize) -> &mut DeviceEntry {
+        self.0[at].as_mut().expect("a device with operations is not removed")
+    }
+}
