@@ -1,0 +1,287 @@
+//! Volumes of a pool: attaching, serving, changing and detaching them.
+//!
+//! Attaching: device and engine first, exports when the engine's notice has come. Detaching the other way round: the
+//! exports go first, so that nobody asks any more, then the engine, then the device. In between the volume is in the
+//! table with its state, so that nothing else can take its place.
+
+use super::{Pool, PoolEvent, Promise};
+use crate::control::{ControlError, ErrorKind, VolumeState};
+use crate::meter::{History, Meter};
+use crate::open::{Backing, final_record};
+use crate::rules::RuleSet;
+use forebay_core::{
+    Attachment, DetachHow, Drain, Nanos, OnBackingChange, OpenError, PoolSettings, VolumeSettings,
+};
+use forebay_export::directory::ExportInfo;
+use forebay_export::uri::{BackingUri, ExportUri};
+use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::{DeviceId, DiskModel};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+/// What a volume is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumeSpec {
+    /// Name.
+    pub(crate) name: String,
+    /// Backing store.
+    pub(crate) backing: BackingUri,
+    /// A disk to imitate in front of it.
+    pub(crate) emulate: Option<DiskModel>,
+    /// Where clients are to find it.
+    pub(crate) exports: Vec<ExportUri>,
+    /// Bytes to serve, if not all of the backing store.
+    pub(crate) size_bytes: Option<u64>,
+    /// Settings.
+    pub(crate) settings: VolumeSettings,
+    /// What to do if the backing store was changed while the cache was away.
+    pub(crate) on_backing_change: OnBackingChange,
+    /// Rules.
+    pub(crate) rules: Arc<RuleSet>,
+}
+
+type Done = SyncSender<Result<(), ControlError>>;
+
+/// A volume in the table of its pool.
+pub(crate) struct Served {
+    pub(crate) spec: VolumeSpec,
+    pub(crate) state: VolumeState,
+    pub(crate) device: DeviceId,
+    /// URIs as clients use them.
+    pub(crate) uris: Vec<String>,
+    pub(crate) meter: Meter,
+    pub(crate) history: History,
+    /// Destage failed, and has not worked since.
+    pub(crate) destage_failing: bool,
+    /// Who waits for the end of what is being done.
+    waiting: Option<Done>,
+}
+
+/// What the operator is told of a volume that cannot be attached or opened.
+fn refused(name: &str, error: &OpenError) -> ControlError {
+    let kind = match error {
+        OpenError::BackingChanged { .. } | OpenError::BackingShrunk { .. } => ErrorKind::Conflict,
+        _ => ErrorKind::Failed,
+    };
+    ControlError::new(kind, format!("cannot attach {name}: {error}"), super::report::open_hint(error))
+}
+
+impl Pool {
+    pub(super) fn served(&self, volume: VolumeId) -> Option<&Served> {
+        self.volumes.get(usize::from(volume.0))?.as_ref()
+    }
+
+    pub(super) fn served_mut(&mut self, volume: VolumeId) -> Option<&mut Served> {
+        self.volumes.get_mut(usize::from(volume.0))?.as_mut()
+    }
+
+    /// The number of a volume by its name.
+    pub(crate) fn find(&self, name: &str) -> Option<VolumeId> {
+        let named = |served: &Option<Served>| served.as_ref().is_some_and(|served| served.spec.name == name);
+        self.volumes.iter().position(named).map(|index| VolumeId(index as u16))
+    }
+
+    fn known(&self, name: &str) -> Result<VolumeId, ControlError> {
+        self.find(name).ok_or_else(|| {
+            let names: Vec<&str> = self.volumes.iter().flatten().map(|served| served.spec.name.as_str()).collect();
+            ControlError::not_found("volume", name, &names)
+        })
+    }
+
+    /// A volume that is served, and with which nothing else is being done.
+    fn at_rest(&self, name: &str) -> Result<VolumeId, ControlError> {
+        let id = self.known(name)?;
+        match self.served(id).map(|served| served.state) {
+            Some(VolumeState::Serving) => Ok(id),
+            Some(VolumeState::Attaching) => Err(busy(name, "is being attached")),
+            _ => Err(busy(name, "is being detached")),
+        }
+    }
+
+    // --- attach
+
+    /// Begins to attach a volume; the promise is kept when clients can connect.
+    pub(crate) fn attach(&mut self, spec: VolumeSpec, backing: Backing) -> Promise<Result<(), ControlError>> {
+        let (done, promise) = Promise::pair();
+        if let Err(error) = self.begin_attach(spec, backing, &done) {
+            let _ = done.try_send(Err(error));
+        }
+        promise
+    }
+
+    fn begin_attach(&mut self, spec: VolumeSpec, backing: Backing, done: &Done) -> Result<(), ControlError> {
+        let name = spec.name.clone();
+        if self.find(&name).is_some() {
+            return Err(ControlError::new(ErrorKind::Conflict, format!("{name} is attached already"), ""));
+        }
+        let size_bytes = served_size(&spec, &backing)?;
+        let entry = self.entry(&spec, &backing, size_bytes)?;
+        let id = entry.id;
+        let attachment = Attachment {
+            volume: id,
+            settings: spec.settings,
+            size_bytes,
+            backing: backing.record,
+            backing_sector_bytes: backing.sector_bytes,
+            on_backing_change: spec.on_backing_change,
+        };
+        let device = self.reactor.add_device(backing.device);
+        self.io.set_backing(id, Some(device));
+        let now = self.io.now();
+        if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
+            self.io.set_backing(id, None);
+            self.reactor.remove_device(device);
+            return Err(refused(&name, &error));
+        }
+        for note in backing.notes {
+            self.tell(PoolEvent::Note(note));
+        }
+        let served = Served {
+            spec,
+            state: VolumeState::Attaching,
+            device,
+            uris: Vec::new(),
+            meter: Meter::new(now),
+            history: History::new(now),
+            destage_failing: false,
+            waiting: Some(done.clone()),
+        };
+        let index = usize::from(id.0);
+        if index >= self.volumes.len() {
+            self.volumes.resize_with(index + 1, || None);
+        }
+        self.volumes[index] = Some(served);
+        Ok(())
+    }
+
+    /// The entry of a volume in the cache's table: the one that is there, or a new one.
+    fn entry(&self, spec: &VolumeSpec, backing: &Backing, size_bytes: u64) -> Result<VolumeEntry, ControlError> {
+        let table = self.engine.volume_table();
+        if let Some(entry) = table.iter().find(|entry| entry.name == spec.name) {
+            return Ok(entry.clone());
+        }
+        let id = self.engine.free_volume().ok_or_else(|| {
+            ControlError::new(
+                ErrorKind::Conflict,
+                format!("pool {} has as many volumes as it can have", self.name),
+                "detach one, or make another pool",
+            )
+        })?;
+        let uuid = crate::open::random_uuid()
+            .map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))?;
+        Ok(VolumeEntry {
+            id,
+            mode: spec.settings.mode,
+            name: spec.name.clone(),
+            size_bytes,
+            uuid,
+            backing: BackingRecord { stamp_ns: None, ..backing.record.clone() },
+        })
+    }
+
+    /// The engine takes requests for the volume.
+    pub(super) fn attached(&mut self, id: VolumeId) {
+        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
+        let Some(served) = self.served_mut(id) else { return };
+        served.spec.rules.set_volume_bytes(size_bytes);
+        let (uris, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
+        let name = served.spec.name.clone();
+        self.server.add_volume(id, rules);
+        let mut problem = None;
+        for uri in &uris {
+            match self.export(id, uri, size_bytes) {
+                Ok(text) => {
+                    self.tell(PoolEvent::Ready { volume: name.clone(), export: text.clone() });
+                    if let Some(served) = self.served_mut(id) {
+                        served.uris.push(text);
+                    }
+                }
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        let Some(served) = self.served_mut(id) else { return };
+        let waiting = served.waiting.take();
+        served.state = VolumeState::Serving;
+        let result = match problem {
+            None => Ok(()),
+            Some(what) => Err(ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "")),
+        };
+        if result.is_err() {
+            // Nothing was written to it yet: what was cached before stays for the next attempt.
+            let _ = self.begin_detach(id, DetachHow::Keep, None);
+        }
+        if let Some(waiting) = waiting {
+            let _ = waiting.try_send(result);
+        }
+    }
+
+    fn export(&mut self, id: VolumeId, uri: &ExportUri, size_bytes: u64) -> Result<String, String> {
+        match uri {
+            ExportUri::Nbd { endpoint, name } => {
+                let info = ExportInfo::new(name, size_bytes);
+                self.server.export(&mut self.reactor, endpoint, id, info)
+            }
+        }
+    }
+
+    /// The engine refuses the volume.
+    pub(super) fn attach_failed(&mut self, id: VolumeId, error: &OpenError) {
+        if let Some(mut served) = self.forget(id)
+            && let Some(waiting) = served.waiting.take()
+        {
+            let _ = waiting.try_send(Err(refused(&served.spec.name, error)));
+        }
+    }
+
+    /// Takes a volume out of the table and closes its backing store.
+    fn forget(&mut self, id: VolumeId) -> Option<Served> {
+        let served = self.volumes.get_mut(usize::from(id.0))?.take()?;
+        self.io.set_backing(id, None);
+        if self.reactor.remove_device(served.device).is_none() {
+            self.tell(PoolEvent::Note(format!("the backing store of {} is still busy", served.spec.name)));
+        }
+        Some(served)
+    }
+
+    // --- detach
+
+    /// Everything that is written to the volume from now on reaches its backing store before it is acknowledged, and
+    /// what is dirty is written back as fast as that goes: for the job of a detach. Ended by [`Pool::end_draining`].
+    pub(crate) fn begin_draining(&mut self, name: &str) -> Result<(), ControlError> {
+        let id = self.at_rest(name)?;
+        let now = self.io.now();
+        self.engine.begin_detach(now, id);
+        if let Some(served) = self.served_mut(id) {
+            served.state = VolumeState::Draining;
+        }
+        Ok(())
+    }
+
+    /// A detach was cancelled before it was done.
+    pub(crate) fn end_draining(&mut self, name: &str) {
+        let Some(id) = self.find(name) else { return };
+        let now = self.io.now();
+        self.engine.cancel_detach(now, id);
+        if let Some(served) = self.served_mut(id)
+            && served.state == VolumeState::Draining
+        {
+            served.state = VolumeState::Serving;
+        }
+    }
+
+    /// Detaches a volume; the promise is kept when the cache has forgotten it (or, if it is kept, when the cache has
+    /// noted how it was left).
+    pub(crate) fn detach(&mut self, name: &str, how: DetachHow) -> Promise<Result<(), ControlError>> {
+        let (done, promise) = Promise::pair();
+        let begun = self.known(name).and_then(|id| match self.served(id).map(|served| served.state) {
+            Some(VolumeState::Serving | VolumeState::Draining) => {
+                self.begin_detach(id, how, Some(done.clone()))
+            }
+            _ => Err(busy(name, "is being attached or detached already")),
+        });
+        if let Err(error) = begun {
+            let _ = done.try_send(Err(error));
+        }
+        promise
+    }
