@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::control::{ControlError, ErrorKind};
+
 use super::RuleId;
 use super::parse::KEYS;
 
@@ -89,6 +91,14 @@ pub enum RuleError {
         /// The number that was asked for.
         id: RuleId,
     },
+    /// The list is not that long.
+    #[error("there is no place {place}: the volume has {rules} rules, so places are 0 to {rules}")]
+    NoSuchPlace {
+        /// The place that was asked for.
+        place: usize,
+        /// How many rules there are.
+        rules: usize,
+    },
     /// One of several rules is wrong; none was taken.
     #[error("rule {number} of the list: {source}; no rule was changed")]
     InList {
@@ -111,7 +121,10 @@ impl RuleError {
             Self::NoAction => Some("action"),
             Self::NameTaken { .. } => Some("name"),
             Self::InList { source, .. } => source.key(),
-            Self::StrayWord { .. } | Self::TooMany { .. } | Self::NoSuchRule { .. } => None,
+            Self::StrayWord { .. }
+            | Self::TooMany { .. }
+            | Self::NoSuchRule { .. }
+            | Self::NoSuchPlace { .. } => None,
         }
     }
 
@@ -123,6 +136,22 @@ impl RuleError {
     pub(super) fn not_one_of(key: &'static str, value: &str, allowed: &[&'static str]) -> Self {
         let problem = format!("not one of {}", allowed.join(", "));
         Self::BadValue { key, value: clip(value), problem, suggestion: closest(value, allowed) }
+    }
+}
+
+impl From<RuleError> for ControlError {
+    fn from(error: RuleError) -> Self {
+        fn kind(error: &RuleError) -> ErrorKind {
+            match error {
+                RuleError::NoSuchRule { .. } => ErrorKind::NotFound,
+                RuleError::NameTaken { .. } | RuleError::TooMany { .. } => ErrorKind::Conflict,
+                RuleError::CannotCheck { .. } => ErrorKind::Failed,
+                RuleError::InList { source, .. } => kind(source),
+                _ => ErrorKind::Invalid,
+            }
+        }
+        // The message says what to do as well.
+        Self::new(kind(&error), &error, "")
     }
 }
 

@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
+use forebay_core::Treatment;
+
 use super::error::RuleError;
 use super::pattern::Pattern;
 use super::range::ByteRange;
@@ -17,6 +19,17 @@ pub struct RuleId(pub u64);
 impl fmt::Display for RuleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+impl FromStr for RuleId {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let number = text.parse().map(Self);
+        number.map_err(|_| {
+            RuleError::bad_value("id", text, "expected the number of a rule, as the list shows it")
+        })
     }
 }
 
@@ -52,6 +65,17 @@ impl Action {
             Self::Bypass => "bypass",
             Self::Pin => "pin",
             Self::WriteThrough => "write-through",
+        }
+    }
+}
+
+impl From<Action> for Treatment {
+    fn from(action: Action) -> Self {
+        match action {
+            Action::Cache => Self::Cache,
+            Action::Bypass => Self::Bypass,
+            Action::Pin => Self::Pin,
+            Action::WriteThrough => Self::WriteThrough,
         }
     }
 }

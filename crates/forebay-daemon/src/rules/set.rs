@@ -30,6 +30,8 @@ pub enum Position {
     /// Behind all others.
     #[default]
     Last,
+    /// At this place of the list, from 0; the number of rules is its end.
+    At(usize),
     /// Right before a rule.
     Before(RuleId),
     /// Right behind a rule.
@@ -37,7 +39,7 @@ pub enum Position {
 }
 
 /// A rule was added.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Added {
     /// Its number.
     pub id: RuleId,
@@ -266,6 +268,10 @@ impl Table {
         match position {
             Position::First => Ok(0),
             Position::Last => Ok(self.entries.len()),
+            Position::At(place) if place > self.entries.len() => {
+                Err(RuleError::NoSuchPlace { place, rules: self.entries.len() })
+            }
+            Position::At(place) => Ok(place),
             Position::Before(id) => self.find(id),
             Position::After(id) => self.find(id).map(|index| index + 1),
         }
