@@ -9,9 +9,7 @@ use crate::control::{ControlError, ErrorKind, VolumeState};
 use crate::meter::{History, Meter};
 use crate::open::{Backing, final_record};
 use crate::rules::RuleSet;
-use forebay_core::{
-    Attachment, DetachHow, Drain, Nanos, OnBackingChange, OpenError, PoolSettings, VolumeSettings,
-};
+use forebay_core::{Attachment, DetachHow, LifeError, OnBackingChange, PoolSettings, VolumeSettings};
 use forebay_export::directory::ExportInfo;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
@@ -58,13 +56,42 @@ pub(crate) struct Served {
     waiting: Option<Done>,
 }
 
-/// What the operator is told of a volume that cannot be attached or opened.
-fn refused(name: &str, error: &OpenError) -> ControlError {
+/// What the operator is told when the engine refuses a change.
+pub(super) fn refused(doing: &str, name: &str, error: &LifeError) -> ControlError {
     let kind = match error {
-        OpenError::BackingChanged { .. } | OpenError::BackingShrunk { .. } => ErrorKind::Conflict,
-        _ => ErrorKind::Failed,
+        LifeError::OutOfRange | LifeError::PoolRange { .. } => ErrorKind::Invalid,
+        LifeError::NotServing => ErrorKind::Unavailable,
+        LifeError::NotAttached => ErrorKind::NotFound,
+        LifeError::Fenced | LifeError::BackingUnreadable | LifeError::BackingFlush => ErrorKind::Failed,
+        _ => ErrorKind::Conflict,
     };
-    ControlError::new(kind, format!("cannot attach {name}: {error}"), super::report::open_hint(error))
+    let hint = match error {
+        LifeError::BackingChanged { .. } => super::report::BACKING_CHANGED_HINT,
+        LifeError::BackingShrunk { .. } => "give the backing store that belongs to this volume, at its full size",
+        LifeError::BackingUnreadable | LifeError::BackingFlush => "check the backing device; nothing was changed",
+        _ => "",
+    };
+    ControlError::new(kind, format!("cannot {doing} {name}: {error}"), hint)
+}
+
+fn busy(name: &str, what: &str) -> ControlError {
+    ControlError::new(ErrorKind::Conflict, format!("{name} {what}"), "wait for its job, or cancel it")
+}
+
+/// Bytes of the backing store that are to be served.
+fn served_size(spec: &VolumeSpec, backing: &Backing) -> Result<u64, ControlError> {
+    let Some(wanted) = spec.size_bytes else { return Ok(backing.size_bytes) };
+    if wanted <= backing.size_bytes && wanted.is_multiple_of(u64::from(backing.sector_bytes)) && wanted > 0 {
+        return Ok(wanted);
+    }
+    Err(ControlError::new(
+        ErrorKind::Invalid,
+        format!(
+            "{} cannot have {wanted} bytes: its backing store has {}, in sectors of {}",
+            spec.name, backing.size_bytes, backing.sector_bytes
+        ),
+        "leave the size out to serve all of it",
+    ))
 }
 
 impl Pool {
@@ -132,7 +159,7 @@ impl Pool {
         if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
             self.io.set_backing(id, None);
             self.reactor.remove_device(device);
-            return Err(refused(&name, &error));
+            return Err(refused("attach", &name, &error));
         }
         for note in backing.notes {
             self.tell(PoolEvent::Note(note));
@@ -157,11 +184,11 @@ impl Pool {
 
     /// The entry of a volume in the cache's table: the one that is there, or a new one.
     fn entry(&self, spec: &VolumeSpec, backing: &Backing, size_bytes: u64) -> Result<VolumeEntry, ControlError> {
-        let table = self.engine.volume_table();
-        if let Some(entry) = table.iter().find(|entry| entry.name == spec.name) {
+        let mut table = self.engine.volume_table();
+        if let Some(entry) = table.find(|entry| entry.name == spec.name) {
             return Ok(entry.clone());
         }
-        let id = self.engine.free_volume().ok_or_else(|| {
+        let id = self.engine.free_volume_id().ok_or_else(|| {
             ControlError::new(
                 ErrorKind::Conflict,
                 format!("pool {} has as many volumes as it can have", self.name),
@@ -226,11 +253,11 @@ impl Pool {
     }
 
     /// The engine refuses the volume.
-    pub(super) fn attach_failed(&mut self, id: VolumeId, error: &OpenError) {
+    pub(super) fn attach_failed(&mut self, id: VolumeId, error: &LifeError) {
         if let Some(mut served) = self.forget(id)
             && let Some(waiting) = served.waiting.take()
         {
-            let _ = waiting.try_send(Err(refused(&served.spec.name, error)));
+            let _ = waiting.try_send(Err(refused("attach", &served.spec.name, error)));
         }
     }
 
@@ -251,7 +278,7 @@ impl Pool {
     pub(crate) fn begin_draining(&mut self, name: &str) -> Result<(), ControlError> {
         let id = self.at_rest(name)?;
         let now = self.io.now();
-        self.engine.begin_detach(now, id);
+        self.engine.begin_detach(now, id).map_err(|error| refused("drain", name, &error))?;
         if let Some(served) = self.served_mut(id) {
             served.state = VolumeState::Draining;
         }
@@ -262,7 +289,10 @@ impl Pool {
     pub(crate) fn end_draining(&mut self, name: &str) {
         let Some(id) = self.find(name) else { return };
         let now = self.io.now();
-        self.engine.cancel_detach(now, id);
+        if let Err(error) = self.engine.cancel_detach(now, id) {
+            self.tell(PoolEvent::Note(format!("cannot go back to serving {name}: {error}")));
+            return;
+        }
         if let Some(served) = self.served_mut(id)
             && served.state == VolumeState::Draining
         {
@@ -285,3 +315,166 @@ impl Pool {
         }
         promise
     }
+
+    fn begin_detach(&mut self, id: VolumeId, how: DetachHow, done: Option<Done>) -> Result<(), ControlError> {
+        let name = self.served(id).map(|served| served.spec.name.clone()).unwrap_or_default();
+        let now = self.io.now();
+        self.engine.detach_volume(now, id, how).map_err(|error| refused("detach", &name, &error))?;
+        self.server.withdraw(&mut self.reactor, id);
+        if let Some(served) = self.served_mut(id) {
+            served.state = VolumeState::Detaching;
+            served.waiting = done;
+            served.uris.clear();
+        }
+        Ok(())
+    }
+
+    /// The engine wants to know what the backing store looks like now that nothing writes to it.
+    pub(super) fn volume_quiet(&mut self, id: VolumeId) {
+        let now = self.io.now();
+        let result = match self.backing_record(id) {
+            Some(record) => self.engine.finish_detach(now, id, record),
+            // Without a record the cache will compare blocks when the volume comes back.
+            None => self.engine.finish_detach(now, id, BackingRecord::default()),
+        };
+        if let Err(error) = result {
+            self.tell(PoolEvent::Note(format!("volume {}: {error}", id.0)));
+        }
+    }
+
+    /// What the backing store of a volume looks like now.
+    pub(super) fn backing_record(&mut self, id: VolumeId) -> Option<BackingRecord> {
+        let device = self.served(id)?.device;
+        let engine = &self.engine;
+        let is_clean = |block: u64| {
+            let mut clean = true;
+            engine.block_status(id, block, 1, &mut |_, _, dirty| {
+                clean &= !dirty;
+                true
+            });
+            clean
+        };
+        match final_record(self.reactor.device(device)?, is_clean) {
+            Ok(record) => Some(record),
+            Err(error) => {
+                self.tell(PoolEvent::Note(format!("cannot note the state of the backing store: {error}")));
+                None
+            }
+        }
+    }
+
+    /// The volume is gone.
+    pub(super) fn detached(&mut self, id: VolumeId) {
+        if let Some(mut served) = self.forget(id) {
+            self.tell(PoolEvent::Detached { volume: served.spec.name.clone() });
+            if let Some(waiting) = served.waiting.take() {
+                let _ = waiting.try_send(Ok(()));
+            }
+        }
+    }
+
+    /// The volume stays, and is served as before.
+    pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifeError) {
+        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
+        let Some(served) = self.served_mut(id) else { return };
+        served.state = VolumeState::Serving;
+        let (name, exports) = (served.spec.name.clone(), served.spec.exports.clone());
+        let (waiting, rules) = (served.waiting.take(), Arc::clone(&served.spec.rules));
+        self.server.add_volume(id, rules);
+        for uri in &exports {
+            match self.export(id, uri, size_bytes) {
+                Ok(text) => {
+                    if let Some(served) = self.served_mut(id) {
+                        served.uris.push(text);
+                    }
+                }
+                Err(error) => self.tell(PoolEvent::Note(format!("cannot export {name} again: {error}"))),
+            }
+        }
+        if let Some(waiting) = waiting {
+            let _ = waiting.try_send(Err(refused("detach", &name, error)));
+        }
+    }
+
+    // --- changing
+
+    /// Begins to change the size of a volume.
+    pub(crate) fn resize(&mut self, name: &str, size_bytes: u64) -> Promise<Result<(), ControlError>> {
+        let (done, promise) = Promise::pair();
+        let begun = self.at_rest(name).and_then(|id| {
+            self.check_backing_size(id, name, size_bytes)?;
+            let now = self.io.now();
+            self.engine.resize_volume(now, id, size_bytes).map_err(|error| refused("resize", name, &error))?;
+            if let Some(served) = self.served_mut(id) {
+                served.waiting = Some(done.clone());
+            }
+            Ok(())
+        });
+        if let Err(error) = begun {
+            let _ = done.try_send(Err(error));
+        }
+        promise
+    }
+
+    /// Bytes that the backing store of a volume has now.
+    pub(crate) fn backing_size(&mut self, name: &str) -> Result<u64, ControlError> {
+        let id = self.known(name)?;
+        let device = self.served(id).map(|served| served.device);
+        let device = device.and_then(|device| self.reactor.device_mut(device));
+        let size = device.map_or(Ok(0), forebay_io::Device::refresh_size);
+        size.map(|bytes| bytes / 512 * 512)
+            .map_err(|error| ControlError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), ""))
+    }
+
+    fn check_backing_size(&mut self, _id: VolumeId, name: &str, size_bytes: u64) -> Result<(), ControlError> {
+        let there = self.backing_size(name)?;
+        if size_bytes <= there {
+            return Ok(());
+        }
+        Err(ControlError::new(
+            ErrorKind::Conflict,
+            format!("cannot resize {name} to {size_bytes} bytes: its backing store has {there}"),
+            "enlarge the backing store first",
+        ))
+    }
+
+    /// The engine has changed the size, or could not.
+    pub(super) fn resized(&mut self, id: VolumeId, result: Result<u64, LifeError>) {
+        let Some(served) = self.served_mut(id) else { return };
+        let (name, waiting) = (served.spec.name.clone(), served.waiting.take());
+        if let Ok(size_bytes) = result {
+            served.spec.rules.set_volume_bytes(size_bytes);
+            self.server.resize(id, size_bytes);
+            self.tell(PoolEvent::Resized { volume: name.clone(), size_bytes });
+        }
+        if let Some(waiting) = waiting {
+            let _ = waiting.try_send(result.map(drop).map_err(|error| refused("resize", &name, &error)));
+        }
+    }
+
+    /// Changes settings of a volume.
+    pub(crate) fn configure(&mut self, name: &str, settings: VolumeSettings) -> Result<(), ControlError> {
+        let id = self.known(name)?;
+        let now = self.io.now();
+        self.engine
+            .configure_volume(now, id, settings)
+            .map_err(|error| ControlError::new(ErrorKind::Invalid, error, ""))?;
+        if let Some(served) = self.served_mut(id) {
+            served.spec.settings = settings;
+        }
+        Ok(())
+    }
+
+    /// Settings of a volume.
+    pub(crate) fn settings_of(&self, name: &str) -> Result<VolumeSettings, ControlError> {
+        let id = self.known(name)?;
+        self.engine.volume_settings(id).ok_or_else(|| busy(name, "is being attached"))
+    }
+
+    /// Changes settings of the pool.
+    pub(crate) fn configure_pool(&mut self, settings: PoolSettings) -> Result<(), ControlError> {
+        let now = self.io.now();
+        let result = self.engine.configure_pool(now, settings);
+        result.map_err(|error| ControlError::new(ErrorKind::Invalid, error, ""))
+    }
+}

@@ -1,9 +1,13 @@
 //! The state of one NBD connection.
 
 use super::{Arriving, REPLY_BYTES, REQUESTS_MAX, UNSENT_BYTES_MAX};
+use crate::rules::{Client, Direction};
+use forebay_core::Treatment;
 use forebay_export::nbd::session::{Limits, NbdRequest, Session};
+use forebay_export::request::{Operation, Request};
 use forebay_format::VolumeId;
 use forebay_io::{BufId, Reactor, SocketId, Span};
+use std::time::Instant;
 
 /// One client: its session, what of it is under way, and what is sent to it next.
 #[derive(Debug)]
@@ -14,6 +18,8 @@ pub(super) struct Connection {
     pub(super) session: Session,
     /// Known once the handshake is done.
     pub(super) volume: Option<VolumeId>,
+    /// The rules as this client meets them; known with the volume.
+    pub(super) client: Option<Client>,
     pub(super) buffer: Option<BufId>,
     /// Bytes of the receive buffer that hold data, and how many of them were used.
     pub(super) filled: usize,
@@ -40,6 +46,7 @@ impl Connection {
             endpoint,
             session: Session::new(Limits::default()),
             volume: None,
+            client: None,
             buffer: None,
             filled: 0,
             used: 0,
@@ -55,6 +62,17 @@ impl Connection {
             closing: false,
             queued: false,
         }
+    }
+
+    /// What the rules say of a request.
+    pub(super) fn treatment(&mut self, what: &Request, now: Instant) -> Treatment {
+        let Some(client) = &mut self.client else { return Treatment::Cache };
+        let direction = match what.operation {
+            Operation::Read | Operation::Cache => Direction::Read,
+            Operation::Write { .. } => Direction::Write,
+            _ => return Treatment::Cache,
+        };
+        client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
     }
 
     pub(super) fn is_full(&self) -> bool {

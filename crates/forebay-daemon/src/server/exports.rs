@@ -5,11 +5,13 @@
 //! an accept cannot be taken for one of another endpoint.
 
 use super::{Server, ServerToken};
+use crate::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
 use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_format::VolumeId;
 use forebay_io::{ListenerId, Op, Reactor, listen_tcp, listen_unix};
 use std::net::ToSocketAddrs;
+use std::sync::Arc;
 
 /// Owner and group may connect, nobody else.
 const SOCKET_MODE: u32 = 0o660;
@@ -120,6 +122,15 @@ impl Directory {
 }
 
 impl Server {
+    /// Gives a volume its rules, before its first export.
+    pub(crate) fn add_volume(&mut self, volume: VolumeId, rules: Arc<RuleSet>) {
+        let index = usize::from(volume.0);
+        if index >= self.rules.len() {
+            self.rules.resize(index + 1, None);
+        }
+        self.rules[index] = Some(rules);
+    }
+
     /// Serves a volume under `uri`; returns the URI that clients use (with the port, if the system chose it).
     ///
     /// # Errors
@@ -148,6 +159,9 @@ impl Server {
     /// asked for is answered.
     pub(crate) fn withdraw(&mut self, reactor: &mut Reactor, volume: VolumeId) {
         self.directory.exports.retain(|export| export.volume != volume);
+        if let Some(rules) = self.rules.get_mut(usize::from(volume.0)) {
+            *rules = None;
+        }
         for at in 0..self.directory.endpoints.len() {
             if !self.directory.exports.iter().any(|export| export.endpoint as usize == at) {
                 self.directory.stop_listening(reactor, at);
@@ -173,12 +187,21 @@ impl Server {
     }
 
     /// The handshake is done: the connection belongs to a volume now.
-    pub(super) fn established(&mut self, index: u32) {
+    pub(super) fn established(&mut self, reactor: &Reactor, index: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         let name = connection.session.export().map(|info| info.name.clone()).unwrap_or_default();
         connection.volume = self.directory.volume(connection.endpoint, &name);
-        // Withdrawn during the handshake.
-        connection.closing |= connection.volume.is_none();
+        let rules = connection.volume.and_then(|id| self.rules.get(usize::from(id.0)).cloned().flatten());
+        let Some(rules) = rules else {
+            // Withdrawn during the handshake.
+            connection.closing = true;
+            return;
+        };
+        let identity = match reactor.peer_cred(connection.socket) {
+            Ok(peer) => Identity::of_peer(rules.proc(), peer),
+            Err(_) => Identity::unknown(), // not a unix socket
+        };
+        connection.client = Some(Client::new(rules, name, identity));
     }
 
     pub(super) fn accept(&self, reactor: &mut Reactor, endpoint: u32) {

@@ -12,13 +12,15 @@
 //! [`UNSENT_BYTES_MAX`] of unsent replies is not read from until some have ended, and when the pool has no memory left
 //! a request waits in its session until it has.
 
-use forebay_core::{Engine, Request, RequestError, RequestId, RequestKind};
+use crate::rules::{Direction, RuleSet};
+use forebay_core::{Engine, Request, RequestError, RequestId, RequestKind, Treatment};
 use forebay_export::nbd::reply::{Extent, Replier};
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
 use forebay_export::nbd::{CloseReason, Errno};
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufId, Op, Reactor, SocketId, Span};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod connection;
@@ -80,6 +82,8 @@ struct Arriving {
 #[derive(Debug)]
 pub(crate) struct Server {
     directory: Directory,
+    /// By volume number.
+    rules: Vec<Option<Arc<RuleSet>>>,
     connections: Vec<Option<Connection>>,
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
@@ -91,6 +95,8 @@ pub(crate) struct Server {
     crcs: Vec<u32>,
     tokens: fn(ServerToken) -> u64,
     closing: bool,
+    /// When this turn of the loop began, for the counters of rules.
+    turn_at: Instant,
     /// Listeners on which accepting failed, and when to try again.
     paused: Vec<u32>,
     resume_at: Option<Instant>,
@@ -100,6 +106,7 @@ impl Server {
     pub(crate) fn new(tokens: fn(ServerToken) -> u64) -> Self {
         Self {
             directory: Directory::default(),
+            rules: Vec::new(),
             connections: Vec::new(),
             pending: Vec::new(),
             free_pending: Vec::new(),
@@ -110,6 +117,7 @@ impl Server {
             crcs: Vec::new(),
             tokens,
             closing: false,
+            turn_at: Instant::now(),
             paused: Vec::new(),
             resume_at: None,
         }
@@ -263,6 +271,7 @@ impl Server {
     /// given to the engine.
     pub(crate) fn turn(&mut self, engine: &mut Engine, reactor: &mut Reactor, now: u64) -> bool {
         let mut started = false;
+        self.turn_at = Instant::now();
         for index in std::mem::take(&mut self.queue) {
             if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
                 connection.queued = false;
@@ -326,7 +335,7 @@ impl Server {
                     self.queue_reply(reactor, index, &bytes, None);
                     self.scratch = bytes;
                 }
-                Step::Established => self.established(index),
+                Step::Established => self.established(reactor, index),
                 Step::Request(request) => {
                     if !self.start(engine, reactor, index, request, now) {
                         return started;
@@ -433,13 +442,14 @@ impl Server {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         connection.requests += 1;
         let volume = connection.volume.expect("requests follow the handshake");
+        let what = request.request;
+        let treatment = connection.treatment(&what, self.turn_at);
         let pending = Pending { connection: index, request, buffer, replier: connection.session.replier() };
         let id = self.free_pending.pop().unwrap_or_else(|| {
             self.pending.push(None);
             (self.pending.len() - 1) as u32
         });
         self.pending[id as usize] = Some(pending);
-        let what = request.request;
         self.crcs.clear();
         if let (Operation::Write { .. }, Some(buf)) = (what.operation, buffer) {
             let len = (what.offset_bytes % BLOCK + what.length_bytes).next_multiple_of(BLOCK) as u32;
@@ -464,7 +474,7 @@ impl Server {
                 offset: what.offset_bytes,
                 len: what.length_bytes,
                 buf: buffer.map(|buf| forebay_core::BufId(buf.0)),
-                treatment: forebay_core::Treatment::Cache,
+                treatment,
                 block_crcs: &self.crcs,
             },
         );
