@@ -12,6 +12,7 @@ pub mod control;
 mod engine_io;
 mod error;
 pub mod events;
+pub mod jobs;
 mod runner;
 mod server;
 mod settings;
