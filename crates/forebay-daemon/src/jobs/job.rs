@@ -1,6 +1,7 @@
 //! What a job is: which work, on what, until when, and how it stands.
 
 use super::progress::{Progress, floor_tenth};
+use crate::control::{DetachHow, JobInfo};
 use crate::events::rfc3339;
 use forebay_format::checkpoint::Mode;
 use serde_json::{Value, json};
@@ -39,16 +40,19 @@ impl FromStr for JobId {
 pub enum JobKind {
     /// Volume: everything dirty at its start gets to the backing store, durably.
     Flush,
-    /// Volume: everything dirty is destaged, and the volume leaves the pool.
-    Detach,
+    /// Volume: it leaves the pool, after a drain if that is what is to become of dirty data.
+    Detach(DetachHow),
     /// Volume: it is drained if the new mode demands it, and then cached in that mode.
     ModeChange(Mode),
     /// Volume: it gets this size in bytes.
     Resize(u64),
     /// Pool: it shrinks to this size in bytes.
     Shrink(u64),
-    /// Pool: all its volumes are drained and detached, and it is given up.
-    Remove,
+    /// Pool: it has no volumes, and is given up. What is cached stays on its devices unless `erase`.
+    Remove {
+        /// Wipe its devices.
+        erase: bool,
+    },
 }
 
 impl JobKind {
@@ -57,25 +61,27 @@ impl JobKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Flush => "flush",
-            Self::Detach => "detach",
+            Self::Detach(_) => "detach",
             Self::ModeChange(_) => "mode-change",
             Self::Resize(_) => "resize",
             Self::Shrink(_) => "shrink",
-            Self::Remove => "remove",
+            Self::Remove { .. } => "remove",
         }
     }
 
     /// Whether it concerns a whole pool and not one volume.
     #[must_use]
     pub fn is_of_pool(self) -> bool {
-        matches!(self, Self::Shrink(_) | Self::Remove)
+        matches!(self, Self::Shrink(_) | Self::Remove { .. })
     }
 
     fn parameters(self) -> Value {
         match self {
             Self::ModeChange(mode) => json!({ "mode": mode.name() }),
             Self::Resize(size_bytes) | Self::Shrink(size_bytes) => json!({ "size_bytes": size_bytes }),
-            Self::Flush | Self::Detach | Self::Remove => Value::Null,
+            Self::Detach(how) => json!({ "how": how }),
+            Self::Remove { erase } => json!({ "erase": erase }),
+            Self::Flush => Value::Null,
         }
     }
 }
@@ -244,13 +250,19 @@ pub struct JobView {
 }
 
 impl JobView {
+    /// Why it failed, if it did.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        match &self.state {
+            JobState::Failed { reason } => Some(reason),
+            _ => None,
+        }
+    }
+
     /// The job as the admin API shows it. Units are in the names; what is not known is null.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let reason = match &self.state {
-            JobState::Failed { reason } => Some(reason),
-            _ => None,
-        };
+        let error = self.error();
         let seconds = |duration: Duration| floor_tenth(duration.as_secs_f64());
         json!({
             "id": self.id.to_string(),
@@ -259,7 +271,7 @@ impl JobView {
             "pool": self.spec.pool,
             "volume": self.spec.volume,
             "state": self.state.name(),
-            "reason": reason,
+            "error": error,
             "phase": self.phase.name(),
             "follows": self.follows.map(|id| id.to_string()),
             "bytes_total": self.progress.bytes_total,
@@ -276,5 +288,29 @@ impl JobView {
             "requested": rfc3339(self.requested_unix_ns),
             "finished": self.finished_unix_ns.map(rfc3339),
         })
+    }
+}
+
+/// As the interface of control speaks of it. It has no way to say that a number is not known but zero.
+impl From<&JobView> for JobInfo {
+    fn from(view: &JobView) -> Self {
+        Self {
+            id: view.id.to_string(),
+            kind: view.spec.kind.name().into(),
+            pool: view.spec.pool.clone(),
+            volume: view.spec.volume.clone(),
+            state: view.state.name().into(),
+            phase: view.phase.name().into(),
+            bytes_total: view.progress.bytes_total.unwrap_or(0),
+            bytes_left: view.progress.bytes_left.unwrap_or(0),
+            percent: view.progress.percent.unwrap_or(0.0),
+            rate_bytes_per_s: view.progress.rate_bytes_per_s.unwrap_or(0) as f64,
+            eta_s: view.progress.eta.map(|eta| eta.as_secs_f64()),
+            elapsed_s: view.elapsed.as_secs_f64(),
+            deadline_at_risk: view.deadline_at_risk,
+            limited_by: view.limited_by.clone().unwrap_or_default(),
+            errors: view.errors,
+            error: view.error().map(str::to_owned),
+        }
     }
 }

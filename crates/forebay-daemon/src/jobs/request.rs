@@ -1,6 +1,7 @@
 //! What can be asked of the jobs, within which bounds, and what is answered when it cannot be.
 
 use super::job::JobId;
+use crate::control::{ControlError, ErrorKind};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -102,4 +103,25 @@ pub struct JobFilter {
     pub state: Option<String>,
     /// Only of the kind of this name.
     pub kind: Option<String>,
+}
+
+impl From<StartError> for ControlError {
+    fn from(error: StartError) -> Self {
+        let kind = match error {
+            StartError::Conflict { .. } => ErrorKind::Conflict,
+            StartError::WrongTarget(..) => ErrorKind::Invalid,
+            StartError::TooMany(_) => ErrorKind::Unavailable,
+        };
+        Self::new(kind, error, "`forebay jobs` lists the jobs")
+    }
+}
+
+impl From<RequestError> for ControlError {
+    fn from(error: RequestError) -> Self {
+        let kind = match error {
+            RequestError::Unknown { .. } => ErrorKind::NotFound,
+            RequestError::Ended { .. } | RequestError::TooLate { .. } => ErrorKind::Conflict,
+        };
+        Self::new(kind, error, "`forebay jobs` lists the jobs")
+    }
 }

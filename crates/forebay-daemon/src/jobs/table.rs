@@ -269,8 +269,10 @@ impl Table {
     /// A rider whose other job did not complete takes a place of its own.
     fn put_back(&mut self, id: JobId) {
         let Some(spec) = self.jobs.get(&id).map(|job| job.spec.clone()) else { return };
-        // Only a flush rides, and a flush is refused by nothing.
-        let (after, rides_on) = self.place(id, &spec).unwrap_or_default();
+        let (after, rides_on) = match self.place(id, &spec) {
+            Ok(place) => place,
+            Err(error) => return self.end(id, JobState::Failed { reason: error.to_string() }),
+        };
         let Some(job) = self.jobs.get_mut(&id) else { return };
         (job.state, job.after, job.rides_on) = (JobState::Queued, after, rides_on);
         if rides_on

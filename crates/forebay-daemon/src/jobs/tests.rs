@@ -2,12 +2,14 @@
 
 use super::*;
 use crate::clock::ManualClock;
+use crate::control::{ControlError, DetachHow, ErrorKind, JobInfo};
 use crate::events::{Delivery, Filter, Hub, HubLimits, Kind, Received, Start, Subscription};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 const MB: u64 = 1_000_000;
+const DETACH: JobKind = JobKind::Detach(DetachHow::Drain);
 
 /// Jobs, the clock they run on, and a reader of their events.
 struct Stage {
@@ -156,7 +158,7 @@ fn a_job_that_cannot_begin_or_breaks_fails_with_the_reason() {
 #[test]
 fn a_cancelled_job_is_undone_and_asking_twice_is_the_same_as_once() {
     let mut stage = Stage::new();
-    let id = stage.start(JobKind::Detach);
+    let id = stage.start(DETACH);
     stage.steps(5);
     stage.driver.abort = Some(Abort::Pending);
     assert_eq!(stage.jobs.cancel(id), Ok(Cancelled::Requested));
@@ -179,7 +181,7 @@ fn a_cancelled_job_is_undone_and_asking_twice_is_the_same_as_once() {
 #[test]
 fn what_ended_or_is_about_to_cannot_be_cancelled() {
     let mut stage = Stage::new();
-    let id = stage.start(JobKind::Detach);
+    let id = stage.start(DETACH);
     stage.driver.abort = Some(Abort::TooLate);
     stage.steps(1);
     stage.jobs.cancel(id).unwrap();
@@ -191,24 +193,26 @@ fn what_ended_or_is_about_to_cannot_be_cancelled() {
     assert_eq!(stage.jobs.cancel(id), Err(RequestError::Ended { id, state: "completed" }));
     let error = stage.jobs.cancel(JobId(99)).unwrap_err();
     assert!(error.to_string().contains("no job j99"), "{error}");
+    assert_eq!(ControlError::from(error).kind, ErrorKind::NotFound);
 }
 
 #[test]
 fn two_detaches_of_a_volume_conflict_and_the_message_names_the_other() {
     let stage = Stage::new();
-    let first = stage.start(JobKind::Detach);
-    let error = stage.jobs.start(spec(JobKind::Detach)).unwrap_err();
+    let first = stage.start(DETACH);
+    let error = stage.jobs.start(spec(JobKind::Detach(DetachHow::Keep))).unwrap_err();
     assert!(matches!(&error, StartError::Conflict { other, .. } if *other == first));
     assert!(error.to_string().contains("j1 (detach of volume db)"), "{error}");
-    stage.jobs.start(JobSpec::volume(JobKind::Detach, "fast", "other")).unwrap();
+    assert_eq!(ControlError::from(error).kind, ErrorKind::Conflict);
+    stage.jobs.start(JobSpec::volume(DETACH, "fast", "other")).unwrap();
     stage.jobs.cancel(first).unwrap();
-    stage.jobs.start(spec(JobKind::Detach)).unwrap();
+    stage.jobs.start(spec(DETACH)).unwrap();
 }
 
 #[test]
 fn a_flush_rides_on_a_detach_and_completes_with_it() {
     let mut stage = Stage::new();
-    let detach = stage.start(JobKind::Detach);
+    let detach = stage.start(DETACH);
     stage.steps(11);
     let flush = stage.start(JobKind::Flush);
     let view = stage.jobs.get(flush).unwrap();
@@ -223,7 +227,7 @@ fn a_flush_rides_on_a_detach_and_completes_with_it() {
 #[test]
 fn a_flush_goes_on_by_itself_when_the_detach_does_not_complete() {
     let mut stage = Stage::new();
-    let detach = stage.start(JobKind::Detach);
+    let detach = stage.start(DETACH);
     stage.steps(1);
     let flush = stage.start(JobKind::Flush);
     let second = stage.start(JobKind::Flush);
@@ -239,7 +243,7 @@ fn a_flush_goes_on_by_itself_when_the_detach_does_not_complete() {
 #[test]
 fn cancelling_a_rider_leaves_the_other_alone() {
     let mut stage = Stage::new();
-    let detach = stage.start(JobKind::Detach);
+    let detach = stage.start(DETACH);
     stage.steps(1);
     let flush = stage.start(JobKind::Flush);
     assert_eq!(stage.jobs.cancel(flush), Ok(Cancelled::Already));
@@ -349,7 +353,7 @@ fn waiters_all_get_the_end_and_those_without_time_are_told() {
 fn ended_jobs_are_forgotten_by_number_and_by_age_and_active_ones_never() {
     let mut stage = Stage::with(JobsLimits { finished_max: 3, active_max: 5, ..JobsLimits::default() });
     stage.driver.per_look = u64::MAX;
-    let detach = stage.jobs.start(JobSpec::volume(JobKind::Detach, "slow", "x")).unwrap();
+    let detach = stage.jobs.start(JobSpec::volume(DETACH, "slow", "x")).unwrap();
     assert!(stage.jobs.begin(detach)); // and is never done
     for _ in 0..5 {
         let id = stage.start(JobKind::Flush);
@@ -380,7 +384,7 @@ fn ended_jobs_are_forgotten_by_number_and_by_age_and_active_ones_never() {
 #[test]
 fn the_target_must_fit_the_kind() {
     let stage = Stage::new();
-    let of_pool = JobSpec::volume(JobKind::Remove, "fast", "db");
+    let of_pool = JobSpec::volume(JobKind::Remove { erase: false }, "fast", "db");
     assert!(matches!(stage.jobs.start(of_pool), Err(StartError::WrongTarget(_, "a pool, name no volume"))));
     assert!(stage.jobs.start(JobSpec::pool(JobKind::Resize(1), "fast")).is_err());
     for wrong in ["", "j", "17", "j-1", "j+1", "J1", "j1x", "j99999999999999999999"] {
@@ -406,6 +410,11 @@ fn a_loop_of_its_own_needs_no_driver() {
         (&"the backing store refuses writes".into(), &2.into())
     );
     assert_eq!((&json["parameters"]["mode"], &json["percent"]), (&"writethrough".into(), &0.0.into()));
+    let info = JobInfo::from(&stage.jobs.get(id).unwrap());
+    assert_eq!(
+        (info.state.as_str(), info.bytes_left, info.eta_s, info.error),
+        ("running", 4 * MB, None, None)
+    );
     assert!(json["eta_s"].is_null() && !stage.jobs.should_stop(id) && stage.jobs.runnable().is_empty());
     stage.jobs.finish(id);
     assert!(stage.jobs.should_stop(id), "there is nothing left to do");
