@@ -1,9 +1,9 @@
-//! From the engine's statistics to [`Counters`]: the one place that knows both.
+//! From the engine's statistics to [`Counters`], and from its paths to ours: the one place that knows both.
 //!
 //! Invariant: every field of [`Stats`] is taken over, and [`UNCOUNTED`] names exactly those counters that it does not have
 //! (a test compares). A number that nobody counts is shown as unknown, not as zero, wherever the format allows it.
 
-use super::Counters;
+use super::{Counters, Path};
 use forebay_core::Stats;
 
 macro_rules! convert {
@@ -22,6 +22,23 @@ convert! {
     backing_reads backing_read_bytes backing_writes backing_written_bytes backing_flushes destaged_blocks evicted_blocks
     relocated_blocks batches checkpoints throttled_writes damaged_blocks dirty_blocks lost_blocks cached_blocks
     capacity_blocks free_segments segments index_memory_bytes requests_in_flight
+}
+
+impl Path {
+    /// The path that a request went; `None` if its duration says nothing: it was refused, or nobody waited for it.
+    pub fn of_request(path: forebay_core::Path) -> Option<Self> {
+        Some(match path {
+            forebay_core::Path::ReadHit => Self::ReadHit,
+            forebay_core::Path::ReadMiss => Self::ReadMiss,
+            forebay_core::Path::ReadBypass => Self::ReadBypass,
+            forebay_core::Path::Write => Self::Write,
+            forebay_core::Path::WriteThrough => Self::WriteThrough,
+            forebay_core::Path::WritePast => Self::WritePast,
+            forebay_core::Path::Flush => Self::Flush,
+            forebay_core::Path::Zero => Self::Zero,
+            forebay_core::Path::Prefetch | forebay_core::Path::Refused => return None,
+        })
+    }
 }
 
 /// Counters that neither the engine nor the daemon counts yet.

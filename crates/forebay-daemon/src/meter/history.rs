@@ -1,8 +1,7 @@
 //! What was counted in the last seconds and minutes.
 //!
 //! A sample is the counters as they were when a second began. **Nobody has to be woken for it**: counters change only in
-//! turns of the loop, and [`History::turn`] is called at the beginning of each turn, before anything is counted in it.
-//! So what it sees then is also what they were at every second that began since the turn before, and one sample,
+//! turns of the loop, and [`History::turn`] is called when the loop wakes, before anything is counted. So what it sees then is also what they were at every second that began since the turn before, and one sample,
 //! numbered by the first of these seconds, stands for all of them.
 //!
 //! Memory: 11 samples a second apart and 31 ten seconds apart, some 20 KiB.
@@ -88,7 +87,7 @@ impl History {
         size_of::<Self>() + samples * size_of::<Sample>()
     }
 
-    /// A turn of the loop begins: takes a sample if a second has begun since the last one.
+    /// The loop has slept, and nothing has been counted since: takes a sample if a second has begun since the last one.
     #[inline]
     pub fn turn(&mut self, now: Nanos, counters: impl FnOnce() -> Counters) {
         if second_of(now) > self.second {

@@ -1,6 +1,6 @@
 //! Everything that is known of a volume at one instant: what the formats are made from.
 
-use super::{Counters, DirtyAge, MeterSnapshot, Rates};
+use super::{Capture, Counters, DirtyAge, MeterSnapshot, Rates};
 use forebay_core::Nanos;
 
 /// What is known of a volume and its process besides what is counted.
@@ -39,4 +39,27 @@ pub struct Report {
     pub latency: MeterSnapshot,
     /// Dirty blocks by age; `None` if that is not known.
     pub dirty_age: Option<DirtyAge>,
+}
+
+/// What the thread that serves hands over to the one that asks, which makes a [`Report`] of it.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// What does not count anything.
+    pub about: About,
+    /// Since the start, and now.
+    pub counters: Counters,
+    /// In the order of [`super::Window::ALL`].
+    pub rates: [Rates; 4],
+    /// Durations by path.
+    pub latency: Capture,
+    /// Dirty blocks by age; `None` if that is not known.
+    pub dirty_age: Option<DirtyAge>,
+}
+
+impl Snapshot {
+    /// Computes what takes longer.
+    pub fn report(self) -> Report {
+        let Self { about, counters, rates, latency, dirty_age } = self;
+        Report { about, counters, rates, latency: latency.summarize(), dirty_age }
+    }
 }

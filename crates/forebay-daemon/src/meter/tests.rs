@@ -256,14 +256,19 @@ fn a_volume_of_which_nothing_is_known_yet_has_no_averages() {
     let value = serde_json::Value::from(format::object(&Report::default()));
     assert!(value["read_hit_ratio"].is_null() && value["dirty_age"].is_null());
     assert!(value["windows"]["1s"]["reads_per_s"].is_null());
-    let text = format::prometheus(Report::default()).unwrap();
+    let text = format::prometheus(vec![Report::default()]).unwrap();
     assert!(!text.contains("latency") && !text.contains("dirty_age") && text.ends_with("# EOF\n"), "{text}");
 }
 
 #[test]
 fn prometheus_is_as_agreed() {
-    let text = format::prometheus(report()).unwrap();
+    let mut other = report();
+    (other.about.volume, other.about.pool, other.latency) =
+        ("logs".into(), String::new(), MeterSnapshot::default());
+    let text = format::prometheus(vec![report(), other]).unwrap();
     assert_eq!(text, golden("tests/golden/stats.prom", &text), "UPDATE_GOLDEN=1 writes the file anew");
+    assert_eq!(text.matches("# TYPE forebay_reads counter").count(), 1, "a metric is declared once");
+    assert!(text.contains("forebay_reads_total{volume=\"logs\"} 700"), "{text}");
     let series: Vec<&str> = text
         .lines()
         .filter(|line| line.starts_with("forebay_latency_seconds_bucket") && line.contains("\"write\""))
