@@ -127,9 +127,12 @@ impl View<'_> {
         let header = ["window", "per second", "bytes", "mean", "p50", "p95", "p99", "p99.9", "max"];
         let mut rows = Rows::new("latency", &header);
         for path in PATHS {
-            for window in WINDOWS {
-                let Some(cells) = latencies(&self.0["latency"][path][window]) else { continue };
-                rows.add(path, [[window.to_owned()].as_slice(), &cells].concat());
+            let taken = WINDOWS.iter().filter_map(|window| {
+                let cells = latencies(&self.0["latency"][path][*window])?;
+                Some([[(*window).to_owned()].as_slice(), &cells].concat())
+            });
+            for (index, cells) in taken.enumerate() {
+                rows.add(if index == 0 { path } else { "" }, cells);
             }
         }
         rows.end("")
