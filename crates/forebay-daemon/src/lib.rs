@@ -3,12 +3,17 @@
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
 //! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
 <<<<<<< HEAD
+<<<<<<< HEAD
 //! processes; `rules` says which requests of which clients are cached. Nothing here knows on-disk bytes beyond asking
 //! `forebay-format` who a cache belongs to.
 =======
 //! processes; `events` and `jobs` tell what happens and what takes long, on a `clock` that tests can hold. Nothing here
 //! knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 >>>>>>> 1331f776b2e11acf42e3c8ace9cb9ac783619d02
+=======
+//! processes; `rules` says which requests of which clients are cached; `meter` counts and times. Nothing here knows
+//! on-disk bytes beyond asking `forebay-format` who a cache belongs to.
+>>>>>>> 8c6478c8fb3a74036868d1e54e51463970f1383d
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -17,6 +22,10 @@ pub mod control;
 mod engine_io;
 mod error;
 <<<<<<< HEAD
+<<<<<<< HEAD
+=======
+pub mod meter;
+>>>>>>> 8c6478c8fb3a74036868d1e54e51463970f1383d
 pub mod rules;
 =======
 pub mod events;
