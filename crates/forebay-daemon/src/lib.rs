@@ -1,7 +1,7 @@
 //! The Forebay daemon: names, settings and lifetimes around one engine.
 //!
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
-//! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
+//! translates between the engine and the reactor; `server` is the NBD side of it, [`fuse_server`] the FUSE side; `admin` answers questions from other
 //! processes. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ pub mod admin;
 pub mod control;
 mod engine_io;
 mod error;
+pub mod fuse_server;
 mod runner;
 mod server;
 mod settings;
