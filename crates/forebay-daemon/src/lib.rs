@@ -1,6 +1,7 @@
 //! The Forebay daemon: names, settings and lifetimes around one engine.
 //!
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
+<<<<<<< HEAD
 //! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
 <<<<<<< HEAD
 <<<<<<< HEAD
@@ -14,6 +15,10 @@
 //! processes; `rules` says which requests of which clients are cached; `meter` counts and times. Nothing here knows
 //! on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 >>>>>>> 8c6478c8fb3a74036868d1e54e51463970f1383d
+=======
+//! translates between the engine and the reactor; `server` is the NBD side of it, [`fuse_server`] the FUSE side; `admin` answers questions from other
+//! processes. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
+>>>>>>> 471039db716df1e35a4217e120aed2535ef277db
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -21,6 +26,7 @@ pub mod clock;
 pub mod control;
 mod engine_io;
 mod error;
+<<<<<<< HEAD
 <<<<<<< HEAD
 <<<<<<< HEAD
 =======
@@ -31,6 +37,9 @@ pub mod rules;
 pub mod events;
 pub mod jobs;
 >>>>>>> 1331f776b2e11acf42e3c8ace9cb9ac783619d02
+=======
+pub mod fuse_server;
+>>>>>>> 471039db716df1e35a4217e120aed2535ef277db
 mod runner;
 mod server;
 mod settings;
