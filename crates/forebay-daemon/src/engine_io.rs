@@ -2,11 +2,7 @@
 //!
 //! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
 
-<<<<<<< HEAD
-=======
 use crate::meter::{Meter, Path};
-use crate::setup::VOLUME;
->>>>>>> 8c6478c8fb3a74036868d1e54e51463970f1383d
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{DeviceId, Op, Reactor};

@@ -1,24 +1,10 @@
 //! The Forebay daemon: names, settings and lifetimes around one engine.
 //!
-//! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
-<<<<<<< HEAD
-//! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
-<<<<<<< HEAD
-<<<<<<< HEAD
-//! processes; `rules` says which requests of which clients are cached. Nothing here knows on-disk bytes beyond asking
-//! `forebay-format` who a cache belongs to.
-=======
-//! processes; `events` and `jobs` tell what happens and what takes long, on a `clock` that tests can hold. Nothing here
-//! knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
->>>>>>> 1331f776b2e11acf42e3c8ace9cb9ac783619d02
-=======
-//! processes; `rules` says which requests of which clients are cached; `meter` counts and times. Nothing here knows
-//! on-disk bytes beyond asking `forebay-format` who a cache belongs to.
->>>>>>> 8c6478c8fb3a74036868d1e54e51463970f1383d
-=======
-//! translates between the engine and the reactor; `server` is the NBD side of it, [`fuse_server`] the FUSE side; `admin` answers questions from other
-//! processes. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
->>>>>>> 471039db716df1e35a4217e120aed2535ef277db
+//! [`serve`](fn@serve) and [`run`] are the two ways in. `service` is the operator's side: it implements [`control::Control`] over pools,
+//! configuration, `jobs` and `events`. Each `pool` is a thread that owns one engine and everything that it needs:
+//! `engine_io` carries out its actions, `server` and `fuse_server` bring requests, `rules` say which of them are cached,
+//! `meter` counts and times. `open` opens devices and decides whether there is a cache to open or one to make. `admin`
+//! is HTTP in front of `control`. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -26,24 +12,15 @@ pub mod clock;
 pub mod control;
 mod engine_io;
 mod error;
-<<<<<<< HEAD
-<<<<<<< HEAD
-<<<<<<< HEAD
-=======
-pub mod meter;
->>>>>>> 8c6478c8fb3a74036868d1e54e51463970f1383d
-pub mod rules;
-=======
 pub mod events;
-pub mod jobs;
->>>>>>> 1331f776b2e11acf42e3c8ace9cb9ac783619d02
-=======
 pub mod fuse_server;
->>>>>>> 471039db716df1e35a4217e120aed2535ef277db
-mod runner;
+pub mod jobs;
+pub mod meter;
+mod open;
+mod pool;
+pub mod rules;
 mod server;
 mod settings;
-mod setup;
 
 pub use error::RunError;
 pub use settings::{SETTINGS, SettingHelp};
