@@ -4,13 +4,14 @@
 //! | --- | --- | --- |
 //! | `nbd+unix:///name?socket=/run/f.sock` | yes | later |
 //! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | later |
+//! | `fuse:/mnt/f/db.img`, `fuse:///mnt/f/db.img` | yes: the file `db.img` in a mount on `/mnt/f` | no |
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
-//! | `fuse:`, `ublk:`, `vhost-user:` | later | no |
+//! | `ublk:`, `vhost-user:` | later | no |
 //! | `s3:` | no | later |
 //!
 //! Invariants
-//! - In `nbd` URIs and `file:` URIs, `%41` is decoded; bare paths are taken as they are.
+//! - In `nbd`, `fuse:` and `file:` URIs, `%41` is decoded; bare paths are taken as they are.
 //! - What is printed reads back as the same value.
 //! - Every error says what is wrong, at which byte of the text, and shows a text that is right.
 
@@ -25,6 +26,7 @@ use thiserror::Error;
 use crate::nbd::codec::{PORT, STRING_BYTES_MAX};
 
 const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
+const EXAMPLE_FUSE: &str = "fuse:/run/forebay/db/db.img";
 const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";
 const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
 
@@ -69,6 +71,11 @@ pub enum ExportUri {
         /// The name of the export; may be empty.
         name: String,
     },
+    /// As a file, over FUSE.
+    Fuse {
+        /// Path of the file, absolute.
+        path: PathBuf,
+    },
 }
 
 /// What a volume's data finally rest on.
@@ -104,7 +111,7 @@ impl Text<'_> {
 }
 
 /// Schemes that are planned, and for what.
-const RESERVED: [&str; 4] = ["fuse", "ublk", "vhost-user", "s3"];
+const RESERVED: [&str; 3] = ["ublk", "vhost-user", "s3"];
 
 /// The part before the first colon, if it can be a scheme.
 fn scheme_of(text: &str) -> Option<&str> {
@@ -121,11 +128,12 @@ impl FromStr for ExportUri {
     fn from_str(whole: &str) -> Result<ExportUri, UriError> {
         let text = Text { whole, example: EXAMPLE_UNIX };
         let Some(scheme) = scheme_of(whole) else {
-            return Err(text.error(0, "an export needs a scheme, nbd+unix: or nbd:"));
+            return Err(text.error(0, "an export needs a scheme, nbd+unix:, nbd: or fuse:"));
         };
         match scheme.to_ascii_lowercase().as_str() {
             "nbd+unix" => parse_unix(text),
             "nbd" => parse_tcp(Text { example: EXAMPLE_TCP, ..text }),
+            "fuse" => parse_fuse(Text { example: EXAMPLE_FUSE, ..text }),
             "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
             name if RESERVED.contains(&name) => {
                 Err(text.error(0, format!("exports over {name}: are not supported yet")))
@@ -187,6 +195,23 @@ fn parse_tcp(text: Text<'_>) -> Result<ExportUri, UriError> {
     let name_at = (start + authority.len() + 1).min(text.whole.len());
     let name = export_name(text, name_at, name)?;
     Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name })
+}
+
+/// `fuse:/path`, `fuse:///path`
+fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
+    let mut start = "fuse:".len();
+    no_fragment(text)?;
+    if text.whole[start..].starts_with("//") {
+        start += 2;
+    }
+    let path = decode(text, start, &text.whole[start..])?;
+    if !path.starts_with(b"/") {
+        return Err(text.error(start, "the path of the file must be absolute"));
+    }
+    if path.contains(&0) || path.ends_with(b"/") {
+        return Err(text.error(start, "the path must be that of a file: it has no zero byte and no slash at its end"));
+    }
+    Ok(ExportUri::Fuse { path: PathBuf::from(OsString::from_vec(path)) })
 }
 
 fn parse_authority(text: Text<'_>, at: usize, authority: &str) -> Result<(String, u16), UriError> {
@@ -304,7 +329,10 @@ fn encode(bytes: &[u8]) -> String {
 
 impl fmt::Display for ExportUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExportUri::Nbd { endpoint, name } = self;
+        let (endpoint, name) = match self {
+            ExportUri::Nbd { endpoint, name } => (endpoint, name),
+            ExportUri::Fuse { path } => return write!(f, "fuse:{}", encode(path.as_os_str().as_bytes())),
+        };
         let name = encode(name.as_bytes());
         match endpoint {
             Endpoint::Unix(path) => {
