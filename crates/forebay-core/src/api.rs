@@ -216,6 +216,10 @@ pub enum Action {
         path: Path,
         /// Time since it was submitted.
         took: Nanos,
+        /// Its volume.
+        volume: VolumeId,
+        /// Bytes that it asked for.
+        bytes: u64,
     },
     /// Something that an operator or a test wants to know.
     Notice(Notice),

@@ -274,6 +274,8 @@ impl Engine {
                 result: Err(error),
                 path: Path::Refused,
                 took: 0,
+                volume: request.volume,
+                bytes: request.len,
             });
             return;
         }
@@ -343,7 +345,14 @@ impl Engine {
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
         self.spare_crcs.push(done.crcs);
-        self.actions.push_back(Action::Reply { request: done.id, result, path, took });
+        self.actions.push_back(Action::Reply {
+            request: done.id,
+            result,
+            path,
+            took,
+            volume: done.volume,
+            bytes: done.len,
+        });
     }
 
     /// Which way a request went.

@@ -2,7 +2,7 @@
 //!
 //! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
 
-use crate::meter::{Meter, Path};
+use crate::meter::Path;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{DeviceId, Op, Reactor};
@@ -21,7 +21,17 @@ struct Held {
     /// Bytes of metadata to hand over.
     meta_bytes: Option<usize>,
     /// What it counts as, its bytes, and when it was submitted.
-    timed: Option<(Path, u64, Nanos)>,
+    timed: Option<Timed>,
+}
+
+/// An operation whose time is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    pub(crate) device: Device,
+    pub(crate) path: Path,
+    pub(crate) bytes: u64,
+    /// When it was submitted.
+    pub(crate) began: Nanos,
 }
 
 /// The engine's side of the reactor.
@@ -113,31 +123,31 @@ impl EngineIo {
     ) -> Option<Action> {
         match action {
             Action::Read { op, device, offset, len, crc } => {
-                self.time(op, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
+                self.time(op, device, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
                 self.take_spans(engine, op);
                 self.held(op).crc = crc;
                 let device = self.device(device);
                 reactor.submit(self.token(op), Op::Read { device, offset, spans: &self.spans });
             }
             Action::Write { op, device, offset, len } => {
-                self.time(op, of_device(device, Path::CacheWrite, Path::BackingWrite), len.into());
+                self.time(op, device, of_device(device, Path::CacheWrite, Path::BackingWrite), len.into());
                 self.write(engine, reactor, op, device, offset);
             }
             Action::ReadMeta { op, offset, len } => {
-                self.time(op, Path::CacheRead, len.into());
+                self.time(op, Device::Cache, Path::CacheRead, len.into());
                 self.read_meta(reactor, op, offset, len as usize);
             }
             Action::WriteMeta { op, offset } => {
-                self.time(op, Path::CacheWrite, engine.meta(op).len() as u64);
+                self.time(op, Device::Cache, Path::CacheWrite, engine.meta(op).len() as u64);
                 self.write_meta(engine, reactor, op, offset);
             }
             Action::Flush { op, device } => {
-                self.time(op, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
+                self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
                 let device = self.device(device);
                 reactor.submit(self.token(op), Op::Flush { device });
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
-                self.time(op, Path::BackingWrite, len);
+                self.time(op, Device::Backing(volume), Path::BackingWrite, len);
                 let device = self.device(Device::Backing(volume));
                 reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
             }
@@ -153,9 +163,9 @@ impl EngineIo {
         None
     }
 
-    fn time(&mut self, op: OpId, path: Path, bytes: u64) {
-        let now = self.now();
-        self.held(op).timed = Some((path, bytes, now));
+    fn time(&mut self, op: OpId, device: Device, path: Path, bytes: u64) {
+        let began = self.now();
+        self.held(op).timed = Some(Timed { device, path, bytes, began });
     }
 
     fn token(&self, op: OpId) -> u64 {
@@ -246,14 +256,10 @@ impl EngineIo {
         &mut self,
         engine: &mut Engine,
         reactor: &mut Reactor,
-        meter: &mut Meter,
         op: OpId,
         ok: bool,
-    ) {
-        if let Some((path, bytes, began)) = self.held(op).timed.take() {
-            let now = self.now();
-            meter.record(path, now - began, bytes, now);
-        }
+    ) -> Option<Timed> {
+        let timed = self.held(op).timed.take();
         let crc = std::mem::take(&mut self.held(op).crc);
         let meta = self.held(op).meta_bytes.take();
         self.crcs.clear();
@@ -275,10 +281,11 @@ impl EngineIo {
             }
             self.release(reactor, op);
             engine.complete_meta(now, op, result.map(|()| &bytes[..]));
-            return;
+            return timed;
         }
         self.release(reactor, op);
         engine.complete(now, op, result, &self.crcs);
+        timed
     }
 }
 

@@ -364,7 +364,7 @@ impl FromStr for BackingUri {
                 Err(text.error(0, "NBD as a backing store is not supported yet"))
             }
             "s3" => Err(text.error(0, "s3: as a backing store is not supported yet")),
-            name if RESERVED.contains(&name) => {
+            name if name == "fuse" || RESERVED.contains(&name) => {
                 Err(text.error(0, format!("{name}: is for exports, not for backing stores")))
             }
             name => {

@@ -7,11 +7,13 @@
 //! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
 //! [`Promise`] when the engine's notice has come.
 //!
-//! Files: `handle` (asking), `volumes` (attach, detach, resize, settings), `size` (growing and shrinking the pool), `report` (what the
-//! operator is told), `snapshot` (how everything is just now), `jobs` (drains that are watched).
+//! Files: `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `size` (growing
+//! and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now).
 
 mod handle;
+mod mounts;
 mod report;
+mod size;
 mod snapshot;
 mod volumes;
 
@@ -20,15 +22,18 @@ pub use report::PoolEvent;
 pub(crate) use snapshot::{PoolSnapshot, VolumeSnapshot};
 pub(crate) use volumes::{Served, VolumeSpec};
 
+use crate::control::ControlError;
 use crate::engine_io::EngineIo;
 use crate::error::RunError;
+use crate::meter::{History, Meter};
 use crate::open::PoolParts;
 use crate::server::{Server, ServerToken};
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{Completion, EnginePreference, Limits, Reactor};
 use handle::Task;
-use std::sync::mpsc;
+use mounts::Mounted;
+use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 const KIND_SHIFT: u32 = 56;
@@ -36,6 +41,10 @@ const KIND_ENGINE: u64 = 1;
 const KIND_ACCEPT: u64 = 2;
 const KIND_RECEIVE: u64 = 3;
 const KIND_SEND: u64 = 4;
+/// Mounts count up from here.
+const KIND_FUSE: u64 = 16;
+/// Most mounts of a pool.
+const MOUNTS_MAX: u16 = 64;
 
 /// Replies that clients do not take are waited for this long at the end.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
@@ -71,8 +80,15 @@ pub(crate) struct Pool {
     engine: Engine,
     io: EngineIo,
     server: Server,
+    mounts: Vec<Option<Mounted>>,
     /// By volume number.
     volumes: Vec<Option<Served>>,
+    /// The cache device: its durations, and what is counted for the whole pool.
+    meter: Meter,
+    history: History,
+    buffer_bytes: usize,
+    /// Who waits for the end of a change of the pool's size.
+    resizing: Option<SyncSender<Result<(), ControlError>>>,
     tasks: mpsc::Receiver<Task>,
     started: Instant,
     completions: Vec<Completion>,
@@ -108,15 +124,20 @@ impl Pool {
         let mut pool = Self {
             name: start.name,
             engine,
-            io,
             server: Server::new(token),
+            mounts: Vec::new(),
             volumes: Vec::new(),
+            meter: Meter::new(io.now()),
+            history: History::new(io.now()),
+            buffer_bytes: start.buffer_bytes,
+            resizing: None,
             tasks,
             started: Instant::now(),
             completions: Vec::new(),
             report,
             stopping: false,
             closed: false,
+            io,
             reactor,
         };
         pool.recover(parts.created)?;
@@ -147,7 +168,7 @@ impl Pool {
             self.turn()?;
         }
         let patience = Instant::now() + LAST_REPLIES;
-        while !self.server.is_quiet() && Instant::now() < patience {
+        while !(self.server.is_quiet() && self.mounts_are_quiet()) && Instant::now() < patience {
             self.turn()?;
         }
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
@@ -161,6 +182,7 @@ impl Pool {
             return;
         }
         (self.report)(PoolEvent::Stopping);
+        self.unmount(None);
         self.server.close(&mut self.reactor);
         let now = self.io.now();
         self.engine.begin_shutdown(now);
@@ -172,6 +194,7 @@ impl Pool {
         loop {
             let now = self.io.now();
             let started = self.server.turn(&mut self.engine, &mut self.reactor, now);
+            let started = self.turn_mounts() || started;
             let acted = self.act();
             if !started && !acted {
                 break;
@@ -184,9 +207,12 @@ impl Pool {
             .reactor
             .wait(timeout, &mut self.completions)
             .map_err(|error| RunError::failed(format!("the I/O engine failed: {error}"), ""))?;
-        for completion in std::mem::take(&mut self.completions) {
+        self.keep_history();
+        let mut completions = std::mem::take(&mut self.completions);
+        for completion in completions.drain(..) {
             self.completed(completion);
         }
+        self.completions = completions;
         if waited.completions == 0 {
             self.engine.tick(self.io.now());
         }
@@ -194,6 +220,7 @@ impl Pool {
             self.run_tasks();
         }
         self.server.wake_starved();
+        self.forget_mounts();
         Ok(())
     }
 
@@ -220,12 +247,15 @@ impl Pool {
         match completion.token >> KIND_SHIFT {
             KIND_ENGINE => {
                 let ok = completion.result.is_ok();
-                self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), ok);
+                let timed = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), ok);
+                if let Some(timed) = timed {
+                    self.time_operation(timed);
+                }
             }
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
             KIND_RECEIVE => self.server.received(index, completion.result),
             KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
-            _ => unreachable!("no such token is submitted"),
+            kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
         }
     }
 
@@ -237,9 +267,14 @@ impl Pool {
                 any = true;
                 let left = self.io.perform(&mut self.engine, &mut self.reactor, action);
                 match left {
-                    Some(Action::Reply { request, result, .. }) => {
-                        self.server.replied(&mut self.reactor, request, result);
+                    Some(Action::Reply { request, result, path, took, volume, bytes }) => {
+                        self.time_request(volume, path, took, bytes);
+                        match Self::mount_of(request) {
+                            Some(index) => self.mount_replied(index, request, result),
+                            None => self.server.replied(&mut self.reactor, request, result),
+                        }
                     }
+                    Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),
                     Some(Action::Notice(notice)) => self.notice(notice),
                     Some(Action::Quiesced) => self.quiesced(),
                     Some(Action::Closed) => self.closed = true,

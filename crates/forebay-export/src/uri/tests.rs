@@ -30,11 +30,21 @@ fn good_exports() {
 }
 
 #[test]
+fn a_fuse_export_is_the_path_of_a_file() {
+    let file = |path: &str| Ok(ExportUri::Fuse { path: path.into() });
+    assert_eq!("fuse:/mnt/x".parse(), file("/mnt/x"));
+    assert_eq!("fuse:///mnt/a%20b".parse(), file("/mnt/a b"));
+    assert_eq!("fuse:/mnt/a%20b".parse::<ExportUri>().unwrap().to_string(), "fuse:/mnt/a%20b");
+}
+
+#[test]
 fn bad_exports_say_where() {
     for (text, at, problem) in [
         ("", 0, "needs a scheme"),
         ("/run/f.sock", 0, "needs a scheme"),
-        ("fuse:/mnt/x", 0, "not supported yet"),
+        ("fuse:mnt/x", 5, "absolute"),
+        ("fuse:/mnt/x/", 5, "slash at its end"),
+        ("fuse:/a%00b", 5, "zero byte"),
         ("ublk:", 0, "not supported yet"),
         ("vhost-user:/s", 0, "not supported yet"),
         ("s3://b/p", 0, "for backing stores"),
