@@ -2,11 +2,12 @@
 //!
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
 //! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
-//! processes; `rules` says which requests of which clients are cached. Nothing here knows on-disk bytes beyond asking
-//! `forebay-format` who a cache belongs to.
+//! processes; `rules` says which requests of which clients are cached; `config` is forebay.toml and the registry of
+//! tunables. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod config;
 pub mod control;
 mod engine_io;
 mod error;
@@ -17,7 +18,7 @@ mod settings;
 mod setup;
 
 pub use error::RunError;
-pub use settings::{SETTINGS, SettingHelp};
+pub use settings::{SettingHelp, settings};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -38,7 +39,7 @@ pub struct RunOptions {
     pub mode: Mode,
     /// A disk to imitate in front of the backing store.
     pub emulate: Option<forebay_io::DiskModel>,
-    /// `key=value` settings, see [`SETTINGS`].
+    /// `key=value` settings, see [`settings`].
     pub settings: Vec<(String, String)>,
     /// Socket of the admin API.
     pub admin: Option<PathBuf>,
