@@ -101,7 +101,7 @@ fn choices_markdown(out: &mut String) {
 }
 
 fn flashcache_markdown(out: &mut String) {
-    *out += "\n## FlashCache's names\n\nThey are understood wherever the name of a tunable is, and written back under it.\n\n\
+    *out += "\n## FlashCache's names\n\nThey are understood wherever the name of a tunable is; what is written into the file has our name.\n\n\
              | FlashCache | here | values |\n| --- | --- | --- |\n";
     for tunable in super::tunables::all() {
         for alias in tunable.aliases {

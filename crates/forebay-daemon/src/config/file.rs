@@ -54,14 +54,14 @@ pub fn parse_with(path: &Path, text: &str, rules: &RuleCheck<'_>) -> Result<Chec
     let (root, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader::default();
     let config = document(&mut reader, root.get_ref());
-    let syntax = syntax_errors(&errors, text);
+    let (syntax, swallowed_from) = syntax_errors(&errors, text);
     if syntax.is_empty() {
         check::all(&mut reader, &config);
         for (name, volume) in &config.volumes {
             reader.diagnostics.extend(rules(name, &volume.rules));
         }
     } else {
-        reader.keep_only_what_does_not_touch(&syntax);
+        reader.keep_only_what_does_not_touch(&syntax, swallowed_from);
     }
     let mut all = syntax;
     all.append(&mut reader.diagnostics);
@@ -70,24 +70,31 @@ pub fn parse_with(path: &Path, text: &str, rules: &RuleCheck<'_>) -> Result<Chec
     if failed { Err(report) } else { Ok(Checked { config, warnings: report }) }
 }
 
-/// What the parser complains about. A bracket or quote that is not closed swallows what follows: of the complaints about
-/// that only the first, where the closing one should be, and the one about the bracket help anybody.
-fn syntax_errors(errors: &[toml::de::Error], text: &str) -> Vec<Diagnostic> {
+/// What the parser complains about, and from where on the rest means nothing: a bracket that is not closed swallows what
+/// follows. Of the complaints about that only the first, where the closing one should be, and the one about the bracket
+/// help anybody.
+fn syntax_errors(errors: &[toml::de::Error], text: &str) -> (Vec<Diagnostic>, usize) {
     let unclosed = |error: &&toml::de::Error| error.message().starts_with("unclosed");
     let swallowed = errors.iter().any(|error| unclosed(&error));
-    let first = errors.first();
-    let rest = errors.iter().skip(1).filter(|error| !swallowed || unclosed(error));
-    first.into_iter().chain(rest).map(|error| syntax_error(error, text)).collect()
+    let all = errors.iter().enumerate();
+    let kept = all.filter(|(index, error)| *index == 0 || !swallowed || unclosed(error));
+    let kept: Vec<Diagnostic> = kept.map(|(_, error)| syntax_error(error, text)).collect();
+    let first = kept.iter().map(|error| error.span.start).min();
+    (kept, first.filter(|_| swallowed).unwrap_or(usize::MAX))
 }
 
 fn syntax_error(error: &toml::de::Error, text: &str) -> Diagnostic {
     let span = error.span().unwrap_or(text.len()..text.len());
-    match error.message() {
-        "duplicate key" => {
-            let key = text.get(span.clone()).unwrap_or_default();
-            Diagnostic::error(span, format!("`{key}` is given twice")).help("keep one of them")
-        }
-        message => Diagnostic::error(span, message),
+    let here = text.get(span.clone()).unwrap_or_default();
+    let message = error.message();
+    if message == "duplicate key" {
+        return Diagnostic::error(span, format!("`{here}` is given twice")).help("keep one of them");
+    }
+    let bare = message.starts_with("string values must be quoted") || message.starts_with("invalid boolean");
+    match here {
+        "" if bare => Diagnostic::error(span, "the value is missing"),
+        _ if bare => Diagnostic::error(span, message).help(format!("a text stands in quotes: \"{here}\"")),
+        _ => Diagnostic::error(span, message),
     }
 }
 

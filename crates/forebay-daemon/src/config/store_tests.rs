@@ -135,7 +135,7 @@ fn rules_have_a_say_before_anything_is_written() {
             .map(|entry| crate::config::Diagnostic::error(entry.value_span.clone(), "no such action"))
             .collect()
     };
-    let error = file.edit(&[add.clone()], &check).unwrap_err().to_string();
+    let error = file.edit(std::slice::from_ref(&add), &check).unwrap_err().to_string();
     assert!(error.contains("action = \"dance\"") && error.contains("no such action"), "{error}");
     assert_eq!(place.text(), FILE);
     file.edit(&[add], &no_rules).unwrap();
@@ -165,14 +165,64 @@ fn in_a_folder_that_cannot_be_written_the_file_stays() {
     };
     folder(0o555);
     if File::create(place.folder.path().join("probe")).is_ok() {
-        // Root may write everywhere: then only the other test above says something.
+        // Root may write everywhere: somebody else runs this test again.
         folder(0o755);
-        return;
+        return run_as_nobody("config::store::tests::in_a_folder_that_cannot_be_written_the_file_stays");
     }
     let error = file.edit(&[set("dirty_low_pct", "20")], &no_rules).unwrap_err();
     folder(0o755);
     assert!(matches!(error, StoreError::Io { doing: "create", .. }), "{error}");
+    assert!(error.to_string().contains("the configuration is as it was"), "{error}");
     assert_eq!((place.text().as_str(), place.others()), (FILE, 0));
+}
+
+/// Runs one test of this program as a user without rights.
+fn run_as_nobody(test: &str) {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    // The program may lie where nobody else may go, so a copy is run.
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let program = place.path().join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.args(["--exact", test]).env("TMPDIR", place.path()).current_dir("/").uid(NOBODY).gid(NOBODY);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn what_is_written_during_a_change_is_not_lost() {
+    let place = Place::new();
+    let mut file = place.load();
+    let theirs = format!("# theirs\n{FILE}");
+    // The check of the rules is a moment between reading and writing.
+    let writes_once = |_: &str, _: &[super::super::RuleTable]| {
+        if !place.text().starts_with('#') {
+            std::fs::write(place.path(), &theirs).unwrap();
+        }
+        Vec::new()
+    };
+    let edited = file.edit(&[set("dirty_low_pct", "20")], &writes_once).unwrap();
+    assert!(edited.changed_elsewhere);
+    assert_eq!(place.text(), format!("{theirs}dirty_low_pct = 20\n"));
+}
+
+#[test]
+fn somebody_who_writes_all_the_time_wins_and_is_named() {
+    let place = Place::new();
+    let mut file = place.load();
+    let count = std::cell::Cell::new(0);
+    let always_writes = |_: &str, _: &[super::super::RuleTable]| {
+        count.set(count.get() + 1);
+        std::fs::write(place.path(), format!("{FILE}# {}\n", count.get())).unwrap();
+        Vec::new()
+    };
+    let error = file.edit(&[set("dirty_low_pct", "20")], &always_writes).unwrap_err();
+    assert!(matches!(error, StoreError::Busy { .. }), "{error}");
+    assert_eq!(place.text(), format!("{FILE}# {}\n", count.get()));
+    assert_eq!(place.others(), 0);
 }
 
 #[test]

@@ -174,7 +174,7 @@ pub const FLASHCACHE_OTHERWISE: &[(&str, &str)] = &[
     ("do_sync", "FlashCache's do_sync is a command here: forebay flush VOLUME"),
     ("stop_sync", "FlashCache's stop_sync is a command here: forebay jobs ID --cancel"),
     ("zero_stats", "counters are not reset here: take the difference of two readings"),
-    ("fast_remove", "FlashCache's fast_remove is an option of a command here: forebay volume detach"),
+    ("fast_remove", "what a volume leaves in the cache is decided by the command: forebay volume detach"),
     ("max_clean_ios_set", "there are no sets here; destage_depth_max limits the whole"),
     (
         "fallow_clean_speed",
@@ -184,7 +184,7 @@ pub const FLASHCACHE_OTHERWISE: &[(&str, &str)] = &[
     ("do_pid_expiry", "a rule has its own `expires`: [[volume.NAME.rule]]"),
     ("pid_expiry_secs", "a rule has its own `expires`: [[volume.NAME.rule]]"),
     ("io_latency_hist", "histograms of latency are always on: forebay stats VOLUME"),
-    ("lru_promote_thresh", "the policy adapts by itself; reclaim_policy chooses it"),
+    ("lru_promote_thresh", "no such number here; reclaim_policy chooses the policy"),
     ("lru_hot_pct", "survivors_max_pct limits what is kept because it was hit"),
 ];
 
@@ -331,7 +331,7 @@ tunables! {
         admission: Admission = "always", Kind::Choice(Admission::CHOICES), Live,
             "which read misses are stored in the cache";
         skip_seq_thresh_kb: u64 = "0", KIB, Live,
-            "a sequential stream goes past the cache once it is this long";
+            "a sequential stream goes past the cache once it is this long", [same("skip_seq_thresh_kb")];
         min_share_pct: u32 = "0", percent(0, 100), Live,
             "share of the pool's capacity that other volumes cannot take from this one";
         max_share_pct: u32 = "100", percent(1, 100), Live,

@@ -38,12 +38,13 @@ impl Reader {
         self.places.get(what).cloned()
     }
 
-    /// Drops complaints about places that the parser has already complained about, and about things missing.
-    pub(super) fn keep_only_what_does_not_touch(&mut self, syntax: &[Diagnostic]) {
+    /// Drops complaints about places that the parser has already complained about, and about things missing or swallowed.
+    pub(super) fn keep_only_what_does_not_touch(&mut self, syntax: &[Diagnostic], swallowed_from: usize) {
         let touches = |a: &Span, b: &Span| a.start <= b.end && b.start <= a.end;
         self.diagnostics.retain(|diagnostic| {
             let missing = diagnostic.message.starts_with(MISSING);
-            !missing && !syntax.iter().any(|error| touches(&error.span, &diagnostic.span))
+            let swallowed = diagnostic.span.start >= swallowed_from;
+            !missing && !swallowed && !syntax.iter().any(|error| touches(&error.span, &diagnostic.span))
         });
     }
 
