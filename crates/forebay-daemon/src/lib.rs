@@ -1,15 +1,16 @@
 //! The Forebay daemon: names, settings and lifetimes around one engine.
 //!
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
-//! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
-//! processes; `rules` says which requests of which clients are cached. Nothing here knows on-disk bytes beyond asking
-//! `forebay-format` who a cache belongs to.
+//! translates between the engine and the reactor; `server` is the NBD side of it, [`fuse_server`] the FUSE side; `admin`
+//! answers questions from other processes; `rules` says which requests of which clients are cached. Nothing here knows
+//! on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod control;
 mod engine_io;
 mod error;
+pub mod fuse_server;
 pub mod rules;
 mod runner;
 mod server;
