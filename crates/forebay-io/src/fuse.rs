@@ -167,10 +167,19 @@ fn clear_stale(target: &Path) -> Result<(), MountError> {
     if !table::is_ours(target)? {
         return Ok(());
     }
-    match std::fs::symlink_metadata(target) {
+    match ask_server(target) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => detach(target, !is_root()),
         _ => Err(MountError::InUse { target: target.into() }),
     }
+}
+
+/// Asks the server of a mount something that the kernel does not answer from memory (as it would for `stat`).
+fn ask_server(target: &Path) -> io::Result<()> {
+    let path = CString::new(target.as_os_str().as_bytes())?;
+    // SAFETY: statfs is a plain struct for which all zeroes is a value.
+    let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a C string, the answer has room for what the kernel writes.
+    sys::check(unsafe { libc::statfs(path.as_ptr(), &raw mut answer) }).map(drop)
 }
 
 fn mount_by_system(target: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
