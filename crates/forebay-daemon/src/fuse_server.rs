@@ -4,30 +4,28 @@
 //! what it is, and either the answer goes out at once, or it becomes a request of the engine (or a text for the owner of
 //! a control file), whose answer is sent when it is done. Requests are answered in any order.
 //!
-//! - [`RECEIVES`] receives are posted at once, so a crowd of requests is taken in one turn of the loop.
+//! - Up to [`RECEIVES_MAX`] receives are posted at once, so a crowd of requests is taken in one turn of the loop.
 //! - The payload of a write that begins at a block boundary already lies where the engine wants it: its buffer is
-//!   handed over as it is. Others are copied, as are those beyond [`ADOPTED_MAX`] (each such buffer has room for the
-//!   longest write, however short this one is).
+//!   handed over as it is. Others are copied, as are those beyond what [`FuseOptions::buffer_bytes`] allows
+//!   (each such buffer has room for the longest write, however short this one is).
 //!
 //! Back-pressure: at most [`REQUESTS_MAX`] requests are under way, and what they hold comes from the pool. A request that
 //! finds no memory stays in its receive, which is not posted again before; so does everything while an answer waits for
 //! memory. The kernel, in turn, has a bound for asynchronous requests, and makes their users wait.
 
-use forebay_core::{Request, RequestError, RequestId, RequestKind};
+use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
 use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
-use forebay_export::fuse::{Answer, Errno, Session, Step, Tree, VolumeRequest, reply, request};
+use forebay_export::fuse::{Answer, Caller, Errno, Session, Step, Tree, VolumeRequest, reply, request};
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufId, FuseId, IoFailure, Op, Reactor, Span};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// Receives posted at once.
-const RECEIVES: usize = 32;
+/// Most receives posted at once.
+pub const RECEIVES_MAX: usize = 32;
 /// Requests under way.
 const REQUESTS_MAX: usize = 512;
-/// Payload buffers of receives that were handed over to requests as they are.
-const ADOPTED_MAX: usize = 32;
 /// Distance of the receives' headers in their common buffer.
 const HEAD_STRIDE: usize = 128;
 /// Distance of the answers in their common buffer.
@@ -47,12 +45,35 @@ pub trait Backend {
     /// A request for the volume; answer with [`FuseServer::replied`]. A read's data then lies in the request's buffer.
     fn submit(&mut self, request: Request<'_>);
 
+    /// What the rules say of a request of this caller; asked just before it is submitted.
+    fn treatment(&mut self, caller: Caller, request: &forebay_export::request::Request) -> Treatment {
+        let _ = (caller, request);
+        Treatment::Cache
+    }
+
     /// A text was written to a control file; answer with [`FuseServer::stored`], whenever it is done.
     fn store(&mut self, id: RequestId, node: u64, text: Vec<u8>);
 
     /// Whoever wrote this text does not want to wait any longer. It may be answered with [`Errno::Interrupted`].
     fn interrupted(&mut self, id: RequestId);
 }
+
+/// What a mount belongs to, and what it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct FuseOptions {
+    /// The volume that its requests are for; a control file system has none of those.
+    pub volume: VolumeId,
+    /// Tokens of its operations are this with something in the lower 32 bits, which are zero here.
+    pub token_base: u64,
+    /// Numbers of its requests are this with something in the lower 32 bits, which are zero here.
+    pub request_base: u64,
+    /// Memory for receives and for payloads that stay where they were received. Half of it, but at most
+    /// [`RECEIVES_MAX`] times the longest write, is held all the time (pages that were never used cost nothing).
+    pub buffer_bytes: usize,
+}
+
+/// A good [`FuseOptions::buffer_bytes`] where there is memory.
+pub const BUFFER_BYTES_DEFAULT: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
 enum ReceiveState {
@@ -96,15 +117,14 @@ struct Pending {
 pub struct FuseServer<T> {
     fuse: FuseId,
     session: Session<T>,
-    volume: VolumeId,
-    token_base: u64,
-    request_base: u64,
+    options: FuseOptions,
     heads: BufId,
     answers: BufId,
     receives: Vec<Receive>,
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
     adopted: usize,
+    adopted_max: usize,
     /// Answers without data that are being sent, and those that wait for memory.
     plain: Vec<Option<BufId>>,
     unsent: VecDeque<Vec<u8>>,
@@ -116,8 +136,7 @@ pub struct FuseServer<T> {
 }
 
 impl<T: Tree> FuseServer<T> {
-    /// Serves the connection `fd` of a mount. Tokens of its operations are `token_base` with something in the lower 32
-    /// bits; numbers of its requests are `request_base` with something in the lower 32 bits.
+    /// Serves the connection `fd` of a mount.
     ///
     /// # Errors
     /// [`IoFailure`] if the descriptor cannot be used, or there is no memory for the first buffers.
@@ -125,27 +144,26 @@ impl<T: Tree> FuseServer<T> {
         reactor: &mut Reactor,
         fd: OwnedFd,
         session: Session<T>,
-        volume: VolumeId,
-        token_base: u64,
-        request_base: u64,
+        options: FuseOptions,
     ) -> Result<Self, IoFailure> {
-        let out_of_memory = || IoFailure::from(std::io::Error::from(std::io::ErrorKind::OutOfMemory));
-        let heads = reactor.pool_mut().alloc(RECEIVES * HEAD_STRIDE).ok_or_else(out_of_memory)?;
+        let out_of_memory = || IoFailure::from_errno(Errno::OutOfMemory as i32);
+        let buffers = options.buffer_bytes / session.limits().payload_bytes_max.max(1) as usize;
+        let receives = (buffers / 2).clamp(1, RECEIVES_MAX);
+        let heads = reactor.pool_mut().alloc(RECEIVES_MAX * HEAD_STRIDE).ok_or_else(out_of_memory)?;
         let answers = reactor.pool_mut().alloc(REQUESTS_MAX * ANSWER_STRIDE).ok_or_else(out_of_memory)?;
         let fuse = reactor.add_fuse(fd)?;
         let receive = || Receive { data: None, state: ReceiveState::Idle };
         Ok(Self {
             fuse,
             session,
-            volume,
-            token_base,
-            request_base,
+            options,
             heads,
             answers,
-            receives: std::iter::repeat_with(receive).take(RECEIVES).collect(),
+            receives: std::iter::repeat_with(receive).take(receives).collect(),
             pending: std::iter::repeat_with(|| None).take(REQUESTS_MAX).collect(),
             free_pending: (0..REQUESTS_MAX as u32).rev().collect(),
             adopted: 0,
+            adopted_max: buffers.saturating_sub(receives),
             plain: Vec::new(),
             unsent: VecDeque::new(),
             crcs: Vec::new(),
@@ -332,7 +350,7 @@ impl<T: Tree> FuseServer<T> {
     }
 
     fn token(&self, kind: u32, index: usize) -> u64 {
-        self.token_base | u64::from(kind << TOKEN_SHIFT) | index as u64
+        self.options.token_base | u64::from(kind << TOKEN_SHIFT) | index as u64
     }
 
     /// Understands the request in a receive. True if the backend was given something.
@@ -404,7 +422,7 @@ impl<T: Tree> FuseServer<T> {
     }
 
     fn id(&self, index: u32) -> RequestId {
-        RequestId(self.request_base | u64::from(index))
+        RequestId(self.options.request_base | u64::from(index))
     }
 
     /// Notes a request that the backend gets. There is always room: a receive is posted only with a place in reserve.
@@ -438,8 +456,9 @@ impl<T: Tree> FuseServer<T> {
     ) -> bool {
         let request = what.request;
         let lead = (request.offset_bytes % BLOCK) as u32;
-        let adopts =
-            matches!(request.operation, Operation::Write { .. }) && lead == 0 && self.adopted < ADOPTED_MAX;
+        let adopts = matches!(request.operation, Operation::Write { .. })
+            && lead == 0
+            && self.adopted < self.adopted_max;
         let mut buffer = None;
         if adopts {
             buffer = self.receives[index].data.take();
@@ -479,14 +498,16 @@ impl<T: Tree> FuseServer<T> {
             }
             _ => {}
         }
+        let treatment = backend.treatment(what.caller, &request);
         let id = self.begin(what.answer, buffer.map(|buf| (buf, data)), adopted, false);
         backend.submit(Request {
             id,
-            volume: self.volume,
+            volume: self.options.volume,
             kind: kind(request.operation),
             offset: request.offset_bytes,
             len,
             buf: buffer.map(|buf| forebay_core::BufId(buf.0)),
+            treatment,
             block_crcs: &self.crcs,
         });
     }

@@ -374,7 +374,8 @@ fn thirty_two_slow_reads_run_at_once() {
             // Field 8 of terse output 3: read IOPS.
             let iops: f64 = line.split(';').nth(7).unwrap().parse().unwrap();
             println!("{engine}, {client}: {iops} reads per second of 6400 possible");
-            assert!(iops > 4000.0, "{iops}: about {:.0} at once", iops * 0.005);
+            // Far above what ten requests at once would give, and low enough for a machine that does other work.
+            assert!(iops > 3000.0, "{iops}: about {:.0} at once", iops * 0.005);
         }
         served.stop();
     }

@@ -3,7 +3,7 @@
 //! It says `ready` (or why not), and unmounts when its standard input ends.
 
 use forebay_core::{BufId, Request, RequestId, RequestKind};
-use forebay_daemon::fuse_server::{Backend, FuseServer};
+use forebay_daemon::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
 use forebay_export::fuse::{ControlTree, Errno, Kind, Limits, Provider, Session, Tree, VolumeTree};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::fuse::{MountMethod, MountOptions, Place, mount, volume_place};
@@ -154,7 +154,13 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
     let limits = forebay_io::Limits { buffer_bytes_max: pool, ..forebay_io::Limits::default() };
     let (mut reactor, _) = Reactor::open(engine, limits).unwrap();
     let session = Session::new(tree, Limits::default());
-    let mut server = FuseServer::new(&mut reactor, fd, session, VolumeId(1), 7 << 56, 5 << 32).unwrap();
+    let options = FuseOptions {
+        volume: VolumeId(1),
+        token_base: 7 << 56,
+        request_base: 5 << 32,
+        buffer_bytes: BUFFER_BYTES_DEFAULT.min(pool / 2),
+    };
+    let mut server = FuseServer::new(&mut reactor, fd, session, options).unwrap();
     let mut memory = Memory {
         bytes: vec![0; size as usize],
         delay: Duration::from_micros(number(DELAY_US).unwrap_or(0)),

@@ -14,5 +14,5 @@ pub mod wire;
 
 pub use control::{ControlTree, Kind, Provider};
 pub use reply::{Attributes, DirectoryEntry, Errno};
-pub use session::{Agreed, Answer, Limits, Session, Step, VolumeRequest};
+pub use session::{Agreed, Answer, Caller, Limits, Session, Step, VolumeRequest};
 pub use tree::{Access, Change, Content, Tree, VolumeTree};

@@ -104,11 +104,24 @@ impl Answer {
     pub const BYTES_MAX: usize = OUT_HEADER_BYTES + wire::WRITE_OUT_BYTES;
 }
 
+/// Who asks. What the kernel does on its own behalf, such as read-ahead, has process 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group of the user.
+    pub gid: u32,
+    /// Process, as the name space of the mount numbers it.
+    pub pid: u32,
+}
+
 /// A request for a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeRequest {
     /// The volume's node in the tree.
     pub node: u64,
+    /// Who asks.
+    pub caller: Caller,
     /// What to do; never longer than [`Limits::payload_bytes_max`] if it has payload. A write may be shorter than what
     /// came with it.
     pub request: Request,
@@ -228,11 +241,11 @@ impl<T: Tree> Session<T> {
                 return Ok(Step::Silent);
             }
             Body::Interrupt { unique: request } => return Ok(Step::Interrupt { request, unique }),
-            Body::Read(range) => return self.read(unique, node, &range, out),
-            Body::Write(range) => return self.write(unique, node, &range, out),
-            Body::Fsync { handle } => return self.fsync(unique, node, handle, out),
+            Body::Read(range) => return self.read(header, &range, out),
+            Body::Write(range) => return self.write(header, &range, out),
+            Body::Fsync { handle } => return self.fsync(header, handle, out),
             Body::Allocate { handle, offset_bytes, length_bytes, mode } => {
-                return self.allocate(unique, node, handle, (offset_bytes, length_bytes, mode), out);
+                return self.allocate(header, handle, (offset_bytes, length_bytes, mode), out);
             }
             Body::Destroy => {
                 reply::done(out, unique);
@@ -379,7 +392,8 @@ impl<T: Tree> Session<T> {
 
     // --- data
 
-    fn read(&mut self, unique: u64, node: u64, range: &TransferIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+    fn read(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+        let (unique, node) = (header.unique, header.node);
         match self.handle(range.handle)? {
             Handle::Volume { .. } => {
                 let length_bytes = self.within(node, range.offset_bytes, u64::from(range.length_bytes))?;
@@ -391,7 +405,7 @@ impl<T: Tree> Session<T> {
                 let request =
                     Request { operation: Operation::Read, offset_bytes: range.offset_bytes, length_bytes };
                 let answer = Answer { unique, form: Form::Data { length_bytes: length } };
-                self.admit(node, request, false, answer, out)
+                self.admit(header, request, false, answer, out)
             }
             Handle::Text { text, access } if access.read => {
                 let start = usize::try_from(range.offset_bytes).unwrap_or(usize::MAX).min(text.len());
@@ -404,13 +418,8 @@ impl<T: Tree> Session<T> {
         }
     }
 
-    fn write(
-        &mut self,
-        unique: u64,
-        node: u64,
-        range: &TransferIn,
-        out: &mut Vec<u8>,
-    ) -> Result<Step, Errno> {
+    fn write(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+        let (unique, node) = (header.unique, header.node);
         match self.handle(range.handle)? {
             &Handle::Volume { writable } => {
                 let length_bytes = self.within(node, range.offset_bytes, u64::from(range.length_bytes))?;
@@ -422,7 +431,7 @@ impl<T: Tree> Session<T> {
                 let operation = Operation::Write { fua };
                 let request = Request { operation, offset_bytes: range.offset_bytes, length_bytes };
                 let answer = Answer { unique, form: Form::Written { length_bytes: length } };
-                self.admit(node, request, writable, answer, out)
+                self.admit(header, request, writable, answer, out)
             }
             Handle::Text { access, .. } if access.write => {
                 let length_bytes = range.length_bytes;
@@ -437,11 +446,12 @@ impl<T: Tree> Session<T> {
         }
     }
 
-    fn fsync(&mut self, unique: u64, node: u64, handle: u64, out: &mut Vec<u8>) -> Result<Step, Errno> {
+    fn fsync(&mut self, header: &Header, handle: u64, out: &mut Vec<u8>) -> Result<Step, Errno> {
+        let unique = header.unique;
         match self.handle(handle)? {
             Handle::Volume { .. } => {
                 let request = Request { operation: Operation::Flush, offset_bytes: 0, length_bytes: 0 };
-                self.admit(node, request, false, Answer { unique, form: Form::Plain }, out)
+                self.admit(header, request, false, Answer { unique, form: Form::Plain }, out)
             }
             _ => {
                 reply::done(out, unique);
@@ -453,8 +463,7 @@ impl<T: Tree> Session<T> {
     /// `fallocate(2)`: punching a hole and zeroing are zeroes; reserving space has nothing to do.
     fn allocate(
         &mut self,
-        unique: u64,
-        node: u64,
+        header: &Header,
         handle: u64,
         (offset_bytes, length_bytes, mode): (u64, u64, u32),
         out: &mut Vec<u8>,
@@ -466,17 +475,17 @@ impl<T: Tree> Session<T> {
             falloc::ZERO_RANGE => Some(true),
             _ => return Err(Errno::NotSupported),
         };
-        let inside = self.within(node, offset_bytes, length_bytes)?;
+        let inside = self.within(header.node, offset_bytes, length_bytes)?;
         if inside < length_bytes && mode & falloc::KEEP_SIZE == 0 {
             return Err(Errno::NoSpace); // the file would have to grow
         }
-        let answer = Answer { unique, form: Form::Plain };
+        let answer = Answer { unique: header.unique, form: Form::Plain };
         let Some(no_hole) = no_hole.filter(|_| inside > 0) else {
             answer.ok(out);
             return Ok(Step::Answered);
         };
         let operation = Operation::WriteZeroes { fua: false, no_hole, fast_only: false };
-        self.admit(node, Request { operation, offset_bytes, length_bytes: inside }, writable, answer, out)
+        self.admit(header, Request { operation, offset_bytes, length_bytes: inside }, writable, answer, out)
     }
 
     /// How much of a range is inside the volume.
@@ -488,19 +497,23 @@ impl<T: Tree> Session<T> {
     /// Lets a request pass the gate.
     fn admit(
         &mut self,
-        node: u64,
+        header: &Header,
         request: Request,
         writable: bool,
         answer: Answer,
         out: &mut Vec<u8>,
     ) -> Result<Step, Errno> {
         let bounds = Bounds {
-            size_bytes: self.tree.attributes(node)?.size_bytes,
+            size_bytes: self.tree.attributes(header.node)?.size_bytes,
             read_only: !writable,
             payload_bytes_max: self.limits.payload_bytes_max,
         };
         match request::validate(&request, &bounds) {
-            Ok(Admission::Serve) => Ok(Step::Volume(VolumeRequest { node, request, answer })),
+            Ok(Admission::Serve) => {
+                let Header { node, uid, gid, pid, .. } = *header;
+                let caller = Caller { uid, gid, pid };
+                Ok(Step::Volume(VolumeRequest { node, caller, request, answer }))
+            }
             Ok(Admission::Nothing) => {
                 answer.ok(out);
                 Ok(Step::Answered)

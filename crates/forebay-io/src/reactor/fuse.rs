@@ -7,6 +7,9 @@
 //!
 //! Invariants:
 //! - At most one parked receive of a connection watches; reads of a burst are all back before the next step.
+//! - Nothing relies on a read in vain coming back at once: where io_uring keeps such a read until there is something (it
+//!   does for descriptors that know non-blocking I/O by request; `/dev/fuse` is none today), receives go on, in
+//!   smaller bursts, and closing cancels the read.
 //! - Each operation is reported once, also when the connection is closed under it; the descriptor is closed when the
 //!   last one was.
 
@@ -33,7 +36,7 @@ pub(super) struct Fuse {
     /// The receive that watches the descriptor.
     watching: Option<u32>,
     /// Reads of the burst that are not back.
-    reading: usize,
+    reading: Vec<u32>,
     /// Requests that the burst has found.
     found: usize,
     /// A read of the burst has found nothing.
@@ -53,7 +56,7 @@ impl Reactor {
             operations: 0,
             parked: VecDeque::new(),
             watching: None,
-            reading: 0,
+            reading: Vec::new(),
             found: 0,
             drained: false,
         };
@@ -72,7 +75,7 @@ impl Reactor {
         let Some(Some(fuse)) = self.fuses.get_mut(id.0 as usize) else { return };
         fuse.closing = true;
         let parked = std::mem::take(&mut fuse.parked);
-        if let Some(index) = fuse.watching {
+        for &index in fuse.watching.iter().chain(&fuse.reading) {
             self.engine.cancel(self.memory.slots.key(index));
         }
         for index in parked {
@@ -110,7 +113,7 @@ impl Reactor {
             return self.push_step(index);
         }
         fuse.parked.push_back(index);
-        if fuse.reading == 0 && fuse.watching.is_none() {
+        if fuse.reading.is_empty() && fuse.watching.is_none() {
             self.next_fuse_step(id);
         }
     }
@@ -150,7 +153,7 @@ impl Reactor {
                 Err(_) => self.finish(index, Err(IoFailure::from_errno(result.wrapping_neg()))),
             };
         }
-        fuse.reading -= 1;
+        fuse.reading.retain(|&read| read != index);
         if result == -libc::EAGAIN && !fuse.closing {
             fuse.drained = true;
             fuse.parked.push_back(index);
@@ -160,7 +163,7 @@ impl Reactor {
             self.finish(index, u32::try_from(result).map_err(|_| IoFailure::from_errno(failure)));
         }
         if let Some(Some(fuse)) = self.fuses.get(id as usize)
-            && fuse.reading == 0
+            && fuse.reading.is_empty()
             && fuse.watching.is_none()
         {
             self.next_fuse_step(id);
@@ -191,9 +194,10 @@ impl Reactor {
         }
         let burst = (2 * fuse.found).max(BURST_MIN).min(fuse.parked.len());
         fuse.found = 0;
-        fuse.reading = burst;
-        let reads: Vec<u32> = fuse.parked.drain(..burst).collect();
-        for index in reads {
+        fuse.reading.extend(fuse.parked.drain(..burst));
+        for position in 0..burst {
+            let read = self.fuses.get(id as usize).and_then(Option::as_ref);
+            let Some(&index) = read.and_then(|fuse| fuse.reading.get(position)) else { return };
             self.push_step(index);
         }
     }
