@@ -124,6 +124,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
 
 /// The name under which clients find an export.
 pub(crate) fn export_name(uri: &ExportUri) -> &str {
-    let ExportUri::Nbd { name, .. } = uri;
-    name
+    match uri {
+        ExportUri::Nbd { name, .. } => name,
+        ExportUri::Fuse { path } => path.file_name().and_then(|name| name.to_str()).unwrap_or(""),
+    }
 }
