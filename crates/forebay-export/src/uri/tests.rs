@@ -41,7 +41,7 @@ fn bad_exports_say_where() {
         ("fuse:/", 5, "from the root"),
         ("fuse:/mnt/..", 5, "from the root"),
         ("fuse://host/x", 7, "no host"),
-        ("fuse:/a?b", 7, "%3F in a fuse:"),
+        ("fuse:/a?b", 7, "%3F and %23 in a fuse: URI"),
         ("ublk:", 0, "not supported yet"),
         ("vhost-user:/s", 0, "not supported yet"),
         ("s3://b/p", 0, "for backing stores"),
