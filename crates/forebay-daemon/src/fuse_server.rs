@@ -9,7 +9,7 @@
 //!   handed over as it is. Others are copied, as are those beyond what [`FuseOptions::buffer_bytes`] allows
 //!   (each such buffer has room for the longest write, however short this one is).
 //!
-//! Back-pressure: at most [`REQUESTS_MAX`] requests are under way, and what they hold comes from the pool. A request that
+//! Back-pressure: at most `REQUESTS_MAX` requests are under way, and what they hold comes from the pool. A request that
 //! finds no memory stays in its receive, which is not posted again before; so does everything while an answer waits for
 //! memory. The kernel, in turn, has a bound for asynchronous requests, and makes their users wait.
 

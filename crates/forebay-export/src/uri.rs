@@ -4,9 +4,9 @@
 //! | --- | --- | --- |
 //! | `nbd+unix:///name?socket=/run/f.sock` | yes | later |
 //! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | later |
-//! | `fuse:/mnt/f/db.img`, `fuse:///mnt/f/db.img` | yes: the file `db.img` in a mount on `/mnt/f` | no |
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
+//! | `fuse:/mnt/x/volume` | yes: a file, see `docs/fuse.md` | no |
 //! | `ublk:`, `vhost-user:` | later | no |
 //! | `s3:` | no | later |
 //!
@@ -26,8 +26,8 @@ use thiserror::Error;
 use crate::nbd::codec::{PORT, STRING_BYTES_MAX};
 
 const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
-const EXAMPLE_FUSE: &str = "fuse:/run/forebay/db/db.img";
 const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";
+const EXAMPLE_FUSE: &str = "fuse:/mnt/forebay/volume";
 const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
 
 /// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
@@ -73,7 +73,7 @@ pub enum ExportUri {
     },
     /// As a file, over FUSE.
     Fuse {
-        /// Path of the file, absolute.
+        /// The file; absolute.
         path: PathBuf,
     },
 }
@@ -111,7 +111,7 @@ impl Text<'_> {
 }
 
 /// Schemes that are planned, and for what.
-const RESERVED: [&str; 3] = ["ublk", "vhost-user", "s3"];
+const RESERVED: [&str; 4] = ["fuse", "ublk", "vhost-user", "s3"];
 
 /// The part before the first colon, if it can be a scheme.
 fn scheme_of(text: &str) -> Option<&str> {
@@ -195,23 +195,6 @@ fn parse_tcp(text: Text<'_>) -> Result<ExportUri, UriError> {
     let name_at = (start + authority.len() + 1).min(text.whole.len());
     let name = export_name(text, name_at, name)?;
     Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name })
-}
-
-/// `fuse:/path`, `fuse:///path`
-fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
-    let mut start = "fuse:".len();
-    no_fragment(text)?;
-    if text.whole[start..].starts_with("//") {
-        start += 2;
-    }
-    let path = decode(text, start, &text.whole[start..])?;
-    if !path.starts_with(b"/") {
-        return Err(text.error(start, "the path of the file must be absolute"));
-    }
-    if path.contains(&0) || path.ends_with(b"/") {
-        return Err(text.error(start, "the path must be that of a file: it has no zero byte and no slash at its end"));
-    }
-    Ok(ExportUri::Fuse { path: PathBuf::from(OsString::from_vec(path)) })
 }
 
 fn parse_authority(text: Text<'_>, at: usize, authority: &str) -> Result<(String, u16), UriError> {
@@ -330,10 +313,11 @@ fn encode(bytes: &[u8]) -> String {
 impl fmt::Display for ExportUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (endpoint, name) = match self {
-            ExportUri::Nbd { endpoint, name } => (endpoint, name),
-            ExportUri::Fuse { path } => return write!(f, "fuse:{}", encode(path.as_os_str().as_bytes())),
+            ExportUri::Nbd { endpoint, name } => (endpoint, encode(name.as_bytes())),
+            ExportUri::Fuse { path } => {
+                return write!(f, "fuse://{}", encode(path.as_os_str().as_bytes()));
+            }
         };
-        let name = encode(name.as_bytes());
         match endpoint {
             Endpoint::Unix(path) => {
                 write!(f, "nbd+unix:///{name}?socket={}", encode(path.as_os_str().as_bytes()))
@@ -364,7 +348,7 @@ impl FromStr for BackingUri {
                 Err(text.error(0, "NBD as a backing store is not supported yet"))
             }
             "s3" => Err(text.error(0, "s3: as a backing store is not supported yet")),
-            name if name == "fuse" || RESERVED.contains(&name) => {
+            name if RESERVED.contains(&name) => {
                 Err(text.error(0, format!("{name}: is for exports, not for backing stores")))
             }
             name => {
@@ -376,17 +360,32 @@ impl FromStr for BackingUri {
 }
 
 fn parse_file(text: Text<'_>) -> Result<BackingUri, UriError> {
-    let mut at = "file:".len();
+    Ok(backing(path_behind(text, "file:")?))
+}
+
+/// `fuse:/path`
+fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
+    let path = path_behind(text, "fuse:")?;
+    if !path.is_absolute() || path.file_name().is_none() {
+        return Err(text.error("fuse:".len(), "the path of a file is needed, from the root on"));
+    }
+    Ok(ExportUri::Fuse { path })
+}
+
+/// The path in a URI that has only a path.
+fn path_behind(text: Text<'_>, scheme: &str) -> Result<PathBuf, UriError> {
+    let mut at = scheme.len();
     let mut path = &text.whole[at..];
     if let Some(rest) = path.strip_prefix("//") {
         if !rest.starts_with('/') {
-            return Err(text.error(at + 2, "file: URIs have no host; write file:/path"));
+            return Err(text.error(at + 2, format!("{scheme} URIs have no host; write {scheme}/path")));
         }
         at += 2;
         path = rest;
     }
     if let Some(mark) = path.find(['?', '#']) {
-        return Err(text.error(at + mark, "\"?\" and \"#\" must be written as %3F and %23 in a file: URI"));
+        let problem = format!("\"?\" and \"#\" must be written as %3F and %23 in a {scheme} URI");
+        return Err(text.error(at + mark, problem));
     }
     let bytes = decode(text, at, path)?;
     if bytes.is_empty() {
@@ -395,7 +394,7 @@ fn parse_file(text: Text<'_>) -> Result<BackingUri, UriError> {
     if bytes.contains(&0) {
         return Err(text.error(at, "a path has no zero byte"));
     }
-    Ok(backing(PathBuf::from(OsString::from_vec(bytes))))
+    Ok(PathBuf::from(OsString::from_vec(bytes)))
 }
 
 fn backing(path: PathBuf) -> BackingUri {

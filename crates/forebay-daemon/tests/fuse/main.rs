@@ -205,8 +205,7 @@ fn fio_reads_back_what_it_wrote_at_depth_32() {
                 fio(&served.path, &format!("--ioengine={client} {verify} {sizes}"));
             }
         }
-        let (busiest, _) = served.stop();
-        assert!(busiest >= 24, "only {busiest} requests were under way at once ({engine})");
+        served.stop();
     }
 }
 
@@ -377,7 +376,8 @@ fn thirty_two_slow_reads_run_at_once() {
             // Far above what ten requests at once would give, and low enough for a machine that does other work.
             assert!(iops > 3000.0, "{iops}: about {:.0} at once", iops * 0.005);
         }
-        served.stop();
+        let (busiest, _) = served.stop();
+        assert!(busiest >= 30, "only {busiest} requests were under way at once ({engine})");
     }
 }
 
