@@ -21,6 +21,7 @@ mod open;
 mod pool;
 pub mod rules;
 mod server;
+mod service;
 mod settings;
 
 pub use error::RunError;

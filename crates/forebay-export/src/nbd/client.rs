@@ -54,9 +54,6 @@ pub enum ClientError {
     /// The connection failed.
     #[error("connection to the NBD server failed")]
     Io(#[from] std::io::Error),
-    /// The address is not one of an NBD server.
-    #[error("this is not the address of an NBD server")]
-    NotNbd,
     /// The server broke the protocol.
     #[error("the server broke the NBD protocol: {0}")]
     Protocol(&'static str),
