@@ -7,9 +7,12 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod clock;
 pub mod control;
 mod engine_io;
 mod error;
+pub mod events;
+pub mod jobs;
 pub mod meter;
 pub mod rules;
 mod runner;
