@@ -12,6 +12,7 @@ pub mod control;
 mod engine_io;
 mod error;
 pub mod events;
+pub mod fuse_server;
 pub mod jobs;
 pub mod meter;
 pub mod rules;
@@ -127,6 +128,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
 
 /// The name under which clients find an export.
 pub(crate) fn export_name(uri: &ExportUri) -> &str {
-    let ExportUri::Nbd { name, .. } = uri;
-    name
+    match uri {
+        ExportUri::Nbd { name, .. } => name,
+        ExportUri::Fuse { path } => path.file_name().and_then(|name| name.to_str()).unwrap_or(""),
+    }
 }
