@@ -22,7 +22,7 @@ mod settings;
 mod setup;
 
 pub use error::RunError;
-pub use settings::{SETTINGS, SettingHelp};
+pub use settings::{SettingHelp, settings};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -43,7 +43,7 @@ pub struct RunOptions {
     pub mode: Mode,
     /// A disk to imitate in front of the backing store.
     pub emulate: Option<forebay_io::DiskModel>,
-    /// `key=value` settings, see [`SETTINGS`].
+    /// `key=value` settings, see [`settings`].
     pub settings: Vec<(String, String)>,
     /// Socket of the admin API.
     pub admin: Option<PathBuf>,
