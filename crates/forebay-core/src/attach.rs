@@ -68,7 +68,6 @@ impl Engine {
                 direct_flushing: false,
                 intents: Intents::default(),
                 destage: Destage::default(),
-                draining: false,
                 gave_up: false,
                 last_active: self.now,
                 misses_in_flight: 0,

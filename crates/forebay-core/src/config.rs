@@ -104,11 +104,21 @@ pub enum PlantedBug {
     RelocateWithoutLock,
     /// A write past the cache does not wait until clean marks are durable.
     TrustUnflushedMarks,
+    /// Blocks may get older than `flush_period`.
+    IgnoreFlushPeriod,
+    /// What was taken from the buckets of the destage limits is never worked off.
+    StarveLimiter,
+    /// Destage exceeds the limits that the operator set.
+    ExceedLimits,
+    /// Writers are let in beyond the dirty limit of their volume.
+    ThrottleBeyondLimit,
+    /// A change of the destage order forgets which blocks wait.
+    ForgetOnOrderChange,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 19] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -123,6 +133,11 @@ impl PlantedBug {
         (Self::SkipChecksum, "skip-checksum"),
         (Self::RelocateWithoutLock, "relocate-without-lock"),
         (Self::TrustUnflushedMarks, "trust-unflushed-marks"),
+        (Self::IgnoreFlushPeriod, "ignore-flush-period"),
+        (Self::StarveLimiter, "starve-limiter"),
+        (Self::ExceedLimits, "exceed-limits"),
+        (Self::ThrottleBeyondLimit, "throttle-beyond-limit"),
+        (Self::ForgetOnOrderChange, "forget-on-order-change"),
     ];
 
     /// The name used on the command line.

@@ -95,7 +95,7 @@ impl Engine {
             let start = from.max(block * BLOCK) - block * BLOCK;
             let end = to.min((block + 1) * BLOCK) - block * BLOCK;
             self.reqs.get_mut(req).pending += 1;
-            self.throttle.in_flight_blocks += 1;
+            self.throttle.block_enters(self.reqs.get(req).volume);
             if end - start < BLOCK {
                 self.start_merge(req, block, (start as u32, end as u32), MergeFor::Log);
                 continue;
@@ -120,7 +120,7 @@ impl Engine {
 
     /// A block that went through the log has ended.
     pub(crate) fn logged(&mut self, req: u32, ok: bool) {
-        self.throttle.in_flight_blocks -= 1;
+        self.throttle.block_arrives(self.reqs.get(req).volume);
         self.mutation_part_done(req, ok);
     }
 

@@ -131,7 +131,7 @@ pub(crate) fn run(
     runner.open(parts.created)?;
     if plan.drain {
         let now = runner.io.now();
-        runner.engine.set_drain(now, VOLUME, true);
+        runner.engine.set_drain(now, VOLUME, forebay_core::Drain::Full);
     }
     // Listeners first: a socket in use is an error before anybody is told that we are ready.
     let uris = runner.listen(&options.exports)?;

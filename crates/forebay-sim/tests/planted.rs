@@ -54,4 +54,9 @@ planted! {
     skip_checksum: SkipChecksum,
     relocate_without_lock: RelocateWithoutLock,
     trust_unflushed_marks: TrustUnflushedMarks,
+    ignore_flush_period: IgnoreFlushPeriod,
+    starve_limiter: StarveLimiter,
+    exceed_limits: ExceedLimits,
+    throttle_beyond_limit: ThrottleBeyondLimit,
+    forget_on_order_change: ForgetOnOrderChange,
 }

@@ -58,6 +58,10 @@ fields! {
     Counter backing_written_bytes = "Bytes written to the backing store";
     Counter backing_flushes = "Flushes of the backing store";
     Counter destaged_blocks = "Blocks written back and durable on the backing store";
+    Counter destage_writes = "Write operations on the backing store for destage";
+    Counter destage_failures = "Destage writes, and flushes after them, that failed";
+    Counter front_merged_blocks = "Blocks written back together with a picked block behind them";
+    Counter back_merged_blocks = "Blocks written back together with a picked block before them";
     Counter evicted_blocks = "Clean blocks dropped to make room";
     Counter relocated_blocks = "Blocks that reclaim moved out of the way";
     Counter batches = "Batches written to the log";
