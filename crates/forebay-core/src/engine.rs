@@ -77,6 +77,8 @@ pub(crate) struct Req {
     /// What is written past the cache is cached as clean as well.
     pub(crate) copies: bool,
     pub(crate) treatment: Treatment,
+    /// Blocks counted as on their way to the log although they have not set out yet.
+    pub(crate) reserved: u64,
     /// A part came from the backing store.
     pub(crate) missed: bool,
     pub(crate) started_at: Nanos,
@@ -332,6 +334,7 @@ impl Engine {
             write_back,
             copies,
             treatment: request.treatment,
+            reserved: 0,
             missed: false,
             started_at: self.now,
         })

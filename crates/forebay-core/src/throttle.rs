@@ -86,13 +86,13 @@ impl Throttle {
         self.waiting_of(id) > 0
     }
 
-    /// A block of a volume is on its way to the log.
-    pub(crate) fn block_enters(&mut self, id: VolumeId) {
-        self.queue(id).in_flight_blocks += 1;
-        self.in_flight_blocks += 1;
+    /// Blocks of a volume are on their way to the log.
+    pub(crate) fn blocks_enter(&mut self, id: VolumeId, blocks: u64) {
+        self.queue(id).in_flight_blocks += blocks;
+        self.in_flight_blocks += blocks;
     }
 
-    /// It is in the map, or will never be.
+    /// One of them is in the map, or will never be.
     pub(crate) fn block_arrives(&mut self, id: VolumeId) {
         self.queue(id).in_flight_blocks -= 1;
         self.in_flight_blocks -= 1;
@@ -159,6 +159,9 @@ impl Engine {
             let queue = self.throttle.queue(id);
             let pause = blocks.saturating_mul(queue.block_time) / 1024 * share;
             queue.free_at = queue.free_at.max(now) + pause;
+            // Counted from here on: a request that waits for a block lock has passed, too.
+            self.throttle.blocks_enter(id, blocks);
+            self.reqs.get_mut(req).reserved = blocks;
         }
         self.lock_mutation(req);
     }

@@ -95,7 +95,13 @@ impl Engine {
             let start = from.max(block * BLOCK) - block * BLOCK;
             let end = to.min((block + 1) * BLOCK) - block * BLOCK;
             self.reqs.get_mut(req).pending += 1;
-            self.throttle.block_enters(self.reqs.get(req).volume);
+            let request = self.reqs.get_mut(req);
+            if request.reserved > 0 {
+                request.reserved -= 1;
+            } else {
+                let volume = request.volume;
+                self.throttle.blocks_enter(volume, 1);
+            }
             if end - start < BLOCK {
                 self.start_merge(req, block, (start as u32, end as u32), MergeFor::Log);
                 continue;

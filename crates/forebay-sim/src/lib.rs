@@ -15,6 +15,7 @@ pub mod device;
 pub mod explore;
 pub mod memory;
 pub mod oracle;
+pub(crate) mod pace;
 pub mod places;
 pub mod plan;
 pub mod rng;

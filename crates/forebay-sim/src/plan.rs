@@ -239,16 +239,18 @@ impl Plan {
     fn pace(&mut self, bug: PlantedBug, rng: &mut Rng) {
         self.only_writeback(rng);
         (self.mix.zero, self.mix.rule_pct, self.mix.tune, self.mix.restart) = (0, 0, 0, 0);
-        (self.settings.idle_delay, self.settings.dirty_low_pct) = (0, 40);
+        self.settings = VolumeSettings { idle_delay: 0, dirty_low_pct: 40, dirty_high_pct: 80, ..self.settings };
+        (self.settings.max_destage_iops, self.settings.max_destage_bytes_per_s) = (0, 0);
         match bug {
             PlantedBug::IgnoreFlushPeriod => {
                 self.settings.flush_period = rng.pick(&[8_000_000_000, 20_000_000_000]);
-                self.mix.pause += 20;
+                (self.mix.pause, self.backing_latency.slow_ppm, self.cache_latency.slow_ppm) = (20, 0, 0);
             }
             PlantedBug::StarveLimiter => self.settings.max_destage_iops = rng.pick(&[50, 200]),
             PlantedBug::ExceedLimits => {
                 (self.settings.max_destage_iops, self.settings.destage_depth_max) = (50, 1);
-                (self.settings.dirty_low_pct, self.mix.pause) = (0, 0);
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (0, 10);
+                self.mix.pause = 0;
             }
             PlantedBug::ThrottleBeyondLimit => {
                 (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (0, 10);
