@@ -23,7 +23,8 @@
 //! What 5 and 6 ask for **yields to the foreground**: while clients' operations wait for the backing store, destage has
 //! one operation of at most 256 KiB in flight, at a rate that is found by feedback: 1/8 more each half second while the 95th percentile
 //! of their latency is below `latency_target`, a quarter less while it is above (additive-increase/multiplicative-
-//! decrease in its multiplicative form). The floor is a tenth of the time of the backing store, so a drain ends. The
+//! decrease in its multiplicative form). The floor is a tenth of the time of the backing store, or one operation for ten of
+//! the clients' if that is more, so a drain ends. The
 //! percentile is estimated with one number: up by 0.95 s after a sample above it, down by 0.05 s after one below, where
 //! s is 1/16 of it (stochastic approximation, Robbins and Monro 1951; as in "Frugal streaming", Ma, Muthukrishnan and
 //! Sandler 2013). Pressure and age do not yield.
@@ -53,7 +54,7 @@ const FORGET_NS: Nanos = 10_000_000_000;
 /// The yielding rate changes at most this often, and not on fewer samples.
 const ADJUST_NS: Nanos = 500_000_000;
 const ADJUST_SAMPLES: u32 = 8;
-/// Yielding destage keeps one part in so many of the time of the backing store.
+/// Yielding destage keeps one part in so many of the time of the backing store, or of the operations on it.
 const FLOOR_SHARE: u64 = 10;
 /// A plan that waits for its bucket is made again after this time: rates follow ages.
 const REVIEW_NS: Nanos = 1_000_000_000;
@@ -190,6 +191,8 @@ struct Foreground {
     last_at: Nanos,
     adjusted_at: Nanos,
     samples: u32,
+    /// Operations per second.
+    rate: Meter,
     /// What destage may do beside them, in thousandths of blocks per second.
     allowed: u64,
 }
@@ -197,8 +200,9 @@ struct Foreground {
 impl Foreground {
     fn note(&mut self, now: Nanos, took: Nanos) {
         if self.mean == 0 || now > self.last_at + FORGET_NS {
-            *self = Self { mean: took, p95: took, adjusted_at: now, ..Self::default() };
+            *self = Self { mean: took, p95: took, adjusted_at: now, rate: self.rate, ..Self::default() };
         }
+        self.rate.count(1);
         self.mean = (self.mean * 7 + took) / 8;
         let step = (self.p95 / 16).max(10_000);
         self.p95 = if took > self.p95 { self.p95 + step * 19 / 20 } else { self.p95 - step / 20 };
@@ -341,7 +345,8 @@ impl Control {
     /// What yielding destage may do at least, in thousandths of blocks per second.
     fn floor(&self) -> u64 {
         let writes_milli = 1000 * SECOND_NS / self.service.max(100_000) / FLOOR_SHARE;
-        (writes_milli * self.blocks_x16 / 16).max(1000)
+        let beside = self.foreground.rate.milli_per_s() / FLOOR_SHARE;
+        (writes_milli.max(beside) * self.blocks_x16 / 16).max(1000)
     }
 
     fn settle(&mut self, now: Nanos, dirty: u64, settings: &VolumeSettings) {
@@ -349,6 +354,7 @@ impl Control {
         self.dirty_seen = dirty;
         self.incoming.settle(now);
         self.outgoing.settle(now);
+        self.foreground.rate.settle(now);
         self.iops.settle(now, u64::from(settings.max_destage_iops));
         self.bytes.settle(now, settings.max_destage_bytes_per_s);
         let (floor, recent) = (self.floor(), self.outgoing.milli_per_s());

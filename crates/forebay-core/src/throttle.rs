@@ -92,10 +92,10 @@ impl Throttle {
         self.in_flight_blocks += blocks;
     }
 
-    /// One of them is in the map, or will never be.
-    pub(crate) fn block_arrives(&mut self, id: VolumeId) {
-        self.queue(id).in_flight_blocks -= 1;
-        self.in_flight_blocks -= 1;
+    /// They are in the map, or will never be.
+    pub(crate) fn blocks_leave(&mut self, id: VolumeId, blocks: u64) {
+        self.queue(id).in_flight_blocks -= blocks;
+        self.in_flight_blocks -= blocks;
     }
 
     /// Destage made `blocks` durable; `saturated`: it could not have gone faster since the last time.

@@ -126,7 +126,7 @@ impl Engine {
 
     /// A block that went through the log has ended.
     pub(crate) fn logged(&mut self, req: u32, ok: bool) {
-        self.throttle.block_arrives(self.reqs.get(req).volume);
+        self.throttle.blocks_leave(self.reqs.get(req).volume, 1);
         self.mutation_part_done(req, ok);
     }
 
@@ -147,6 +147,9 @@ impl Engine {
         let range = request.range();
         request.locked = false;
         let failed = request.failed;
+        // It may have been taken for one that goes through the log, and settings changed while it waited for its lock.
+        let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
+        self.throttle.blocks_leave(volume, unused);
         let mut granted = alloc::vec::Vec::new();
         self.locks.release(range, &mut granted);
         if fua && !failed {
