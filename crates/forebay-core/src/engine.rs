@@ -677,7 +677,14 @@ impl Engine {
 
     pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
         let spans = self.spare_spans.pop().unwrap_or_default();
-        self.ops.insert(Op { kind, started_at: self.now, backing: None, spans, header: None, meta: Vec::new() })
+        self.ops.insert(Op {
+            kind,
+            started_at: self.now,
+            backing: None,
+            spans,
+            header: None,
+            meta: Vec::new(),
+        })
     }
 
     pub(crate) fn spare_header(&mut self) -> Box<[u8; BLOCK_BYTES]> {

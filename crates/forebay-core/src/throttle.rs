@@ -150,10 +150,11 @@ impl Engine {
         let blocks = self.blocks_to_dirty(req);
         let id = self.reqs.get(req).volume;
         if blocks > 0 {
-            let steepest = [self.volume_levels(id), self.pool_levels()].into_iter().map(|(level, soft, high)| {
-                let slope = (high - soft).max(1);
-                level.saturating_sub(soft).min(slope) * 1024 / slope
-            });
+            let steepest =
+                [self.volume_levels(id), self.pool_levels()].into_iter().map(|(level, soft, high)| {
+                    let slope = (high - soft).max(1);
+                    level.saturating_sub(soft).min(slope) * 1024 / slope
+                });
             let share = steepest.max().unwrap_or(0);
             let now = self.now;
             let queue = self.throttle.queue(id);
@@ -173,7 +174,8 @@ impl Engine {
         let (pool, pool_soft, pool_high) = self.pool_levels();
         let high = if self.planted(PlantedBug::ThrottleBeyondLimit) { u64::MAX / 2 } else { high };
         let free = level <= soft && pool <= pool_soft;
-        let fits = (level <= soft || level + blocks <= high) && (pool <= pool_soft || pool + blocks <= pool_high);
+        let fits =
+            (level <= soft || level + blocks <= high) && (pool <= pool_soft || pool + blocks <= pool_high);
         blocks == 0 || free || fits && self.now >= self.throttle.queues[usize::from(id.0)].free_at
     }
 

@@ -332,7 +332,17 @@ impl Runner<'_> {
     }
 
     fn quiesced(&mut self) {
-        let record = self.reactor.device(self.backing).map(crate::setup::final_record);
+        let engine = &self.engine;
+        let is_dirty = |block| {
+            let mut found = false;
+            engine.block_status(VOLUME, block, 1, &mut |_, _, dirty| {
+                found = dirty;
+                false
+            });
+            found
+        };
+        let record =
+            self.reactor.device(self.backing).map(|device| crate::setup::final_record(device, is_dirty));
         let records: Vec<_> = match record {
             Some(Ok(record)) => vec![(VOLUME, record)],
             Some(Err(error)) => {

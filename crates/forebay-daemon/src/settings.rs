@@ -30,7 +30,15 @@ pub const SETTINGS: [SettingHelp; 15] = [
         "5s",
         "a volume without requests for this long is written back completely",
     ),
-    setting("destage_order", "elevator, fifo", "elevator", "which dirty block is written back first"),
+    setting(
+        "flush_period",
+        "duration",
+        "0",
+        "nothing stays dirty for longer, written back evenly; 0: no limit",
+    ),
+    setting("latency_target", "duration", "20ms", "what clients may wait for the disk before destage yields"),
+    setting("max_destage_iops", "count", "0", "most destage writes a second; 0: no limit"),
+    setting("destage_order", "elevator, fifo, lru", "elevator", "which dirty block is written back first"),
     setting("destage_depth_max", "1 to 256", "16", "write-back operations in flight under pressure"),
     setting(
         "zero_direct_min",
@@ -108,12 +116,19 @@ impl Plan {
         match key {
             "dirty_low_pct" => volume.dirty_low_pct = number(value, 0, 100)?,
             "dirty_high_pct" => volume.dirty_high_pct = number(value, 1, 90)?,
-            "idle_delay" => {
-                volume.idle_delay = duration(value)?.as_nanos().min(u128::from(u64::MAX / 4)) as u64
-            }
+            "idle_delay" => volume.idle_delay = nanos(value)?,
+            "flush_period" => volume.flush_period = nanos(value)?,
+            "latency_target" => volume.latency_target = nanos(value)?,
+            "max_destage_iops" => volume.max_destage_iops = number(value, 0, u32::MAX)?,
             "destage_order" => {
-                volume.destage_order =
-                    choice(value, &[("elevator", DestageOrder::Elevator), ("fifo", DestageOrder::Fifo)])?;
+                volume.destage_order = choice(
+                    value,
+                    &[
+                        ("elevator", DestageOrder::Elevator),
+                        ("fifo", DestageOrder::Fifo),
+                        ("lru", DestageOrder::Lru),
+                    ],
+                )?;
             }
             "destage_depth_max" => volume.destage_depth_max = number(value, 1, 256)?,
             "zero_direct_min" => volume.zero_direct_min_bytes = size(value, 4096, 1 << 40)?,
@@ -168,6 +183,11 @@ fn size(value: &str, least: u64, most: u64) -> Result<u64, String> {
 
 fn duration(value: &str) -> Result<Duration, String> {
     parse_duration(value).map_err(|error| format!("{error}"))
+}
+
+/// A duration as the engine takes it: more than 292 years is no different.
+fn nanos(value: &str) -> Result<u64, String> {
+    Ok(duration(value)?.as_nanos().min(u128::from(u64::MAX / 4)) as u64)
 }
 
 fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {

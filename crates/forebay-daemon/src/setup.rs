@@ -12,6 +12,7 @@ use forebay_format::checkpoint::{BackingRecord, NAME_BYTES_MAX, SAMPLES_MAX, Vol
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, VolumeId};
 use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -169,19 +170,30 @@ fn fnv(basis: u64, text: &str) -> u64 {
     text.bytes().fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What the backing store looks like now that nothing writes to it any more: for an orderly stop.
-pub(crate) fn final_record(backing: &Device) -> Result<BackingRecord, DeviceError> {
+/// What the backing store looks like now that nothing writes to it any more: for an orderly stop. Dirty blocks are not
+/// sampled: the cache will write over them, and after a failed flush nobody knows what the backing store has of them.
+pub(crate) fn final_record(
+    backing: &Device,
+    is_dirty: impl Fn(u64) -> bool,
+) -> Result<BackingRecord, DeviceError> {
     let blocks = backing.size_bytes() / BLOCK_BYTES as u64;
     let mut samples = Vec::new();
     let mut bytes = vec![0; BLOCK_BYTES];
-    // The first blocks, where file systems keep what changes with every mount, and some spread over the rest.
-    let wanted = (0..SAMPLES_MAX as u64)
-        .map(|index| if index < 4 { index } else { blocks / SAMPLES_MAX as u64 * index + index * 7 % 13 });
-    for block in wanted.filter(|block| *block < blocks) {
+    for block in blocks_to_sample(blocks, is_dirty) {
         backing.read_at(block * BLOCK_BYTES as u64, &mut bytes)?;
         samples.push((block, forebay_format::checksum(&bytes)));
     }
     Ok(record(&backing.identity()?, samples))
+}
+
+/// The first blocks, where file systems keep what changes with every mount, and some spread over the rest; instead of a
+/// dirty one the next clean one, if it is not far.
+fn blocks_to_sample(blocks: u64, is_dirty: impl Fn(u64) -> bool) -> BTreeSet<u64> {
+    const NEAR: u64 = 16;
+    let wanted = (0..SAMPLES_MAX as u64)
+        .map(|index| if index < 4 { index } else { blocks / SAMPLES_MAX as u64 * index + index * 7 % 13 });
+    let clean = |block: u64| (block..(block + NEAR).min(blocks)).find(|block| !is_dirty(*block));
+    wanted.filter_map(clean).collect()
 }
 
 // --- the cache device
@@ -311,4 +323,19 @@ fn random_uuid() -> Result<[u8; 16], RunError> {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirty_blocks_are_never_sampled() {
+        let dirty = |block: u64| block < 2 || (500..600).contains(&block) || block % 3 == 1;
+        let sampled = blocks_to_sample(100_000, dirty);
+        assert!(sampled.len() > SAMPLES_MAX / 2 && sampled.len() <= SAMPLES_MAX);
+        assert!(sampled.iter().all(|block| !dirty(*block) && *block < 100_000));
+        assert!(blocks_to_sample(100_000, |_| true).is_empty());
+        assert!(blocks_to_sample(3, |_| false).iter().copied().eq(0..3));
+    }
 }

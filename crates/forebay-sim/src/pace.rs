@@ -80,13 +80,8 @@ impl Pace {
     pub(crate) fn configured(&mut self, volume: usize, now: u64, next_request: u64) {
         let state = &mut self.volumes[volume];
         let fresh = Debt { nano: 0, at: now };
-        *state = Volume {
-            writes: fresh,
-            bytes: fresh,
-            ceiling: None,
-            grace: next_request,
-            period_since: now,
-        };
+        *state =
+            Volume { writes: fresh, bytes: fresh, ceiling: None, grace: next_request, period_since: now };
     }
 
     /// The engine writes to a backing store.

@@ -239,7 +239,8 @@ impl Plan {
     fn pace(&mut self, bug: PlantedBug, rng: &mut Rng) {
         self.only_writeback(rng);
         (self.mix.zero, self.mix.rule_pct, self.mix.tune, self.mix.restart) = (0, 0, 0, 0);
-        self.settings = VolumeSettings { idle_delay: 0, dirty_low_pct: 40, dirty_high_pct: 80, ..self.settings };
+        self.settings =
+            VolumeSettings { idle_delay: 0, dirty_low_pct: 40, dirty_high_pct: 80, ..self.settings };
         (self.settings.max_destage_iops, self.settings.max_destage_bytes_per_s) = (0, 0);
         match bug {
             PlantedBug::IgnoreFlushPeriod => {

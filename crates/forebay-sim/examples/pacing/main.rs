@@ -63,7 +63,8 @@ fn scenario(name: &str) -> Vec<Sample> {
         }
         // A reader that the cache cannot help, and a background drain from second 60 on.
         _ => {
-            let mut rig = Rig::new(VolumeSettings { dirty_low_pct: 50, idle_delay: 0, ..VolumeSettings::default() });
+            let mut rig =
+                Rig::new(VolumeSettings { dirty_low_pct: 50, idle_delay: 0, ..VolumeSettings::default() });
             rig.run(writes(500), 10);
             rig.run(Load { writes_per_s: 0, readers: 1 }, 60);
             rig.set_drain(Drain::Background);
@@ -117,11 +118,15 @@ fn figures() {
             let (front, front_cv) = evenness(&rig.samples, |sample| sample.writes);
             let (back, back_cv) = evenness(&rig.samples, |sample| sample.backing_blocks);
             let oldest = rig.samples.iter().map(|sample| sample.oldest_age_ns).max().unwrap_or(0) / SECOND;
-            println!("| {rate} | {name} | {front:.1} | {front_cv:.3} | {back:.1} | {back_cv:.3} | {oldest} |");
+            println!(
+                "| {rate} | {name} | {front:.1} | {front_cv:.3} | {back:.1} | {back_cv:.3} | {oldest} |"
+            );
         }
     }
     println!("\ndrain of 5,000 random blocks beside readers that miss");
-    println!("| readers | drain | reads/s before | p99 ms before | reads/s | p99 ms | ratio of p99 | seconds |");
+    println!(
+        "| readers | drain | reads/s before | p99 ms before | reads/s | p99 ms | ratio of p99 | seconds |"
+    );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     for readers in [1, 4, 16] {
         for drain in [Drain::Background, Drain::Full] {

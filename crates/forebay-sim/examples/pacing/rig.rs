@@ -171,13 +171,8 @@ impl Rig {
         }
     }
 
-    /// Runs for so many milliseconds with the present load.
-    pub(crate) fn run_ms(&mut self, milliseconds: u64) {
-        let end = self.now + milliseconds * SECOND / 1000;
-        self.run_until(end);
-    }
-
-    fn run_until(&mut self, end: u64) {
+    /// Runs until a time and takes a sample.
+    pub(crate) fn run_until(&mut self, end: u64) {
         while self.step(end) {}
         self.now = end;
         self.engine.tick(self.now);
@@ -339,6 +334,7 @@ impl Rig {
     fn read(&mut self) {
         let block = self.random_block();
         self.submit(VOLUME, RequestKind::Read, block, Treatment::Bypass);
+        self.pump();
     }
 
     fn submit(&mut self, volume: VolumeId, kind: RequestKind, block: u64, treatment: Treatment) {
