@@ -21,7 +21,7 @@ pub struct SettingHelp {
 }
 
 /// Every setting that `--set` knows.
-pub const SETTINGS: [SettingHelp; 15] = [
+pub const SETTINGS: [SettingHelp; 18] = [
     setting("dirty_low_pct", "0 to 100", "10", "destage begins above this share of the cache being dirty"),
     setting("dirty_high_pct", "1 to 90", "70", "writers are slowed to the speed of the disk at this share"),
     setting(
