@@ -14,7 +14,7 @@
 
 use crate::api::{Device, Nanos, Notice, Span};
 use crate::config::PlantedBug;
-use crate::control::{Control, Limit, Plan};
+use crate::control::{Control, Plan};
 use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
 use crate::flush::Waiter;
 use crate::locks::BlockRange;
@@ -22,6 +22,7 @@ use crate::map::MASK_FULL;
 use crate::order::Walk;
 use crate::pages::{Page, PageUse};
 use crate::read::CACHE_READ_TRIES;
+use crate::report::Limit;
 use crate::segment::{Key, State};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;

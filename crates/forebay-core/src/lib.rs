@@ -36,6 +36,7 @@ mod policy;
 mod read;
 mod reclaim;
 mod recovery;
+mod report;
 mod scan;
 mod segment;
 pub mod settings;
@@ -47,9 +48,9 @@ mod write;
 
 pub use api::*;
 pub use config::*;
-pub use control::{DestageReport, Drain, Limit};
 pub use create::format_cache;
 pub use engine::{Engine, Status};
 pub use recovery::OpenError;
+pub use report::{DestageReport, Drain, Limit};
 pub use settings::*;
 pub use stats::Stats;
