@@ -118,6 +118,7 @@ impl Engine {
             self.pass(req);
         } else {
             self.stats.throttled_writes += 1;
+            self.counters.of(id).throttled_writes += 1;
             self.throttle.queue(id).waiting.push_back(req);
             self.throttle.waiting += 1;
         }
@@ -196,17 +197,19 @@ impl Engine {
         let map = &self.map.volumes[usize::from(id.0)];
         let in_flight = self.throttle.queues[usize::from(id.0)].in_flight_blocks;
         let high_pct = self.volume(id).settings.dirty_high_pct;
-        self.limits(map.dirty + map.destaged + in_flight, high_pct)
+        self.limits(map.dirty + map.destaged + in_flight, self.kept_dirty(), high_pct)
     }
 
     /// Dirty blocks of the pool now, the soft limit and the high limit.
     pub(crate) fn pool_levels(&self) -> (u64, u64, u64) {
-        let level = self.map.unclean_blocks() + self.throttle.in_flight_blocks;
-        self.limits(level, self.config.pool.dirty_limit_pct)
+        let kept = self.kept_dirty();
+        let level = self.map.unclean_blocks().saturating_sub(kept) + self.throttle.in_flight_blocks;
+        self.limits(level, kept, self.config.pool.dirty_limit_pct)
     }
 
-    fn limits(&self, level: u64, high_pct: u32) -> (u64, u64, u64) {
-        let capacity = self.data_capacity();
+    /// What volumes that are not attached have dirty (`kept`) cannot be written back: the others share what is left.
+    fn limits(&self, level: u64, kept: u64, high_pct: u32) -> (u64, u64, u64) {
+        let capacity = self.data_capacity().saturating_sub(kept);
         let high = capacity * u64::from(high_pct) / 100;
         let slope = (capacity * SLOPE_PCT / 100).min(high / 4);
         (level, high - slope, high)

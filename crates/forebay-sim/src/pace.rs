@@ -62,11 +62,13 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(plan: &Plan) -> Self {
         let cached = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
+        // Volumes that come and go take their dirty data with them, and a pool that grows moves every limit.
+        let steady = plan.mix.life == 0 && plan.mix.pool == 0;
         let slow = plan.cache_latency.slow_ppm + plan.backing_latency.slow_ppm;
         Self {
             volumes: vec![Volume::default(); plan.volumes.len()],
-            destage_only: cached && plan.mix.zero == 0 && plan.mix.rule_pct == 0,
-            smooth: slow == 0 && plan.faults == crate::plan::FaultPlan::default(),
+            destage_only: steady && cached && plan.mix.zero == 0 && plan.mix.rule_pct == 0,
+            smooth: steady && slow == 0 && plan.faults == crate::plan::FaultPlan::default(),
             largest: 0,
         }
     }

@@ -59,4 +59,9 @@ planted! {
     exceed_limits: ExceedLimits,
     throttle_beyond_limit: ThrottleBeyondLimit,
     forget_on_order_change: ForgetOnOrderChange,
+    reuse_volume_early: ReuseVolumeEarly,
+    keep_beyond_shrink: KeepBeyondShrink,
+    append_to_retired: AppendToRetired,
+    forget_dirty_at_detach: ForgetDirtyAtDetach,
+    serve_before_checkpoint: ServeBeforeCheckpoint,
 }

@@ -104,6 +104,7 @@ impl Rig {
         };
         let params = FormatParams {
             geometry,
+            members: forebay_format::Members::default(),
             uuid: CacheUuid([7; 16]),
             volumes: (0..VOLUMES).map(entry).collect(),
             created_unix_s: 0,
@@ -271,6 +272,7 @@ impl Rig {
                 Action::Copy { .. }
                 | Action::FillZero { .. }
                 | Action::Notice(_)
+                | Action::VolumeQuiet { .. }
                 | Action::Quiesced
                 | Action::Closed => {}
             }
