@@ -213,8 +213,7 @@ impl Engine {
             return false;
         };
         let first = (self.streams[kind.index()].next_sequence, self.next_sequence);
-        let blocks = self.map.geometry.segment_blocks;
-        self.map.segments[segment as usize].begin(Phase::Open, kind, first, blocks);
+        self.map.begin_segment(segment, Phase::Open, kind, first);
         self.streams[kind.index()].open = Some((segment, 0));
         true
     }

@@ -106,6 +106,16 @@ pub enum PlantedBug {
     RelocateWithoutLock,
     /// A write past the cache does not wait until clean marks are durable.
     TrustUnflushedMarks,
+    /// Blocks may get older than `flush_period`.
+    IgnoreFlushPeriod,
+    /// What was taken from the buckets of the destage limits is never worked off.
+    StarveLimiter,
+    /// Destage exceeds the limits that the operator set.
+    ExceedLimits,
+    /// Writers are let in beyond the dirty limit of their volume.
+    ThrottleBeyondLimit,
+    /// A change of the destage order forgets which blocks wait.
+    ForgetOnOrderChange,
     /// The number of a volume that was detached is free before its blocks are forgotten.
     ReuseVolumeEarly,
     /// Blocks beyond the new end of a volume stay in the cache.
@@ -120,7 +130,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 19] = [
+    pub const ALL: [(Self, &'static str); 24] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -135,6 +145,11 @@ impl PlantedBug {
         (Self::SkipChecksum, "skip-checksum"),
         (Self::RelocateWithoutLock, "relocate-without-lock"),
         (Self::TrustUnflushedMarks, "trust-unflushed-marks"),
+        (Self::IgnoreFlushPeriod, "ignore-flush-period"),
+        (Self::StarveLimiter, "starve-limiter"),
+        (Self::ExceedLimits, "exceed-limits"),
+        (Self::ThrottleBeyondLimit, "throttle-beyond-limit"),
+        (Self::ForgetOnOrderChange, "forget-on-order-change"),
         (Self::ReuseVolumeEarly, "reuse-volume-early"),
         (Self::KeepBeyondShrink, "keep-beyond-shrink"),
         (Self::AppendToRetired, "append-to-retired"),

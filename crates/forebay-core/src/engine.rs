@@ -7,6 +7,7 @@
 //! The paths are in files of their own: `read`, `write`, `merge`, `direct`, `append`, `flush`, `destage`, `reclaim`,
 //! `throttle`, `checkpoint`, `recovery`. What they share is here.
 
+use crate::ages::Born;
 use crate::api::{
     Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, Path, REQUEST_BYTES_MAX, Request,
     RequestError, RequestId, RequestKind, Span,
@@ -79,6 +80,8 @@ pub(crate) struct Req {
     /// What is written past the cache is cached as clean as well.
     pub(crate) copies: bool,
     pub(crate) treatment: Treatment,
+    /// Blocks counted as on their way to the log although they have not set out yet.
+    pub(crate) reserved: u64,
     /// A part came from the backing store.
     pub(crate) missed: bool,
     pub(crate) started_at: Nanos,
@@ -158,6 +161,9 @@ pub(crate) enum OpKind {
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(crate) kind: OpKind,
+    /// When it was handed out, and the volume if it reads or writes a backing store.
+    started_at: Nanos,
+    backing: Option<VolumeId>,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
     pub(crate) meta: Vec<u8>,
@@ -373,6 +379,7 @@ impl Engine {
             write_back,
             copies,
             treatment: request.treatment,
+            reserved: 0,
             missed: false,
             started_at: self.now,
         })
@@ -420,6 +427,7 @@ impl Engine {
         self.advance(now);
         let op = self.take_op(op);
         let ok = result.is_ok();
+        self.note_latency(&op, ok);
         if !ok {
             self.count_failure(&op.kind);
         }
@@ -464,6 +472,7 @@ impl Engine {
     pub(crate) fn advance(&mut self, now: Nanos) {
         debug_assert!(now >= self.now, "time never goes back");
         self.now = self.now.max(now);
+        self.map.clock = Born::at(self.now);
         self.unsettled = true;
     }
 
@@ -538,14 +547,6 @@ impl Engine {
         &self.ops.get(op.0).meta
     }
 
-    /// Starts or ends a drain: everything dirty is written back as fast as the backing store allows.
-    pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: bool) {
-        self.advance(now);
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
-            volume.draining = drain;
-        }
-    }
-
     /// Changes settings of a volume; requests already under way end as they began.
     ///
     /// # Errors
@@ -553,13 +554,19 @@ impl Engine {
     pub fn configure_volume(
         &mut self,
         now: Nanos,
-        volume: VolumeId,
+        id: VolumeId,
         settings: VolumeSettings,
     ) -> Result<(), SettingsError> {
         settings.check()?;
         self.advance(now);
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
-            volume.settings = settings;
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
+            let was = core::mem::replace(&mut volume.settings, settings);
+            if was.flush_period != settings.flush_period {
+                volume.destage.control.period_set(now);
+            }
+            if was.destage_order != settings.destage_order && self.planted(PlantedBug::ForgetOnOrderChange) {
+                self.map.volumes[usize::from(id.0)].waiting = Default::default();
+            }
         }
         Ok(())
     }
@@ -709,8 +716,11 @@ impl Engine {
             self.fenced,
             self.checkpoint.describe(),
             self.map.unclean_blocks(),
-            self.dirty_levels(),
-        )
+            self.pool_levels(),
+        ) + &self.volumes.iter().flatten().fold(String::new(), |text, volume| {
+            let (report, levels) = (self.destage_report(volume.id), self.volume_levels(volume.id));
+            alloc::format!("{text}; volume {}: levels {levels:?}, {report:?}", volume.id.0)
+        })
     }
 
     // --- shared by the paths
@@ -733,7 +743,14 @@ impl Engine {
 
     pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
         let spans = self.spare_spans.pop().unwrap_or_default();
-        self.ops.insert(Op { kind, spans, header: None, meta: Vec::new() })
+        self.ops.insert(Op {
+            kind,
+            started_at: self.now,
+            backing: None,
+            spans,
+            header: None,
+            meta: Vec::new(),
+        })
     }
 
     pub(crate) fn spare_header(&mut self) -> Box<[u8; BLOCK_BYTES]> {
@@ -747,14 +764,33 @@ impl Engine {
         if let Some(header) = done.header {
             self.spare_headers.push(header);
         }
-        DoneOp { id: op.0, kind: done.kind }
+        DoneOp { id: op.0, kind: done.kind, started_at: done.started_at, backing: done.backing }
+    }
+
+    /// How long an operation on a backing store took is what `control` goes by.
+    fn note_latency(&mut self, op: &DoneOp, ok: bool) {
+        let Some(id) = op.backing.filter(|_| ok && self.status == Status::Ready) else { return };
+        let (now, took) = (self.now, self.now - op.started_at);
+        // A volume that is being attached is read before it is there.
+        let Some(volume) = &mut self.volumes[usize::from(id.0)] else { return };
+        let control = &mut volume.destage.control;
+        match op.kind {
+            OpKind::DestageWrite { .. } => control.note_write(took),
+            OpKind::Sample { .. } => {}
+            _ => control.note_foreground(now, took),
+        }
     }
 
     /// Reads from a device into the spans that `fill` gives.
     pub(crate) fn read(&mut self, device: Device, offset: u64, spans: &[Span], crc: bool, kind: OpKind) {
         let op = self.new_op(kind);
         let len = spans.iter().map(|span| span.len).sum();
-        self.ops.get_mut(op).spans.extend_from_slice(spans);
+        let state = self.ops.get_mut(op);
+        state.spans.extend_from_slice(spans);
+        state.backing = match device {
+            Device::Backing(volume) => Some(volume),
+            Device::Cache => None,
+        };
         self.stats.count_read(device, len);
         self.actions.push_back(Action::Read { op: OpId(op), device, offset, len, crc });
     }
@@ -763,7 +799,9 @@ impl Engine {
     pub(crate) fn write_backing(&mut self, volume: VolumeId, offset: u64, spans: &[Span], kind: OpKind) {
         let op = self.new_op(kind);
         let len = spans.iter().map(|span| span.len).sum();
-        self.ops.get_mut(op).spans.extend_from_slice(spans);
+        let state = self.ops.get_mut(op);
+        state.spans.extend_from_slice(spans);
+        state.backing = Some(volume);
         self.stats.count_write(Device::Backing(volume), len);
         self.actions.push_back(Action::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
     }
@@ -816,6 +854,8 @@ impl Engine {
 struct DoneOp {
     id: u32,
     kind: OpKind,
+    started_at: Nanos,
+    backing: Option<VolumeId>,
 }
 
 impl DoneOp {

@@ -5,19 +5,22 @@
 //! numbered invariants (I1, I2, …) that the code refers to, are in `ARCHITECTURE.md`.
 //!
 //! Where to look: `engine` (state, events, settling), `read`, `write`, `merge` and `direct` (life of a request), `append`
-//! (the log), `flush` (what durable means), `destage`, `reclaim`, `policy`, `throttle`, `checkpoint`, `recovery`
-//! with `scan` and `attach`; the structures are `map` (with `index`, `segment`, `bitset`), `locks`, `pages` and `slab`.
+//! (the log), `flush` (what durable means), `destage` with `order` and `control`, `reclaim`, `policy`, `throttle`, `checkpoint`, `recovery`
+//! with `scan` and `attach`; the structures are `map` (with `index`, `segment`, `ages`, `bitset`), `bucket`, `locks`, `pages` and `slab`.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod ages;
 pub mod api;
 mod append;
 mod attach;
 mod bitset;
+mod bucket;
 mod checkpoint;
 pub mod config;
+mod control;
 mod counters;
 mod create;
 mod destage;
@@ -32,12 +35,14 @@ mod life_resize;
 mod locks;
 mod map;
 mod merge;
+mod order;
 mod pages;
 mod policy;
 mod pool;
 mod read;
 mod reclaim;
 mod recovery;
+mod report;
 mod scan;
 mod segment;
 pub mod settings;
@@ -55,5 +60,6 @@ pub use engine::{Engine, Status};
 pub use life::LifeError;
 pub use life_detach::DetachHow;
 pub use recovery::OpenError;
+pub use report::{DestageReport, Drain, Limit};
 pub use settings::*;
 pub use stats::Stats;

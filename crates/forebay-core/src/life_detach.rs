@@ -12,6 +12,7 @@ use crate::api::{Action, Nanos, Notice};
 use crate::config::PlantedBug;
 use crate::engine::Engine;
 use crate::life::{Job, LifeError, Progress, Sweep, whole_volume};
+use crate::report::Drain;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
@@ -70,7 +71,7 @@ impl Engine {
             return Err(LifeError::NotAttached);
         }
         let volume = self.volume_mut(volume);
-        (volume.ending, volume.draining) = (true, true);
+        (volume.ending, volume.destage.control.drain) = (true, Drain::Full);
         Ok(())
     }
 
@@ -91,7 +92,7 @@ impl Engine {
         }
         if attached {
             let volume = self.volume_mut(volume);
-            (volume.ending, volume.draining) = (false, false);
+            (volume.ending, volume.destage.control.drain) = (false, Drain::Off);
         }
         Ok(())
     }

@@ -6,12 +6,13 @@
 //! - a block waits for destage only if its slot is dirty;
 //! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
 
+use crate::ages::{Births, Born};
 use crate::bitset::BlockSet;
 use crate::index::Index;
 use crate::segment::{Key, Phase, Segment, State};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use forebay_format::{Geometry, SECTORS_PER_BLOCK, VolumeId};
+use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
 
 /// Sector mask of a whole block.
 pub(crate) const MASK_FULL: u8 = 0xff;
@@ -26,6 +27,8 @@ pub(crate) struct VolumeMap {
     pub(crate) destaged: u64,
     pub(crate) cached: u64,
     pub(crate) lost: u64,
+    /// Dirty blocks (not the lost ones) by the time they were written.
+    pub(crate) births: Births,
 }
 
 #[derive(Debug)]
@@ -38,6 +41,10 @@ pub(crate) struct CacheMap {
     partial: BTreeMap<u32, u8>,
     /// Segments that have become empty since [`CacheMap::take_emptied`].
     emptied: Vec<u32>,
+    /// Segments in use by age: sequence of the first batch, number.
+    by_age: BTreeSet<(u64, u32)>,
+    /// The time that blocks inserted now count from.
+    pub(crate) clock: Born,
 }
 
 impl CacheMap {
@@ -47,7 +54,16 @@ impl CacheMap {
         let mut volumes = Vec::new();
         volumes.resize_with(forebay_format::geometry::VOLUMES_MAX as usize, VolumeMap::default);
         let index = Index::new(geometry.slot_count());
-        Self { geometry, segments, volumes, index, partial: BTreeMap::new(), emptied: Vec::new() }
+        Self {
+            geometry,
+            segments,
+            volumes,
+            index,
+            partial: BTreeMap::new(),
+            emptied: Vec::new(),
+            by_age: BTreeSet::new(),
+            clock: Born::default(),
+        }
     }
 
     /// Segments are added at the end, or taken away there: those hold nothing.
@@ -142,6 +158,20 @@ impl CacheMap {
         }
     }
 
+    /// Takes a segment into use, see [`Segment::begin`].
+    pub(crate) fn begin_segment(&mut self, number: u32, phase: Phase, stream: StreamKind, first: (u64, u64)) {
+        let blocks = self.geometry.segment_blocks;
+        let segment = &mut self.segments[number as usize];
+        self.by_age.remove(&(segment.born, number));
+        segment.begin(phase, stream, first, blocks);
+        self.by_age.insert((segment.born, number));
+    }
+
+    /// The segment in use that is not older than `from` (sequence of its first batch, number) and next to it.
+    pub(crate) fn next_by_age(&self, from: (u64, u32)) -> Option<(u64, u32)> {
+        self.by_age.range(from..).next().copied()
+    }
+
     /// Ends the use of an empty segment.
     pub(crate) fn end_segment(&mut self, number: u32, phase: Phase) {
         let first = self.slot(number, 0);
@@ -150,11 +180,24 @@ impl CacheMap {
             let slot = *slot;
             self.partial.remove(&slot);
         }
-        self.segments[number as usize].end(phase);
+        let segment = &mut self.segments[number as usize];
+        self.by_age.remove(&(segment.born, number));
+        segment.end(phase);
     }
 
     /// Makes `slot`, described before, the place of its key. The former place becomes void; its state is returned.
     pub(crate) fn insert(&mut self, slot: u32, state: State) -> Option<State> {
+        self.insert_born(slot, state, self.clock)
+    }
+
+    /// The time since which the bytes of a dirty block are what they are.
+    pub(crate) fn born(&self, slot: u32) -> Born {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].written.of(index)
+    }
+
+    /// As [`CacheMap::insert`], of a block that was written at another time.
+    pub(crate) fn insert_born(&mut self, slot: u32, state: State, born: Born) -> Option<State> {
         debug_assert!(state != State::Void);
         let key = self.key(slot);
         let blocks = self.geometry.segment_blocks;
@@ -166,6 +209,10 @@ impl CacheMap {
             self.void(old);
         } else {
             self.volumes[usize::from(key.volume().0)].cached += 1;
+        }
+        if state != State::Clean {
+            let (segment, index) = self.segment_of_mut(slot);
+            segment.written.note(index, born);
         }
         self.set_state(slot, state);
         old_state
@@ -193,15 +240,22 @@ impl CacheMap {
         let old = segment.state(index);
         let lost = segment.is_lost(index);
         segment.set_state(index, state);
+        let born = segment.written.of(index);
         let volume = &mut self.volumes[usize::from(key.volume().0)];
         match old {
             State::Dirty if lost => volume.lost -= 1,
-            State::Dirty => volume.dirty -= 1,
+            State::Dirty => {
+                volume.dirty -= 1;
+                volume.births.remove(born);
+            }
             State::Destaged => volume.destaged -= 1,
             State::Void | State::Clean => {}
         }
         match state {
-            State::Dirty => volume.dirty += 1,
+            State::Dirty => {
+                volume.dirty += 1;
+                volume.births.add(born);
+            }
             State::Destaged => volume.destaged += 1,
             State::Void | State::Clean => {}
         }
@@ -219,8 +273,10 @@ impl CacheMap {
         assert!(segment.state(index) == State::Dirty, "only dirty data can be lost");
         if !segment.is_lost(index) {
             segment.set_lost(index);
+            let born = segment.written.of(index);
             let volume = &mut self.volumes[usize::from(key.volume().0)];
             volume.dirty -= 1;
+            volume.births.remove(born);
             volume.lost += 1;
             volume.waiting.remove(key.block());
         }
@@ -303,7 +359,8 @@ impl CacheMap {
         tables * self.geometry.segment_blocks as usize * 11
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
-            + self.volumes.iter().map(|volume| volume.waiting.bytes()).sum::<usize>()
+            + self.volumes.iter().map(|volume| volume.waiting.bytes() + volume.births.bytes()).sum::<usize>()
+            + self.segments.iter().map(|segment| segment.written.bytes()).sum::<usize>()
             + self.partial.len() * 16
     }
 
@@ -342,6 +399,7 @@ impl CacheMap {
         assert_eq!(cached, self.index.len(), "I6: the index holds nothing else");
         for (volume, count) in self.volumes.iter().zip(counts) {
             assert_eq!([volume.cached, volume.dirty, volume.destaged, volume.lost], count, "volume counts");
+            assert_eq!(volume.births.len(), volume.dirty, "every dirty block has one age");
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
         }
     }

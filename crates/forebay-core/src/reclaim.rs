@@ -291,7 +291,8 @@ impl Engine {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
             let state = self.map.state(from);
             let state = if state == State::Void { State::Dirty } else { state };
-            self.map.insert(slot, state);
+            let born = self.map.born(from);
+            self.map.insert_born(slot, state, born);
             self.stats.relocated_blocks += 1;
             if state == State::Destaged {
                 self.add_mark(slot);

@@ -372,9 +372,8 @@ impl Engine {
             }
             let stream = StreamKind::from_u8(entry.stream).expect("the decoder checked it");
             let first = (entry.first_stream_sequence, entry.first_sequence);
-            let blocks = self.map.geometry.segment_blocks;
+            self.map.begin_segment(number, Phase::Sealed, stream, first);
             let segment = &mut self.map.segments[number as usize];
-            segment.begin(Phase::Sealed, stream, first, blocks);
             segment.completed = entry.used_blocks;
             segment.durable = entry.used_blocks;
             segment.summary_block = entry.summary_block;
@@ -609,11 +608,10 @@ impl Engine {
             expected = last.header.stream_sequence + 1;
             let (end, all) = (last.end(), batches.len() == whole);
             let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
-            let blocks = self.map.geometry.segment_blocks;
-            let segment = &mut self.map.segments[tail.segment as usize];
-            if !segment.has_table() {
-                segment.begin(Phase::Sealed, stream, first, blocks);
+            if !self.map.segments[tail.segment as usize].has_table() {
+                self.map.begin_segment(tail.segment, Phase::Sealed, stream, first);
             }
+            let segment = &mut self.map.segments[tail.segment as usize];
             segment.completed = end;
             segment.durable = end;
             if let (Some(at), true) = (tail.summary, all) {

@@ -3,6 +3,7 @@
 //! A slot table has one row per block of its segment, kept as columns so that a row costs 11 bytes: 46 bits of key,
 //! a checksum and a state byte. Tables exist only for segments in use.
 
+use crate::ages::Marks;
 use alloc::boxed::Box;
 use alloc::vec;
 use forebay_format::{StreamKind, VolumeId};
@@ -89,6 +90,8 @@ pub(crate) struct Segment {
     pub(crate) unclean: u32,
     /// Operations that still read from the segment or will look at its slots.
     pub(crate) pins: u32,
+    /// When its dirty slots were written.
+    pub(crate) written: Marks,
     table: Option<Box<SlotTable>>,
 }
 
@@ -106,6 +109,7 @@ impl Segment {
             live: 0,
             unclean: 0,
             pins: 0,
+            written: Marks::default(),
             table: None,
         }
     }

@@ -54,6 +54,14 @@ pub struct Stats {
     pub backing_flushes: u64,
     /// Blocks written back and durable on the backing store.
     pub destaged_blocks: u64,
+    /// Write operations on backing stores for destage.
+    pub destage_writes: u64,
+    /// Destage writes, and flushes after them, that failed.
+    pub destage_failures: u64,
+    /// Blocks written back together with a block behind them: added in front of the one that was picked.
+    pub front_merged_blocks: u64,
+    /// Blocks written back together with a block before them: added behind the one that was picked.
+    pub back_merged_blocks: u64,
     /// Clean blocks dropped to make room.
     pub evicted_blocks: u64,
     /// Blocks that reclaim moved to the survivor stream.

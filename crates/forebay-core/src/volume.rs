@@ -32,7 +32,6 @@ pub(crate) struct Volume {
     pub(crate) direct_flushing: bool,
     pub(crate) intents: Intents,
     pub(crate) destage: Destage,
-    pub(crate) draining: bool,
     /// The flush before a shutdown has been tried; if it failed the intents stay.
     pub(crate) gave_up: bool,
     pub(crate) last_active: Nanos,
@@ -58,7 +57,6 @@ impl Volume {
             direct_flushing: false,
             intents: Intents::default(),
             destage: Destage::default(),
-            draining: false,
             gave_up: false,
             last_active: now,
             misses_in_flight: 0,
@@ -100,15 +98,11 @@ impl Volume {
 impl Engine {
     /// When something is due for a volume though nothing happens.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
-        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0;
-        let unfinished = waiting || !volume.destage.written.is_empty();
-        let destage = if !unfinished || self.fenced && volume.destage.written.is_empty() {
-            None
-        } else if volume.destage.backoff_until > self.now {
-            Some(volume.destage.backoff_until)
-        } else {
-            volume.idle_at().filter(|due| *due > self.now)
-        };
+        let destage = &volume.destage;
+        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0 && !self.fenced;
+        let wake = destage.control.wake().filter(|_| waiting);
+        let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
+        let destage = wake.into_iter().chain(flush).min();
         [destage, self.intents_deadline(volume)].into_iter().flatten().min()
     }
 }

@@ -176,6 +176,10 @@ impl World {
             self.disks.devices[device].idle(offset, len) || device != CACHE,
             "two writes to {offset} at once"
         );
+        if device != CACHE {
+            let volume = device - 1;
+            self.pace.wrote(volume, self.now, len, &self.disks.settings[volume])?;
+        }
         let data = Rc::new(data);
         let number = self.disks.devices[device].submit_write(offset, Rc::clone(&data), &mut self.rng);
         let kind = FlightKind::Write { number, offset, data, header };

@@ -136,6 +136,7 @@ impl World {
         let buffer =
             carries.then(|| self.memory.take((lead + len).next_multiple_of(BLOCK).max(BLOCK) as usize));
         let treatment = self.treatment();
+        self.pace.asked((lead + len).div_ceil(BLOCK));
         let ticket = match kind {
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }
                 if !invalid =>

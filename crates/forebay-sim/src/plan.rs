@@ -6,7 +6,7 @@
 
 use crate::device::{Faults, Latency};
 use crate::rng::{Rng, mix};
-use forebay_core::{DestageOrder, EngineConfig, PlantedBug, PoolSettings, VolumeSettings};
+use forebay_core::{DestageOrder, EngineConfig, PlantedBug, PoolSettings, Priority, VolumeSettings};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 
@@ -238,6 +238,11 @@ impl Plan {
             PlantedBug::SkipDeviceFlush | PlantedBug::AcceptTornHeader | PlantedBug::IgnoreSequence => {
                 self.only_writeback(rng)
             }
+            PlantedBug::IgnoreFlushPeriod
+            | PlantedBug::StarveLimiter
+            | PlantedBug::ExceedLimits
+            | PlantedBug::ThrottleBeyondLimit
+            | PlantedBug::ForgetOnOrderChange => self.pace(bug, rng),
             PlantedBug::ReuseVolumeEarly
             | PlantedBug::KeepBeyondShrink
             | PlantedBug::ForgetDirtyAtDetach
@@ -252,6 +257,34 @@ impl Plan {
                 self.faults = FaultPlan::default();
             }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+        }
+    }
+
+    /// Where destage is paced, limited, or asked to change its order.
+    fn pace(&mut self, bug: PlantedBug, rng: &mut Rng) {
+        self.only_writeback(rng);
+        (self.mix.zero, self.mix.rule_pct, self.mix.tune, self.mix.restart) = (0, 0, 0, 0);
+        (self.mix.life, self.mix.pool) = (0, 0);
+        self.settings =
+            VolumeSettings { idle_delay: 0, dirty_low_pct: 40, dirty_high_pct: 80, ..self.settings };
+        (self.settings.max_destage_iops, self.settings.max_destage_bytes_per_s) = (0, 0);
+        match bug {
+            PlantedBug::IgnoreFlushPeriod => {
+                self.settings.flush_period = rng.pick(&[8_000_000_000, 20_000_000_000]);
+                (self.mix.pause, self.backing_latency.slow_ppm, self.cache_latency.slow_ppm) = (20, 0, 0);
+            }
+            PlantedBug::StarveLimiter => self.settings.max_destage_iops = rng.pick(&[50, 200]),
+            PlantedBug::ExceedLimits => {
+                (self.settings.max_destage_iops, self.settings.destage_depth_max) = (50, 1);
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (0, 10);
+                self.mix.pause = 0;
+            }
+            PlantedBug::ThrottleBeyondLimit => {
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (0, 10);
+                (self.engine.pool.dirty_limit_pct, self.mix.pause) = (60, 0);
+                (self.backing_latency.write_ns, self.mix.hot_pct) = (4_000_000, 0);
+            }
+            _ => self.mix.tune += 10,
         }
     }
 
@@ -342,9 +375,14 @@ pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
     VolumeSettings {
         dirty_low_pct,
         dirty_high_pct: dirty_low_pct + rng.pick(&[10, 30, 50]),
-        idle_delay: rng.pick(&[10_000_000, 200_000_000, 5_000_000_000]),
-        destage_order: rng.pick(&[DestageOrder::Elevator, DestageOrder::Fifo]),
+        idle_delay: rng.pick(&[0, 10_000_000, 200_000_000, 5_000_000_000]),
+        destage_order: rng.pick(&[DestageOrder::Elevator, DestageOrder::Fifo, DestageOrder::Lru]),
         destage_depth_max: rng.pick(&[1, 4, 16]),
+        flush_period: rng.pick(&[0, 0, 1_000_000_000, 8_000_000_000, 60_000_000_000]),
+        max_destage_iops: rng.pick(&[0, 0, 0, 50, 500]),
+        max_destage_bytes_per_s: rng.pick(&[0, 0, 0, 1 << 20, 16 << 20]),
+        latency_target: rng.pick(&[0, 1_000_000, 20_000_000]),
+        priority: rng.pick(&[Priority::Low, Priority::Normal, Priority::High]),
         zero_direct_min_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
         ..VolumeSettings::default()
     }

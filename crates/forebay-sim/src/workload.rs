@@ -3,7 +3,7 @@
 use crate::plan::Mix;
 use crate::rng::Rng;
 use crate::world::{PATIENCE_NS, Trap, World, ensure};
-use forebay_core::{OnBackingChange, Status, VolumeSettings};
+use forebay_core::{Drain, OnBackingChange, Status, VolumeSettings};
 use forebay_format::VolumeId;
 
 const BLOCK: u64 = 4096;
@@ -150,8 +150,8 @@ impl Workload {
                 world.configure(volume, settings)
             }
             Deed::Drain => {
-                let on = world.rng.chance(1, 2);
-                world.engine.set_drain(world.now, VolumeId(volume as u16), on);
+                let drain = world.rng.pick(&[Drain::Off, Drain::Off, Drain::Background, Drain::Full]);
+                world.engine.set_drain(world.now, VolumeId(volume as u16), drain);
                 world.pump()
             }
             Deed::Pause => {
@@ -362,8 +362,9 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         return read_everything(world);
     }
     let volumes = world.staying();
+    let drain = world.rng.pick(&[Drain::Background, Drain::Full]);
     for volume in volumes.clone() {
-        world.engine.set_drain(world.now, VolumeId(volume as u16), true);
+        world.engine.set_drain(world.now, VolumeId(volume as u16), drain);
         world.pump()?;
     }
     let end = world.now + PATIENCE_NS;
@@ -391,7 +392,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         world.oracle.check_image(volume, image, "backing store after drain and flush")?;
     }
     for volume in volumes {
-        world.engine.set_drain(world.now, VolumeId(volume as u16), false);
+        world.engine.set_drain(world.now, VolumeId(volume as u16), Drain::Off);
         world.pump()?;
     }
     Ok(())

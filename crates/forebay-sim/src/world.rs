@@ -14,6 +14,7 @@ use crate::device::SimDevice;
 use crate::life::Tenant;
 use crate::memory::Memory;
 use crate::oracle::Oracle;
+use crate::pace::Pace;
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
@@ -139,6 +140,7 @@ pub struct World {
     pub(crate) next_request: u64,
     /// Errors that devices have reported to the engine.
     pub(crate) errors: Vec<u64>,
+    pub(crate) pace: Pace,
     ticks: u32,
     /// Hash of everything that happened.
     pub digest: Digest,
@@ -194,6 +196,7 @@ impl World {
             pushed: 0,
             requests: BTreeMap::new(),
             next_request: 0,
+            pace: Pace::new(plan),
             ticks: 0,
             digest: Digest::default(),
             trap: Trap::Off,
@@ -217,6 +220,7 @@ impl World {
         self.disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
         self.engine = open_engine(&self.plan, &self.disks, policy, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
+        self.pace = Pace::new(&self.plan);
         self.flights.clear();
         self.queue.clear();
         (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
@@ -252,6 +256,7 @@ impl World {
     /// Any violation; also settings that the engine refuses.
     pub fn configure(&mut self, volume: usize, settings: VolumeSettings) -> Result<(), String> {
         self.disks.settings[volume] = settings;
+        self.pace.configured(volume, self.now, self.next_request);
         let result = self.engine.configure_volume(self.now, VolumeId(volume as u16), settings);
         ensure!(result.is_ok(), "{settings:?} is refused: {result:?}");
         self.pump()
@@ -280,7 +285,8 @@ impl World {
             self.ticks = 0;
             self.perform(action)?;
         }
-        Ok(())
+        let oldest = self.requests.first_key_value().map(|(id, _)| *id);
+        self.pace.look(&self.engine, &self.disks, self.now, oldest)
     }
 
     /// Lets the next thing happen that is due at or before `limit`; false if there is nothing, and it is `limit` now.
