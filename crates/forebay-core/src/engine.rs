@@ -588,6 +588,12 @@ impl Engine {
         Ok(())
     }
 
+    /// A flush of the cache device has failed: it takes no writes until it is opened again.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
     /// Settings of the pool.
     #[must_use]
     pub fn pool_settings(&self) -> PoolSettings {

@@ -49,23 +49,31 @@ pub enum Limit {
     Stopped,
 }
 
+impl Limit {
+    /// In a few words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+        Self::NothingToDo => "nothing to do",
+        Self::IdleDelay => "idle delay",
+        Self::AgeDeadline => "age deadline",
+        Self::DirtyLevel => "dirty level",
+        Self::ForegroundLatency => "foreground latency",
+        Self::MaxIops => "max_destage_iops",
+        Self::MaxBandwidth => "max_destage_bandwidth",
+        Self::BackingStore => "backing store",
+        Self::RetryAfterFailure => "retry after failure",
+        Self::CacheFlush => "cache flush",
+        Self::Scratch => "scratch memory",
+        Self::BusyBlocks => "busy blocks",
+        Self::Stopped => "stopped",
+        }
+    }
+}
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NothingToDo => "nothing to do",
-            Self::IdleDelay => "idle delay",
-            Self::AgeDeadline => "age deadline",
-            Self::DirtyLevel => "dirty level",
-            Self::ForegroundLatency => "foreground latency",
-            Self::MaxIops => "max_destage_iops",
-            Self::MaxBandwidth => "max_destage_bandwidth",
-            Self::BackingStore => "backing store",
-            Self::RetryAfterFailure => "retry after failure",
-            Self::CacheFlush => "cache flush",
-            Self::Scratch => "scratch memory",
-            Self::BusyBlocks => "busy blocks",
-            Self::Stopped => "stopped",
-        })
+        f.write_str(self.words())
     }
 }
 

@@ -23,8 +23,11 @@ pub mod rules;
 mod server;
 mod service;
 mod settings;
+mod start;
 
 pub use error::RunError;
+pub use pool::PoolEvent;
+pub use start::{run, serve};
 pub use settings::{SettingHelp, settings};
 
 use forebay_export::uri::{BackingUri, ExportUri};
@@ -63,74 +66,40 @@ pub struct CacheSpec {
     pub size_bytes: Option<u64>,
 }
 
-/// What happens while [`run`] runs. `Display` gives the line for people.
+/// Errors of a start end the program; what happens later is told line by line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RunEvent {
-    /// Something that the operator should know.
-    Note(String),
-    /// The cache was opened.
-    Opened {
-        /// It is new.
-        created: bool,
-        /// Time that it took to open it.
-        took: Duration,
-        /// Blocks in the cache.
-        cached_blocks: u64,
-        /// Of those, blocks that only the cache has.
-        dirty_blocks: u64,
+    /// Something happened in a pool; the name of the pool is empty for `forebay run`.
+    Pool {
+        /// Name of the pool.
+        pool: String,
+        /// What happened.
+        event: PoolEvent,
     },
-    /// Clients can connect.
-    Ready {
-        /// URI of the export.
-        export: String,
-    },
-    /// A signal asked to stop.
-    Stopping,
-    /// Stopped in an orderly way.
-    Stopped {
-        /// Bytes that only the cache has.
-        dirty_bytes: u64,
-    },
+    /// Something could not be done; the rest goes on.
+    Problem(String),
+    /// The admin API answers here.
+    Admin(PathBuf),
+    /// Everything was opened.
+    Serving,
 }
 
 impl fmt::Display for RunEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Note(text) => f.write_str(text),
-            Self::Opened { created: true, .. } => f.write_str("made a new, empty cache"),
-            Self::Opened { took, cached_blocks, dirty_blocks, .. } => write!(
-                f,
-                "opened the cache in {} ms: {cached_blocks} blocks cached, {dirty_blocks} of them dirty",
-                took.as_millis()
-            ),
-            Self::Ready { export } => write!(f, "ready: {export}"),
-            Self::Stopping => f.write_str("stopping: open requests are finished first"),
-            Self::Stopped { dirty_bytes: 0 } => {
-                f.write_str("stopped; the backing store has everything, nothing is dirty")
-            }
-            Self::Stopped { dirty_bytes } => write!(
-                f,
-                "stopped; {dirty_bytes} bytes are dirty: they are safe in the cache, and only there. \
-                 Do not use the backing store without the cache"
-            ),
+            Self::Pool { pool, event } if pool.is_empty() => write!(f, "{event}"),
+            Self::Pool { pool, event } => write!(f, "{pool}: {event}"),
+            Self::Problem(what) => f.write_str(what),
+            Self::Admin(socket) => write!(f, "the admin API is at {}", socket.display()),
+            Self::Serving => f.write_str("serving"),
         }
     }
 }
 
-/// Serves one volume until SIGINT or SIGTERM.
-///
-/// # Errors
-/// [`RunError::Usage`] if the options make no sense; [`RunError::Failed`] if a device, the cache or a socket cannot be
-/// used. Nothing was changed on the devices then, unless the message says so.
-pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
-    let plan = settings::plan(&options)?;
-    let parts = setup::open(&options, &plan, report)?;
-    runner::run(options, plan, parts, report)
-}
-
-/// The name under which clients find an export.
-pub(crate) fn export_name(uri: &ExportUri) -> &str {
-    let ExportUri::Nbd { name, .. } = uri;
-    name
+/// What `forebay serve` needs to know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServeOptions {
+    /// The configuration file.
+    pub config: PathBuf,
 }

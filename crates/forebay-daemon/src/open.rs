@@ -41,6 +41,32 @@ pub(crate) struct PoolParts {
     pub(crate) notes: Vec<String>,
 }
 
+/// Opens the cache devices of a pool, or makes a cache on them.
+///
+/// # Errors
+/// As [`open_cache`]; several devices are not supported yet.
+pub(crate) fn open_caches(specs: &[CacheSpec], making: Making) -> Result<PoolParts, RunError> {
+    match specs {
+        [only] => open_cache(only, making),
+        _ => Err(RunError::failed(
+            format!("a pool of {} devices cannot be opened", specs.len()),
+            "give the pool one device; several are not supported yet",
+        )),
+    }
+}
+
+/// Makes a device that no pool uses forget that it was a cache.
+///
+/// # Errors
+/// It cannot be opened or written.
+pub(crate) fn erase_cache(path: &Path) -> Result<(), RunError> {
+    let device = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
+    for copy in [0, 1] {
+        device.write_at(Geometry::superblock_offset(copy), &[0; BLOCK_BYTES]).map_err(device_error)?;
+    }
+    device.flush().map_err(device_error)
+}
+
 /// Opens a cache, or makes one.
 ///
 /// # Errors
@@ -286,6 +312,7 @@ fn format(spec: &CacheSpec, making: Making, cache: &Device) -> Result<(), RunErr
         geometry: geometry(bytes, making)?,
         uuid: CacheUuid(random_uuid()?),
         volumes: Vec::new(),
+        members: forebay_format::Members::default(),
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
     };

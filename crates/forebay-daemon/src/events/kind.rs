@@ -80,6 +80,8 @@ macro_rules! kinds {
 
 kinds! {
     VolumeAttached, "volume.attached", Info, "A volume can be used.";
+    VolumeFailed, "volume.failed", Error, "A volume that is configured could not be attached.";
+    PoolFailed, "pool.failed", Error, "A pool that is configured could not be opened.";
     VolumeDetached, "volume.detached", Info, "A volume is gone from here, and the backing store has all of it.";
     VolumeModeChanged, "volume.mode-changed", Info, "A volume is cached in another mode.";
     VolumeSettingChanged, "volume.setting-changed", Info, "A setting of a volume has another value.";

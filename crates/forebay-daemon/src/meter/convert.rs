@@ -4,7 +4,7 @@
 //! (a test compares). A number that nobody counts is shown as unknown, not as zero, wherever the format allows it.
 
 use super::{Counters, Path};
-use forebay_core::Stats;
+use forebay_core::{Stats, VolumeStats};
 
 macro_rules! convert {
     ($($name:ident)*) => {
@@ -22,6 +22,53 @@ convert! {
     backing_reads backing_read_bytes backing_writes backing_written_bytes backing_flushes destaged_blocks evicted_blocks
     relocated_blocks batches checkpoints throttled_writes damaged_blocks dirty_blocks lost_blocks cached_blocks
     capacity_blocks free_segments segments index_memory_bytes requests_in_flight
+}
+
+/// Numbers that the engine keeps by volume, under the names that they have here.
+macro_rules! of_volume {
+    ($($name:ident = $from:ident;)*) => {
+        impl Counters {
+            /// The numbers of a volume. Those of devices, space and memory are the pool's, which all its volumes share.
+            pub fn of_volume(volume: &VolumeStats, pool: &Stats) -> Self {
+                let backing_write_errors = volume.backing_write_errors + volume.backing_flush_errors;
+                Self { backing_write_errors, $($name: volume.$from,)* ..Self::from(pool) }
+            }
+
+            /// The numbers of a pool: the engine's own, and the sums over its volumes of those that only volumes have.
+            pub fn of_pool(pool: &Stats, volumes: impl IntoIterator<Item = VolumeStats>) -> Self {
+                let mut all = Self::from(pool);
+                for volume in volumes {
+                    all.add_volume(&volume);
+                }
+                all
+            }
+        }
+    };
+}
+
+of_volume! {
+    reads = reads; writes = writes; flushes = flushes; zeroes = zeroes; read_bytes = read_bytes;
+    written_bytes = written_bytes; failed_requests = failed_requests; read_time_ns = read_time_ns;
+    write_time_ns = write_time_ns; flush_time_ns = flush_time_ns; read_hit_blocks = read_hit_blocks;
+    read_miss_blocks = read_miss_blocks; filled_blocks = filled_blocks; evicted_blocks = evicted_blocks;
+    destaged_blocks = destaged_blocks; throttled_writes = throttled_writes; damaged_blocks = damaged_blocks;
+    cached_blocks = cached_blocks; dirty_blocks = dirty_blocks; lost_blocks = lost_blocks;
+    written_blocks = logged_blocks; write_hit_blocks = write_hit_blocks;
+    dirty_write_hit_blocks = dirty_write_hit_blocks; write_invalidated_blocks = invalidated_blocks;
+    cache_read_errors = cache_read_errors; backing_read_errors = backing_read_errors;
+}
+
+impl Counters {
+    /// Adds what only volumes count.
+    fn add_volume(&mut self, volume: &VolumeStats) {
+        self.written_blocks += volume.logged_blocks;
+        self.write_hit_blocks += volume.write_hit_blocks;
+        self.dirty_write_hit_blocks += volume.dirty_write_hit_blocks;
+        self.write_invalidated_blocks += volume.invalidated_blocks;
+        self.cache_read_errors += volume.cache_read_errors;
+        self.backing_read_errors += volume.backing_read_errors;
+        self.backing_write_errors += volume.backing_write_errors + volume.backing_flush_errors;
+    }
 }
 
 impl Path {
@@ -45,22 +92,15 @@ impl Path {
 pub const UNCOUNTED: &[&str] = &[
     "read_bypass_blocks",
     "read_sequential_blocks",
-    "written_blocks",
-    "write_hit_blocks",
-    "dirty_write_hit_blocks",
     "write_bypass_blocks",
     "write_sequential_blocks",
-    "write_invalidated_blocks",
     "read_invalidated_blocks",
     "fill_cancelled_blocks",
     "fill_no_room_blocks",
     "lock_waits",
     "direct_waits",
     "cache_metadata_writes",
-    "cache_read_errors",
     "cache_write_errors",
-    "backing_read_errors",
-    "backing_write_errors",
     "buffer_waits",
     "dirtied_blocks",
     "idle_destaged_blocks",
@@ -70,6 +110,18 @@ pub const UNCOUNTED: &[&str] = &[
     "rules_removed",
     "rules_refused",
     "rules_expired",
+];
+
+/// Counters that the engine keeps by volume only.
+#[cfg(test)]
+const OF_VOLUMES: [&str; 7] = [
+    "written_blocks",
+    "write_hit_blocks",
+    "dirty_write_hit_blocks",
+    "write_invalidated_blocks",
+    "cache_read_errors",
+    "backing_read_errors",
+    "backing_write_errors",
 ];
 
 /// Whether somebody counts it.
@@ -89,6 +141,7 @@ mod tests {
         let mut names: Vec<&str> = fields.map(|field| field.split(':').next().unwrap().trim()).collect();
         assert!(names.len() > 30, "the debug output was not understood: {debug}");
         names.extend(UNCOUNTED);
+        names.extend(OF_VOLUMES);
         names.sort_unstable();
         let mut ours: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
         ours.sort_unstable();

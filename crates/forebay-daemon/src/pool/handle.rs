@@ -36,6 +36,15 @@ impl<T> Promise<T> {
         (keep, Self(receiver))
     }
 
+    /// Waits for the answer so long: `None` if it has not come, `Some(None)` if the pool has ended without one.
+    pub(crate) fn try_wait(&self, patience: Duration) -> Option<Option<T>> {
+        match self.0.recv_timeout(patience) {
+            Ok(answer) => Some(Some(answer)),
+            Err(mpsc::RecvTimeoutError::Timeout) => None,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Some(None),
+        }
+    }
+
     /// Waits for the answer; `None` if the pool has ended without one.
     pub(crate) fn wait(self) -> Option<T> {
         self.0.recv().ok()

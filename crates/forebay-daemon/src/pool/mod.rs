@@ -30,7 +30,7 @@ use crate::open::PoolParts;
 use crate::server::{Server, ServerToken};
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{Completion, EnginePreference, Limits, Reactor};
+use forebay_io::{Completion, DeviceId, EnginePreference, Limits, Reactor};
 use handle::Task;
 use mounts::Mounted;
 use std::sync::mpsc::{self, SyncSender};
@@ -73,6 +73,9 @@ pub(crate) struct PoolStart {
     pub(crate) io: EnginePreference,
 }
 
+/// Who waits for the end of a change of size, and the length that a file is cut to then.
+type Resizing = (SyncSender<Result<(), ControlError>>, Option<u64>);
+
 /// Everything that one thread owns.
 pub(crate) struct Pool {
     name: String,
@@ -88,7 +91,8 @@ pub(crate) struct Pool {
     history: History,
     buffer_bytes: usize,
     /// Who waits for the end of a change of the pool's size.
-    resizing: Option<SyncSender<Result<(), ControlError>>>,
+    resizing: Option<Resizing>,
+    cache: DeviceId,
     tasks: mpsc::Receiver<Task>,
     started: Instant,
     completions: Vec<Completion>,
@@ -131,6 +135,7 @@ impl Pool {
             history: History::new(io.now()),
             buffer_bytes: start.buffer_bytes,
             resizing: None,
+            cache,
             tasks,
             started: Instant::now(),
             completions: Vec::new(),

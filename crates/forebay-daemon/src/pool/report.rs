@@ -58,6 +58,25 @@ pub enum PoolEvent {
         /// Clean blocks dropped.
         dropped: u64,
     },
+    /// Clients can connect.
+    Ready {
+        /// Name of the volume.
+        volume: String,
+        /// URI of the export.
+        export: String,
+    },
+    /// A volume is gone from the pool.
+    Detached {
+        /// Name of the volume.
+        volume: String,
+    },
+    /// A volume has another size.
+    Resized {
+        /// Name of the volume.
+        volume: String,
+        /// Size in bytes.
+        size_bytes: u64,
+    },
     /// An orderly stop has begun.
     Stopping,
     /// Stopped in an orderly way.
@@ -106,6 +125,9 @@ impl fmt::Display for PoolEvent {
                 "the backing store of {volume} was changed while the cache was away: {dropped} clean blocks were dropped \
                  from the cache"
             ),
+            Self::Ready { export, .. } => write!(f, "ready: {export}"),
+            Self::Detached { volume } => write!(f, "{volume} is detached"),
+            Self::Resized { volume, size_bytes } => write!(f, "{volume} has {size_bytes} bytes now"),
             Self::Stopping => f.write_str("stopping: open requests are finished first"),
             Self::Stopped { dirty_bytes: 0 } => {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")
@@ -123,6 +145,16 @@ impl Pool {
     /// Tells the operator something.
     pub(super) fn tell(&mut self, event: PoolEvent) {
         (self.report)(event);
+    }
+
+    /// Keeps in mind that destage of a volume fails, until it works again.
+    fn note_failure(&mut self, notice: &Notice) {
+        if let Notice::DestageFailed { volume, .. } = notice
+            && let Some(served) = self.served_mut(*volume)
+        {
+            served.destage_failing = true;
+            served.destage_failures += 1;
+        }
     }
 
     fn name_of(&self, volume: VolumeId) -> String {
@@ -149,20 +181,32 @@ impl Pool {
             Notice::BackingChanged { volume, dropped } => {
                 PoolEvent::BackingChanged { volume: self.name_of(volume), dropped }
             }
+            Notice::Attached { volume } => return self.attached(volume),
+            Notice::AttachFailed { volume, error } => return self.attach_failed(volume, &error),
+            Notice::Detached { volume } => return self.detached(volume),
+            Notice::DetachFailed { volume, error } => return self.detach_failed(volume, &error),
+            Notice::VolumeResized { volume, bytes } => return self.resized(volume, Ok(bytes)),
+            Notice::ResizeFailed { volume, error } => return self.resized(volume, Err(error)),
+            Notice::PoolResized { .. } => return self.pool_resized(Ok(())),
+            Notice::PoolResizeFailed { error } => return self.pool_resized(Err(error)),
             Notice::Checkpointed { .. } => return,
+            // Whatever else the engine can say is for tests.
+            _ => return,
         };
+        self.note_failure(&notice);
         self.tell(event);
     }
 }
 
+/// What to do about a backing store that was changed.
+pub(super) const BACKING_CHANGED_HINT: &str = "if the backing store is the right one and what changed on it may be \
+    lost: on_backing_change=keep-dirty; if the data in the cache may be lost: on_backing_change=discard-dirty; if it is \
+    the wrong one, give the one that belongs to this cache";
+
 /// What to do about a cache that cannot be opened, or a volume that cannot be attached.
 pub(crate) fn open_hint(error: &OpenError) -> &'static str {
     match error {
-        OpenError::BackingChanged { .. } => {
-            "if the backing store is the right one and what changed on it may be lost: on_backing_change=keep-dirty; \
-             if the data in the cache may be lost: on_backing_change=discard-dirty; if it is the wrong one, give \
-             the one that belongs to this cache"
-        }
+        OpenError::BackingChanged { .. } => BACKING_CHANGED_HINT,
         OpenError::BackingShrunk { .. } => {
             "give the backing store that belongs to this cache, at its full size"
         }

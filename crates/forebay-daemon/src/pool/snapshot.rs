@@ -1,12 +1,13 @@
 //! How a pool and its volumes are just now, and how they have been.
 
-use super::Pool;
+use super::{Pool, Served};
 use crate::control::VolumeState;
 use crate::engine_io::Timed;
 use crate::meter::{About, Counters, DirtyAge, Path, Snapshot};
-use forebay_core::{DestageReport, Device, Nanos, PoolSettings, VolumeSettings, VolumeStats};
+use forebay_core::{DestageReport, Device, Engine, Nanos, PoolSettings, VolumeSettings, VolumeStats};
 use forebay_format::VolumeId;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// A volume just now.
 #[derive(Clone, Debug)]
@@ -18,7 +19,7 @@ pub(crate) struct VolumeSnapshot {
     pub(crate) size_bytes: u64,
     pub(crate) settings: VolumeSettings,
     pub(crate) stats: VolumeStats,
-    pub(crate) destage: DestageReport,
+    pub(crate) destage: Option<DestageReport>,
     pub(crate) ordered: bool,
     pub(crate) connections: u64,
 }
@@ -26,6 +27,8 @@ pub(crate) struct VolumeSnapshot {
 /// A pool just now.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolSnapshot {
+    /// Cache devices with the bytes used of them.
+    pub(crate) devices: Vec<(PathBuf, u64)>,
     pub(crate) settings: PoolSettings,
     pub(crate) capacity_blocks: u64,
     pub(crate) cached_blocks: u64,
@@ -46,6 +49,7 @@ impl Pool {
         let attached = |id: VolumeId| self.served(id).is_some();
         let absent = self.engine.volume_table().filter(|entry| !attached(entry.id));
         PoolSnapshot {
+            devices: self.devices(),
             settings: self.engine.pool_settings(),
             capacity_blocks: stats.capacity_blocks,
             cached_blocks: stats.cached_blocks,
@@ -75,7 +79,7 @@ impl Pool {
             exports: served.uris.clone(),
             size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
             settings: served.spec.settings,
-            stats: self.engine.volume_stats(id),
+            stats: self.engine.volume_stats(id).unwrap_or_default(),
             destage: self.engine.destage_report(id),
             ordered: self.engine.is_ordered(id),
             connections: self.server.connections_to(id),
@@ -92,8 +96,12 @@ impl Pool {
         all
     }
 
+    fn pool_counters(&self) -> Counters {
+        pool_counters(&self.engine, &self.volumes)
+    }
+
     fn pool_statistics(&mut self, now: Nanos) -> Snapshot {
-        let counters = Counters::from(&self.engine.stats());
+        let counters = self.pool_counters();
         Snapshot {
             about: About {
                 pool: self.name.clone(),
@@ -111,8 +119,10 @@ impl Pool {
     }
 
     fn volume_statistics(&mut self, id: VolumeId, now: Nanos) -> Option<Snapshot> {
-        let counters = Counters::of_volume(&self.engine.volume_stats(id), &self.engine.stats());
+        let stats = self.engine.volume_stats(id)?;
+        let counters = Counters::of_volume(&stats, &self.engine.stats());
         let ages = self.engine.dirty_ages(id);
+        let oldest = self.engine.destage_report(id).map(|report| report.oldest_dirty_age);
         let about = About {
             pool: self.name.clone(),
             volume: self.served(id)?.spec.name.clone(),
@@ -122,7 +132,7 @@ impl Pool {
             connections: self.server.connections_to(id),
             io_engine: self.io_engine(),
             rss_bytes: crate::service::resident_bytes(),
-            limited_by: Some(self.engine.destage_report(id).limited_by.words()),
+            limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
         };
         let served = self.served_mut(id)?;
         Some(Snapshot {
@@ -130,7 +140,7 @@ impl Pool {
             counters,
             rates: served.history.rates(now, &counters),
             latency: served.meter.capture(now),
-            dirty_age: Some(DirtyAge::from(ages)),
+            dirty_age: Some(DirtyAge::of_classes(ages, oldest.filter(|age| *age > 0))),
         })
     }
 
@@ -138,11 +148,13 @@ impl Pool {
     pub(super) fn keep_history(&mut self) {
         let now = self.io.now();
         let engine = &self.engine;
-        self.history.turn(now, || Counters::from(&engine.stats()));
+        self.history.turn(now, || pool_counters(engine, &self.volumes));
         for (at, served) in self.volumes.iter_mut().enumerate() {
             let Some(served) = served else { continue };
             let id = VolumeId(at as u16);
-            served.history.turn(now, || Counters::of_volume(&engine.volume_stats(id), &engine.stats()));
+            served.history.turn(now, || {
+                Counters::of_volume(&engine.volume_stats(id).unwrap_or_default(), &engine.stats())
+            });
         }
     }
 
@@ -164,4 +176,9 @@ impl Pool {
             meter.record(path, now - began, bytes, now);
         }
     }
+}
+
+fn pool_counters(engine: &Engine, volumes: &[Option<Served>]) -> Counters {
+    let attached = (0..volumes.len()).map(|at| VolumeId(at as u16));
+    Counters::of_pool(&engine.stats(), attached.filter_map(|id| engine.volume_stats(id)))
 }

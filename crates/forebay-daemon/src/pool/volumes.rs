@@ -9,7 +9,9 @@ use crate::control::{ControlError, ErrorKind, VolumeState};
 use crate::meter::{History, Meter};
 use crate::open::{Backing, final_record};
 use crate::rules::RuleSet;
-use forebay_core::{Attachment, DetachHow, LifeError, OnBackingChange, PoolSettings, VolumeSettings};
+use forebay_core::{
+    Attachment, DestageReport, DetachHow, Drain, LifeError, OnBackingChange, PoolSettings, VolumeSettings,
+};
 use forebay_export::directory::ExportInfo;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
@@ -52,6 +54,8 @@ pub(crate) struct Served {
     pub(crate) history: History,
     /// Destage failed, and has not worked since.
     pub(crate) destage_failing: bool,
+    /// Failed attempts at writing back.
+    pub(crate) destage_failures: u64,
     /// Who waits for the end of what is being done.
     waiting: Option<Done>,
 }
@@ -172,6 +176,7 @@ impl Pool {
             meter: Meter::new(now),
             history: History::new(now),
             destage_failing: false,
+            destage_failures: 0,
             waiting: Some(done.clone()),
         };
         let index = usize::from(id.0);
@@ -249,6 +254,11 @@ impl Pool {
                 let info = ExportInfo::new(name, size_bytes);
                 self.server.export(&mut self.reactor, endpoint, id, info)
             }
+            ExportUri::Fuse { path } => {
+                let rules = self.served(id).map(|served| Arc::clone(&served.spec.rules));
+                let rules = rules.ok_or_else(|| "the volume is gone".to_owned())?;
+                self.mount_volume(id, path, size_bytes, rules)
+            }
         }
     }
 
@@ -320,6 +330,7 @@ impl Pool {
         let name = self.served(id).map(|served| served.spec.name.clone()).unwrap_or_default();
         let now = self.io.now();
         self.engine.detach_volume(now, id, how).map_err(|error| refused("detach", &name, &error))?;
+        self.unmount(Some(id));
         self.server.withdraw(&mut self.reactor, id);
         if let Some(served) = self.served_mut(id) {
             served.state = VolumeState::Detaching;
@@ -445,6 +456,7 @@ impl Pool {
         if let Ok(size_bytes) = result {
             served.spec.rules.set_volume_bytes(size_bytes);
             self.server.resize(id, size_bytes);
+            self.resize_mounts(id, size_bytes);
             self.tell(PoolEvent::Resized { volume: name.clone(), size_bytes });
         }
         if let Some(waiting) = waiting {
@@ -461,6 +473,50 @@ impl Pool {
             .map_err(|error| ControlError::new(ErrorKind::Invalid, error, ""))?;
         if let Some(served) = self.served_mut(id) {
             served.spec.settings = settings;
+        }
+        Ok(())
+    }
+
+    /// Begins or ends a drain.
+    pub(crate) fn set_drain(&mut self, name: &str, drain: Drain) -> Result<(), ControlError> {
+        let id = self.known(name)?;
+        let now = self.io.now();
+        self.engine.set_drain(now, id, drain);
+        Ok(())
+    }
+
+    /// How destage of a volume is, and how often it has failed.
+    pub(crate) fn destage_of(&self, name: &str) -> Result<(DestageReport, u64), ControlError> {
+        let id = self.known(name)?;
+        let report = self.engine.destage_report(id).ok_or_else(|| busy(name, "is being attached or detached"))?;
+        Ok((report, self.served(id).map_or(0, |served| served.destage_failures)))
+    }
+
+    /// Adds exports to a volume and takes others away; its clients at the latter are disconnected.
+    pub(crate) fn change_exports(
+        &mut self,
+        name: &str,
+        more: &[ExportUri],
+        less: &[ExportUri],
+    ) -> Result<(), ControlError> {
+        let id = self.at_rest(name)?;
+        if !less.is_empty() {
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!("exports of {name} cannot be taken away while it is served"),
+                "detach it, keeping what is cached, and attach it again",
+            ));
+        }
+        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
+        for uri in more {
+            let text = self.export(id, uri, size_bytes).map_err(|what| {
+                ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "")
+            })?;
+            self.tell(PoolEvent::Ready { volume: name.into(), export: text.clone() });
+            if let Some(served) = self.served_mut(id) {
+                served.uris.push(text);
+                served.spec.exports.push(uri.clone());
+            }
         }
         Ok(())
     }

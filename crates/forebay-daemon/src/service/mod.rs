@@ -30,7 +30,7 @@ use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use crate::pool::{Pool, PoolGone, PoolHandle};
 use crate::rules::RuleSet;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 pub(crate) use start::{ServiceStart, Told};
@@ -52,6 +52,8 @@ struct Running {
 
 /// See the head of this file.
 pub(crate) struct Service {
+    /// Itself, for those who report to it.
+    me: Weak<Self>,
     running: RwLock<Running>,
     /// The configuration file; held by whoever changes something.
     changing: Mutex<Option<ConfigFile>>,

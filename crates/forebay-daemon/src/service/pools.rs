@@ -5,6 +5,7 @@ use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::tell::reporter;
 use crate::CacheSpec;
+use crate::config::choices::CacheAllocation;
 use crate::config::{Edit, PoolConfig, Scope, Settings};
 use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ShrinkRequest,
@@ -23,7 +24,7 @@ impl Service {
         let tunables = config.tunables();
         let making = Making {
             segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
-            preallocate: tunables.cache_allocation.is_full(),
+            preallocate: tunables.cache_allocation == CacheAllocation::Full,
         };
         let parts = open_caches(&config.devices, making)?;
         let engine = EngineConfig {
@@ -81,11 +82,11 @@ impl Service {
     pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
         let handle = self.handle(name)?;
         let promise = match (request.device, request.size) {
-            (Some(wanted), None) => {
-                let spec = device(&wanted)?;
-                let member = Self::ask(&handle, |pool| pool.next_member())??;
-                let opened = crate::open::open_member(&spec, member)?;
-                Self::ask(&handle, move |pool| pool.add_member(opened))?
+            (Some(_), None) => {
+                return Err(invalid(
+                    "a further device cannot be added yet",
+                    "make the device that the pool has longer: pool grow --size",
+                ));
             }
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };

@@ -58,7 +58,8 @@ impl Service {
         let hub = Hub::new(clock.clone(), HubLimits::default());
         let jobs = Jobs::new(hub.clone(), clock, JobsLimits::default(), JobId(1));
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let service = Arc::new(Self {
+        let service = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             running: RwLock::new(Running { config: start.config.clone(), ..Running::default() }),
             changing: Mutex::new(start.file),
             hub,

@@ -175,7 +175,7 @@ impl Service {
         let rules = self.rule_set(volume)?;
         let list = serde_json::to_value(rules.list(Instant::now()));
         let list = list.map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))?;
-        Ok(json!({ "default": rules.default_action().name(), "rules": list }))
+        Ok(json!({ "default": rules.default_action().to_string(), "rules": list }))
     }
 
     pub(super) fn new_rule(&self, volume: &str, request: RuleRequest) -> Result<Value, ControlError> {
@@ -229,7 +229,8 @@ impl Service {
             self.running().rules.iter().map(|(name, rules)| (name.clone(), Arc::clone(rules))).collect();
         for (volume, rules) in all {
             for dropped in rules.expire(Instant::now()) {
-                let message = format!("a rule of {volume} was dropped: {dropped}");
+                let (rule, reason) = (&dropped.report.rule, dropped.reason.words());
+                let message = format!("the rule \"{rule}\" of {volume} was dropped: {reason}");
                 self.hub.publish(NewEvent::new(Kind::VolumeSettingChanged, message).volume(&volume));
             }
         }
@@ -254,5 +255,11 @@ fn added(name: &str, config: &VolumeConfig) -> Edit {
 
 /// A rule as it stands in the file.
 fn table(rule: &Rule) -> RuleTable {
-    RuleTable::from_pairs(rule.pairs().into_iter().map(|(key, value)| (key, RuleValue::Text(value))))
+    let json = serde_json::to_value(rule).unwrap_or_default();
+    let value = |value: &Value| match value.as_u64() {
+        Some(number) => RuleValue::Integer(number),
+        None => RuleValue::Text(value.as_str().unwrap_or_default().to_owned()),
+    };
+    let pairs = json.as_object().into_iter().flatten().map(|(key, text)| (key.clone(), value(text)));
+    RuleTable::from_pairs(pairs)
 }
