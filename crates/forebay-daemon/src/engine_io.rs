@@ -2,6 +2,7 @@
 //!
 //! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
 
+use crate::members::MemberMap;
 use crate::meter::{Meter, Path};
 use crate::setup::VOLUME;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
@@ -23,12 +24,24 @@ struct Held {
     meta_bytes: Option<usize>,
     /// What it counts as, its bytes, and when it was submitted.
     timed: Option<(Path, u64, Nanos)>,
+    /// Members whose part of a flush has not ended, beyond the first, and whether one has failed.
+    others: usize,
+    failed: bool,
+}
+
+/// The devices that the cache lies on.
+#[derive(Debug)]
+pub(crate) struct CacheDevices {
+    /// In the order of the members.
+    pub(crate) ids: Vec<DeviceId>,
+    /// What lies on which.
+    pub(crate) map: MemberMap,
 }
 
 /// The engine's side of the reactor.
 #[derive(Debug)]
 pub(crate) struct EngineIo {
-    cache: DeviceId,
+    cache: CacheDevices,
     backing: DeviceId,
     scratch: forebay_io::BufId,
     held: Vec<Held>,
@@ -42,7 +55,7 @@ pub(crate) struct EngineIo {
 
 impl EngineIo {
     pub(crate) fn new(
-        cache: DeviceId,
+        cache: CacheDevices,
         backing: DeviceId,
         scratch: forebay_io::BufId,
         token_base: u64,
@@ -65,14 +78,47 @@ impl EngineIo {
         self.origin.elapsed().as_nanos() as Nanos
     }
 
-    fn device(&self, device: Device) -> DeviceId {
+    /// The device that has these bytes, and where it has them.
+    fn place(&self, device: Device, offset: u64, len: u64) -> Result<(DeviceId, u64), DeviceFailure> {
         match device {
-            Device::Cache => self.cache,
+            Device::Cache => {
+                let (member, offset) = self.cache.map.place(offset, len).ok_or(DeviceFailure)?;
+                Ok((*self.cache.ids.get(member).ok_or(DeviceFailure)?, offset))
+            }
             Device::Backing(volume) => {
                 debug_assert!(volume == VOLUME);
-                self.backing
+                Ok((self.backing, offset))
             }
         }
+    }
+
+    /// Submits a read or write of bytes that lie on one device, as everything that the engine asks for does.
+    fn submit(
+        &mut self,
+        reactor: &mut Reactor,
+        op: OpId,
+        (device, offset, len): (Device, u64, u64),
+        op_of: impl FnOnce(DeviceId, u64, &[forebay_io::Span]) -> Op<'_>,
+    ) {
+        match self.place(device, offset, len) {
+            Ok((device, offset)) => reactor.submit(self.token(op), op_of(device, offset, &self.spans)),
+            Err(failure) => {
+                self.release(reactor, op);
+                self.ready.push((op, Err(failure)));
+            }
+        }
+    }
+
+    /// A flush of the cache is one of all its members; it ends when they all have ended.
+    fn flush(&mut self, reactor: &mut Reactor, op: OpId, device: Device) {
+        let devices = match device {
+            Device::Cache => &self.cache.ids[..],
+            Device::Backing(_) => std::slice::from_ref(&self.backing),
+        };
+        for device in devices {
+            reactor.submit(self.token(op), Op::Flush { device: *device });
+        }
+        self.held(op).others = devices_beyond_first(device, &self.cache);
     }
 
     pub(crate) fn span(&self, span: Span) -> forebay_io::Span {
@@ -108,12 +154,12 @@ impl EngineIo {
                 self.time(op, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
                 self.take_spans(engine, op);
                 self.held(op).crc = crc;
-                let device = self.device(device);
-                reactor.submit(self.token(op), Op::Read { device, offset, spans: &self.spans });
+                let range = (device, offset, len.into());
+                self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
             }
             Action::Write { op, device, offset, len } => {
                 self.time(op, of_device(device, Path::CacheWrite, Path::BackingWrite), len.into());
-                self.write(engine, reactor, op, device, offset);
+                self.write(engine, reactor, op, (device, offset, len.into()));
             }
             Action::ReadMeta { op, offset, len } => {
                 self.time(op, Path::CacheRead, len.into());
@@ -125,8 +171,7 @@ impl EngineIo {
             }
             Action::Flush { op, device } => {
                 self.time(op, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
-                let device = self.device(device);
-                reactor.submit(self.token(op), Op::Flush { device });
+                self.flush(reactor, op, device);
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
                 self.time(op, Path::BackingWrite, len);
@@ -154,7 +199,7 @@ impl EngineIo {
         self.token_base | u64::from(op.0)
     }
 
-    fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, device: Device, offset: u64) {
+    fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, range: (Device, u64, u64)) {
         self.take_spans(engine, op);
         if let Some(header) = engine.header(op) {
             let Some(buffer) = reactor.pool_mut().alloc(BLOCK_BYTES) else {
@@ -166,8 +211,7 @@ impl EngineIo {
             self.held(op).buffers.push(buffer);
             self.spans.insert(0, span);
         }
-        let device = self.device(device);
-        reactor.submit(self.token(op), Op::Write { device, offset, spans: &self.spans });
+        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
     }
 
     fn read_meta(&mut self, reactor: &mut Reactor, op: OpId, offset: u64, len: usize) {
@@ -176,7 +220,9 @@ impl EngineIo {
             return;
         };
         self.held(op).meta_bytes = Some(len);
-        reactor.submit(self.token(op), Op::Read { device: self.cache, offset, spans: &spans });
+        self.spans = spans;
+        let range = (Device::Cache, offset, len as u64);
+        self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
     }
 
     fn write_meta(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, offset: u64) {
@@ -191,7 +237,9 @@ impl EngineIo {
             reactor.pool_mut().copy_in(*span, piece);
             left = rest;
         }
-        reactor.submit(self.token(op), Op::Write { device: self.cache, offset, spans: &spans });
+        let range = (Device::Cache, offset, bytes.len() as u64);
+        self.spans = spans;
+        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
     }
 
     /// Memory for `len` bytes of metadata, in pieces.
@@ -242,6 +290,13 @@ impl EngineIo {
         op: OpId,
         ok: bool,
     ) {
+        let held = self.held(op);
+        held.failed |= !ok;
+        if held.others > 0 {
+            held.others -= 1;
+            return;
+        }
+        let ok = !std::mem::take(&mut held.failed);
         if let Some((path, bytes, began)) = self.held(op).timed.take() {
             let now = self.now();
             meter.record(path, now - began, bytes, now);
@@ -271,6 +326,14 @@ impl EngineIo {
         }
         self.release(reactor, op);
         engine.complete(now, op, result, &self.crcs);
+    }
+}
+
+/// Further devices that a flush goes to.
+fn devices_beyond_first(device: Device, cache: &CacheDevices) -> usize {
+    match device {
+        Device::Cache => cache.ids.len() - 1,
+        Device::Backing(_) => 0,
     }
 }
 

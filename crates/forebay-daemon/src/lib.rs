@@ -15,6 +15,7 @@ mod error;
 pub mod events;
 pub mod fuse_server;
 pub mod jobs;
+mod members;
 pub mod meter;
 pub mod rules;
 mod runner;

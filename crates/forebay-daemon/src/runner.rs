@@ -5,7 +5,7 @@
 //! log batches and system calls.
 
 use crate::admin::{AdminServer, Snapshot, Source};
-use crate::engine_io::EngineIo;
+use crate::engine_io::{CacheDevices, EngineIo};
 use crate::error::RunError;
 use crate::meter::{About, Counters, History, Meter, Path};
 use crate::server::{Server, ServerToken};
@@ -107,7 +107,12 @@ pub(crate) fn run(
     let size_bytes = parts.attachment.size_bytes;
     let cache = reactor.add_device(parts.cache);
     let backing = reactor.add_device(parts.backing);
-    let io = EngineIo::new(cache, backing, scratch, KIND_ENGINE << KIND_SHIFT);
+    let io = EngineIo::new(
+        CacheDevices { ids: vec![cache], map: parts.members },
+        backing,
+        scratch,
+        KIND_ENGINE << KIND_SHIFT,
+    );
     let engine = Engine::open(plan.engine.clone(), device_bytes, vec![parts.attachment], io.now());
     let (asking, questions) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));

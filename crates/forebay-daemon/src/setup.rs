@@ -4,6 +4,7 @@
 //! that somebody put there is never written over.
 
 use crate::error::RunError;
+use crate::members::{MemberMap, open_members};
 use crate::settings::Plan;
 use crate::{RunEvent, RunOptions};
 use forebay_core::{Attachment, FormatParams};
@@ -29,6 +30,7 @@ const BLANK_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) cache: Device,
+    pub(crate) members: MemberMap,
     pub(crate) backing: Device,
     pub(crate) attachment: Attachment,
     pub(crate) created: bool,
@@ -54,9 +56,12 @@ pub(crate) fn open(
     }
     let cache = patiently(|| Device::open_cache(cache_path, DeviceOptions::default()))?;
     let found = look(&cache);
+    let mut members = MemberMap::single();
     let created = match found {
-        Found::Cache(geometry) => {
-            check_size(options, &cache, geometry)?;
+        Found::Cache(superblock) => {
+            // One device is given; if the cache lies on more this says so.
+            members = open_members(&superblock, &[])?;
+            check_size(options, &cache, superblock.geometry)?;
             false
         }
         Found::Blank => {
@@ -73,7 +78,7 @@ pub(crate) fn open(
     for note in cache.notes().iter().chain(backing.notes()) {
         report(RunEvent::Note(note.clone()));
     }
-    Ok(Parts { cache, backing, attachment, created })
+    Ok(Parts { cache, members, backing, attachment, created })
 }
 
 fn open_backing(options: &RunOptions) -> Result<Device, RunError> {
@@ -187,7 +192,7 @@ pub(crate) fn final_record(backing: &Device) -> Result<BackingRecord, DeviceErro
 // --- the cache device
 
 enum Found {
-    Cache(Geometry),
+    Cache(Box<Superblock>),
     Blank,
     Foreign(String),
 }
@@ -204,7 +209,7 @@ fn look(cache: &Device) -> Found {
         start.get(offset..offset + BLOCK_BYTES).map_or(Err(missing), Superblock::decode)
     });
     match Superblock::choose(copies) {
-        Ok(superblock) => Found::Cache(superblock.geometry),
+        Ok(superblock) => Found::Cache(Box::new(superblock)),
         Err(FormatError::Magic { .. }) if start.iter().all(|byte| *byte == 0) => Found::Blank,
         Err(error) => Found::Foreign(error.to_string()),
     }
