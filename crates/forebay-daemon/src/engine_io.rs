@@ -175,7 +175,8 @@ impl EngineIo {
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
                 self.time(op, Path::BackingWrite, len);
-                let device = self.device(Device::Backing(volume));
+                debug_assert!(volume == VOLUME);
+                let device = self.backing;
                 reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
             }
             Action::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
