@@ -162,7 +162,9 @@ impl Engine {
         self.lock_for_life(id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
     }
 
-    /// The point of no return: the volume has its new size. What lies beyond stays locked until it is swept away.
+    /// The point of no return: the volume has its new size. What lies beyond stays locked until a checkpoint says so, and
+    /// so does the block that the new end cuts: if it were written back now, only as far as the new end, and a crash
+    /// brought the old size back, it would be called clean with sectors that the backing store does not have.
     fn cut(&mut self, id: VolumeId, bytes: u64) {
         let volume = self.volume_mut(id);
         (volume.table_bytes, volume.size_bytes, volume.limit_bytes) = (bytes, bytes, bytes);
@@ -172,9 +174,5 @@ impl Engine {
         if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
             self.map.remove(key);
         }
-        self.unlock(id);
-        let (first, last) = (Key::new(id, bytes.div_ceil(BLOCK)), Key::new(id, BLOCK_LAST));
-        let held = self.lock_for_life(id, BlockRange { first, last });
-        debug_assert!(held, "nobody asks for blocks beyond the end");
     }
 }

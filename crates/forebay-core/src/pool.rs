@@ -126,6 +126,12 @@ impl Engine {
         }
     }
 
+    /// Identity of the cache.
+    #[must_use]
+    pub fn uuid(&self) -> forebay_format::CacheUuid {
+        self.superblock.uuid
+    }
+
     /// How the device is divided now.
     #[must_use]
     pub fn geometry(&self) -> Geometry {

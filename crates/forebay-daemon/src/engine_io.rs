@@ -2,6 +2,7 @@
 //!
 //! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
 
+use crate::members::MemberMap;
 use crate::meter::Path;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -22,6 +23,9 @@ struct Held {
     meta_bytes: Option<usize>,
     /// What it counts as, its bytes, and when it was submitted.
     timed: Option<Timed>,
+    /// Members whose part of a flush has not ended, beyond the first, and whether one has failed.
+    others: usize,
+    failed: bool,
 }
 
 /// An operation whose time is taken.
@@ -34,10 +38,19 @@ pub(crate) struct Timed {
     pub(crate) began: Nanos,
 }
 
+/// The devices that the cache lies on.
+#[derive(Debug)]
+pub(crate) struct CacheDevices {
+    /// In the order of the members.
+    pub(crate) ids: Vec<DeviceId>,
+    /// What lies on which.
+    pub(crate) map: MemberMap,
+}
+
 /// The engine's side of the reactor.
 #[derive(Debug)]
 pub(crate) struct EngineIo {
-    cache: DeviceId,
+    cache: CacheDevices,
     /// By volume number.
     backings: Vec<Option<DeviceId>>,
     scratch: forebay_io::BufId,
@@ -52,7 +65,7 @@ pub(crate) struct EngineIo {
 
 impl EngineIo {
     pub(crate) fn new(
-        cache: DeviceId,
+        cache: CacheDevices,
         scratch: forebay_io::BufId,
         token_base: u64,
     ) -> Self {
@@ -83,13 +96,63 @@ impl EngineIo {
         self.backings[index] = device;
     }
 
-    fn device(&self, device: Device) -> DeviceId {
+    /// The backing store of a volume. The engine names attached volumes only.
+    fn backing(&self, volume: VolumeId) -> Result<DeviceId, DeviceFailure> {
+        self.backings.get(usize::from(volume.0)).copied().flatten().ok_or(DeviceFailure)
+    }
+
+    pub(crate) fn cache(&self) -> &CacheDevices {
+        &self.cache
+    }
+
+    pub(crate) fn cache_mut(&mut self) -> &mut CacheDevices {
+        &mut self.cache
+    }
+
+    /// The device that has these bytes, and where it has them.
+    fn place(&self, device: Device, offset: u64, len: u64) -> Result<(DeviceId, u64), DeviceFailure> {
         match device {
-            Device::Cache => self.cache,
-            Device::Backing(volume) => {
-                let backing = self.backings.get(usize::from(volume.0)).copied().flatten();
-                backing.expect("the engine names attached volumes only")
+            Device::Cache => {
+                let (member, offset) = self.cache.map.place(offset, len).ok_or(DeviceFailure)?;
+                Ok((*self.cache.ids.get(member).ok_or(DeviceFailure)?, offset))
             }
+            Device::Backing(volume) => {
+                Ok((self.backing(volume)?, offset))
+            }
+        }
+    }
+
+    /// Submits a read or write of bytes that lie on one device, as everything that the engine asks for does.
+    fn submit(
+        &mut self,
+        reactor: &mut Reactor,
+        op: OpId,
+        (device, offset, len): (Device, u64, u64),
+        op_of: impl FnOnce(DeviceId, u64, &[forebay_io::Span]) -> Op<'_>,
+    ) {
+        match self.place(device, offset, len) {
+            Ok((device, offset)) => reactor.submit(self.token(op), op_of(device, offset, &self.spans)),
+            Err(failure) => {
+                self.release(reactor, op);
+                self.ready.push((op, Err(failure)));
+            }
+        }
+    }
+
+    /// A flush of the cache is one of all its members; it ends when they all have ended.
+    fn flush(&mut self, reactor: &mut Reactor, op: OpId, device: Device) {
+        let token = self.token(op);
+        match device {
+            Device::Cache => {
+                self.held(op).others = self.cache.ids.len() - 1;
+                for device in &self.cache.ids {
+                    reactor.submit(token, Op::Flush { device: *device });
+                }
+            }
+            Device::Backing(volume) => match self.backing(volume) {
+                Ok(device) => reactor.submit(token, Op::Flush { device }),
+                Err(failure) => self.ready.push((op, Err(failure))),
+            },
         }
     }
 
@@ -126,12 +189,12 @@ impl EngineIo {
                 self.time(op, device, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
                 self.take_spans(engine, op);
                 self.held(op).crc = crc;
-                let device = self.device(device);
-                reactor.submit(self.token(op), Op::Read { device, offset, spans: &self.spans });
+                let range = (device, offset, len.into());
+                self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
             }
             Action::Write { op, device, offset, len } => {
                 self.time(op, device, of_device(device, Path::CacheWrite, Path::BackingWrite), len.into());
-                self.write(engine, reactor, op, device, offset);
+                self.write(engine, reactor, op, (device, offset, len.into()));
             }
             Action::ReadMeta { op, offset, len } => {
                 self.time(op, Device::Cache, Path::CacheRead, len.into());
@@ -143,12 +206,14 @@ impl EngineIo {
             }
             Action::Flush { op, device } => {
                 self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
-                let device = self.device(device);
-                reactor.submit(self.token(op), Op::Flush { device });
+                self.flush(reactor, op, device);
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
                 self.time(op, Device::Backing(volume), Path::BackingWrite, len);
-                let device = self.device(Device::Backing(volume));
+                let Ok(device) = self.backing(volume) else {
+                    self.ready.push((op, Err(DeviceFailure)));
+                    return None;
+                };
                 reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
             }
             Action::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
@@ -172,7 +237,7 @@ impl EngineIo {
         self.token_base | u64::from(op.0)
     }
 
-    fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, device: Device, offset: u64) {
+    fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, range: (Device, u64, u64)) {
         self.take_spans(engine, op);
         if let Some(header) = engine.header(op) {
             let Some(buffer) = reactor.pool_mut().alloc(BLOCK_BYTES) else {
@@ -184,8 +249,7 @@ impl EngineIo {
             self.held(op).buffers.push(buffer);
             self.spans.insert(0, span);
         }
-        let device = self.device(device);
-        reactor.submit(self.token(op), Op::Write { device, offset, spans: &self.spans });
+        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
     }
 
     fn read_meta(&mut self, reactor: &mut Reactor, op: OpId, offset: u64, len: usize) {
@@ -194,7 +258,9 @@ impl EngineIo {
             return;
         };
         self.held(op).meta_bytes = Some(len);
-        reactor.submit(self.token(op), Op::Read { device: self.cache, offset, spans: &spans });
+        self.spans = spans;
+        let range = (Device::Cache, offset, len as u64);
+        self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
     }
 
     fn write_meta(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, offset: u64) {
@@ -209,7 +275,9 @@ impl EngineIo {
             reactor.pool_mut().copy_in(*span, piece);
             left = rest;
         }
-        reactor.submit(self.token(op), Op::Write { device: self.cache, offset, spans: &spans });
+        let range = (Device::Cache, offset, bytes.len() as u64);
+        self.spans = spans;
+        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
     }
 
     /// Memory for `len` bytes of metadata, in pieces.
@@ -259,6 +327,13 @@ impl EngineIo {
         op: OpId,
         ok: bool,
     ) -> Option<Timed> {
+        let held = self.held(op);
+        held.failed |= !ok;
+        if held.others > 0 {
+            held.others -= 1;
+            return None;
+        }
+        let ok = !std::mem::take(&mut held.failed);
         let timed = self.held(op).timed.take();
         let crc = std::mem::take(&mut self.held(op).crc);
         let meta = self.held(op).meta_bytes.take();

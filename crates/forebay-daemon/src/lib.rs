@@ -16,6 +16,8 @@ mod error;
 pub mod events;
 pub mod fuse_server;
 pub mod jobs;
+mod members;
+mod members;
 pub mod meter;
 mod open;
 mod pool;

@@ -5,6 +5,7 @@
 
 use crate::CacheSpec;
 use crate::error::RunError;
+use crate::members::{MemberMap, open_members};
 use forebay_core::FormatParams;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
@@ -31,28 +32,21 @@ pub(crate) struct Making {
     pub(crate) preallocate: bool,
 }
 
-/// The cache device of a pool, opened and checked.
+/// The cache devices of a pool, opened and checked.
 #[derive(Debug)]
 pub(crate) struct PoolParts {
-    pub(crate) cache: Device,
+    /// In the order of the pool's space.
+    pub(crate) devices: Vec<Device>,
+    /// What lies on which.
+    pub(crate) map: MemberMap,
+    /// Bytes of the pool's space.
+    pub(crate) pool_bytes: u64,
+    /// Devices that are configured but that the cache does not lie on yet.
+    pub(crate) joining: Vec<CacheSpec>,
     /// It was made just now.
     pub(crate) created: bool,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
-}
-
-/// Opens the cache devices of a pool, or makes a cache on them.
-///
-/// # Errors
-/// As [`open_cache`]; several devices are not supported yet.
-pub(crate) fn open_caches(specs: &[CacheSpec], making: Making) -> Result<PoolParts, RunError> {
-    match specs {
-        [only] => open_cache(only, making),
-        _ => Err(RunError::failed(
-            format!("a pool of {} devices cannot be opened", specs.len()),
-            "give the pool one device; several are not supported yet",
-        )),
-    }
 }
 
 /// Makes a device that no pool uses forget that it was a cache.
@@ -67,23 +61,24 @@ pub(crate) fn erase_cache(path: &Path) -> Result<(), RunError> {
     device.flush().map_err(device_error)
 }
 
-/// Opens a cache, or makes one.
+/// Opens the cache devices of a pool, or makes a cache on the first of them, which the others are to join.
 ///
 /// # Errors
-/// The device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
-pub(crate) fn open_cache(spec: &CacheSpec, making: Making) -> Result<PoolParts, RunError> {
+/// A device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+pub(crate) fn open_caches(specs: &[CacheSpec], making: Making) -> Result<PoolParts, RunError> {
+    let Some((spec, others)) = specs.split_first() else {
+        return Err(RunError::failed("the pool has no device", "give it at least one"));
+    };
+    let mut notes = Vec::new();
     let path = &spec.path;
     let existed = path.exists();
-    let mut notes = Vec::new();
     if !existed {
         create_file(spec, making, &mut notes)?;
     }
     let cache = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
-    let created = match look(&cache) {
-        Found::Cache(geometry) => {
-            check_size(spec, &cache, geometry)?;
-            false
-        }
+    notes.extend(cache.notes().iter().cloned());
+    match look(&cache) {
+        Found::Cache(superblock) => open_existing(spec, others, cache, &superblock, notes),
         Found::Blank => {
             let made = format(spec, making, &cache);
             if made.is_err() && !existed {
@@ -91,12 +86,58 @@ pub(crate) fn open_cache(spec: &CacheSpec, making: Making) -> Result<PoolParts, 
                 let _ = std::fs::remove_file(path);
             }
             made?;
-            true
+            let (pool_bytes, joining) = (cache.size_bytes(), others.to_vec());
+            let map = MemberMap::single();
+            Ok(PoolParts { devices: vec![cache], map, pool_bytes, joining, created: true, notes })
         }
-        Found::Foreign(why) => return Err(foreign(path, &why)),
+        Found::Foreign(why) => Err(foreign(path, &why)),
+    }
+}
+
+/// The first device is a cache: the others are its members, and what is configured beyond them is to join it.
+fn open_existing(
+    spec: &CacheSpec,
+    others: &[CacheSpec],
+    cache: Device,
+    superblock: &Superblock,
+    mut notes: Vec<String>,
+) -> Result<PoolParts, RunError> {
+    let members = superblock.members.tags().len().min(others.len());
+    let mut devices = vec![cache];
+    for other in &others[..members] {
+        let device = patiently(|| Device::open_cache(&other.path, DeviceOptions::default()))?;
+        notes.extend(device.notes().iter().cloned());
+        devices.push(device);
+    }
+    let map = open_members(superblock, &devices[1..])?;
+    // Members were compared with what they say; the first has everything that lies before them.
+    let pool_bytes = match devices.len() {
+        1 => {
+            check_size(spec, &devices[0], superblock.geometry)?;
+            devices[0].size_bytes()
+        }
+        _ => superblock.geometry.device_blocks * BLOCK_BYTES as u64,
     };
-    notes.extend(cache.notes().iter().cloned());
-    Ok(PoolParts { cache, created, notes })
+    let joining = others[members..].to_vec();
+    Ok(PoolParts { devices, map, pool_bytes, joining, created: false, notes })
+}
+
+/// Opens a device that is to join a pool: a new file, or a device that holds nothing.
+///
+/// # Errors
+/// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+pub(crate) fn open_joining(spec: &CacheSpec) -> Result<Device, RunError> {
+    let existed = spec.path.exists();
+    if !existed {
+        let making = Making { segment_blocks: None, preallocate: true };
+        create_file(spec, making, &mut Vec::new())?;
+    }
+    let device = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
+    match look(&device) {
+        Found::Blank => Ok(device),
+        Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
+        Found::Foreign(why) => Err(foreign(&spec.path, &why)),
+    }
 }
 
 /// A backing store, opened and looked at.
@@ -224,7 +265,7 @@ pub(crate) fn final_record(
 // --- the cache device
 
 enum Found {
-    Cache(Geometry),
+    Cache(Box<Superblock>),
     Blank,
     Foreign(String),
 }
@@ -241,7 +282,7 @@ fn look(cache: &Device) -> Found {
         start.get(offset..offset + BLOCK_BYTES).map_or(Err(missing), Superblock::decode)
     });
     match Superblock::choose(copies) {
-        Ok(superblock) => Found::Cache(superblock.geometry),
+        Ok(superblock) => Found::Cache(Box::new(superblock)),
         Err(FormatError::Magic { .. }) if start.iter().all(|byte| *byte == 0) => Found::Blank,
         Err(error) => Found::Foreign(error.to_string()),
     }

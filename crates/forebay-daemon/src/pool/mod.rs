@@ -22,18 +22,18 @@ pub use report::PoolEvent;
 pub(crate) use snapshot::{PoolSnapshot, VolumeSnapshot};
 pub(crate) use volumes::{Served, VolumeSpec};
 
-use crate::control::ControlError;
-use crate::engine_io::EngineIo;
+use crate::engine_io::{CacheDevices, EngineIo};
 use crate::error::RunError;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
 use crate::server::{Server, ServerToken};
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{Completion, DeviceId, EnginePreference, Limits, Reactor};
+use forebay_io::{Completion, EnginePreference, Limits, Reactor};
 use handle::Task;
 use mounts::Mounted;
-use std::sync::mpsc::{self, SyncSender};
+use size::Resizing;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const KIND_SHIFT: u32 = 56;
@@ -73,9 +73,6 @@ pub(crate) struct PoolStart {
     pub(crate) io: EnginePreference,
 }
 
-/// Who waits for the end of a change of size, and the length that a file is cut to then.
-type Resizing = (SyncSender<Result<(), ControlError>>, Option<u64>);
-
 /// Everything that one thread owns.
 pub(crate) struct Pool {
     name: String,
@@ -92,7 +89,6 @@ pub(crate) struct Pool {
     buffer_bytes: usize,
     /// Who waits for the end of a change of the pool's size.
     resizing: Option<Resizing>,
-    cache: DeviceId,
     tasks: mpsc::Receiver<Task>,
     started: Instant,
     completions: Vec<Completion>,
@@ -121,10 +117,13 @@ impl Pool {
             .alloc(start.engine.scratch_blocks as usize * BLOCK_BYTES)
             .ok_or_else(|| RunError::failed("no memory for the scratch buffer", "raise buffer_memory"))?;
         reactor.pool_mut().bytes_mut(scratch).fill(0);
-        let device_bytes = parts.cache.size_bytes();
-        let cache = reactor.add_device(parts.cache);
+        for note in parts.notes {
+            report(PoolEvent::Note(note));
+        }
+        let ids = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
+        let cache = CacheDevices { ids, map: parts.map };
         let io = EngineIo::new(cache, scratch, KIND_ENGINE << KIND_SHIFT);
-        let engine = Engine::open(start.engine, device_bytes, Vec::new(), io.now());
+        let engine = Engine::open(start.engine, parts.pool_bytes, Vec::new(), io.now());
         let mut pool = Self {
             name: start.name,
             engine,
@@ -135,7 +134,6 @@ impl Pool {
             history: History::new(io.now()),
             buffer_bytes: start.buffer_bytes,
             resizing: None,
-            cache,
             tasks,
             started: Instant::now(),
             completions: Vec::new(),

@@ -11,8 +11,8 @@ use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ShrinkRequest,
 };
 use crate::events::{Kind, NewEvent};
-use crate::open::{Making, erase_cache, open_caches};
-use crate::pool::{PoolHandle, PoolStart};
+use crate::open::{Making, erase_cache, open_caches, open_joining};
+use crate::pool::{PoolHandle, PoolStart, Promise};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use std::path::PathBuf;
@@ -39,7 +39,15 @@ impl Service {
             spin: tunables.spin,
             io: tunables.io.into(),
         };
+        let joining = parts.joining.clone();
         let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
+        for spec in &joining {
+            let joined = Self::join(&handle, spec).and_then(|promise| promise.wait().unwrap_or_else(|| Err(stopped())));
+            if let Err(error) = joined {
+                let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
+                return Err(error);
+            }
+        }
         self.running_mut().pools.insert(name.into(), Arc::new(handle));
         Ok(())
     }
@@ -82,25 +90,27 @@ impl Service {
     pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
         let handle = self.handle(name)?;
         let promise = match (request.device, request.size) {
-            (Some(_), None) => {
-                return Err(invalid(
-                    "a further device cannot be added yet",
-                    "make the device that the pool has longer: pool grow --size",
-                ));
-            }
+            (Some(wanted), None) => Self::join(&handle, &device(&wanted)?)?,
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
                 Self::ask(&handle, move |pool| pool.grow_last(bytes))?
             }
             _ => return Err(invalid("give either a device or a size", "")),
         };
-        let stopped = || ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
         promise.wait().ok_or_else(stopped)??;
         self.note_devices(name)?;
         let info = self.pool_info(name)?;
         let message = format!("pool {name} has {} now", ByteSize(info.capacity_bytes));
         self.hub.publish(NewEvent::new(Kind::PoolGrown, message).pool(name));
         Ok(info)
+    }
+
+    /// Has a pool take a further device.
+    fn join(handle: &PoolHandle, spec: &CacheSpec) -> Result<Promise<Result<(), ControlError>>, ControlError> {
+        let opened = open_joining(spec)?;
+        let random = crate::open::random_uuid()?;
+        let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
+        Self::ask(handle, move |pool| pool.add_member(opened, tag))
     }
 
     /// The length of the cache devices together after a shrink.
@@ -212,6 +222,10 @@ impl Service {
         let Some(file) = file.as_mut() else { return Ok(()) };
         file.edit(&[Edit::RemovePool { name: name.into() }], &check_rules).map(drop).map_err(|error| stored(&error))
     }
+}
+
+fn stopped() -> ControlError {
+    ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "")
 }
 
 fn bytes(size: &str) -> Result<u64, ControlError> {
