@@ -234,6 +234,12 @@ fn a_running_volume_says_how_it_is() {
     assert_eq!(code(&forebay(&["stats", "other", "--admin", text(&admin)])), 1);
     let metrics = forebay(&["stats", text(&admin), "--format", "prometheus"]);
     assert!(String::from_utf8_lossy(&metrics.stdout).contains("forebay_writes_total{volume=\"vol\"} 512"));
+    assert!(String::from_utf8_lossy(&metrics.stdout).contains("forebay_latency_seconds_bucket"));
+    assert_eq!(report["latency"]["write"]["total"]["count"], BLOCKS);
+    assert!(report["latency"]["cache_write"]["total"]["p99_us"].as_f64().unwrap() > 0.0);
+    let flashcache = forebay(&["stats", text(&admin), "--format", "flashcache"]);
+    assert!(String::from_utf8_lossy(&flashcache.stdout).contains(" writes=512 "));
+    assert_eq!(code(&forebay(&["stats", "other", "--admin", text(&admin), "--format", "flashcache"])), 1);
     let wrong = forebay(&["stats", text(&world.path("nbd"))]);
     assert_eq!(code(&wrong), 1);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("hint:"));

@@ -2,6 +2,7 @@
 //!
 //! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
 
+use crate::meter::{Meter, Path};
 use crate::setup::VOLUME;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::BLOCK_BYTES;
@@ -20,6 +21,8 @@ struct Held {
     crc: bool,
     /// Bytes of metadata to hand over.
     meta_bytes: Option<usize>,
+    /// What it counts as, its bytes, and when it was submitted.
+    timed: Option<(Path, u64, Nanos)>,
 }
 
 /// The engine's side of the reactor.
@@ -101,20 +104,32 @@ impl EngineIo {
         action: Action,
     ) -> Option<Action> {
         match action {
-            Action::Read { op, device, offset, crc, .. } => {
+            Action::Read { op, device, offset, len, crc } => {
+                self.time(op, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
                 self.take_spans(engine, op);
                 self.held(op).crc = crc;
                 let device = self.device(device);
                 reactor.submit(self.token(op), Op::Read { device, offset, spans: &self.spans });
             }
-            Action::Write { op, device, offset, .. } => self.write(engine, reactor, op, device, offset),
-            Action::ReadMeta { op, offset, len } => self.read_meta(reactor, op, offset, len as usize),
-            Action::WriteMeta { op, offset } => self.write_meta(engine, reactor, op, offset),
+            Action::Write { op, device, offset, len } => {
+                self.time(op, of_device(device, Path::CacheWrite, Path::BackingWrite), len.into());
+                self.write(engine, reactor, op, device, offset);
+            }
+            Action::ReadMeta { op, offset, len } => {
+                self.time(op, Path::CacheRead, len.into());
+                self.read_meta(reactor, op, offset, len as usize);
+            }
+            Action::WriteMeta { op, offset } => {
+                self.time(op, Path::CacheWrite, engine.meta(op).len() as u64);
+                self.write_meta(engine, reactor, op, offset);
+            }
             Action::Flush { op, device } => {
+                self.time(op, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
                 let device = self.device(device);
                 reactor.submit(self.token(op), Op::Flush { device });
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
+                self.time(op, Path::BackingWrite, len);
                 let device = self.device(Device::Backing(volume));
                 reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
             }
@@ -128,6 +143,11 @@ impl EngineIo {
             other => return Some(other),
         }
         None
+    }
+
+    fn time(&mut self, op: OpId, path: Path, bytes: u64) {
+        let now = self.now();
+        self.held(op).timed = Some((path, bytes, now));
     }
 
     fn token(&self, op: OpId) -> u64 {
@@ -204,6 +224,7 @@ impl EngineIo {
             let now = self.now();
             let meta = self.held(*op).meta_bytes.take().is_some();
             self.held(*op).crc = false;
+            self.held(*op).timed = None;
             match result {
                 Err(failure) if !meta => engine.complete(now, *op, Err(*failure), &[]),
                 result => engine.complete_meta(now, *op, result.as_deref().map_err(|failure| *failure)),
@@ -213,7 +234,18 @@ impl EngineIo {
     }
 
     /// Hands the completion of a submitted operation to the engine.
-    pub(crate) fn complete(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, ok: bool) {
+    pub(crate) fn complete(
+        &mut self,
+        engine: &mut Engine,
+        reactor: &mut Reactor,
+        meter: &mut Meter,
+        op: OpId,
+        ok: bool,
+    ) {
+        if let Some((path, bytes, began)) = self.held(op).timed.take() {
+            let now = self.now();
+            meter.record(path, now - began, bytes, now);
+        }
         let crc = std::mem::take(&mut self.held(op).crc);
         let meta = self.held(op).meta_bytes.take();
         self.crcs.clear();
@@ -239,6 +271,13 @@ impl EngineIo {
         }
         self.release(reactor, op);
         engine.complete(now, op, result, &self.crcs);
+    }
+}
+
+fn of_device(device: Device, cache: Path, backing: Path) -> Path {
+    match device {
+        Device::Cache => cache,
+        Device::Backing(_) => backing,
     }
 }
 

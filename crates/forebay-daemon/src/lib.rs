@@ -2,19 +2,23 @@
 //!
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
 //! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
-//! processes; `rules` says which requests of which clients are cached; `events` and `jobs` tell what happens and what
-//! takes long, on a `clock` that tests can hold. Nothing here knows on-disk bytes beyond asking `forebay-format` who a
-//! cache belongs to.
+//! processes that use one volume, `api` those that use the daemon; `control` is what can be asked of it, `config` its
+//! file; `rules` says which requests of which clients are cached; `meter` counts and times; `events` and `jobs` tell what
+//! happens and what takes long, on a `clock` that tests can hold. Nothing here knows on-disk bytes beyond asking
+//! `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod api;
 pub mod clock;
+pub mod config;
 pub mod control;
 mod engine_io;
 mod error;
 pub mod events;
+pub mod fuse_server;
 pub mod jobs;
+pub mod meter;
 pub mod rules;
 mod runner;
 mod server;
@@ -22,7 +26,7 @@ mod settings;
 mod setup;
 
 pub use error::RunError;
-pub use settings::{SETTINGS, SettingHelp};
+pub use settings::{SettingHelp, settings};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -43,7 +47,7 @@ pub struct RunOptions {
     pub mode: Mode,
     /// A disk to imitate in front of the backing store.
     pub emulate: Option<forebay_io::DiskModel>,
-    /// `key=value` settings, see [`SETTINGS`].
+    /// `key=value` settings, see [`settings`].
     pub settings: Vec<(String, String)>,
     /// Socket of the admin API.
     pub admin: Option<PathBuf>,
@@ -128,6 +132,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
 
 /// The name under which clients find an export.
 pub(crate) fn export_name(uri: &ExportUri) -> &str {
-    let ExportUri::Nbd { name, .. } = uri;
-    name
+    match uri {
+        ExportUri::Nbd { name, .. } => name,
+        ExportUri::Fuse { path } => path.file_name().and_then(|name| name.to_str()).unwrap_or(""),
+    }
 }

@@ -7,6 +7,7 @@
 use crate::admin::{AdminServer, Snapshot, Source};
 use crate::engine_io::EngineIo;
 use crate::error::RunError;
+use crate::meter::{About, Counters, History, Meter, Path};
 use crate::server::{Server, ServerToken};
 use crate::settings::Plan;
 use crate::setup::{Parts, VOLUME};
@@ -69,6 +70,8 @@ struct Runner<'a> {
     engine: Engine,
     io: EngineIo,
     server: Server,
+    meter: Meter,
+    history: History,
     backing: DeviceId,
     questions: mpsc::Receiver<Question>,
     stop: Arc<AtomicBool>,
@@ -112,6 +115,8 @@ pub(crate) fn run(
     let exports =
         options.exports.iter().map(|uri| ExportInfo::new(crate::export_name(uri), size_bytes)).collect();
     let mut runner = Runner {
+        meter: Meter::new(io.now()),
+        history: History::new(io.now()),
         engine,
         io,
         server: Server::new(exports, token),
@@ -200,7 +205,10 @@ impl Runner<'_> {
         let mut opened: Vec<Endpoint> = Vec::new();
         let mut uris = Vec::new();
         for uri in exports {
-            let ExportUri::Nbd { endpoint, name } = uri;
+            let ExportUri::Nbd { endpoint, name } = uri else {
+                let what = format!("{uri} cannot be served yet");
+                return Err(RunError::failed(what, "export the volume over NBD"));
+            };
             let mut actual = endpoint.clone();
             if !opened.contains(endpoint) {
                 let socket = match endpoint {
@@ -280,6 +288,8 @@ impl Runner<'_> {
             .reactor
             .wait(timeout, &mut self.completions)
             .map_err(|error| RunError::failed(format!("the I/O engine failed: {error}"), ""))?;
+        // Nothing was counted while this thread slept, and nothing has been yet: see `History`.
+        self.history.turn(self.io.now(), || Counters::from(&self.engine.stats()));
         for completion in std::mem::take(&mut self.completions) {
             self.completed(completion);
         }
@@ -298,7 +308,7 @@ impl Runner<'_> {
         match completion.token >> KIND_SHIFT {
             KIND_ENGINE => {
                 let ok = completion.result.is_ok();
-                self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), ok);
+                self.io.complete(&mut self.engine, &mut self.reactor, &mut self.meter, OpId(index), ok);
             }
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
             KIND_RECEIVE => self.server.received(index, completion.result),
@@ -315,7 +325,11 @@ impl Runner<'_> {
                 any = true;
                 let left = self.io.perform(&mut self.engine, &mut self.reactor, action);
                 match left {
-                    Some(Action::Reply { request, result, .. }) => {
+                    Some(Action::Reply { request, result, path, took }) => {
+                        if let Some(path) = Path::of_request(path) {
+                            let bytes = self.server.request_bytes(request);
+                            self.meter.record(path, took, bytes, self.io.now());
+                        }
                         self.server.replied(&mut self.reactor, request, result);
                     }
                     Some(Action::Notice(notice)) => self.notice(notice),
@@ -370,26 +384,39 @@ impl Runner<'_> {
             Notice::BackingChanged { dropped, .. } => format!(
                 "the backing store was changed while the cache was away: {dropped} clean blocks were dropped from the cache"
             ),
-            Notice::Checkpointed { .. } => return,
+            _ => return,
         };
         (self.report)(RunEvent::Note(text));
     }
 
     fn answer(&mut self) {
         while let Ok(Question::Snapshot(answer)) = self.questions.try_recv() {
+            let now = self.io.now();
+            let counters = Counters::from(&self.engine.stats());
             let _ = answer.try_send(Snapshot {
-                volume: self.volume_name.clone(),
-                mode: self.mode,
-                size_bytes: self.size_bytes,
-                uptime_ns: self.started.elapsed().as_nanos() as u64,
-                stats: self.engine.stats(),
-                connections: self.server.connections(),
-                io_engine: match self.reactor.engine() {
-                    forebay_io::EngineKind::Uring => "io_uring",
-                    forebay_io::EngineKind::Psync => "psync",
-                },
-                rss_bytes: rss_bytes(),
+                about: self.about(),
+                counters,
+                rates: self.history.rates(now, &counters),
+                latency: self.meter.capture(now),
+                dirty_age: None, // the engine does not tell
             });
+        }
+    }
+
+    fn about(&self) -> About {
+        About {
+            pool: String::new(),
+            volume: self.volume_name.clone(),
+            mode: self.mode,
+            size_bytes: self.size_bytes,
+            uptime_ns: self.started.elapsed().as_nanos() as u64,
+            connections: self.server.connections(),
+            io_engine: match self.reactor.engine() {
+                forebay_io::EngineKind::Uring => "io_uring",
+                forebay_io::EngineKind::Psync => "psync",
+            },
+            rss_bytes: rss_bytes(),
+            limited_by: None,
         }
     }
 }

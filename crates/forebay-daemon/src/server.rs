@@ -289,6 +289,11 @@ impl Server {
         self.enqueue(index);
     }
 
+    /// Bytes that a request which has not been answered is about.
+    pub(crate) fn request_bytes(&self, id: RequestId) -> u64 {
+        self.pending[id.0 as usize].as_ref().map_or(0, |pending| pending.request.request.length_bytes)
+    }
+
     /// The engine has answered a request.
     pub(crate) fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
         let pending = self.pending[id.0 as usize].take().expect("the engine answers each request once");

@@ -1,6 +1,11 @@
 //! `forebay stats`: what a running volume has done and how it is, from its admin socket.
+//!
+//! The daemon gives JSON, Prometheus' and FlashCache's text; what people read is made here of the JSON: `table` shows
+//! everything once, `rows` one line for each interval.
 
 mod http;
+mod rows;
+mod table;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +14,7 @@ use forebay_export::size::parse_duration;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::screen::{self, bytes, count, nanos};
+use crate::screen;
 
 /// Options of `forebay stats`.
 #[derive(Debug, clap::Args)]
@@ -19,6 +24,7 @@ $XDG_RUNTIME_DIR/forebay/NAME.sock and /run/forebay/NAME.sock.
 Examples:
   forebay stats /run/forebay/db.sock
   forebay stats db --interval 2s
+  forebay stats db --format flashcache
   forebay stats --admin /run/forebay/db.sock --format json")]
 pub(crate) struct Options {
     /// Admin socket (anything with a slash), or name of the volume
@@ -43,8 +49,10 @@ pub(crate) struct Options {
 enum Format {
     /// For people.
     Table,
-    /// One flat object.
+    /// One object.
     Json,
+    /// FlashCache's names, as in its files under /proc.
+    Flashcache,
     /// Text that Prometheus reads.
     Prometheus,
 }
@@ -62,8 +70,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let socket = socket_of(options)?;
     let format = if options.json { Format::Json } else { options.format };
     let ask = || match format {
-        Format::Prometheus => http::get(&socket, "/metrics").map(Answer::Text),
-        _ => statistics(&socket, options).map(Answer::Object),
+        Format::Prometheus => text(&socket, "/metrics", options),
+        Format::Flashcache => text(&socket, "/v1/stats/flashcache", options),
+        Format::Table | Format::Json => statistics(&socket, options).map(Answer::Object),
     };
     let mut before: Option<(Instant, Value)> = None;
     let mut lines = 0_u64;
@@ -71,11 +80,11 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         let now = Instant::now();
         match (ask()?, format, options.interval) {
             (Answer::Text(text), ..) => screen::print(&text)?,
-            (Answer::Object(object), Format::Table, None) => screen::print(&table(&object))?,
+            (Answer::Object(object), Format::Table, None) => screen::print(&table::text(&object))?,
             (Answer::Object(object), Format::Table, Some(_)) => {
                 if let Some((then, old)) = &before {
                     let heading = lines.is_multiple_of(20);
-                    screen::print(&line(heading, old, &object, now.duration_since(*then)))?;
+                    screen::print(&rows::line(heading, old, &object, now.duration_since(*then)))?;
                     lines += 1;
                 }
                 before = Some((now, object));
@@ -91,6 +100,14 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 enum Answer {
     Text(String),
     Object(Value),
+}
+
+/// Statistics that are printed as they come.
+fn text(socket: &Path, path: &str, options: &Options) -> Result<Answer, Failure> {
+    if options.admin.is_some() && options.target.is_some() {
+        statistics(socket, options)?; // is it the volume that was asked for?
+    }
+    http::get(socket, path).map(Answer::Text)
 }
 
 /// The statistics that a daemon gives on its admin socket.
@@ -133,191 +150,9 @@ fn socket_of(options: &Options) -> Result<PathBuf, Failure> {
         .hint("start the volume with --admin SOCKET, and give that path here"))
 }
 
-fn number(object: &Value, name: &str) -> u64 {
-    object[name].as_u64().unwrap_or(0)
-}
-
-/// Everything that matters on one screen.
-fn table(object: &Value) -> String {
-    let view = View(object);
-    let mut list = screen::List::new();
-    for part in [view.volume(), view.requests(), view.contents(), view.devices()] {
-        for (name, value) in part {
-            list.add(name, value);
-        }
-        list.add("", String::new());
-    }
-    list.to_string().trim_end().to_owned() + "\n"
-}
-
-/// Statistics as people read them.
-struct View<'a>(&'a Value);
-
-type Lines = Vec<(&'static str, String)>;
-
-impl View<'_> {
-    fn n(&self, name: &str) -> u64 {
-        number(self.0, name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        screen::harmless(self.0[name].as_str().unwrap_or("-"))
-    }
-
-    fn count(&self, name: &str) -> String {
-        count(self.n(name))
-    }
-
-    fn bytes(&self, name: &str) -> String {
-        bytes(self.n(name))
-    }
-
-    fn blocks(&self, name: &str) -> String {
-        format!("{} blocks, {}", self.count(name), bytes(self.n(name) * 4096))
-    }
-
-    fn mean(&self, name: &str) -> String {
-        let nanoseconds = self.0[name].as_f64().map(|microseconds| (microseconds * 1e3) as u64);
-        nanoseconds.map_or("-".into(), nanos)
-    }
-
-    fn share(&self, part: &str, of: &str) -> String {
-        screen::percent(self.n(part), self.n(of))
-    }
-
-    fn volume(&self) -> Lines {
-        let (name, size, mode) = (self.text("volume"), self.bytes("size_bytes"), self.text("mode"));
-        let (up, clients) = (screen::uptime(self.n("uptime_ns") / 1_000_000_000), self.count("connections"));
-        let (memory, index) = (self.bytes("rss_bytes"), self.bytes("index_memory_bytes"));
-        vec![
-            ("volume", format!("{name}, {size}, {mode}")),
-            ("up", format!("{up}, {clients} connections")),
-            ("memory", format!("{memory}, of it {index} index; I/O by {}", self.text("io_engine"))),
-        ]
-    }
-
-    fn requests(&self) -> Lines {
-        let line = |count: &str, bytes: &str, mean: &str| {
-            format!("{} with {}, {} on average", self.count(count), self.bytes(bytes), self.mean(mean))
-        };
-        let (flushes, took) = (self.count("flushes"), self.mean("flush_latency_mean_us"));
-        vec![
-            ("reads", line("reads", "read_bytes", "read_latency_mean_us")),
-            ("writes", line("writes", "written_bytes", "write_latency_mean_us")),
-            ("flushes", format!("{flushes}, {took} on average")),
-            ("discards, zeroes", self.count("zeroes")),
-            ("in flight", self.count("requests_in_flight")),
-            ("failed", self.count("failed_requests")),
-            ("throttled writes", self.count("throttled_writes")),
-        ]
-    }
-
-    fn contents(&self) -> Lines {
-        let looked = self.n("read_hit_blocks") + self.n("read_miss_blocks");
-        let hits = screen::percent(self.n("read_hit_blocks"), looked);
-        let of_cache = |blocks: &str| {
-            format!("{} ({} of the cache)", self.blocks(blocks), self.share(blocks, "capacity_blocks"))
-        };
-        let (damaged, lost) = (self.count("damaged_blocks"), self.count("lost_blocks"));
-        vec![
-            ("read hits", format!("{hits} ({} of {} blocks)", self.count("read_hit_blocks"), count(looked))),
-            ("cached", of_cache("cached_blocks")),
-            ("dirty", of_cache("dirty_blocks")),
-            ("damaged, lost", format!("{damaged} found damaged, {lost} lost now")),
-            ("free segments", format!("{} of {}", self.count("free_segments"), self.count("segments"))),
-        ]
-    }
-
-    fn devices(&self) -> Lines {
-        let line = |count: &str, bytes: &str| format!("{} with {}", self.count(count), self.bytes(bytes));
-        let with_flushes = |line: String, flushes: &str| format!("{line}, {} flushes", self.count(flushes));
-        let (batches, checkpoints) = (self.count("batches"), self.count("checkpoints"));
-        vec![
-            ("cache reads", line("cache_reads", "cache_read_bytes")),
-            ("cache writes", with_flushes(line("cache_writes", "cache_written_bytes"), "cache_flushes")),
-            ("backing reads", line("backing_reads", "backing_read_bytes")),
-            (
-                "backing writes",
-                with_flushes(line("backing_writes", "backing_written_bytes"), "backing_flushes"),
-            ),
-            ("log", format!("{batches} batches, {checkpoints} checkpoints")),
-            ("destaged", self.blocks("destaged_blocks")),
-            ("filled", self.blocks("filled_blocks")),
-            ("evicted", self.blocks("evicted_blocks")),
-            ("relocated", self.blocks("relocated_blocks")),
-        ]
-    }
-}
-
-/// One line of what happened in an interval.
-fn line(heading: bool, old: &Value, new: &Value, took: Duration) -> String {
-    let difference = |name| number(new, name).saturating_sub(number(old, name));
-    let rate = |name| (difference(name) as f64 / took.as_secs_f64()) as u64;
-    let mean = |time, operations| match difference(operations) {
-        0 => "-".into(),
-        operations => nanos(difference(time) / operations),
-    };
-    let (hits, misses) = (difference("read_hit_blocks"), difference("read_miss_blocks"));
-    let mut text = String::new();
-    if heading {
-        let names = [
-            "reads/s",
-            "read",
-            "hits",
-            "writes/s",
-            "write",
-            "flushes/s",
-            "dirty",
-            "destage/s",
-            "disk r/s",
-            "disk w/s",
-        ];
-        text += &columns(names.map(str::to_owned));
-    }
-    text + &columns([
-        count(rate("reads")),
-        mean("read_time_ns", "reads"),
-        screen::percent(hits, hits + misses),
-        count(rate("writes")),
-        mean("write_time_ns", "writes"),
-        count(rate("flushes")),
-        bytes(number(new, "dirty_blocks") * 4096),
-        bytes(rate("destaged_blocks") * 4096),
-        count(rate("backing_reads")),
-        count(rate("backing_writes")),
-    ])
-}
-
-fn columns(cells: [String; 10]) -> String {
-    let mut text = String::new();
-    for cell in cells {
-        text += &format!("{cell:>11}");
-    }
-    text + "\n"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn an_interval_shows_rates_and_not_sums() {
-        let old = json!({ "reads": 100, "read_time_ns": 0, "read_hit_blocks": 10, "read_miss_blocks": 10 });
-        let new = json!({
-            "reads": 300, "read_time_ns": 2_000_000, "read_hit_blocks": 13, "read_miss_blocks": 11, "dirty_blocks": 256,
-        });
-        let text = line(false, &old, &new, Duration::from_secs(2));
-        let cells: Vec<&str> = text.split_whitespace().collect();
-        assert_eq!(cells[..7], ["100", "10", "µs", "75.0", "%", "0", "-"]);
-        assert!(text.contains("1.0 MiB"), "{text}");
-    }
-
-    #[test]
-    fn numbers_that_are_missing_do_no_harm() {
-        assert!(table(&json!({})).contains("reads"));
-        assert!(line(true, &json!({}), &json!([]), Duration::ZERO).contains("reads/s"));
-    }
 
     #[test]
     fn an_interval_is_a_duration_or_seconds() {

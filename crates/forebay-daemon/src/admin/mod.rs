@@ -2,8 +2,9 @@
 //!
 //! | path | answer |
 //! | --- | --- |
-//! | `GET /v1/stats` | one flat JSON object: counters, gauges, and what follows from them |
-//! | `GET /metrics` | the same counters and gauges for Prometheus (OpenMetrics text) |
+//! | `GET /v1/stats` | one JSON object: counters, gauges, what follows from them, rates and latencies by window |
+//! | `GET /v1/stats/flashcache` | the counters under FlashCache's names |
+//! | `GET /metrics` | counters, gauges and latencies for Prometheus (OpenMetrics text) |
 //! | `GET /v1/openapi.json` | this table as an OpenAPI document |
 //!
 //! Invariants
@@ -16,9 +17,9 @@
 //!
 //! This module does not know the engine: it asks a [`Source`].
 
-mod fields;
-mod metrics;
 mod openapi;
+
+pub use crate::meter::Snapshot;
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ use axum::{Json, Router, routing::get};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
+use crate::meter::{Report, format};
+
 /// Longest time that the engine may take for a snapshot.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a stop waits for answers under way.
@@ -44,27 +47,6 @@ const SOCKET_MODE: u32 = 0o660;
 pub trait Source: Send + Sync + 'static {
     /// Asks the engine; `None` if it has ended. May block.
     fn snapshot(&self) -> Option<Snapshot>;
-}
-
-/// How a volume and its engine are at one instant.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// Name of the volume.
-    pub volume: String,
-    /// Name of its mode.
-    pub mode: &'static str,
-    /// Size of the volume.
-    pub size_bytes: u64,
-    /// Time since the engine was opened.
-    pub uptime_ns: u64,
-    /// Counters and gauges of the engine.
-    pub stats: forebay_core::Stats,
-    /// Clients connected now.
-    pub connections: u64,
-    /// Name of the I/O engine in use.
-    pub io_engine: &'static str,
-    /// Memory of the process.
-    pub rss_bytes: u64,
 }
 
 /// Why the admin API could not be started.
@@ -139,10 +121,11 @@ pub fn serve(socket: &Path, source: Arc<dyn Source>) -> Result<AdminServer, Admi
 fn router(source: Arc<dyn Source>) -> Router {
     Router::new()
         .route("/v1/stats", get(stats))
+        .route("/v1/stats/flashcache", get(flashcache))
         .route("/metrics", get(metrics))
         .route("/v1/openapi.json", get(async || Json(openapi::document())))
         .fallback(async || {
-            let paths = "GET /v1/stats, GET /metrics, GET /v1/openapi.json";
+            let paths = "GET /v1/stats, GET /v1/stats/flashcache, GET /metrics, GET /v1/openapi.json";
             problem(StatusCode::NOT_FOUND, &format!("there is no such path; there are {paths}"))
         })
         .with_state(source)
@@ -150,27 +133,34 @@ fn router(source: Arc<dyn Source>) -> Router {
 
 async fn stats(State(source): State<Arc<dyn Source>>) -> Response {
     match ask(source).await {
-        Ok(snapshot) => Json(fields::object(&snapshot)).into_response(),
+        Ok(report) => Json(format::object(&report)).into_response(),
+        Err(answer) => answer,
+    }
+}
+
+async fn flashcache(State(source): State<Arc<dyn Source>>) -> Response {
+    match ask(source).await {
+        Ok(report) => format::flashcache::text(&report.counters).into_response(),
         Err(answer) => answer,
     }
 }
 
 async fn metrics(State(source): State<Arc<dyn Source>>) -> Response {
-    let snapshot = match ask(source).await {
-        Ok(snapshot) => snapshot,
+    let report = match ask(source).await {
+        Ok(report) => report,
         Err(answer) => return answer,
     };
-    match metrics::text(snapshot) {
-        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+    match format::prometheus(vec![report]) {
+        Ok(text) => ([(header::CONTENT_TYPE, format::PROMETHEUS_CONTENT_TYPE)], text).into_response(),
         Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
-/// Asks the engine from a thread that may block.
-async fn ask(source: Arc<dyn Source>) -> Result<Snapshot, Response> {
-    let asked = tokio::task::spawn_blocking(move || source.snapshot());
+/// Asks the engine, and computes, on a thread that may block.
+async fn ask(source: Arc<dyn Source>) -> Result<Report, Response> {
+    let asked = tokio::task::spawn_blocking(move || source.snapshot().map(Snapshot::report));
     match tokio::time::timeout(ANSWER_WITHIN, asked).await {
-        Ok(Ok(Some(snapshot))) => Ok(snapshot),
+        Ok(Ok(Some(report))) => Ok(report),
         Ok(_) => Err(problem(StatusCode::SERVICE_UNAVAILABLE, "the volume is being stopped")),
         Err(_) => Err(problem(StatusCode::SERVICE_UNAVAILABLE, "the engine did not answer in time")),
     }

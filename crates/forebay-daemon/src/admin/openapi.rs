@@ -1,9 +1,8 @@
 //! The OpenAPI document of the admin API, made from the same list as the answers.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::Snapshot;
-use super::fields::{DERIVED, FIELDS, Kind, surroundings};
+use crate::meter::format;
 
 /// The document.
 pub(super) fn document() -> Value {
@@ -19,6 +18,7 @@ pub(super) fn document() -> Value {
         "application/json",
         json!({ "$ref": "#/components/schemas/Stats" }),
     );
+    let flashcache = answer("counters under FlashCache's names", "text/plain", json!({ "type": "string" }));
     let metrics =
         answer("the same for Prometheus", "application/openmetrics-text", json!({ "type": "string" }));
     let itself = answer("this document", "application/json", json!({ "type": "object" }));
@@ -31,37 +31,10 @@ pub(super) fn document() -> Value {
         },
         "paths": {
             "/v1/stats": { "get": stats },
+            "/v1/stats/flashcache": { "get": flashcache },
             "/metrics": { "get": metrics },
             "/v1/openapi.json": { "get": itself },
         },
-        "components": { "schemas": { "Stats": { "type": "object", "properties": properties() } } },
+        "components": { "schemas": { "Stats": { "type": "object", "properties": format::schema() } } },
     })
-}
-
-fn properties() -> Map<String, Value> {
-    let empty = Snapshot {
-        volume: String::new(),
-        mode: "",
-        size_bytes: 0,
-        uptime_ns: 0,
-        stats: forebay_core::Stats::default(),
-        connections: 0,
-        io_engine: "",
-        rss_bytes: 0,
-    };
-    let mut properties = Map::new();
-    let mut put = |name: &str, kind: Value, help: String| {
-        properties.insert(name.into(), json!({ "type": kind, "description": help }));
-    };
-    for (name, help, value) in surroundings(&empty) {
-        put(name, if value.is_string() { "string" } else { "integer" }.into(), help.into());
-    }
-    for field in FIELDS {
-        let since = if field.kind == Kind::Counter { ", since the start" } else { ", now" };
-        put(field.name, "integer".into(), format!("{}{since}", field.help));
-    }
-    for derived in DERIVED {
-        put(derived.name, json!(["number", "null"]), derived.help.into());
-    }
-    properties
 }

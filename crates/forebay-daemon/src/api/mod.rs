@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+pub use crate::config::TlsFiles;
 use crate::control::Control;
 use crate::events::Hub;
 use crate::jobs::Jobs;
@@ -67,15 +68,6 @@ pub struct TcpOptions {
     pub tls: Option<TlsFiles>,
     /// `/metrics` needs no token.
     pub metrics_open: bool,
-}
-
-/// What TLS needs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TlsFiles {
-    /// Certificate chain, PEM, the server's own first.
-    pub cert_file: PathBuf,
-    /// Private key, PEM.
-    pub key_file: PathBuf,
 }
 
 /// Bounds of the API.

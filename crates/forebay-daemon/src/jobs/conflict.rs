@@ -1,6 +1,6 @@
 //! Which jobs go together.
 //!
-//! | new, while | flush of the volume | detach that drains | other detach | mode change, resize | remove of the pool | shrink of the pool |
+//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink |
 //! | --- | --- | --- | --- | --- | --- | --- |
 //! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it |
 //! | detach, mode change, resize | after it | refused | refused | refused | refused | beside it |

@@ -1,9 +1,9 @@
 //! How far a job is, how fast it goes and how long it will take, from readings of what is left.
 //!
-//! The rate is an exponentially weighted mean: bytes done and time passed are both summed with weights that fall by
-//! 1/e in [`MEMORY`], and divided. It needs no start value, and readings may come at any distance. Destage makes blocks clean in bursts
-//! (after a flush of the backing store), so the memory is several bursts long. While no reading comes the rate falls,
-//! for nothing was seen to be done.
+//! The rate is an exponentially weighted mean: bytes done and time passed are both summed with weights that fall by 1/e
+//! in [`MEMORY`], and divided. It needs no start value, and readings may come at any distance. Destage makes blocks clean
+//! in bursts (after a flush of the backing store), so the memory is several bursts long. While no reading comes the rate
+//! falls, for nothing was seen to be done.
 //!
 //! Invariants: what is not known is `None`; the time left is never negative and never invented from a rate of zero.
 

@@ -11,9 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
-
-/// What a scrape is answered with.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use crate::meter::format::PROMETHEUS_CONTENT_TYPE;
 
 /// Statistics of everything.
 #[utoipa::path(get, path = "/v1/stats", tag = "statistics",
@@ -68,5 +66,5 @@ pub(super) async fn volume_stats(
         content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8")))]
 pub(super) async fn metrics(State(context): State<Context>) -> Result<Response, Problem> {
     let text = context.look(|control| control.metrics()).await?;
-    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
+    Ok(([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], text).into_response())
 }

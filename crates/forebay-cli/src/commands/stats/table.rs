@@ -1,0 +1,283 @@
+//! Everything that matters about a volume on one screen or two, made of the daemon's JSON.
+//!
+//! A number that the daemon does not know is a dash, never a zero; a line of which nothing is known is left out.
+
+use serde_json::Value;
+
+use crate::screen::{self, bytes, count, nanos};
+
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+/// Windows of time as the daemon names them.
+const WINDOWS: [&str; 4] = ["1s", "10s", "5min", "total"];
+/// Classes of the age of dirty data, as the daemon names them and as people read them.
+const AGES: [(&str, &str); 7] = [
+    ("under_1s", "<1s"),
+    ("under_10s", "<10s"),
+    ("under_1min", "<1min"),
+    ("under_5min", "<5min"),
+    ("under_15min", "<15min"),
+    ("under_1h", "<1h"),
+    ("more", "more"),
+];
+/// Paths of requests and devices in the order in which they are shown.
+const PATHS: [&str; 14] = [
+    "read_hit",
+    "read_miss",
+    "read_bypass",
+    "write",
+    "write_through",
+    "write_past",
+    "flush",
+    "zero",
+    "cache_read",
+    "cache_write",
+    "cache_flush",
+    "backing_read",
+    "backing_write",
+    "backing_flush",
+];
+
+/// The screen.
+pub(super) fn text(object: &Value) -> String {
+    let view = View(object);
+    let mut text = view.volume();
+    text += &view.requests();
+    text += &view.hits();
+    text += &view.latency();
+    text += &view.dirty();
+    text += &view.devices();
+    text += &view.memory();
+    text
+}
+
+/// Statistics as people read them.
+struct View<'a>(&'a Value);
+
+impl View<'_> {
+    fn n(&self, name: &str) -> Option<u64> {
+        self.0[name].as_u64()
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.0[name].as_str().filter(|text| !text.is_empty()).map_or("-".into(), screen::harmless)
+    }
+
+    fn count(&self, name: &str) -> String {
+        self.n(name).map_or("-".into(), count)
+    }
+
+    fn bytes(&self, name: &str) -> String {
+        self.n(name).map_or("-".into(), bytes)
+    }
+
+    fn blocks(&self, name: &str) -> String {
+        self.n(name).map_or("-".into(), |blocks| bytes(blocks.saturating_mul(BLOCK)))
+    }
+
+    /// Of a share between 0 and 1 in each window.
+    fn shares(&self, name: &str) -> [String; 4] {
+        self.windows(name, |share| format!("{:.1} %", share * 100.0))
+    }
+
+    fn rates(&self, name: &str) -> [String; 4] {
+        self.windows(name, rate)
+    }
+
+    fn byte_rates(&self, name: &str) -> [String; 4] {
+        self.windows(name, |rate| format!("{}/s", bytes(rate as u64)))
+    }
+
+    fn windows(&self, name: &str, show: impl Fn(f64) -> String) -> [String; 4] {
+        WINDOWS.map(|window| self.0["windows"][window][name].as_f64().map_or("-".into(), &show))
+    }
+
+    fn volume(&self) -> String {
+        let (name, size, mode) = (self.text("volume"), self.bytes("size_bytes"), self.text("mode"));
+        let pool = Some(self.text("pool")).filter(|pool| pool != "-");
+        let pool = pool.map_or(String::new(), |pool| format!(" in pool {pool}"));
+        let up = screen::uptime(self.n("uptime_ns").unwrap_or(0) / 1_000_000_000);
+        format!("volume {name}{pool}, {size}, {mode}, up {up}, {} connections\n", self.count("connections"))
+    }
+
+    fn requests(&self) -> String {
+        let mut rows = Rows::new("requests per second", &WINDOWS);
+        rows.add("reads", self.rates("reads_per_s"));
+        rows.add("  bytes", self.byte_rates("read_bytes_per_s"));
+        rows.add("writes", self.rates("writes_per_s"));
+        rows.add("  bytes", self.byte_rates("written_bytes_per_s"));
+        rows.add("flushes", self.rates("flushes_per_s"));
+        rows.add("discards, zeroes", self.rates("zeroes_per_s"));
+        rows.add("throttled writes", self.rates("throttled_writes_per_s"));
+        let (reads, writes) = (self.count("reads"), self.count("writes"));
+        let (failed, open) = (self.count("failed_requests"), self.count("requests_in_flight"));
+        rows.end(&format!("{reads} reads and {writes} writes in all, {failed} failed, {open} in flight"))
+    }
+
+    fn hits(&self) -> String {
+        let mut rows = Rows::new("hit ratio", &WINDOWS);
+        rows.add("reads", self.shares("read_hit_ratio"));
+        rows.add("writes", self.shares("write_hit_ratio"));
+        rows.add("writes of dirty", self.shares("dirty_write_hit_ratio"));
+        rows.end("")
+    }
+
+    /// Every path that was taken, in every window in which it was.
+    fn latency(&self) -> String {
+        let header = ["window", "per second", "bytes", "mean", "p50", "p95", "p99", "p99.9", "max"];
+        let mut rows = Rows::new("latency", &header);
+        for path in PATHS {
+            let taken = WINDOWS.iter().filter_map(|window| {
+                let cells = latencies(&self.0["latency"][path][*window])?;
+                Some([[(*window).to_owned()].as_slice(), &cells].concat())
+            });
+            for (index, cells) in taken.enumerate() {
+                rows.add(if index == 0 { path } else { "" }, cells);
+            }
+        }
+        rows.end("")
+    }
+
+    fn dirty(&self) -> String {
+        let names = AGES.map(|(_, name)| name);
+        let mut rows = Rows::new("dirty, by age", &names);
+        let age = &self.0["dirty_age"];
+        rows.add(
+            "bytes",
+            AGES.map(|(name, _)| {
+                age["blocks"][name].as_u64().map_or("-".into(), |blocks| bytes(blocks.saturating_mul(BLOCK)))
+            }),
+        );
+        let of_cache = self.0["dirty_ratio"]
+            .as_f64()
+            .map_or(String::new(), |share| format!(" ({:.1} % of the cache)", share * 100.0));
+        let oldest = age["oldest_s"].as_f64().map_or("unknown".into(), |s| screen::uptime(s as u64));
+        let mut text = rows.end(&format!(
+            "{} dirty{of_cache}, oldest {oldest}, {} blocks lost",
+            self.blocks("dirty_blocks"),
+            self.count("lost_blocks")
+        ));
+        let mut rows = Rows::new("destage", &WINDOWS);
+        rows.add("blocks per second", self.rates("destaged_blocks_per_s"));
+        rows.add("bytes", self.byte_rates("destaged_bytes_per_s"));
+        text += &rows.end(&format!("limited by: {}", self.text("limited_by")));
+        text
+    }
+
+    fn devices(&self) -> String {
+        let mut rows = Rows::new("devices per second", &WINDOWS);
+        for (name, operations, moved) in [
+            ("cache reads", "cache_reads_per_s", "cache_read_bytes_per_s"),
+            ("cache writes", "cache_writes_per_s", "cache_written_bytes_per_s"),
+            ("backing reads", "backing_reads_per_s", "backing_read_bytes_per_s"),
+            ("backing writes", "backing_writes_per_s", "backing_written_bytes_per_s"),
+        ] {
+            rows.add(name, self.rates(operations));
+            rows.add("  bytes", self.byte_rates(moved));
+        }
+        rows.add("cache flushes", self.rates("cache_flushes_per_s"));
+        rows.add("backing flushes", self.rates("backing_flushes_per_s"));
+        rows.add("write amplification", self.windows("cache_write_amplification", |x| format!("{x:.2}")));
+        let (damaged, evicted) = (self.count("damaged_blocks"), self.count("evicted_blocks"));
+        let (filled, moved) = (self.count("filled_blocks"), self.count("relocated_blocks"));
+        rows.end(&format!(
+            "blocks in all: {filled} filled, {evicted} evicted, {moved} moved, {damaged} damaged"
+        ))
+    }
+
+    fn memory(&self) -> String {
+        let share = match (self.n("cached_blocks"), self.n("capacity_blocks")) {
+            (Some(cached), Some(capacity)) => screen::percent(cached, capacity),
+            _ => "-".into(),
+        };
+        let cached = self.blocks("cached_blocks");
+        let (free, segments) = (self.count("free_segments"), self.count("segments"));
+        let (rss, index) = (self.bytes("rss_bytes"), self.bytes("index_memory_bytes"));
+        format!(
+            "\ncache   {cached} cached ({share}), {free} of {segments} segments free\n\
+             memory  {rss} of the process, of it {index} index; I/O by {}\n",
+            self.text("io_engine")
+        )
+    }
+}
+
+/// Rate, bytes, and durations of a path in a window; `None` if nothing happened.
+fn latencies(summary: &Value) -> Option<[String; 8]> {
+    summary["count"].as_u64().filter(|count| *count > 0)?;
+    let us = |name: &str| summary[name].as_f64().map_or("-".into(), |us| nanos((us * 1e3) as u64));
+    let moved = summary["bytes_per_s"].as_f64().filter(|bytes| *bytes > 0.0);
+    Some([
+        summary["per_s"].as_f64().map_or("-".into(), rate),
+        moved.map_or("-".into(), |rate| format!("{}/s", bytes(rate as u64))),
+        us("mean_us"),
+        us("p50_us"),
+        us("p95_us"),
+        us("p99_us"),
+        us("p999_us"),
+        us("max_us"),
+    ])
+}
+
+/// Small rates keep their digits.
+fn rate(rate: f64) -> String {
+    if rate > 0.0 && rate < 9.95 { format!("{rate:.1}") } else { count(rate.round() as u64) }
+}
+
+/// A table of which lines without any number are left out.
+struct Rows {
+    table: comfy_table::Table,
+    any: bool,
+}
+
+impl Rows {
+    fn new(title: &str, columns: &[&str]) -> Self {
+        let header: Vec<&str> = [title].iter().chain(columns).copied().collect();
+        let right: Vec<usize> = (1..header.len()).collect();
+        Self { table: screen::table(&header, &right), any: false }
+    }
+
+    fn add(&mut self, name: &str, cells: impl AsRef<[String]>) {
+        let cells = cells.as_ref();
+        if cells.iter().any(|cell| cell != "-") {
+            self.any = true;
+            self.table.add_row([name.to_owned()].iter().chain(cells));
+        }
+    }
+
+    /// The table, if it has lines, and a sentence below it.
+    fn end(self, below: &str) -> String {
+        let table = if self.any { format!("\n{}\n", self.table) } else { String::new() };
+        if below.is_empty() { table } else { format!("{table}{}{below}\n", if self.any { "" } else { "\n" }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_table_is_as_agreed() {
+        let daemon = include_str!("../../../../forebay-daemon/tests/golden/stats.json");
+        let text = text(&serde_json::from_str(daemon).unwrap());
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/stats.txt");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(path, &text).unwrap();
+        }
+        assert_eq!(text, std::fs::read_to_string(path).unwrap(), "UPDATE_GOLDEN=1 writes the file anew");
+    }
+
+    #[test]
+    fn numbers_that_are_missing_do_no_harm_and_are_not_shown_as_zero() {
+        for nothing in [json!({}), json!([]), json!({ "latency": 5, "windows": [] })] {
+            let text = text(&nothing);
+            assert!(text.contains("- reads and - writes in all"), "{text}");
+            assert!(!text.contains("latency") && !text.contains(" 0 "), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_keep_the_digits_that_matter() {
+        assert_eq!([rate(0.0), rate(0.25), rate(9.96), rate(12_345.6)], ["0", "0.2", "10", "12,346"]);
+    }
+}

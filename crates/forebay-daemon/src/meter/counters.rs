@@ -1,0 +1,204 @@
+//! Everything that is counted, in one list: JSON, Prometheus, the OpenAPI document and the rates are made from it.
+//!
+//! The names are part of the contract with scripts. Units come last in them; without one, it is a number of things.
+
+macro_rules! counters {
+    ($($kind:ident $name:ident = $help:literal;)*) => {
+        /// Counters since the start of the engine, and gauges of this instant.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Counters {
+            $(#[doc = $help] pub $name: u64,)*
+        }
+
+        /// Every number of [`Counters`].
+        pub const FIELDS: &[Field] = &[$(Field {
+            name: stringify!($name),
+            per_s: concat!(stringify!($name), "_per_s"),
+            kind: Kind::$kind,
+            help: $help,
+            get: |counters| counters.$name,
+            set: |counters, value| counters.$name = value,
+        },)*];
+
+        impl Counters {
+            /// What was counted between two samples, with the gauges of `now`.
+            pub(super) fn between(from: &Self, to: &Self, now: &Self) -> Self {
+                Self { $($name: match Kind::$kind {
+                    Kind::Gauge => now.$name,
+                    _ => to.$name.saturating_sub(from.$name),
+                },)* }
+            }
+        }
+    };
+}
+
+/// What a value does over time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Grows from zero at the start of the engine.
+    Counter,
+    /// A counter of nanoseconds, of which a mean is more telling than a rate.
+    Time,
+    /// What is true now.
+    Gauge,
+}
+
+/// One number of [`Counters`].
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name in every format.
+    pub name: &'static str,
+    /// Name of its rate.
+    pub per_s: &'static str,
+    /// What it does over time.
+    pub kind: Kind,
+    /// One sentence for people.
+    pub help: &'static str,
+    /// Its value.
+    pub get: fn(&Counters) -> u64,
+    /// Changes its value.
+    pub set: fn(&mut Counters, u64),
+}
+
+counters! {
+    Counter reads = "Read requests taken";
+    Counter writes = "Write requests taken";
+    Counter flushes = "FLUSH requests taken";
+    Counter zeroes = "Discard and write-zeroes requests taken";
+    Counter read_bytes = "Bytes asked for by read requests";
+    Counter written_bytes = "Bytes brought by write requests";
+    Counter failed_requests = "Requests answered with an error";
+    Counter read_hit_blocks = "Blocks that reads found in the cache";
+    Counter read_miss_blocks = "Blocks that reads did not find in the cache";
+    Counter read_bypass_blocks = "Blocks read past the cache by mode, rule or because they were sequential; neither hit nor miss";
+    Counter read_sequential_blocks = "Of the blocks read past the cache, those of a sequential stream";
+    Counter written_blocks = "Blocks that write requests touched";
+    Counter write_hit_blocks = "Blocks of writes of which the cache had a valid copy, clean or dirty, when the write was taken";
+    Counter dirty_write_hit_blocks = "Of those, blocks whose copy was dirty: what destage is spared";
+    Counter write_bypass_blocks = "Blocks written to the backing store only, by mode, rule or because they were sequential";
+    Counter write_sequential_blocks = "Of the blocks written past the cache, those of a sequential stream";
+    Counter write_invalidated_blocks = "Cached blocks dropped because newer bytes were written past the cache";
+    Counter read_invalidated_blocks = "Clean cached blocks dropped because a read found them damaged";
+    Counter filled_blocks = "Blocks read from the backing store and added to the cache";
+    Counter fill_cancelled_blocks = "Fills given up because the block was changed meanwhile";
+    Counter fill_no_room_blocks = "Fills that admission wanted and the cache had no room for";
+    Time read_time_ns = "Time that completed reads took, summed, in nanoseconds";
+    Time write_time_ns = "Time that completed writes took, summed, in nanoseconds";
+    Time flush_time_ns = "Time that completed flushes took, summed, in nanoseconds";
+    Counter lock_waits = "Requests that waited for the lock of a block";
+    Counter direct_waits = "Direct writes that waited for destage of their blocks";
+    Counter throttled_writes = "Writes that had to wait because too much was dirty";
+    Counter cache_reads = "Read operations on the cache device";
+    Counter cache_read_bytes = "Bytes read from the cache device";
+    Counter cache_writes = "Write operations on the cache device";
+    Counter cache_written_bytes = "Bytes written to the cache device, metadata included";
+    Counter cache_metadata_writes = "Writes to the cache device without any block of data: batches of marks or intents alone, summaries, checkpoints and superblocks";
+    Counter cache_flushes = "Flushes of the cache device";
+    Counter cache_read_errors = "Read operations on the cache device that failed";
+    Counter cache_write_errors = "Writes and flushes of the cache device that failed";
+    Counter backing_reads = "Read operations on the backing store";
+    Counter backing_read_bytes = "Bytes read from the backing store";
+    Counter backing_writes = "Write operations on the backing store";
+    Counter backing_written_bytes = "Bytes written to the backing store";
+    Counter backing_flushes = "Flushes of the backing store";
+    Counter backing_read_errors = "Read operations on the backing store that failed";
+    Counter backing_write_errors = "Writes and flushes of the backing store that failed";
+    Counter buffer_waits = "Requests and operations that found no memory for a buffer and had to wait";
+    Counter dirtied_blocks = "Blocks that became dirty, having been clean or not in the cache";
+    Counter destaged_blocks = "Blocks written back and durable on the backing store";
+    Counter idle_destaged_blocks = "Of those, blocks destaged because they were not touched for the idle delay";
+    Counter front_merged_blocks = "Dirty blocks that joined a destage write because they lie directly before the block it was started for";
+    Counter back_merged_blocks = "Dirty blocks that joined a destage write because they lie directly behind the block it was started for";
+    Counter evicted_blocks = "Clean blocks dropped to make room";
+    Counter relocated_blocks = "Blocks that reclaim moved out of the way";
+    Counter batches = "Batches written to the log";
+    Counter checkpoints = "Checkpoints that took effect";
+    Counter damaged_blocks = "Cached blocks whose checksum did not match or that could not be read";
+    Counter rules_added = "Rules added";
+    Counter rules_removed = "Rules removed by somebody";
+    Counter rules_refused = "Rules refused because there were too many";
+    Counter rules_expired = "Rules that ended by themselves";
+    Gauge dirty_blocks = "Blocks that only the cache has";
+    Gauge lost_blocks = "Dirty blocks whose only copy is damaged";
+    Gauge cached_blocks = "Blocks in the cache";
+    Gauge capacity_blocks = "Blocks that the cache could hold";
+    Gauge free_segments = "Segments that hold nothing";
+    Gauge segments = "Segments of the cache device";
+    Gauge index_memory_bytes = "Memory of index and tables, in bytes";
+    Gauge requests_in_flight = "Requests that have not been answered";
+}
+
+/// A number that follows from others; `None` as long as there is nothing to compute it from.
+#[derive(Clone, Copy, Debug)]
+pub struct Derived {
+    /// Its name in every format.
+    pub name: &'static str,
+    /// One sentence for people.
+    pub help: &'static str,
+    /// The counters and gauges that it is made of.
+    pub of: &'static [&'static str],
+    /// Computes it, from counters since the start or from those of a window.
+    pub get: fn(&Counters) -> Option<f64>,
+}
+
+/// What people would otherwise compute by hand.
+pub const DERIVED: &[Derived] = &[
+    Derived {
+        name: "read_hit_ratio",
+        help: "Share of the blocks looked for by reads that were in the cache, 0 to 1",
+        of: &["read_hit_blocks", "read_miss_blocks"],
+        get: |c| ratio(c.read_hit_blocks, c.read_hit_blocks + c.read_miss_blocks),
+    },
+    Derived {
+        name: "write_hit_ratio",
+        help: "Share of the blocks written that were in the cache, 0 to 1",
+        of: &["write_hit_blocks", "written_blocks"],
+        get: |c| ratio(c.write_hit_blocks, c.written_blocks),
+    },
+    Derived {
+        name: "dirty_write_hit_ratio",
+        help: "Share of the blocks written that were dirty in the cache, 0 to 1",
+        of: &["dirty_write_hit_blocks", "written_blocks"],
+        get: |c| ratio(c.dirty_write_hit_blocks, c.written_blocks),
+    },
+    Derived {
+        name: "read_latency_mean_us",
+        help: "Mean time of a read, in microseconds",
+        of: &["read_time_ns", "reads"],
+        get: |c| ratio(c.read_time_ns, c.reads).map(|ns| ns / 1e3),
+    },
+    Derived {
+        name: "write_latency_mean_us",
+        help: "Mean time of a write, in microseconds",
+        of: &["write_time_ns", "writes"],
+        get: |c| ratio(c.write_time_ns, c.writes).map(|ns| ns / 1e3),
+    },
+    Derived {
+        name: "flush_latency_mean_us",
+        help: "Mean time of a flush, in microseconds",
+        of: &["flush_time_ns", "flushes"],
+        get: |c| ratio(c.flush_time_ns, c.flushes).map(|ns| ns / 1e3),
+    },
+    Derived {
+        name: "dirty_ratio",
+        help: "Share of the cache that is dirty, 0 to 1",
+        of: &["dirty_blocks", "capacity_blocks"],
+        get: |c| ratio(c.dirty_blocks, c.capacity_blocks),
+    },
+    Derived {
+        name: "cache_write_amplification",
+        help: "Bytes written to the cache device per byte that clients wrote or that was filled",
+        of: &["cache_written_bytes", "written_bytes", "filled_blocks"],
+        get: |c| ratio(c.cache_written_bytes, c.written_bytes + c.filled_blocks * super::format::BLOCK),
+    },
+    Derived {
+        name: "backing_write_mean_bytes",
+        help: "Mean size of a write to the backing store, in bytes",
+        of: &["backing_written_bytes", "backing_writes"],
+        get: |c| ratio(c.backing_written_bytes, c.backing_writes),
+    },
+];
+
+fn ratio(part: u64, of: u64) -> Option<f64> {
+    (of > 0).then(|| part as f64 / of as f64)
+}

@@ -1,0 +1,14 @@
+//! Statistics as text that programs read. Tables for people are made of the JSON by the command line tool.
+//!
+//! All formats are made from the lists of `counters` and from [`super::Path`], [`super::Window`] and
+//! [`super::AGE_BOUNDS`], so a number that is added there appears everywhere.
+
+pub mod flashcache;
+mod json;
+mod prometheus;
+
+pub use json::{object, schema};
+pub use prometheus::{CONTENT_TYPE as PROMETHEUS_CONTENT_TYPE, text as prometheus};
+
+/// Bytes of a block.
+pub(super) const BLOCK: u64 = forebay_format::BLOCK_BYTES as u64;
