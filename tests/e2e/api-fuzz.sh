@@ -2,11 +2,11 @@
 # Schemathesis attacks the admin API as its own OpenAPI document describes it: no failure that is not documented,
 # answers and media types as described, nonsense refused, nothing without the token. See schemathesis.toml.
 #
-#   FUZZ_SECONDS   time for it (60)
+#   FUZZ_SECONDS   time for it (80)
 #   FAKE_DAEMON    the server under test; built if not given
 . "$(dirname "$0")/lib.sh"
 
-FUZZ_SECONDS=${FUZZ_SECONDS:-60}
+FUZZ_SECONDS=${FUZZ_SECONDS:-80}
 SCHEMATHESIS=$ROOT/target/venv/bin/schemathesis
 [ -x "$SCHEMATHESIS" ] || skip "schemathesis is not installed (scripts/setup installs it)"
 need curl
@@ -30,12 +30,15 @@ address=$(sed -n 's/^ready: //p' "$T/ready")
 [ -n "$address" ] || fail "the server is not ready"
 authorization="Authorization: Bearer $(cat "$T/token")"
 
-say "the fuzzer, for $FUZZ_SECONDS s"
-# Events never end, so the fuzzer would wait for ever; crates/forebay-daemon/src/events/tests has them.
 cd "$T"
-"$SCHEMATHESIS" --config-file "$E2E/schemathesis.toml" run "http://$address/v1/openapi.json" \
-    --header "$authorization" --exclude-path /v1/events --max-time "$FUZZ_SECONDS" --workers 2 \
-    || fail "the fuzzer found something"
+sed '/^\[parameters\]/,$d' "$E2E/schemathesis.toml" >"$T/made-up-names.toml"
+for config in "$E2E/schemathesis.toml" "$T/made-up-names.toml"; do
+    say "the fuzzer, for $((FUZZ_SECONDS / 2)) s, with $(basename "$config")"
+    # Events never end, so the fuzzer would wait for ever; crates/forebay-daemon/src/events/tests has them.
+    "$SCHEMATHESIS" --config-file "$config" run "http://$address/v1/openapi.json" \
+        --header "$authorization" --exclude-path /v1/events --max-time "$((FUZZ_SECONDS / 2))" --workers 2 \
+        || fail "the fuzzer found something"
+done
 
 say "it still answers, and ends in an orderly way"
 curl -fsS -H "$authorization" "http://$address/v1/daemon" | grep -q '"version"' || fail "no answer after the fuzzing"

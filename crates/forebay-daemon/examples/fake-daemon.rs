@@ -1,7 +1,8 @@
 //! The admin API of a daemon that has no devices, to try clients against and for the fuzzer (`tests/e2e/api-fuzz.sh`).
 //!
 //! `cargo run -p forebay-daemon --example fake-daemon -- SOCKET [TOKEN_FILE]` serves on a unix socket and, with a token,
-//! on a free TCP port of 127.0.0.1, prints `ready: ADDRESS`, and ends when its standard input does.
+//! on a free TCP port of 127.0.0.1, prints `ready: ADDRESS`, and ends when its standard input does. There always are a
+//! pool `fast` and a volume `db`: whoever removes them finds them again.
 
 #[path = "../tests/api/fake.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the tests use more of it")]
@@ -26,7 +27,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     fake.furnish()?;
     let options = ApiOptions { socket, socket_mode: 0o660, tcp, limits: Limits::default() };
     let server = serve(&options, fake.services())?;
-    println!("ready: {}", server.tcp_address().map_or("unix".into(), |address: SocketAddr| address.to_string()));
+    println!(
+        "ready: {}",
+        server.tcp_address().map_or("unix".into(), |address: SocketAddr| address.to_string())
+    );
+    std::thread::spawn(move || {
+        loop {
+            let _ = fake.furnish(); // while one of them is being removed: next time
+            std::thread::sleep(fake::JOB_TAKES);
+        }
+    });
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }

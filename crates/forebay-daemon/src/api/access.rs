@@ -36,7 +36,9 @@ pub enum FileProblem {
     #[error("cannot be read: {0}")]
     System(#[from] io::Error),
     /// Others may read or change it.
-    #[error("everybody on this machine may use it (mode {mode:04o}): chmod o= it, and make a new secret if it was not so before")]
+    #[error(
+        "everybody on this machine may use it (mode {mode:04o}): chmod o= it, and make a new secret if it was not so before"
+    )]
     Open {
         /// Its permissions.
         mode: u32,
@@ -45,7 +47,9 @@ pub enum FileProblem {
     #[error("larger than {0} bytes: this cannot be the right file")]
     TooLarge(u64),
     /// Too short, or not printable.
-    #[error("a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes of printable ASCII without spaces; make one with: head -c 32 /dev/urandom | base64")]
+    #[error(
+        "a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes of printable ASCII without spaces; make one with: head -c 32 /dev/urandom | base64"
+    )]
     NotAToken,
     /// Not what TLS needs.
     #[error("{0}")]

@@ -46,7 +46,10 @@ impl Calls {
     ) -> Result<T, Problem> {
         let place = tokio::time::timeout(self.within, self.places.clone().acquire_owned()).await;
         let Ok(Ok(place)) = place else {
-            return Err(Problem::unavailable("too many requests are waiting for the engine", "try again later"));
+            return Err(Problem::unavailable(
+                "too many requests are waiting for the engine",
+                "try again later",
+            ));
         };
         let answer = tokio::task::spawn_blocking(move || {
             let _place = place; // until the call returns, whoever still waits for it
@@ -56,7 +59,8 @@ impl Calls {
             Ok(Ok(answer)) => answer.map_err(Problem::from),
             Ok(Err(_)) => {
                 let hint = "this is a defect of the daemon; its log has more";
-                let error = ControlError::new(ErrorKind::Failed, "the request could not be carried out", hint);
+                let error =
+                    ControlError::new(ErrorKind::Failed, "the request could not be carried out", hint);
                 Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error))
             }
             Err(_) => {

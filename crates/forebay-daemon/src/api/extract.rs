@@ -39,9 +39,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let parameters = Query::<T>::try_from_uri(&parts.uri);
-        parameters
-            .map(|Query(parameters)| Self(parameters))
-            .map_err(|error| Problem::bad_request(error.body_text(), "GET /v1/openapi.json lists the parameters"))
+        parameters.map(|Query(parameters)| Self(parameters)).map_err(|error| {
+            Problem::bad_request(error.body_text(), "GET /v1/openapi.json lists the parameters")
+        })
     }
 }
 
@@ -70,7 +70,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
 /// Refuses a body that says itself that it is too large, before anything is read of it.
 pub(super) fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) { Err(too_large()) } else { Ok(()) }
 }
 

@@ -24,8 +24,8 @@ mod server;
 mod tls;
 
 pub use access::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
-pub(crate) use extract::{Names, Parameters};
 pub use extract::BODY_BYTES_MAX;
+pub(crate) use extract::{Names, Parameters};
 pub use openapi::document;
 pub use problem::Problem;
 pub use server::{ApiServer, serve};
@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::config::DaemonConfig;
 pub use crate::config::TlsFiles;
 use crate::control::Control;
 use crate::events::Hub;
@@ -53,6 +54,21 @@ pub struct ApiOptions {
     pub tcp: Option<TcpOptions>,
     /// Bounds.
     pub limits: Limits,
+}
+
+impl From<&DaemonConfig> for ApiOptions {
+    /// As the configuration has it, with the usual bounds; `/metrics` over TCP needs the token.
+    fn from(config: &DaemonConfig) -> Self {
+        let tcp = config.admin_tcp.as_ref().map(|tcp| TcpOptions {
+            host: tcp.host.clone(),
+            port: tcp.port,
+            token_file: tcp.token_file.clone(),
+            tls: tcp.tls.clone(),
+            metrics_open: false,
+        });
+        let (socket, socket_mode) = (config.admin_socket.clone(), config.admin_mode);
+        Self { socket, socket_mode, tcp, limits: Limits::default() }
+    }
 }
 
 /// How the API is served over TCP.

@@ -41,7 +41,15 @@ impl Problem {
     pub(crate) fn new(status: StatusCode, error: ControlError) -> Self {
         let ControlError { kind, what, hint } = error;
         let title = status.canonical_reason().unwrap_or("Error");
-        Self { kind_uri: "about:blank", title, status: status.as_u16(), detail: what.clone(), kind, what, hint }
+        Self {
+            kind_uri: "about:blank",
+            title,
+            status: status.as_u16(),
+            detail: what.clone(),
+            kind,
+            what,
+            hint,
+        }
     }
 
     /// The request itself cannot be understood.

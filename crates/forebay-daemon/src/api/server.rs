@@ -205,7 +205,9 @@ impl House {
                         }
                     });
                 }
-                (Ok(place), None) => drop(tokio::spawn(self.clone().connection(stream, router.clone(), place))),
+                (Ok(place), None) => {
+                    drop(tokio::spawn(self.clone().connection(stream, router.clone(), place)))
+                }
                 (Err(_), None) => drop(tokio::spawn(turn_away(stream))),
                 (Err(_), Some(_)) => {} // closed: a word to it would cost a handshake
             }

@@ -144,7 +144,8 @@ pub struct AlarmInfo {
 
 impl From<&Alarm> for AlarmInfo {
     fn from(alarm: &Alarm) -> Self {
-        let known = |by: &Acknowledgement| AcknowledgementInfo { by: by.by.clone(), time: rfc3339(by.time_unix_ns) };
+        let known =
+            |by: &Acknowledgement| AcknowledgementInfo { by: by.by.clone(), time: rfc3339(by.time_unix_ns) };
         Self {
             id: format!("a{}", alarm.id),
             condition: alarm.key.condition.name(),

@@ -140,6 +140,7 @@ async fn acknowledge(
         return Err(Problem::bad_request("say who knows of the alarm, with ?by=NAME", HINT));
     }
     let alarm = context.hub.acknowledge(&id, &by);
-    let alarm = alarm.map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/alarms lists them"))?;
+    let alarm =
+        alarm.map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/alarms lists them"))?;
     Ok(Json(AlarmInfo::from(&alarm)))
 }

@@ -8,7 +8,9 @@ use forebay_daemon::api::Services;
 use forebay_daemon::clock::SystemClock;
 use forebay_daemon::control::*;
 use forebay_daemon::events::{Hub, HubLimits, Kind, NewEvent};
-use forebay_daemon::jobs::{Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Outlook, Report};
+use forebay_daemon::jobs::{
+    Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Outlook, Report,
+};
 use forebay_daemon::rules::{DefaultAction, Position, Rule, RuleId, RuleSet};
 use forebay_export::size::ByteSize;
 use std::collections::{BTreeMap, HashMap};
@@ -71,13 +73,21 @@ impl Fake {
         Services { control: self.clone(), jobs: self.jobs.clone(), events: self.events.clone() }
     }
 
-    /// One pool `fast` and one volume `db`.
+    /// Sees to it that there are a pool `fast` and a volume `db`.
     pub fn furnish(&self) -> Result<(), ControlError> {
-        let device = DeviceRequest { path: "/dev/fast".into(), size: Some("1GiB".into()) };
         let settings = BTreeMap::new();
-        self.create_pool(PoolRequest { name: "fast".into(), devices: vec![device], settings: settings.clone() })?;
-        let (pool, backing, exports) = (Some("fast".into()), "file:/srv/db".into(), Vec::new());
-        self.attach_volume(VolumeRequest { name: "db".into(), pool, backing, exports, settings })?;
+        if self.pool("fast").is_err() {
+            let device = DeviceRequest { path: "/dev/fast".into(), size: Some("1GiB".into()) };
+            self.create_pool(PoolRequest {
+                name: "fast".into(),
+                devices: vec![device],
+                settings: settings.clone(),
+            })?;
+        }
+        if self.volume("db").is_err() {
+            let (pool, backing, exports) = (Some("fast".into()), "file:/srv/db".into(), Vec::new());
+            self.attach_volume(VolumeRequest { name: "db".into(), pool, backing, exports, settings })?;
+        }
         Ok(())
     }
 
@@ -191,7 +201,11 @@ fn device(request: &DeviceRequest) -> Result<DeviceInfo, ControlError> {
 }
 
 /// All values with these changes.
-fn changed(values: &Values, of_pool: bool, set: &BTreeMap<String, Option<String>>) -> Result<Values, ControlError> {
+fn changed(
+    values: &Values,
+    of_pool: bool,
+    set: &BTreeMap<String, Option<String>>,
+) -> Result<Values, ControlError> {
     let mut values = values.clone();
     for (key, value) in set {
         let known = SETTINGS.iter().find(|(name, _, pool, _)| name == key && *pool == of_pool);
@@ -390,9 +404,11 @@ impl Control for Fake {
         let mut state = self.lock();
         let (values, of_pool) = state.values(target)?;
         *values = changed(values, of_pool, &request.set)?;
-        let (drains, values) = (request.leaving == Leaving::Drain && request.set.contains_key("mode"), values.clone());
+        let (drains, values) =
+            (request.leaving == Leaving::Drain && request.set.contains_key("mode"), values.clone());
         drop(state);
-        let changes = request.set.keys().map(|key| (key.clone(), before[key].value.clone(), values[key].clone()));
+        let changes =
+            request.set.keys().map(|key| (key.clone(), before[key].value.clone(), values[key].clone()));
         let job = match target {
             Target::Volume(name) if drains => Some(self.flush_volume(name, None)?.id),
             _ => None,

@@ -3,7 +3,7 @@
 use super::*;
 use client::{connect, exchange, request};
 use forebay_daemon::api::BODY_BYTES_MAX;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn what_is_not_understood_is_a_problem_in_the_same_form() {
     let missing = stage.call("POST", "/v1/volumes", r#"{"name": "x"}"#).problem(422, "invalid");
     assert!(missing.contains("backing") && missing.contains("line 1"), "{missing}");
     let deep = "[".repeat(100_000);
-    stage.call("POST", "/v1/volumes", &deep).problem(400, "invalid");
+    stage.call("POST", "/v1/volumes", &deep).problem(422, "invalid");
     let plain = request("POST", "/v1/volumes", "{}").replace("application/json", "text/plain");
     exchange(&mut connect(&stage.socket), plain.as_bytes()).problem(415, "invalid");
     let none = "POST /v1/volumes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -36,7 +36,8 @@ fn large_bodies_and_headers_are_refused() {
     let large = " ".repeat(BODY_BYTES_MAX + 1);
     stage.call("POST", "/v1/volumes", &large).problem(413, "invalid");
     stage.call("POST", "/v1/reload", &large).problem(413, "invalid");
-    let head = "POST /v1/volumes HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n";
+    let head =
+        "POST /v1/volumes HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n";
     let chunk = format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
     let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}");
     exchange(&mut connect(&stage.socket), chunked.as_bytes()).problem(413, "invalid");
@@ -75,7 +76,8 @@ fn a_client_that_does_not_read_loses_its_connection() {
     stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let ask = "GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
     let closed = (0..1000).find_map(|_| stream.write_all(ask.as_bytes()).err());
-    assert_eq!(closed.unwrap().kind(), std::io::ErrorKind::BrokenPipe);
+    let kind = closed.unwrap().kind(); // which of the two: whether the server still had something to read
+    assert!(matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{kind}");
 }
 
 #[test]

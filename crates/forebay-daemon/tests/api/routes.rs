@@ -22,7 +22,10 @@ fn daemon_reload_statistics() {
     assert_eq!(stage.call("GET", "/v1/stats", "").json()["volumes"], 1);
     assert_eq!(stage.call("GET", "/v1/volumes/db/stats", "").json()["reads"], 4);
     let text = stage.call("GET", "/v1/volumes/db/stats?format=flashcache", "");
-    assert_eq!((text.body.as_str(), text.header("content-type")), ("reads=4 writes=0\n", "text/plain; charset=utf-8"));
+    assert_eq!(
+        (text.body.as_str(), text.header("content-type")),
+        ("reads=4 writes=0\n", "text/plain; charset=utf-8")
+    );
     stage.call("GET", "/v1/volumes/db/stats?format=xml", "").problem(400, "invalid");
     stage.call("GET", "/v1/volumes/no/stats", "").problem(404, "not-found");
     let metrics = stage.call("GET", "/metrics", "");
@@ -33,7 +36,8 @@ fn daemon_reload_statistics() {
 #[test]
 fn pools_live_and_die() {
     let stage = Stage::new();
-    let made = stage.call("POST", "/v1/pools", r#"{"name": "p", "devices": [{"path": "/dev/a", "size": "1GiB"}]}"#);
+    let made =
+        stage.call("POST", "/v1/pools", r#"{"name": "p", "devices": [{"path": "/dev/a", "size": "1GiB"}]}"#);
     assert_eq!((made.status, made.header("location")), (201, "/v1/pools/p"));
     assert_eq!(stage.call("GET", "/v1/pools", "").json().as_array().unwrap().len(), 2);
     assert_eq!(stage.call("GET", "/v1/pools/p", "").json(), made.json());
@@ -63,7 +67,10 @@ fn volumes_live_and_die() {
     assert_eq!((made.status, made.header("location")), (201, "/v1/volumes/v.1"));
     assert_eq!(stage.call("GET", "/v1/volumes", "").json().as_array().unwrap().len(), 2);
     assert_eq!(stage.call("GET", "/v1/volumes/v.1", "").json()["pool"], "fast");
-    assert_eq!(end_of(&stage, &stage.call("POST", "/v1/volumes/v.1/resize", r#"{"size": "20GiB"}"#)), "completed");
+    assert_eq!(
+        end_of(&stage, &stage.call("POST", "/v1/volumes/v.1/resize", r#"{"size": "20GiB"}"#)),
+        "completed"
+    );
     assert_eq!(stage.call("GET", "/v1/volumes/v.1", "").json()["size_bytes"], 20_u64 << 30);
     assert_eq!(end_of(&stage, &stage.call("POST", "/v1/volumes/v.1/flush?deadline=1min", "")), "completed");
     assert_eq!(end_of(&stage, &stage.call("DELETE", "/v1/volumes/v.1?how=keep", "")), "completed");
@@ -71,7 +78,9 @@ fn volumes_live_and_die() {
 
     stage.call("POST", "/v1/volumes", r#"{"name": "db", "backing": "file:/x"}"#).problem(409, "conflict");
     stage.call("POST", "/v1/volumes", r#"{"name": "x", "backing": "nbd:x"}"#).problem(422, "invalid");
-    stage.call("POST", "/v1/volumes", r#"{"name": "x", "pool": "no", "backing": "file:/x"}"#).problem(404, "not-found");
+    stage
+        .call("POST", "/v1/volumes", r#"{"name": "x", "pool": "no", "backing": "file:/x"}"#)
+        .problem(404, "not-found");
     stage.call("POST", "/v1/volumes/db/resize", r#"{"size": "lots"}"#).problem(422, "invalid");
     stage.call("POST", "/v1/volumes/db/flush?deadline=5", "").problem(422, "invalid");
     stage.call("POST", "/v1/volumes/no/flush", "").problem(404, "not-found");
@@ -127,7 +136,10 @@ fn jobs_are_listed_waited_for_and_cancelled() {
     let waited = stage.call("GET", &format!("{path}?wait=300ms"), "");
     assert_eq!((waited.status, waited.json()["state"].as_str()), (202, Some("running")));
     assert!(begun.elapsed() >= Duration::from_millis(300));
-    assert_eq!(stage.call("GET", "/v1/jobs?state=running&volume=slow", "").json().as_array().unwrap().len(), 1);
+    assert_eq!(
+        stage.call("GET", "/v1/jobs?state=running&volume=slow", "").json().as_array().unwrap().len(),
+        1
+    );
     assert_eq!(stage.call("GET", "/v1/jobs?volume=other", "").json().as_array().unwrap().len(), 0);
     assert_eq!(end_of(&stage, &stage.call("DELETE", path, "")), "cancelled");
 

@@ -40,8 +40,11 @@ fn nothing_is_done_without_the_token() {
     assert_eq!(call(&stage, "/v1/nothing", &right).status, 404);
     let longer = format!("Authorization: Bearer {TOKEN}0\r\n");
     let twice = format!("{right}{right}");
-    for wrong in ["", "Authorization: Bearer \r\n", "Authorization: Basic eDp4\r\n", &longer, &longer[..40], &twice] {
-        let wrong = if wrong.is_empty() || wrong.ends_with('\n') { wrong.to_owned() } else { format!("{wrong}\r\n") };
+    for wrong in
+        ["", "Authorization: Bearer \r\n", "Authorization: Basic eDp4\r\n", &longer, &longer[..40], &twice]
+    {
+        let wrong =
+            if wrong.is_empty() || wrong.ends_with('\n') { wrong.to_owned() } else { format!("{wrong}\r\n") };
         for path in ["/v1/daemon", "/v1/nothing", "/metrics", "/v1/openapi.json"] {
             let answer = call(&stage, path, &wrong);
             answer.problem(401, "denied");
@@ -110,7 +113,8 @@ fn tls_serves_and_plaintext_gets_nothing() {
         .with_root_certificates(roots)
         .with_no_client_auth();
     let call = |headers: &str| {
-        let connection = ClientConnection::new(config.clone().into(), "localhost".try_into().unwrap()).unwrap();
+        let connection =
+            ClientConnection::new(config.clone().into(), "localhost".try_into().unwrap()).unwrap();
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let text = request("GET", "/v1/daemon", "").replace("Host: x\r\n", &format!("Host: x\r\n{headers}"));

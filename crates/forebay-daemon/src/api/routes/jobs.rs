@@ -84,8 +84,9 @@ pub(super) async fn job(
 
 /// Waits without a thread.
 async fn wait(mut context: Context, id: &str, patience: Duration) -> Result<Response, Problem> {
-    let number: JobId =
-        id.parse().map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/jobs lists the jobs"))?;
+    let number: JobId = id
+        .parse()
+        .map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/jobs lists the jobs"))?;
     let ended = tokio::select! {
         ended = context.jobs.ended(number, patience) => ended,
         _ = context.stopping.wait_for(|stop| *stop) => {
@@ -94,7 +95,9 @@ async fn wait(mut context: Context, id: &str, patience: Duration) -> Result<Resp
     };
     match ended {
         Ok(job) => Ok(Json(JobInfo::from(&job)).into_response()),
-        Err(WaitError::TimedOut(job)) => Ok((StatusCode::ACCEPTED, Json(JobInfo::from(&*job))).into_response()),
+        Err(WaitError::TimedOut(job)) => {
+            Ok((StatusCode::ACCEPTED, Json(JobInfo::from(&*job))).into_response())
+        }
         Err(WaitError::Unknown(error)) => Err(ControlError::from(error).into()),
     }
 }
@@ -113,8 +116,9 @@ pub(super) async fn cancel_job(
 
 /// A duration in a parameter.
 pub(super) fn duration(name: &str, text: &str) -> Result<Duration, ControlError> {
-    forebay_export::size::parse_duration(text)
-        .map_err(|error| ControlError::new(ErrorKind::Invalid, format!("{name}: {error}"), "such as 30s or 5min"))
+    forebay_export::size::parse_duration(text).map_err(|error| {
+        ControlError::new(ErrorKind::Invalid, format!("{name}: {error}"), "such as 30s or 5min")
+    })
 }
 
 fn patience(text: &str) -> Result<Duration, ControlError> {

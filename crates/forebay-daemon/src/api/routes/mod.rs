@@ -123,7 +123,11 @@ pub(super) fn router(services: Services, limits: &Limits, stopping: watch::Recei
         .merge(events::router(services.events, limits.heartbeat))
         .fallback(async |uri: Uri| {
             let what = format!("there is no path {}", uri.path());
-            Problem::from(ControlError::new(ErrorKind::NotFound, what, "GET /v1/openapi.json lists the paths"))
+            Problem::from(ControlError::new(
+                ErrorKind::NotFound,
+                what,
+                "GET /v1/openapi.json lists the paths",
+            ))
         })
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             let what = format!("{} does not take {method}", uri.path());

@@ -55,7 +55,9 @@ pub(super) async fn volume_stats(
     Parameters(formatting): Parameters<Formatting>,
 ) -> Result<Response, Problem> {
     Ok(match formatting.format {
-        Format::Json => Json(context.look(move |control| control.stats(Some(&volume))).await?).into_response(),
+        Format::Json => {
+            Json(context.look(move |control| control.stats(Some(&volume))).await?).into_response()
+        }
         Format::Flashcache => context.look(move |control| control.flashcache(&volume)).await?.into_response(),
     })
 }

@@ -34,7 +34,10 @@ pub(super) async fn attach_volume(
 #[utoipa::path(get, path = "/v1/volumes/{volume}", tag = "volumes",
     params(("volume" = String, Path, description = "Name")),
     responses((status = 200, description = "The volume", body = VolumeInfo)))]
-pub(super) async fn volume(State(context): State<Context>, Names(volume): Names<String>) -> Answer<VolumeInfo> {
+pub(super) async fn volume(
+    State(context): State<Context>,
+    Names(volume): Names<String>,
+) -> Answer<VolumeInfo> {
     context.look(move |control| control.volume(&volume)).await.map(Json)
 }
 
