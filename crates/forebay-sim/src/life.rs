@@ -448,7 +448,7 @@ impl World {
         while !self.stopped
             && !self.fenced
             && self.engine.status() == Status::Ready
-            && !(self.disks.cache_pending.is_none() && self.disks.tenants.iter().all(Tenant::is_settled))
+            && (self.disks.cache_pending.is_some() || !self.disks.tenants.iter().all(Tenant::is_settled))
         {
             ensure!(
                 self.step(end)?,
