@@ -213,12 +213,14 @@ impl Engine {
         let verdicts = core::mem::take(&mut recovery.verdicts);
         let volumes: Vec<VolumeId> =
             recovery.attachments.iter().map(|attachment| attachment.volume).collect();
-        for (id, verdict) in volumes.iter().zip(verdicts) {
+        let policies: Vec<OnBackingChange> =
+            recovery.attachments.iter().map(|attachment| attachment.on_change).collect();
+        for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
             if !verdict.is_changed() {
                 continue;
             }
             let dirty_blocks = self.dirty_blocks(*id);
-            match self.config.on_backing_change {
+            match policy {
                 OnBackingChange::Refuse if dirty_blocks > 0 => {
                     return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
                 }

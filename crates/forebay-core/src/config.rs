@@ -13,20 +13,13 @@ pub struct EngineConfig {
     pub scratch_blocks: u32,
     /// What can be changed while the engine runs.
     pub pool: PoolSettings,
-    /// What to do if a backing store changed while the cache was away.
-    pub on_backing_change: OnBackingChange,
     /// A bug to plant; only the simulator does.
     pub planted: Option<PlantedBug>,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self {
-            scratch_blocks: 4096,
-            pool: PoolSettings::default(),
-            on_backing_change: OnBackingChange::Refuse,
-            planted: None,
-        }
+        Self { scratch_blocks: 4096, pool: PoolSettings::default(), planted: None }
     }
 }
 
@@ -56,6 +49,8 @@ pub struct Attachment {
     pub backing: BackingRecord,
     /// Smallest unit that the backing store writes: 512 or 4096 bytes.
     pub backing_sector_bytes: u32,
+    /// What to do if the backing store changed while the cache was away.
+    pub on_change: OnBackingChange,
 }
 
 /// What to write to a device to make it an empty cache, see [`crate::format_cache`].

@@ -184,7 +184,7 @@ impl Engine {
             return self.enter_table(id, job);
         }
         let dirty_blocks = self.dirty_blocks(id);
-        let policy = self.config.on_backing_change;
+        let policy = job.attachment.on_change;
         if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
             return self.attach_failed(id, &job, LifeError::BackingChanged { dirty_blocks });
         }

@@ -64,11 +64,7 @@ pub(crate) struct EngineIo {
 }
 
 impl EngineIo {
-    pub(crate) fn new(
-        cache: CacheDevices,
-        scratch: forebay_io::BufId,
-        token_base: u64,
-    ) -> Self {
+    pub(crate) fn new(cache: CacheDevices, scratch: forebay_io::BufId, token_base: u64) -> Self {
         Self {
             cache,
             backings: Vec::new(),
@@ -116,9 +112,7 @@ impl EngineIo {
                 let (member, offset) = self.cache.map.place(offset, len).ok_or(DeviceFailure)?;
                 Ok((*self.cache.ids.get(member).ok_or(DeviceFailure)?, offset))
             }
-            Device::Backing(volume) => {
-                Ok((self.backing(volume)?, offset))
-            }
+            Device::Backing(volume) => Ok((self.backing(volume)?, offset)),
         }
     }
 

@@ -17,7 +17,6 @@ pub mod events;
 pub mod fuse_server;
 pub mod jobs;
 mod members;
-mod members;
 pub mod meter;
 mod open;
 mod pool;
@@ -29,14 +28,13 @@ mod start;
 
 pub use error::RunError;
 pub use pool::PoolEvent;
-pub use start::{run, serve};
 pub use settings::{SettingHelp, settings};
+pub use start::{run, serve};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// What `forebay run` serves.
 #[derive(Clone, Debug)]

@@ -1,10 +1,11 @@
 //! The two ways in: `forebay run` and `forebay serve`. Both start the same service; they differ in where its
 //! configuration comes from, and in what a problem at the start means.
 
-use crate::config::{Config, DaemonConfig, PoolConfig, VolumeConfig};
+use crate::api::{ApiOptions, ApiServer, Limits, TcpOptions};
+use crate::config::{AdminTcp, Config, DaemonConfig, PoolConfig, VolumeConfig};
 use crate::control::{Control, ControlError, ErrorKind};
 use crate::error::RunError;
-use crate::service::{self, Service, ServiceStart, Told};
+use crate::service::{Service, ServiceStart, Told};
 use crate::settings::Plan;
 use crate::{RunEvent, RunOptions, ServeOptions};
 use forebay_export::uri::ExportUri;
@@ -61,7 +62,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     if drain {
         service.drain(&volume)?;
     }
-    let admin = options.admin.as_deref().map(|socket| start_admin(socket, 0o660, None, &service)).transpose();
+    let admin = options.admin.as_deref().map(|socket| start_api(socket, 0o660, None, &service)).transpose();
     let admin = match admin {
         Ok(admin) => admin,
         Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
@@ -77,8 +78,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
 /// The file is wrong (every error is in the message), or the admin API cannot be served. What one pool or volume lacks
 /// does not keep the others from being served: it is told, and raises an alarm.
 pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
-    let (file, checked) =
-        service::load(&options.config).map_err(|error| RunError::failed(error, "nothing was started"))?;
+    let (file, checked) = crate::service::load(&options.config)
+        .map_err(|error| RunError::failed(error, "nothing was started"))?;
     for line in checked.warnings.lines() {
         report(RunEvent::Problem(line));
     }
@@ -93,7 +94,7 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
         told: teller(&words),
     };
     let service = start_service(start, &heard, report)?;
-    let admin = start_admin(&daemon.admin_socket, daemon.admin_mode, daemon.admin_tcp.as_ref(), &service);
+    let admin = start_api(&daemon.admin_socket, daemon.admin_mode, daemon.admin_tcp.as_ref(), &service);
     let admin = match admin {
         Ok(admin) => admin,
         Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
@@ -136,13 +137,21 @@ fn start_service(
     service.map_err(RunError::from)
 }
 
-fn start_admin(
+fn start_api(
     socket: &Path,
     mode: u32,
-    tcp: Option<&crate::config::AdminTcp>,
+    tcp: Option<&AdminTcp>,
     service: &Arc<Service>,
-) -> Result<crate::admin::AdminServer, RunError> {
-    let served = crate::admin::serve(socket, mode, tcp, service.clone(), service.hub().clone());
+) -> Result<ApiServer, RunError> {
+    let tcp = tcp.map(|tcp| TcpOptions {
+        host: tcp.host.clone(),
+        port: tcp.port,
+        token_file: tcp.token_file.clone(),
+        tls: tcp.tls.clone(),
+        metrics_open: false,
+    });
+    let options = ApiOptions { socket: socket.to_owned(), socket_mode: mode, tcp, limits: Limits::default() };
+    let served = crate::api::serve(&options, service.services());
     served.map_err(|error| RunError::failed(error, "choose another socket for the admin API"))
 }
 
@@ -246,4 +255,3 @@ impl From<RunError> for ControlError {
         }
     }
 }
-

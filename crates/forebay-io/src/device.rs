@@ -173,7 +173,9 @@ impl Device {
     /// [`DeviceError::Io`].
     pub fn shorten(&mut self, size_bytes: u64) -> Result<(), DeviceError> {
         if self.kind == DeviceKind::File && size_bytes < self.refresh_size()? {
-            self.buffered.set_len(size_bytes).map_err(|source| self.io_error("cutting", size_bytes, source))?;
+            self.buffered
+                .set_len(size_bytes)
+                .map_err(|source| self.io_error("cutting", size_bytes, source))?;
             self.refresh_size()?;
         }
         Ok(())

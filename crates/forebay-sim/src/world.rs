@@ -18,7 +18,7 @@ use crate::pace::Pace;
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
-use forebay_core::{Attachment, Engine, EngineConfig, OnBackingChange, PoolSettings, Status, VolumeSettings};
+use forebay_core::{Attachment, Engine, OnBackingChange, PoolSettings, Status, VolumeSettings};
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::cmp::Reverse;
@@ -483,6 +483,7 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
         size_bytes: bytes,
         backing: backing_record(bytes, disks.stamps[volume], volume),
         backing_sector_bytes: plan.volumes[volume].sector_bytes,
+        on_change: OnBackingChange::Refuse,
     }
 }
 
@@ -490,8 +491,10 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
 /// there.
 fn open_engine(plan: &Plan, disks: &Disks, policy: OnBackingChange, now: u64) -> Engine {
     let sure = disks.tenants.iter().enumerate().filter(|(_, tenant)| tenant.is_attached());
-    let attachments = sure.map(|(volume, tenant)| attachment(plan, disks, volume, tenant.bytes));
-    let config = EngineConfig { on_backing_change: policy, ..plan.engine.clone() };
+    let attachments = sure.map(|(volume, tenant)| {
+        let attachment = attachment(plan, disks, volume, tenant.bytes);
+        Attachment { on_change: policy, ..attachment }
+    });
     let bytes = disks.cache_bytes.max(disks.cache_pending.unwrap_or(0));
-    Engine::open(config, bytes, attachments.collect(), now)
+    Engine::open(plan.engine.clone(), bytes, attachments.collect(), now)
 }

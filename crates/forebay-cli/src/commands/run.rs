@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use forebay_daemon::{CacheSpec, RunError, RunEvent, RunOptions};
+use forebay_daemon::{CacheSpec, PoolEvent, RunError, RunEvent, RunOptions};
 use forebay_export::size::ByteSize;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -62,7 +62,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     };
     let mut said = Ok(());
     let result = forebay_daemon::run(options, &mut |event| match event {
-        RunEvent::Ready { export, .. } => {
+        RunEvent::Pool { event: PoolEvent::Ready { export, .. }, .. } => {
             let line = screen::print(&format!("ready: {export}\n"));
             if said.is_ok() {
                 said = line;

@@ -106,8 +106,9 @@ impl Pool {
         make_report: impl FnOnce() -> Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
         let limits = Limits { buffer_bytes_max: start.buffer_bytes, spin: start.spin, ..Limits::default() };
-        let (mut reactor, note) = Reactor::open(start.io, limits)
-            .map_err(|error| RunError::failed(error, "the kernel must allow either io_uring or plain threads"))?;
+        let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
+            RunError::failed(error, "the kernel must allow either io_uring or plain threads")
+        })?;
         let mut report = make_report();
         if let Some(note) = note {
             report(PoolEvent::Note(note));

@@ -8,8 +8,8 @@ use forebay_export::fuse::{Caller, Limits, Session, VolumeTree};
 use forebay_export::request::Operation;
 use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
+use forebay_io::IoFailure;
 use forebay_io::fuse::{FuseMount, MountOptions, mount, volume_place};
-use forebay_io::{IoFailure, Reactor};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -46,7 +46,7 @@ impl Backend for Door<'_> {
             _ => return Treatment::Cache,
         };
         let (offset, len) = (what.offset_bytes, what.length_bytes);
-        self.clients.decide(caller.pid, caller.uid, direction, offset, len, self.at).0.into()
+        self.clients.decide((caller.pid, caller.uid), direction, offset, len, self.at).0.into()
     }
 
     fn store(&mut self, _id: RequestId, _node: u64, _text: Vec<u8>) {
@@ -71,7 +71,8 @@ impl Pool {
         let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let session = Session::new(VolumeTree::new(name.as_deref(), size_bytes, owner, now_s), Limits::default());
+        let session =
+            Session::new(VolumeTree::new(name.as_deref(), size_bytes, owner, now_s), Limits::default());
         let index = self.mounts.iter().position(Option::is_none).unwrap_or(self.mounts.len());
         let options = FuseOptions {
             volume,
@@ -119,14 +120,15 @@ impl Pool {
         ((request.0 >> REQUEST_SHIFT) as usize).checked_sub(1)
     }
 
-    pub(super) fn mount_replied(&mut self, index: usize, request: RequestId, result: Result<(), RequestError>) {
+    pub(super) fn mount_replied(
+        &mut self,
+        index: usize,
+        request: RequestId,
+        result: Result<(), RequestError>,
+    ) {
         if let Some(Some(mounted)) = self.mounts.get_mut(index) {
             mounted.server.replied(&mut self.reactor, request, result);
         }
-    }
-
-    pub(super) fn mounted_volume(&self, index: usize) -> Option<VolumeId> {
-        self.mounts.get(index)?.as_ref().map(|mounted| mounted.volume)
     }
 
     /// Takes the files of a volume (of all volumes if `None`) away. Who has one open meets errors from then on.
@@ -157,9 +159,7 @@ impl Pool {
     /// Forgets mounts that are over: unmounted, by us or by somebody else, and with every request answered.
     pub(super) fn forget_mounts(&mut self) {
         for slot in &mut self.mounts {
-            let over = |mounted: &mut Mounted| {
-                mounted.server.ended().is_some() && mounted.server.is_quiet()
-            };
+            let over = |mounted: &mut Mounted| mounted.server.ended().is_some() && mounted.server.is_quiet();
             if let Some(mut mounted) = slot.take_if(over) {
                 mounted.server.close(&mut self.reactor);
             }

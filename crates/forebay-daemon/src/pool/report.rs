@@ -190,8 +190,6 @@ impl Pool {
             Notice::PoolResized { .. } => return self.pool_resized(Ok(())),
             Notice::PoolResizeFailed { error } => return self.pool_resized(Err(error)),
             Notice::Checkpointed { .. } => return,
-            // Whatever else the engine can say is for tests.
-            _ => return,
         };
         self.note_failure(&notice);
         self.tell(event);

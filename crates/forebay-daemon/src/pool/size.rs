@@ -9,7 +9,8 @@ use super::{Pool, Promise};
 use crate::control::{ControlError, ErrorKind};
 use crate::members::write_header;
 use forebay_core::LifeError;
-use forebay_format::{BLOCK_BYTES, MemberHeader, Members};
+use forebay_format::BLOCK_BYTES;
+use forebay_format::member::{MemberHeader, Members};
 use forebay_io::{Device, DeviceId};
 use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
@@ -44,7 +45,8 @@ impl Pool {
         let cache = self.io.cache();
         let starts = (0..cache.ids.len()).map(|member| cache.map.start_of(member));
         let ends = starts.clone().skip(1).chain(std::iter::once(end));
-        let paths = cache.ids.iter().filter_map(|id| self.reactor.device(*id)).map(|device| device.path().to_owned());
+        let paths =
+            cache.ids.iter().filter_map(|id| self.reactor.device(*id)).map(|device| device.path().to_owned());
         paths.zip(starts.zip(ends)).map(|(path, (start, end))| (path, end.saturating_sub(start))).collect()
     }
 
@@ -109,7 +111,8 @@ impl Pool {
         {
             return Err(self.failed("grow", &error));
         }
-        let (end, used) = (start + wanted.saturating_sub(header), self.engine.geometry().device_blocks * BLOCK);
+        let (end, used) =
+            (start + wanted.saturating_sub(header), self.engine.geometry().device_blocks * BLOCK);
         if end > used {
             return Ok(end);
         }
@@ -147,7 +150,9 @@ impl Pool {
         let members = self.engine.members();
         let start = self.io.cache().map.last_start();
         if start > 0 && bytes < start {
-            return Self::refuse(self.failed("shrink", &"only its last device can be given up or cut at a time"));
+            return Self::refuse(
+                self.failed("shrink", &"only its last device can be given up or cut at a time"),
+            );
         }
         if start == 0 || bytes > start {
             return self.resize_engine(bytes, members, Then::Cut(bytes), "shrink pool");

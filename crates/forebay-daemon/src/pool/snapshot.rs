@@ -4,7 +4,7 @@ use super::{Pool, Served};
 use crate::control::VolumeState;
 use crate::engine_io::Timed;
 use crate::meter::{About, Counters, DirtyAge, Path, Snapshot};
-use forebay_core::{DestageReport, Device, Engine, Nanos, PoolSettings, VolumeSettings, VolumeStats};
+use forebay_core::{DestageReport, Device, Engine, Nanos, VolumeSettings, VolumeStats};
 use forebay_format::VolumeId;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +29,6 @@ pub(crate) struct VolumeSnapshot {
 pub(crate) struct PoolSnapshot {
     /// Cache devices with the bytes used of them.
     pub(crate) devices: Vec<(PathBuf, u64)>,
-    pub(crate) settings: PoolSettings,
     pub(crate) capacity_blocks: u64,
     pub(crate) cached_blocks: u64,
     pub(crate) dirty_blocks: u64,
@@ -47,10 +46,9 @@ impl Pool {
         let stats = self.engine.stats();
         let geometry = self.engine.geometry();
         let attached = |id: VolumeId| self.served(id).is_some();
-        let absent = self.engine.volume_table().filter(|entry| !attached(entry.id));
+        let absent = self.engine.volume_table().into_iter().filter(|entry| !attached(entry.id));
         PoolSnapshot {
             devices: self.devices(),
-            settings: self.engine.pool_settings(),
             capacity_blocks: stats.capacity_blocks,
             cached_blocks: stats.cached_blocks,
             dirty_blocks: stats.dirty_blocks,
@@ -58,7 +56,9 @@ impl Pool {
                 + u64::from(geometry.segments_max()) * geometry.segment_bytes(),
             fenced: self.engine.is_fenced(),
             io_engine: self.io_engine(),
-            volumes: (0..self.volumes.len()).filter_map(|at| self.volume_snapshot(VolumeId(at as u16))).collect(),
+            volumes: (0..self.volumes.len())
+                .filter_map(|at| self.volume_snapshot(VolumeId(at as u16)))
+                .collect(),
             absent: absent.map(|entry| (entry.name.clone(), self.engine.dirty_blocks(entry.id))).collect(),
         }
     }
@@ -81,7 +81,7 @@ impl Pool {
             settings: served.spec.settings,
             stats: self.engine.volume_stats(id).unwrap_or_default(),
             destage: self.engine.destage_report(id),
-            ordered: self.engine.is_ordered(id),
+            ordered: false,
             connections: self.server.connections_to(id),
         })
     }

@@ -14,9 +14,9 @@ use forebay_core::{
 };
 use forebay_export::directory::ExportInfo;
 use forebay_export::uri::{BackingUri, ExportUri};
+use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
-use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{DeviceId, DiskModel};
+use forebay_io::DeviceId;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -27,8 +27,6 @@ pub(crate) struct VolumeSpec {
     pub(crate) name: String,
     /// Backing store.
     pub(crate) backing: BackingUri,
-    /// A disk to imitate in front of it.
-    pub(crate) emulate: Option<DiskModel>,
     /// Where clients are to find it.
     pub(crate) exports: Vec<ExportUri>,
     /// Bytes to serve, if not all of the backing store.
@@ -71,8 +69,12 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifeError) -> ControlErro
     };
     let hint = match error {
         LifeError::BackingChanged { .. } => super::report::BACKING_CHANGED_HINT,
-        LifeError::BackingShrunk { .. } => "give the backing store that belongs to this volume, at its full size",
-        LifeError::BackingUnreadable | LifeError::BackingFlush => "check the backing device; nothing was changed",
+        LifeError::BackingShrunk { .. } => {
+            "give the backing store that belongs to this volume, at its full size"
+        }
+        LifeError::BackingUnreadable | LifeError::BackingFlush => {
+            "check the backing device; nothing was changed"
+        }
         _ => "",
     };
     ControlError::new(kind, format!("cannot {doing} {name}: {error}"), hint)
@@ -115,7 +117,8 @@ impl Pool {
 
     fn known(&self, name: &str) -> Result<VolumeId, ControlError> {
         self.find(name).ok_or_else(|| {
-            let names: Vec<&str> = self.volumes.iter().flatten().map(|served| served.spec.name.as_str()).collect();
+            let names: Vec<&str> =
+                self.volumes.iter().flatten().map(|served| served.spec.name.as_str()).collect();
             ControlError::not_found("volume", name, &names)
         })
     }
@@ -155,7 +158,7 @@ impl Pool {
             size_bytes,
             backing: backing.record,
             backing_sector_bytes: backing.sector_bytes,
-            on_backing_change: spec.on_backing_change,
+            on_change: spec.on_backing_change,
         };
         let device = self.reactor.add_device(backing.device);
         self.io.set_backing(id, Some(device));
@@ -188,9 +191,14 @@ impl Pool {
     }
 
     /// The entry of a volume in the cache's table: the one that is there, or a new one.
-    fn entry(&self, spec: &VolumeSpec, backing: &Backing, size_bytes: u64) -> Result<VolumeEntry, ControlError> {
-        let mut table = self.engine.volume_table();
-        if let Some(entry) = table.find(|entry| entry.name == spec.name) {
+    fn entry(
+        &self,
+        spec: &VolumeSpec,
+        backing: &Backing,
+        size_bytes: u64,
+    ) -> Result<VolumeEntry, ControlError> {
+        let table = self.engine.volume_table();
+        if let Some(entry) = table.iter().find(|entry| entry.name == spec.name) {
             return Ok(entry.clone());
         }
         let id = self.engine.free_volume_id().ok_or_else(|| {
@@ -200,8 +208,8 @@ impl Pool {
                 "detach one, or make another pool",
             )
         })?;
-        let uuid = crate::open::random_uuid()
-            .map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))?;
+        let uuid =
+            crate::open::random_uuid().map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))?;
         Ok(VolumeEntry {
             id,
             mode: spec.settings.mode,
@@ -237,7 +245,9 @@ impl Pool {
         served.state = VolumeState::Serving;
         let result = match problem {
             None => Ok(()),
-            Some(what) => Err(ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "")),
+            Some(what) => {
+                Err(ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), ""))
+            }
         };
         if result.is_err() {
             // Nothing was written to it yet: what was cached before stays for the next attempt.
@@ -415,7 +425,9 @@ impl Pool {
         let begun = self.at_rest(name).and_then(|id| {
             self.check_backing_size(id, name, size_bytes)?;
             let now = self.io.now();
-            self.engine.resize_volume(now, id, size_bytes).map_err(|error| refused("resize", name, &error))?;
+            self.engine
+                .resize_volume(now, id, size_bytes)
+                .map_err(|error| refused("resize", name, &error))?;
             if let Some(served) = self.served_mut(id) {
                 served.waiting = Some(done.clone());
             }
@@ -433,8 +445,9 @@ impl Pool {
         let device = self.served(id).map(|served| served.device);
         let device = device.and_then(|device| self.reactor.device_mut(device));
         let size = device.map_or(Ok(0), forebay_io::Device::refresh_size);
-        size.map(|bytes| bytes / 512 * 512)
-            .map_err(|error| ControlError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), ""))
+        size.map(|bytes| bytes / 512 * 512).map_err(|error| {
+            ControlError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), "")
+        })
     }
 
     fn check_backing_size(&mut self, _id: VolumeId, name: &str, size_bytes: u64) -> Result<(), ControlError> {
@@ -488,7 +501,8 @@ impl Pool {
     /// How destage of a volume is, and how often it has failed.
     pub(crate) fn destage_of(&self, name: &str) -> Result<(DestageReport, u64), ControlError> {
         let id = self.known(name)?;
-        let report = self.engine.destage_report(id).ok_or_else(|| busy(name, "is being attached or detached"))?;
+        let report =
+            self.engine.destage_report(id).ok_or_else(|| busy(name, "is being attached or detached"))?;
         Ok((report, self.served(id).map_or(0, |served| served.destage_failures)))
     }
 
@@ -519,12 +533,6 @@ impl Pool {
             }
         }
         Ok(())
-    }
-
-    /// Settings of a volume.
-    pub(crate) fn settings_of(&self, name: &str) -> Result<VolumeSettings, ControlError> {
-        let id = self.known(name)?;
-        self.engine.volume_settings(id).ok_or_else(|| busy(name, "is being attached"))
     }
 
     /// Changes settings of the pool.

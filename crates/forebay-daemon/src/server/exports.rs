@@ -109,7 +109,8 @@ impl Directory {
                 (listen_unix(path, SOCKET_MODE).map_err(|error| error.to_string())?, wanted.clone())
             }
             Endpoint::Tcp { host, port } => {
-                let address = (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
+                let address =
+                    (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
                 let address = address.ok_or_else(|| format!("no address for {host}"))?;
                 let (socket, bound) = listen_tcp(address).map_err(|error| error.to_string())?;
                 (socket, Endpoint::Tcp { host: host.clone(), port: bound.port() })
@@ -212,6 +213,7 @@ impl Server {
 
     /// Connections to a volume.
     pub(crate) fn connections_to(&self, volume: VolumeId) -> u64 {
-        self.connections.iter().flatten().filter(|connection| connection.volume == Some(volume)).count() as u64
+        self.connections.iter().flatten().filter(|connection| connection.volume == Some(volume)).count()
+            as u64
     }
 }

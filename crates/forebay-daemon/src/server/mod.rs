@@ -12,13 +12,13 @@
 //! [`UNSENT_BYTES_MAX`] of unsent replies is not read from until some have ended, and when the pool has no memory left
 //! a request waits in its session until it has.
 
-use crate::rules::{Direction, RuleSet};
-use forebay_core::{Engine, Request, RequestError, RequestId, RequestKind, Treatment};
+use crate::rules::RuleSet;
+use forebay_core::{Engine, Request, RequestError, RequestId, RequestKind};
 use forebay_export::nbd::reply::{Extent, Replier};
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
 use forebay_export::nbd::{CloseReason, Errno};
 use forebay_export::request::Operation;
-use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_format::BLOCK_BYTES;
 use forebay_io::{BufId, Op, Reactor, SocketId, Span};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -236,11 +236,6 @@ impl Server {
             connection.closing |= !ok;
         }
         self.enqueue(index);
-    }
-
-    /// Bytes that a request which has not been answered is about.
-    pub(crate) fn request_bytes(&self, id: RequestId) -> u64 {
-        self.pending[id.0 as usize].as_ref().map_or(0, |pending| pending.request.request.length_bytes)
     }
 
     /// The engine has answered a request.

@@ -88,7 +88,11 @@ impl Service {
         for snapshot in self.snapshots()? {
             let (pool, volume) = (snapshot.about.pool.clone(), snapshot.about.volume.clone());
             let value = Value::Object(format::object(&snapshot.report()));
-            if volume.is_empty() { pools.insert(pool, value) } else { volumes.insert(volume, value) };
+            if volume.is_empty() {
+                pools.insert(pool, value)
+            } else {
+                volumes.insert(volume, value)
+            };
         }
         Ok(json!({ "pools": pools, "volumes": volumes }))
     }
@@ -123,7 +127,7 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         mode: volume.settings.mode.name().into(),
         cached_bytes: volume.stats.cached_blocks * BLOCK,
         dirty_bytes: volume.stats.dirty_blocks * BLOCK,
-        oldest_dirty_age_ns: volume.destage.and_then(|report| report.oldest_dirty_age).unwrap_or(0),
+        oldest_dirty_age_ns: volume.destage.map_or(0, |report| report.oldest_dirty_age),
         destage_limited_by: volume.destage.map_or_else(String::new, |report| report.limited_by.to_string()),
         ordered: volume.ordered,
         connections: volume.connections,

@@ -18,7 +18,6 @@ mod tell;
 mod volumes;
 mod work;
 
-use crate::clock::Clock;
 use crate::config::{Config, ConfigFile};
 use crate::control::{
     Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, PoolInfo, PoolRequest,
@@ -33,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-pub(crate) use start::{ServiceStart, Told};
+pub(crate) use start::{ServiceStart, Told, load};
 
 /// A lock that a panicked thread held is taken all the same: what it guards is changed in single steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -42,7 +42,8 @@ impl Service {
         let joining = parts.joining.clone();
         let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
         for spec in &joining {
-            let joined = Self::join(&handle, spec).and_then(|promise| promise.wait().unwrap_or_else(|| Err(stopped())));
+            let joined = Self::join(&handle, spec)
+                .and_then(|promise| promise.wait().unwrap_or_else(|| Err(stopped())));
             if let Err(error) = joined {
                 let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
                 return Err(error);
@@ -57,10 +58,17 @@ impl Service {
         let name = request.name.clone();
         crate::config::model::check_name(&name).map_err(|problem| invalid(problem, ""))?;
         if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
-            return Err(ControlError::new(ErrorKind::Conflict, format!("there is a pool {name} already"), ""));
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!("there is a pool {name} already"),
+                "",
+            ));
         }
         if request.devices.is_empty() {
-            return Err(invalid(format!("pool {name} has no device"), "give at least one: --device PATH[:SIZE]"));
+            return Err(invalid(
+                format!("pool {name} has no device"),
+                "give at least one: --device PATH[:SIZE]",
+            ));
         }
         let devices = request.devices.iter().map(device).collect::<Result<Vec<_>, _>>()?;
         let mut settings = Settings::new(Scope::Pool);
@@ -69,7 +77,8 @@ impl Service {
         }
         let config = PoolConfig { devices: devices.clone(), settings };
         if let Some(file) = file.as_mut() {
-            let settings = config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect();
+            let settings =
+                config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect();
             let edit = Edit::AddPool { name: name.clone(), devices, settings };
             file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
         }
@@ -106,7 +115,10 @@ impl Service {
     }
 
     /// Has a pool take a further device.
-    fn join(handle: &PoolHandle, spec: &CacheSpec) -> Result<Promise<Result<(), ControlError>>, ControlError> {
+    fn join(
+        handle: &PoolHandle,
+        spec: &CacheSpec,
+    ) -> Result<Promise<Result<(), ControlError>>, ControlError> {
         let opened = open_joining(spec)?;
         let random = crate::open::random_uuid()?;
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
@@ -114,12 +126,20 @@ impl Service {
     }
 
     /// The length of the cache devices together after a shrink.
-    pub(super) fn bytes_after_shrink(&self, name: &str, request: &ShrinkRequest) -> Result<u64, ControlError> {
+    pub(super) fn bytes_after_shrink(
+        &self,
+        name: &str,
+        request: &ShrinkRequest,
+    ) -> Result<u64, ControlError> {
         let snapshot = self.pool_snapshot(name)?;
         let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
-        let Some((path, last)) = snapshot.devices.last() else { return Err(invalid("the pool has no device", "")) };
+        let Some((path, last)) = snapshot.devices.last() else {
+            return Err(invalid("the pool has no device", ""));
+        };
         match (&request.device, &request.size) {
-            (Some(device), None) if PathBuf::from(device) == *path && snapshot.devices.len() > 1 => Ok(all - last),
+            (Some(device), None) if PathBuf::from(device) == *path && snapshot.devices.len() > 1 => {
+                Ok(all - last)
+            }
             (Some(device), None) => Err(invalid(
                 format!("{device} cannot be taken out of pool {name}"),
                 if snapshot.devices.len() > 1 {
@@ -133,7 +153,10 @@ impl Service {
                 if wanted < *last {
                     return Ok(all - last + wanted);
                 }
-                Err(invalid(format!("{} has {} already", path.display(), ByteSize(*last)), "to make it larger: pool grow"))
+                Err(invalid(
+                    format!("{} has {} already", path.display(), ByteSize(*last)),
+                    "to make it larger: pool grow",
+                ))
             }
             _ => Err(invalid("give either a device or a size", "")),
         }
@@ -181,8 +204,13 @@ impl Service {
     pub(super) fn check_removable(&self, name: &str) -> Result<(), ControlError> {
         self.handle(name)?;
         let running = self.running();
-        let used: Vec<&str> =
-            running.config.volumes.iter().filter(|(_, volume)| volume.pool == name).map(|(name, _)| name.as_str()).collect();
+        let used: Vec<&str> = running
+            .config
+            .volumes
+            .iter()
+            .filter(|(_, volume)| volume.pool == name)
+            .map(|(name, _)| name.as_str())
+            .collect();
         if used.is_empty() {
             return Ok(());
         }
@@ -220,7 +248,9 @@ impl Service {
             }
         }
         let Some(file) = file.as_mut() else { return Ok(()) };
-        file.edit(&[Edit::RemovePool { name: name.into() }], &check_rules).map(drop).map_err(|error| stored(&error))
+        file.edit(&[Edit::RemovePool { name: name.into() }], &check_rules)
+            .map(drop)
+            .map_err(|error| stored(&error))
     }
 }
 

@@ -49,7 +49,7 @@ impl Service {
                 self.running_mut().config.pools.insert(pool.clone(), config.clone());
             }
             Change::PoolDevices { pool, added, removed, resized } => {
-                self.change_devices(pool, &new.pools[pool].devices, (added, removed, resized))?;
+                self.change_devices(pool, (added, removed, resized))?;
             }
             Change::Setting { scope, name, .. } => self.setting_by_reload(*scope, name, new)?,
             Change::VolumeAdded { volume } => {
@@ -73,7 +73,8 @@ impl Service {
             }
             Change::VolumeRules { volume } => {
                 let tables = new.volumes[volume].rules.clone();
-                let rules = tables.iter().map(crate::config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
+                let rules =
+                    tables.iter().map(crate::config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
                 let set = self.running().rules.get(volume).cloned();
                 if let Some(set) = set {
                     set.replace_all(rules, Instant::now())?;

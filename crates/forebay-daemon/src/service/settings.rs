@@ -7,9 +7,7 @@ use crate::config::tunables::Applies;
 use crate::config::{
     Config, Edit, PoolTunables, Scope, Settings, StoreError, VolumeTunables, conflicts, tunables,
 };
-use crate::control::{
-    ControlError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target,
-};
+use crate::control::{ControlError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target};
 use crate::events::{Kind, NewEvent};
 use crate::jobs::{JobKind, JobSpec};
 use crate::rules::DefaultAction;
@@ -55,7 +53,10 @@ impl Service {
         found.cloned().ok_or_else(|| ControlError::not_found(what, name, &known))
     }
 
-    pub(super) fn settings_of(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+    pub(super) fn settings_of(
+        &self,
+        target: Target<'_>,
+    ) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
         let settings = Self::configured(&self.running().config, target)?;
         let info = |(tunable, value): (&tunables::Tunable, crate::config::Value)| {
             let info = SettingInfo {
@@ -111,7 +112,8 @@ impl Service {
                 let tunables = volume.tunables();
                 let pool = config.pools.get(&config.volumes[name].pool).map(|pool| pool.tunables());
                 let mut found = conflicts::of_volume(&tunables);
-                found.extend(pool.into_iter().flat_map(|pool| conflicts::of_volume_in_pool(&tunables, &pool)));
+                found
+                    .extend(pool.into_iter().flat_map(|pool| conflicts::of_volume_in_pool(&tunables, &pool)));
                 found
             }
             Target::Pool(name) => {
@@ -171,7 +173,8 @@ impl Service {
                     NewEvent::new(Kind::VolumeSettingChanged, message).pool(pool)
                 }
                 Target::Volume(volume) => {
-                    let kind = if key == "mode" { Kind::VolumeModeChanged } else { Kind::VolumeSettingChanged };
+                    let kind =
+                        if key == "mode" { Kind::VolumeModeChanged } else { Kind::VolumeSettingChanged };
                     let message = format!("{key} of {volume} is {to} now, not {from}");
                     NewEvent::new(kind, message).volume(volume)
                 }
@@ -232,7 +235,8 @@ fn with_changes(
                 format!("it is looked at {}", tunable.applies.words()),
             ));
         }
-        let text = |value: Option<crate::config::Value>| value.map_or_else(String::new, |value| value.to_string());
+        let text =
+            |value: Option<crate::config::Value>| value.map_or_else(String::new, |value| value.to_string());
         changed.push((tunable.name.to_owned(), text(before), text(after)));
     }
     Ok((new, changed))

@@ -7,10 +7,9 @@ use crate::control::ControlError;
 use crate::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
 use crate::jobs::{JobId, Jobs, JobsLimits};
 use crate::pool::PoolEvent;
-use crate::rules::RuleSet;
 use forebay_core::Drain;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Rules are looked after this often.
 const RULES_EVERY: Duration = Duration::from_secs(1);
@@ -135,14 +134,9 @@ impl Service {
         }
     }
 
-    /// The event hub.
-    pub(crate) fn hub(&self) -> &Hub {
-        &self.hub
-    }
-
-    /// What is configured.
-    pub(crate) fn config(&self) -> Config {
-        self.running().config.clone()
+    /// What the API speaks for.
+    pub(crate) fn services(self: &Arc<Self>) -> crate::api::Services {
+        crate::api::Services { control: self.clone(), jobs: self.jobs.clone(), events: self.hub.clone() }
     }
 
     /// Writes a volume back as fast as possible, from now on.
@@ -174,12 +168,6 @@ impl Service {
 
     pub(super) fn tell(&self, what: Told) {
         (lock(&self.told))(what);
-    }
-
-    /// Rules of a volume as they are in force.
-    #[cfg(test)]
-    pub(crate) fn rules_of(&self, volume: &str) -> Option<Arc<RuleSet>> {
-        self.running().rules.get(volume).cloned()
     }
 }
 

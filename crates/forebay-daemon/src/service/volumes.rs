@@ -50,13 +50,24 @@ impl Service {
     }
 
     /// What is configured of a volume that is not attached: the request may repeat it, or leave it out.
-    fn as_configured(&self, request: &VolumeRequest, config: VolumeConfig) -> Result<VolumeConfig, ControlError> {
+    fn as_configured(
+        &self,
+        request: &VolumeRequest,
+        config: VolumeConfig,
+    ) -> Result<VolumeConfig, ControlError> {
         let name = &request.name;
         if self.attached(name).is_ok() {
-            return Err(ControlError::new(ErrorKind::Conflict, format!("volume {name} is attached already"), ""));
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!("volume {name} is attached already"),
+                "",
+            ));
         }
         let same_backing = request.backing.is_empty()
-            || request.backing.parse().is_ok_and(|backing: forebay_export::uri::BackingUri| backing == config.backing);
+            || request
+                .backing
+                .parse()
+                .is_ok_and(|backing: forebay_export::uri::BackingUri| backing == config.backing);
         let same_pool = request.pool.as_ref().is_none_or(|pool| *pool == config.pool);
         if same_backing && same_pool && request.exports.is_empty() && request.settings.is_empty() {
             return Ok(config);
@@ -81,7 +92,10 @@ impl Service {
             (None, _) => return Err(invalid("which pool?", format!("there are: {}", pools.join(", ")))),
         };
         if request.backing.is_empty() {
-            return Err(invalid(format!("volume {name} is not known, and no backing store is given"), "give --backing"));
+            return Err(invalid(
+                format!("volume {name} is not known, and no backing store is given"),
+                "give --backing",
+            ));
         }
         let backing = request.backing.parse().map_err(|error| invalid(error, ""))?;
         let other = running.config.volumes.iter().find(|(_, other)| other.backing == backing);
@@ -111,7 +125,6 @@ impl Service {
         let spec = VolumeSpec {
             name: name.into(),
             backing: config.backing.clone(),
-            emulate,
             exports: config.exports.clone(),
             size_bytes: config.size_bytes,
             settings: VolumeSettings::from(&tunables),
@@ -137,7 +150,10 @@ impl Service {
         let edited = file.edit(&[Edit::RemoveVolume { name: name.into() }], &check_rules);
         edited.map(drop).map_err(|error| {
             let error = stored(&error);
-            ControlError { what: format!("{name} is detached, but it is still in the file: {}", error.what), ..error }
+            ControlError {
+                what: format!("{name} is detached, but it is still in the file: {}", error.what),
+                ..error
+            }
         })
     }
 
@@ -150,7 +166,8 @@ impl Service {
             let volume = name.to_owned();
             return Ok((pool, Self::ask(&handle, move |pool| pool.backing_size(&volume))??));
         }
-        let bytes: ByteSize = size.parse().map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB, or max"))?;
+        let bytes: ByteSize =
+            size.parse().map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB, or max"))?;
         Ok((pool, bytes.0))
     }
 
@@ -212,7 +229,8 @@ impl Service {
         file: Option<&mut crate::config::ConfigFile>,
     ) -> Result<(), ControlError> {
         let lasting = rules.list(Instant::now()).into_iter().map(|report| report.rule);
-        let tables: Vec<RuleTable> = lasting.filter(|rule| !rule.is_transient()).map(|rule| table(&rule)).collect();
+        let tables: Vec<RuleTable> =
+            lasting.filter(|rule| !rule.is_transient()).map(|rule| table(&rule)).collect();
         if let Some(file) = file {
             let edit = Edit::ReplaceRules { volume: volume.into(), rules: tables.clone() };
             file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;

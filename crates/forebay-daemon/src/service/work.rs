@@ -124,9 +124,10 @@ impl Service {
         let (_, handle) = self.pool_of(volume)?;
         self.set_drain(&handle, volume, Drain::Full)?;
         let result = self.watch_drain(id, &handle, volume, until);
-        let others = self.jobs.list(&JobFilter::default()).into_iter().any(|job| {
-            job.id != id && !job.state.is_final() && job.spec.volume.as_deref() == Some(volume)
-        });
+        let others =
+            self.jobs.list(&JobFilter::default()).into_iter().any(|job| {
+                job.id != id && !job.state.is_final() && job.spec.volume.as_deref() == Some(volume)
+            });
         if !others {
             self.set_drain(&handle, volume, Drain::Off)?;
         }
@@ -147,12 +148,15 @@ impl Service {
             let name = volume.to_owned();
             let (report, failures) = Self::ask(handle, move |pool| pool.destage_of(&name))??;
             let left = report.dirty_blocks * BLOCK_BYTES as u64;
-            self.jobs.report(id, Report {
-                left: Left::All(left),
-                phase: Phase::Draining,
-                limited_by: Some(report.limited_by.to_string()),
-                errors: failures,
-            });
+            self.jobs.report(
+                id,
+                Report {
+                    left: Left::All(left),
+                    phase: Phase::Draining,
+                    limited_by: Some(report.limited_by.to_string()),
+                    errors: failures,
+                },
+            );
             let done = match until {
                 Until::Empty => report.dirty_blocks == 0,
                 Until::Since(start) => {
@@ -182,14 +186,20 @@ impl Service {
             DetachHow::Discard => forebay_core::DetachHow::Discard,
         };
         if how == DetachHow::Drain {
-            Self::ask(&handle, { let name = name.clone(); move |pool| pool.begin_draining(&name) })??;
+            Self::ask(&handle, {
+                let name = name.clone();
+                move |pool| pool.begin_draining(&name)
+            })??;
             if let Err(end) = self.watch_drain(id, &handle, volume, Until::Empty) {
                 Self::ask(&handle, move |pool| pool.end_draining(&name))?;
                 return Err(end);
             }
         }
         self.phase(id, Phase::Applying);
-        let promise = Self::ask(&handle, { let name = name.clone(); move |pool| pool.detach(&name, engine_how) })?;
+        let promise = Self::ask(&handle, {
+            let name = name.clone();
+            move |pool| pool.detach(&name, engine_how)
+        })?;
         let kept = || End::Failed("the pool stopped meanwhile; the volume is as it was".into());
         if let Err(error) = promise.wait().ok_or_else(kept)? {
             let _ = Self::ask(&handle, move |pool| pool.end_draining(&name));
@@ -198,7 +208,9 @@ impl Service {
         self.forget_volume(volume)?;
         let message = match how {
             DetachHow::Drain => format!("{volume} is detached; its backing store has everything"),
-            DetachHow::Keep => format!("{volume} is detached; what is dirty stays in the cache: do not use its backing store without it"),
+            DetachHow::Keep => format!(
+                "{volume} is detached; what is dirty stays in the cache: do not use its backing store without it"
+            ),
             DetachHow::Discard => format!("{volume} is detached; what only the cache had is given up"),
         };
         self.hub.publish(NewEvent::new(Kind::VolumeDetached, message).volume(volume));

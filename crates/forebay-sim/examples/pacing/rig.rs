@@ -117,6 +117,7 @@ impl Rig {
             size_bytes: VOLUME_BYTES,
             backing: backing(volume),
             backing_sector_bytes: 512,
+            on_change: forebay_core::OnBackingChange::Refuse,
         };
         let attachments = (0..VOLUMES).map(attachment).collect();
         let config = EngineConfig { scratch_blocks: 8192, ..EngineConfig::default() };
