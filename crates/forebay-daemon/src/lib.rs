@@ -2,12 +2,13 @@
 //!
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
 //! translates between the engine and the reactor; `server` is the NBD side of it, [`fuse_server`] the FUSE side; `admin`
-//! answers questions from other processes; `rules` says which requests of which clients are cached. Nothing here knows
+//! answers questions from other processes, [`control_fs`] shows the answers as files; `rules` says which requests of which clients are cached. Nothing here knows
 //! on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod control;
+pub mod control_fs;
 mod engine_io;
 mod error;
 pub mod fuse_server;

@@ -100,7 +100,7 @@ impl<P: Provider> ControlTree<P> {
     }
 }
 
-fn join(directory: &str, name: &str) -> String {
+pub(super) fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
