@@ -106,7 +106,7 @@ pub fn mount_with(path: &Path, control: Arc<dyn Control>, options: Options) -> R
     let (device, mount) = forebay_io::fuse::mount(&place, MountOptions::default())?;
     let connection = Connection::new(device).map_err(failed("setting up the connection"))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let tree = ControlTree::new(Prepared::new(), process_owner(), now.as_secs());
+    let tree = ControlTree::new(Prepared::new(), process_owner(), now.as_secs()).with_own_nodes();
     let server = Arc::new(Server {
         connection,
         session: Mutex::new(Session::new(tree, server::LIMITS)),
