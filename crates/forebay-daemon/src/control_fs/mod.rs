@@ -90,7 +90,7 @@ impl fmt::Debug for ControlFs {
 /// what a killed daemon left there.
 ///
 /// # Errors
-/// [`Error`]; nothing is mounted then. The daemon can go on without.
+/// [`enum@Error`]; nothing is mounted then. The daemon can go on without.
 pub fn mount(path: &Path, control: Arc<dyn Control>) -> Result<ControlFs, Error> {
     mount_with(path, control, Options::default())
 }
