@@ -4,13 +4,14 @@
 //! configuration, `jobs` and `events`. Each `pool` is a thread that owns one engine and everything that it needs:
 //! `engine_io` carries out its actions, `server` and `fuse_server` bring requests, `rules` say which of them are cached,
 //! `meter` counts and times. `open` opens devices and decides whether there is a cache to open or one to make. [`api`]
-//! is HTTP in front of `control`. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
+//! is HTTP in front of `control`, [`control_fs`] the same as plain files. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod clock;
 pub mod config;
 pub mod control;
+pub mod control_fs;
 mod engine_io;
 mod error;
 pub mod events;
