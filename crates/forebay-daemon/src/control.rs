@@ -288,6 +288,8 @@ pub struct SettingsRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingsDone {
     /// What was changed: key, old value, new value.
+    #[schema(value_type = Vec<[String; 3]>)]
+    // a tuple would be described in a way that JSON Schema 2020-12 does not know
     pub changed: Vec<(String, String, String)>,
     /// The job that drains, if one was begun.
     pub job: Option<String>,

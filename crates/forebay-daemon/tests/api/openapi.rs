@@ -29,3 +29,23 @@ fn every_reference_in_the_document_leads_somewhere() {
     }
     assert!(count > 50, "only {count} references: the document was not understood");
 }
+
+/// As JSON Schema 2020-12 wants it: tuples make utoipa write a list.
+#[test]
+fn items_of_arrays_are_schemas() {
+    fn check(value: &serde_json::Value, at: &str) {
+        let parts: Vec<(String, &serde_json::Value)> = match value {
+            serde_json::Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), value)).collect(),
+            serde_json::Value::Array(list) => {
+                list.iter().enumerate().map(|(n, v)| (n.to_string(), v)).collect()
+            }
+            _ => return,
+        };
+        for (key, part) in parts {
+            let at = format!("{at}/{key}");
+            assert!(key != "items" || !part.is_array(), "{at} is a list");
+            check(part, &at);
+        }
+    }
+    check(&forebay_daemon::api::document(), "");
+}
