@@ -2,14 +2,18 @@
 //!
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
 //! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
-//! processes; `rules` says which requests of which clients are cached; `meter` counts and times. Nothing here knows
-//! on-disk bytes beyond asking `forebay-format` who a cache belongs to.
+//! processes; `rules` says which requests of which clients are cached; `meter` counts and times; `events` and `jobs` tell
+//! what happens and what takes long, on a `clock` that tests can hold. Nothing here knows on-disk bytes beyond asking
+//! `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod clock;
 pub mod control;
 mod engine_io;
 mod error;
+pub mod events;
+pub mod jobs;
 pub mod meter;
 pub mod rules;
 mod runner;

@@ -1,0 +1,214 @@
+//! Alarms: conditions that last. An event says that something happened; an alarm says that something *is* so.
+//!
+//! Invariants
+//! - There is one alarm for each condition of each volume or pool. It is raised once; repeats are counted on it. Only if
+//!   it gets worse is it raised again, and then needs a new acknowledgement.
+//! - Acknowledging holds for everybody, makes one event, and does not end the alarm: only the end of the condition does.
+//! - Every change that readers can see makes exactly one event, in the same critical section (see `hub`).
+
+use super::event::{NewEvent, rfc3339};
+use super::kind::{Kind, Severity};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use thiserror::Error;
+
+/// Which condition, of what.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AlarmKey {
+    /// The condition, by the kind of event that shows it, such as [`Kind::DestageFailed`].
+    pub condition: Kind,
+    /// The pool that it concerns.
+    pub pool: Option<String>,
+    /// The volume that it concerns.
+    pub volume: Option<String>,
+}
+
+impl AlarmKey {
+    /// The condition of a volume.
+    #[must_use]
+    pub fn volume(condition: Kind, volume: &str) -> Self {
+        Self { condition, pool: None, volume: Some(volume.into()) }
+    }
+
+    /// The condition of a pool.
+    #[must_use]
+    pub fn pool(condition: Kind, pool: &str) -> Self {
+        Self { condition, pool: Some(pool.into()), volume: None }
+    }
+
+    fn event(&self, kind: Kind, message: String) -> NewEvent {
+        let mut event = NewEvent::new(kind, message);
+        if let Some(pool) = &self.pool {
+            event = event.pool(pool);
+        }
+        if let Some(volume) = &self.volume {
+            event = event.volume(volume);
+        }
+        event
+    }
+}
+
+impl fmt::Display for AlarmKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.condition)?;
+        match (&self.pool, &self.volume) {
+            (_, Some(volume)) => write!(f, " of volume {volume}"),
+            (Some(pool), None) => write!(f, " of pool {pool}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Who knows of an alarm.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Acknowledgement {
+    /// Who said so: a user, a host, a tool.
+    pub by: String,
+    /// When, in nanoseconds of Unix time.
+    pub time_unix_ns: u64,
+}
+
+/// An alarm whose condition has not ended.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Alarm {
+    /// Number of this alarm in this run of the daemon. Text form: `a` and the number.
+    pub id: u64,
+    /// Which condition, of what.
+    pub key: AlarmKey,
+    /// How much it matters.
+    pub severity: Severity,
+    /// One sentence for people: the newest.
+    pub message: String,
+    /// When it was raised first, in nanoseconds of Unix time.
+    pub raised_unix_ns: u64,
+    /// When the condition was seen last, in nanoseconds of Unix time.
+    pub seen_unix_ns: u64,
+    /// How often the condition was seen again after the first time.
+    pub repeats: u64,
+    /// Who knows of it, if anybody does.
+    pub acknowledged: Option<Acknowledgement>,
+}
+
+impl Alarm {
+    /// The alarm as the admin API shows it.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({
+            "id": format!("a{}", self.id),
+            "condition": self.key.condition.name(),
+            "pool": self.key.pool,
+            "volume": self.key.volume,
+            "severity": self.severity.name(),
+            "message": self.message,
+            "raised": rfc3339(self.raised_unix_ns),
+            "seen": rfc3339(self.seen_unix_ns),
+            "repeats": self.repeats,
+            "acknowledged": self.acknowledged.as_ref().map(|by| json!({
+                "by": by.by,
+                "time": rfc3339(by.time_unix_ns),
+            })),
+        })
+    }
+
+    fn event(&self, kind: Kind, message: String) -> NewEvent {
+        self.key.event(kind, message).details(self.to_json())
+    }
+}
+
+/// Why an alarm cannot be acknowledged.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum AlarmError {
+    /// There is none of that name.
+    #[error(
+        "there is no active alarm \"{0}\": it may have been cleared; list the active ones with GET /v1/alarms"
+    )]
+    Unknown(String),
+}
+
+/// All active alarms.
+#[derive(Debug)]
+pub(super) struct Alarms {
+    active: BTreeMap<AlarmKey, Alarm>,
+    alarms_max: usize,
+    last_id: u64,
+}
+
+impl Alarms {
+    pub(super) fn new(alarms_max: usize) -> Self {
+        Self { active: BTreeMap::new(), alarms_max, last_id: 0 }
+    }
+
+    /// Notes that a condition is there; gives the event for readers, unless it is only a repeat.
+    pub(super) fn raise(
+        &mut self,
+        key: AlarmKey,
+        severity: Severity,
+        message: String,
+        time_unix_ns: u64,
+    ) -> Option<NewEvent> {
+        if let Some(alarm) = self.active.get_mut(&key) {
+            alarm.repeats += 1;
+            alarm.seen_unix_ns = time_unix_ns;
+            alarm.message = message;
+            if severity <= alarm.severity {
+                return None;
+            }
+            alarm.severity = severity;
+            alarm.acknowledged = None; // what was acknowledged was the lesser one
+            return Some(alarm.event(Kind::AlarmRaised, alarm.message.clone()).severity(severity));
+        }
+        if self.active.len() >= self.alarms_max {
+            // Not tracked, hence no id; still told, for an alarm that nobody hears is worse than one told twice.
+            let details =
+                json!({ "condition": key.condition.name(), "not_tracked": "too many active alarms" });
+            return Some(key.event(Kind::AlarmRaised, message).severity(severity).details(details));
+        }
+        self.last_id += 1;
+        let alarm = Alarm {
+            id: self.last_id,
+            key: key.clone(),
+            severity,
+            message,
+            raised_unix_ns: time_unix_ns,
+            seen_unix_ns: time_unix_ns,
+            repeats: 0,
+            acknowledged: None,
+        };
+        let event = alarm.event(Kind::AlarmRaised, alarm.message.clone()).severity(severity);
+        self.active.insert(key, alarm);
+        Some(event)
+    }
+
+    /// Notes that a condition ended; gives the event, if there was an alarm.
+    pub(super) fn clear(&mut self, key: &AlarmKey) -> Option<NewEvent> {
+        let alarm = self.active.remove(key)?;
+        Some(alarm.event(Kind::AlarmCleared, format!("{key}: the condition ended")))
+    }
+
+    /// Notes that somebody knows; gives the alarm, and the event if nobody knew before.
+    pub(super) fn acknowledge(
+        &mut self,
+        id: &str,
+        by: &str,
+        time_unix_ns: u64,
+    ) -> Result<(Alarm, Option<NewEvent>), AlarmError> {
+        let unknown = || AlarmError::Unknown(id.chars().take(64).collect());
+        let number: u64 = id.strip_prefix('a').and_then(|number| number.parse().ok()).ok_or_else(unknown)?;
+        let alarm = self.active.values_mut().find(|alarm| alarm.id == number).ok_or_else(unknown)?;
+        if alarm.acknowledged.is_some() {
+            return Ok((alarm.clone(), None));
+        }
+        let by: String = by.chars().take(64).collect();
+        let message = format!("{}: acknowledged by {by}", alarm.key);
+        alarm.acknowledged = Some(Acknowledgement { by, time_unix_ns });
+        Ok((alarm.clone(), Some(alarm.event(Kind::AlarmAcknowledged, message))))
+    }
+
+    /// All active alarms, the oldest first.
+    pub(super) fn list(&self) -> Vec<Alarm> {
+        let mut alarms: Vec<_> = self.active.values().cloned().collect();
+        alarms.sort_by_key(|alarm| alarm.id);
+        alarms
+    }
+}

@@ -1,0 +1,171 @@
+//! Which events a reader wants.
+
+use super::event::Event;
+use super::kind::{Kind, Severity};
+use thiserror::Error;
+
+/// Most kinds that one filter may name.
+pub const FILTER_KINDS_MAX: usize = 16;
+
+/// Which events a reader wants: those that meet all conditions. The default wants all but [`Severity::Debug`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filter {
+    kinds: Vec<String>,
+    volume: Option<String>,
+    pool: Option<String>,
+    job: Option<String>,
+    severity_min: Severity,
+}
+
+/// Why a filter makes no sense.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum FilterError {
+    /// No kind begins like that.
+    #[error("no kind of event is called \"{0}\" or begins with it; there are {known}", known = groups())]
+    UnknownKind(String),
+    /// Too many kinds.
+    #[error("more than {FILTER_KINDS_MAX} kinds are named; name groups such as \"job\", or none for all")]
+    TooManyKinds,
+    /// No such severity.
+    #[error("there is no severity \"{0}\"; there are debug, info, warning and error")]
+    UnknownSeverity(String),
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self { kinds: Vec::new(), volume: None, pool: None, job: None, severity_min: Severity::Info }
+    }
+}
+
+impl Filter {
+    /// Also wants kinds of this name or group: `job` and `job.` mean all of `job.*`. Without any, all kinds pass.
+    ///
+    /// # Errors
+    /// No kind is meant by it, or the filter names too many.
+    pub fn kind(mut self, prefix: &str) -> Result<Self, FilterError> {
+        let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
+        if !Kind::ALL.iter().any(|kind| begins(kind.name(), prefix)) {
+            return Err(FilterError::UnknownKind(prefix.chars().take(64).collect()));
+        }
+        if self.kinds.len() == FILTER_KINDS_MAX {
+            return Err(FilterError::TooManyKinds);
+        }
+        self.kinds.push(prefix.into());
+        Ok(self)
+    }
+
+    /// Only events about this volume.
+    #[must_use]
+    pub fn volume(mut self, name: &str) -> Self {
+        self.volume = Some(name.into());
+        self
+    }
+
+    /// Only events about this pool.
+    #[must_use]
+    pub fn pool(mut self, name: &str) -> Self {
+        self.pool = Some(name.into());
+        self
+    }
+
+    /// Only events about this job.
+    #[must_use]
+    pub fn job(mut self, id: &str) -> Self {
+        self.job = Some(id.into());
+        self
+    }
+
+    /// Only events that matter at least this much.
+    #[must_use]
+    pub fn severity_min(mut self, severity: Severity) -> Self {
+        self.severity_min = severity;
+        self
+    }
+
+    /// Adds one condition by its name, as the admin API and the command line give it.
+    /// `None` if there is no condition of that name.
+    pub fn condition(self, name: &str, value: &str) -> Option<Result<Self, FilterError>> {
+        Some(match name {
+            "kind" => value.split(',').try_fold(self, Self::kind),
+            "volume" => Ok(self.volume(value)),
+            "pool" => Ok(self.pool(value)),
+            "job" => Ok(self.job(value)),
+            "severity" => Severity::from_name(value)
+                .map(|severity| self.severity_min(severity))
+                .ok_or_else(|| FilterError::UnknownSeverity(value.chars().take(64).collect())),
+            _ => return None,
+        })
+    }
+
+    /// Whether the reader wants `event`.
+    #[must_use]
+    pub fn wants(&self, event: &Event) -> bool {
+        let same = |wanted: &Option<String>, is: Option<&str>| wanted.is_none() || wanted.as_deref() == is;
+        event.severity >= self.severity_min
+            && (self.kinds.is_empty() || self.kinds.iter().any(|prefix| begins(event.kind.name(), prefix)))
+            && same(&self.volume, event.volume.as_deref())
+            && same(&self.pool, event.pool.as_deref())
+            && same(&self.job, event.job.as_deref())
+    }
+}
+
+/// Whether `name` is `prefix` or in the group `prefix`.
+fn begins(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The groups of kinds, for messages.
+fn groups() -> String {
+    let mut groups: Vec<&str> = Kind::ALL.iter().filter_map(|kind| kind.name().split('.').next()).collect();
+    groups.dedup();
+    groups.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::{EventId, NewEvent};
+    use super::*;
+
+    fn event(kind: Kind) -> Event {
+        let new = NewEvent::new(kind, "x").volume("db").pool("fast").job("j1");
+        Event::publish(new, EventId { run: 1, seq: 1 }, 0, 0, 0)
+    }
+
+    fn filter(conditions: &[(&str, &str)]) -> Filter {
+        conditions
+            .iter()
+            .fold(Filter::default(), |filter, (name, value)| filter.condition(name, value).unwrap().unwrap())
+    }
+
+    #[test]
+    fn conditions_hold_together_and_kinds_are_alternatives() {
+        let progress = event(Kind::JobProgress);
+        assert!(Filter::default().wants(&progress));
+        assert!(filter(&[("kind", "alarm,job"), ("volume", "db")]).wants(&progress));
+        assert!(filter(&[("kind", "job.progress"), ("pool", "fast"), ("job", "j1")]).wants(&progress));
+        assert!(!filter(&[("kind", "job"), ("volume", "other")]).wants(&progress));
+        assert!(!filter(&[("kind", "alarm")]).wants(&progress));
+        assert!(!filter(&[("job", "j2")]).wants(&progress));
+        assert!(!filter(&[("pool", "slow")]).wants(&progress));
+    }
+
+    #[test]
+    fn debug_events_are_delivered_only_when_asked_for() {
+        let connected = event(Kind::ClientConnected);
+        assert!(!Filter::default().wants(&connected));
+        assert!(filter(&[("severity", "debug")]).wants(&connected));
+        assert!(!filter(&[("severity", "error")]).wants(&event(Kind::DestageFailed)));
+    }
+
+    #[test]
+    fn what_can_never_match_is_refused_with_what_there_is() {
+        for wrong in ["", "jo", "job.x", "job.progress.x"] {
+            let error = Filter::default().kind(wrong).unwrap_err();
+            assert!(error.to_string().contains("volume, pool, job, alarm, destage"), "{error}");
+        }
+        assert!(Filter::default().condition("severity", "loud").unwrap().is_err());
+        assert!(Filter::default().condition("colour", "red").is_none());
+        let many = vec!["job"; FILTER_KINDS_MAX + 1].join(",");
+        assert_eq!(Filter::default().condition("kind", &many).unwrap(), Err(FilterError::TooManyKinds));
+    }
+}

@@ -1,0 +1,155 @@
+//! The kinds of events. Their names are part of the interface: scripts filter by them, so they are never renamed.
+
+use std::fmt;
+
+/// How much an event matters. Ordered: `Debug` is least.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Severity {
+    /// Of use when something is looked into.
+    Debug,
+    /// Happened as it should.
+    Info,
+    /// Somebody should look at it, in time.
+    Warning,
+    /// Data or service is affected.
+    Error,
+}
+
+impl Severity {
+    /// All, least first.
+    pub const ALL: [Self; 4] = [Self::Debug, Self::Info, Self::Warning, Self::Error];
+
+    /// The name in JSON, filters and documents.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+
+    /// The severity of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|severity| severity.name() == name)
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Writes the enum and its tables from one list, so that none can miss an entry.
+macro_rules! kinds {
+    ($($variant:ident, $name:literal, $severity:ident, $help:literal;)*) => {
+        /// What an event is about.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Kind {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl Kind {
+            /// All kinds, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The stable name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            /// The severity that an event of this kind has unless it says otherwise.
+            #[must_use]
+            pub fn severity(self) -> Severity {
+                match self { $(Self::$variant => Severity::$severity),* }
+            }
+
+            /// One line for people.
+            #[must_use]
+            pub fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    VolumeAttached, "volume.attached", Info, "A volume can be used.";
+    VolumeDetached, "volume.detached", Info, "A volume is gone from here, and the backing store has all of it.";
+    VolumeModeChanged, "volume.mode-changed", Info, "A volume is cached in another mode.";
+    VolumeSettingChanged, "volume.setting-changed", Info, "A setting of a volume has another value.";
+    VolumeResized, "volume.resized", Info, "A volume has another size.";
+    PoolCreated, "pool.created", Info, "A new pool exists.";
+    PoolGrown, "pool.grown", Info, "A pool has more space.";
+    PoolShrunk, "pool.shrunk", Info, "A pool has less space.";
+    JobStarted, "job.started", Info, "A job began to run.";
+    JobProgress, "job.progress", Info, "How far a job is; a newer one replaces an older one.";
+    JobDeadlineAtRisk, "job.deadline-at-risk", Warning, "As it goes, a job will miss its deadline.";
+    JobCompleted, "job.completed", Info, "A job did what it was to do.";
+    JobFailed, "job.failed", Error, "A job could not do what it was to do.";
+    JobCancelled, "job.cancelled", Info, "A job was ended before it was done, because somebody asked for it.";
+    AlarmRaised, "alarm.raised", Warning, "A condition began that needs attention, or got worse.";
+    AlarmCleared, "alarm.cleared", Info, "The condition of an alarm ended.";
+    AlarmAcknowledged, "alarm.acknowledged", Info, "Somebody knows of an alarm, which holds for everybody.";
+    DestageFailed, "destage.failed", Warning, "The backing store refused dirty data, which stays in the cache.";
+    BlockDamaged, "block.damaged", Warning, "A clean block of the cache was damaged; it is read from the backing store again.";
+    BlockLost, "block.lost", Error, "A dirty block was damaged and there is no other copy; its sectors answer with an error.";
+    CacheFenced, "cache.fenced", Error, "The cache device failed a flush; it takes no more writes.";
+    BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
+    ClientConnected, "client.connected", Debug, "A client connected to an export.";
+    ClientDisconnected, "client.disconnected", Debug, "A client left an export.";
+}
+
+impl Kind {
+    /// The kind of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_of_one_form() {
+        let names: BTreeSet<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), Kind::ALL.len());
+        for kind in Kind::ALL {
+            let (group, what) = kind.name().split_once('.').expect("group.what");
+            assert!(
+                [group, what].iter().all(|part| !part.is_empty()
+                    && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'))
+            );
+            assert_eq!(Kind::from_name(kind.name()), Some(*kind));
+        }
+        assert_eq!(Kind::from_name("volume"), None);
+    }
+
+    #[test]
+    fn the_document_lists_every_kind_with_its_severity() {
+        let document = include_str!("../../../../docs/events.md");
+        for kind in Kind::ALL {
+            let row = format!(
+                "| `{}` | {} | {} |",
+                kind.name(),
+                kind.severity(),
+                kind.help().trim_end_matches('.')
+            );
+            assert!(document.contains(&row), "docs/events.md must have the line\n{row}");
+        }
+    }
+}

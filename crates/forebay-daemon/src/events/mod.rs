@@ -1,0 +1,34 @@
+//! What happens in the daemon, told to whoever follows: events, their history, and alarms.
+//!
+//! [`Hub`] takes events from all threads without waiting and gives them to every [`Subscription`], which has a bounded
+//! queue of its own; a reader that is too slow loses the oldest and is told so. A reader that was away resumes after
+//! the last [`EventId`] it saw. [`http`] is the same over HTTP, as server-sent events. For users: `docs/events.md`.
+//!
+//! `kind` names, `event` one event, `filter` a reader's wishes, `ledger` ordered events with a bound, `reader` the state
+//! of one reader, `alarms` conditions that last, `hub` all of it behind one lock.
+
+mod alarms;
+mod event;
+mod filter;
+pub mod http;
+mod hub;
+mod kind;
+mod ledger;
+mod reader;
+mod sse;
+mod subscription;
+
+pub use alarms::{Acknowledgement, Alarm, AlarmError, AlarmKey};
+pub(crate) use event::rfc3339;
+pub use event::{
+    DETAILS_BYTES_MAX, EVENT_BYTES_MAX, Event, EventId, EventIdError, MESSAGE_BYTES_MAX, NAME_BYTES_MAX,
+    NewEvent,
+};
+pub use filter::{FILTER_KINDS_MAX, Filter, FilterError};
+pub use hub::{Hub, HubLimits, HubStats, Start, SubscribeError};
+pub use kind::{Kind, Severity};
+pub use reader::{Delivery, Gap, GapReason};
+pub use subscription::{Received, Subscription};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! What the hub keeps for one reader: where it is, what waits for it, what it missed.
+//!
+//! A reader is in one of two states. *Catching up*: it reads the history at its own speed and nothing is queued for it;
+//! it misses something only if the history drops it first. *Live*: events are put into its queue as they are published;
+//! when the queue is full the oldest give way and are counted. It turns live once it has seen the newest event, under
+//! the lock of the hub, so that nothing falls between.
+//!
+//! Invariant: what a reader gets has increasing ids, and whatever it does not get is told by a [`Gap`] before the next
+//! event, except what its filter rejects, what a collapse key replaced, and what outlived its time to live.
+
+use super::event::{Event, EventId};
+use super::filter::Filter;
+use super::hub::HubLimits;
+use super::ledger::Ledger;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::task::Waker;
+
+/// How many events of the history one step looks at: bounds the time under the lock of the hub.
+const SCAN_MAX: usize = 128;
+
+/// What a reader gets.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Delivery {
+    /// An event.
+    Event(Arc<Event>),
+    /// Something is missing here.
+    Gap(Gap),
+}
+
+/// Why events are missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GapReason {
+    /// The reader was too slow for its queue. `lost_max` is exact.
+    TooSlow,
+    /// The history does not reach back that far. `lost_max` counts also what the filter would have rejected.
+    TooOld,
+    /// The id is of another run of the daemon; what happened between is not known.
+    OtherRun,
+    /// This run has published no event of that number.
+    UnknownId,
+}
+
+impl GapReason {
+    /// The name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TooSlow => "too-slow",
+            Self::TooOld => "too-old",
+            Self::OtherRun => "other-run",
+            Self::UnknownId => "unknown-id",
+        }
+    }
+}
+
+/// Events are missing between `after` and what comes next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// Why.
+    pub reason: GapReason,
+    /// Nothing is missing up to here.
+    pub after: EventId,
+    /// The last that is missing: what comes next is newer.
+    pub through: EventId,
+    /// How many are missing at most; `None` if it cannot be known.
+    pub lost_max: Option<u64>,
+}
+
+impl Gap {
+    /// The gap as the admin API shows it.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let message = match self.reason {
+            GapReason::TooSlow => {
+                "events were dropped because they were not read in time; \
+                to get those that the history still has, connect again with the id of the last event"
+            }
+            GapReason::TooOld => "the history does not reach back that far",
+            GapReason::OtherRun => "the daemon was started again since; this is what its history has",
+            GapReason::UnknownId => "this run of the daemon has published no such event",
+        };
+        json!({
+            "reason": self.reason.name(),
+            "after": self.after.to_string(),
+            "through": self.through.to_string(),
+            "lost_max": self.lost_max,
+            "message": message,
+        })
+    }
+}
+
+/// What the hub knows of itself that readers need.
+pub(super) struct View<'a> {
+    pub(super) run: u64,
+    pub(super) last_seq: u64,
+    /// All events up to here that no newer one replaced have left the history.
+    pub(super) evicted_through: u64,
+    pub(super) history: &'a Ledger,
+    pub(super) now_ns: u64,
+}
+
+/// Outcome of one step of a reader.
+pub(super) enum Step {
+    Delivery(Delivery),
+    /// Looked at as much as one step may; there may be more.
+    Again,
+    /// There is nothing yet.
+    Nothing,
+}
+
+#[derive(Debug)]
+enum State {
+    CatchingUp,
+    Live(Ledger),
+}
+
+/// What the hub keeps for one reader.
+#[derive(Debug)]
+pub(super) struct Reader {
+    filter: Filter,
+    state: State,
+    /// Everything up to here was delivered, told as missing, or not wanted.
+    seen: u64,
+    /// What the start already missed.
+    start_gap: Option<Gap>,
+    /// Dropped from the queue and not told yet: how many, and the last.
+    lost: (u64, u64),
+    /// To be woken by the next event.
+    pub(super) waker: Option<Waker>,
+}
+
+impl Reader {
+    fn new(filter: Filter, state: State, seen: u64) -> Self {
+        Self { filter, state, seen, start_gap: None, lost: (0, 0), waker: None }
+    }
+
+    /// A reader that gets what is published from now on.
+    pub(super) fn from_now(filter: Filter, view: &View<'_>) -> Self {
+        Self::new(filter, State::Live(Ledger::default()), view.last_seq)
+    }
+
+    /// A reader that gets all that the history has first.
+    pub(super) fn from_oldest(filter: Filter, view: &View<'_>) -> Self {
+        Self::new(filter, State::CatchingUp, view.evicted_through)
+    }
+
+    /// A reader that has seen everything up to `id`.
+    pub(super) fn from_after(filter: Filter, id: EventId, view: &View<'_>) -> Self {
+        let reason = if id.run != view.run {
+            GapReason::OtherRun
+        } else if id.seq > view.last_seq {
+            GapReason::UnknownId
+        } else {
+            return Self::new(filter, State::CatchingUp, id.seq);
+        };
+        let mut reader = Self::from_oldest(filter, view);
+        let through = EventId { run: view.run, seq: view.evicted_through };
+        reader.start_gap = Some(Gap { reason, after: id, through, lost_max: None });
+        reader
+    }
+
+    /// Takes a new event, if it is wanted; gives who is to be woken, and how many events gave way.
+    pub(super) fn offer(&mut self, event: &Arc<Event>, limits: &HubLimits) -> (Option<Waker>, u64) {
+        if !self.filter.wants(event) {
+            return (None, 0);
+        }
+        let State::Live(queue) = &mut self.state else {
+            return (None, 0); // it will find the event in the history
+        };
+        queue.push(event.clone());
+        let mut lost = 0;
+        while let Some(dropped) = queue.pop_excess(limits.queue_events_max, limits.queue_bytes_max) {
+            self.lost = (self.lost.0 + 1, dropped.id.seq);
+            lost += 1;
+        }
+        (self.waker.take(), lost)
+    }
+
+    /// The next thing for the reader. Takes a bounded time.
+    pub(super) fn step(&mut self, view: &View<'_>) -> Step {
+        if let Some(gap) = self.start_gap.take() {
+            return Step::Delivery(Delivery::Gap(gap));
+        }
+        match self.state {
+            State::CatchingUp => self.catch_up(view),
+            State::Live(_) => self.live(view),
+        }
+    }
+
+    fn catch_up(&mut self, view: &View<'_>) -> Step {
+        if self.seen < view.evicted_through {
+            let lost = view.evicted_through - self.seen;
+            return self.gap(GapReason::TooOld, view.evicted_through, lost, view);
+        }
+        for event in view.history.after(self.seen).take(SCAN_MAX) {
+            self.seen = event.id.seq;
+            if self.filter.wants(event) && event.expires_ns > view.now_ns {
+                return Step::Delivery(Delivery::Event(event.clone()));
+            }
+        }
+        if self.seen < view.last_seq && view.history.after(self.seen).next().is_some() {
+            return Step::Again;
+        }
+        self.seen = view.last_seq;
+        self.state = State::Live(Ledger::default());
+        Step::Nothing
+    }
+
+    fn live(&mut self, view: &View<'_>) -> Step {
+        let (lost, through) = std::mem::take(&mut self.lost);
+        if lost > 0 {
+            return self.gap(GapReason::TooSlow, through, lost, view);
+        }
+        let State::Live(queue) = &mut self.state else {
+            return Step::Again;
+        };
+        while let Some(event) = queue.pop_oldest() {
+            self.seen = event.id.seq;
+            if event.expires_ns > view.now_ns {
+                return Step::Delivery(Delivery::Event(event));
+            }
+        }
+        self.seen = view.last_seq;
+        Step::Nothing
+    }
+
+    fn gap(&mut self, reason: GapReason, through: u64, lost: u64, view: &View<'_>) -> Step {
+        let id = |seq| EventId { run: view.run, seq };
+        let gap = Gap { reason, after: id(self.seen), through: id(through), lost_max: Some(lost) };
+        self.seen = through;
+        Step::Delivery(Delivery::Gap(gap))
+    }
+
+    /// The last event that the reader needs not see again. Of another run as long as it was not told of the gap.
+    pub(super) fn position(&self, run: u64) -> EventId {
+        self.start_gap.as_ref().map_or(EventId { run, seq: self.seen }, |gap| gap.after)
+    }
+
+    /// How many events wait in its queue.
+    pub(super) fn queued(&self) -> usize {
+        match &self.state {
+            State::CatchingUp => 0,
+            State::Live(queue) => queue.len(),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A subscription as server-sent events (the `text/event-stream` format of the HTML standard).
+//!
+//! | what | lines |
+//! | --- | --- |
+//! | start | `id` alone: where the stream begins, so that a client that gets nothing can still resume |
+//! | event | `id`, `event` (its kind), `data` (JSON) |
+//! | gap | `event: gap`, `data`; with `id` unless resuming could still bring what is missing |
+//! | heartbeat | a comment and `id`: everything up to it was delivered or not wanted |
+//!
+//! The body is asked for more only when the socket takes more; meanwhile the bounded queue of the subscription fills.
+
+use super::event::EventId;
+use super::reader::{Delivery, GapReason};
+use super::subscription::Subscription;
+use axum::response::sse::Event as Frame;
+use futures_core::Stream;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Frames of one client.
+pub(super) struct Frames {
+    subscription: Subscription,
+    heartbeat: Duration,
+    silence: Pin<Box<Sleep>>,
+    begun: bool,
+}
+
+impl Frames {
+    /// Frames of `subscription`, with a heartbeat whenever there was nothing for that long.
+    pub(super) fn new(subscription: Subscription, heartbeat: Duration) -> Self {
+        Self { subscription, heartbeat, silence: Box::pin(sleep(heartbeat)), begun: false }
+    }
+
+    fn next_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame>> {
+        if !self.begun {
+            self.begun = true;
+            // Taken before the first event is: a resumed stream begins where the client left.
+            return Poll::Ready(Some(at(Frame::default(), self.subscription.position())));
+        }
+        match Pin::new(&mut self.subscription).poll_next(context) {
+            Poll::Ready(Some(delivery)) => return Poll::Ready(Some(frame(&delivery))),
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending => {}
+        }
+        if self.silence.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        Poll::Ready(Some(at(Frame::default().comment("heartbeat"), self.subscription.position())))
+    }
+}
+
+impl Stream for Frames {
+    type Item = Result<Frame, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let frame = self.next_frame(context);
+        if frame.is_ready() {
+            let next = Instant::now() + self.heartbeat;
+            self.silence.as_mut().reset(next);
+        }
+        frame.map(|frame| frame.map(Ok))
+    }
+}
+
+fn frame(delivery: &Delivery) -> Frame {
+    match delivery {
+        Delivery::Event(event) => {
+            at(Frame::default().event(event.kind.name()).data(event.to_json().to_string()), event.id)
+        }
+        Delivery::Gap(gap) => {
+            let frame = Frame::default().event("gap").data(gap.to_json().to_string());
+            if gap.reason == GapReason::TooSlow { frame } else { at(frame, gap.through) }
+        }
+    }
+}
+
+fn at(frame: Frame, id: EventId) -> Frame {
+    frame.id(id.to_string())
+}

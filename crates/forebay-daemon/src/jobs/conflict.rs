@@ -1,0 +1,100 @@
+//! Which jobs go together.
+//!
+//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it |
+//! | detach, mode change, resize | after it | refused | refused | refused | refused | beside it |
+//! | shrink | beside it | beside it | beside it | beside it | refused | refused |
+//! | remove | after it | refused | refused | refused | refused | refused |
+//!
+//! A flush promises that what was dirty when it was asked for is on the backing store. A detach that drains does that
+//! too, and a flush that has not begun will cover more, so the new flush rides on those. A flush that runs has begun too
+//! early for it. A detach that keeps or discards dirty data never keeps the promise, and a pool that is removed has no
+//! volumes.
+
+use super::job::{JobKind, JobSpec};
+use crate::control::DetachHow;
+
+/// How a new job stands to one that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Relation {
+    /// Both may run.
+    Beside,
+    /// The new one runs after the other.
+    After,
+    /// The other one's work does for the new one.
+    Rides,
+    /// The new one is refused.
+    Refused,
+}
+
+/// How `new` stands to `other`, which has begun or not.
+pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) -> Relation {
+    use JobKind::{Detach, Flush, ModeChange, Remove, Resize, Shrink};
+    let both_of_volumes = new.volume.is_some() && other.volume.is_some();
+    if new.pool != other.pool || (both_of_volumes && new.volume != other.volume) {
+        return Relation::Beside;
+    }
+    match (new.kind, other.kind) {
+        (Flush, Flush) if other_has_begun => Relation::After,
+        (Flush, Flush | Detach(DetachHow::Drain)) => Relation::Rides,
+        (Flush, Detach(_) | Remove { .. }) => Relation::Refused,
+        (Flush, ModeChange(_) | Resize(_) | Shrink(_)) => Relation::Beside,
+        (Detach(_) | ModeChange(_) | Resize(_) | Remove { .. }, Flush) => Relation::After,
+        (Detach(_) | ModeChange(_) | Resize(_), Shrink(_)) => Relation::Beside,
+        (Shrink(_), Flush | Detach(_) | ModeChange(_) | Resize(_)) => Relation::Beside,
+        (Detach(_) | ModeChange(_) | Resize(_) | Shrink(_) | Remove { .. }, _) => Relation::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_format::checkpoint::Mode;
+
+    const DRAIN: JobKind = JobKind::Detach(DetachHow::Drain);
+
+    fn on(kind: JobKind) -> JobSpec {
+        if kind.is_of_pool() { JobSpec::pool(kind, "p") } else { JobSpec::volume(kind, "p", "v") }
+    }
+
+    #[test]
+    fn the_table_of_this_file_holds() {
+        use JobKind::{Detach, Flush, ModeChange, Remove, Resize, Shrink};
+        let (mode, drain, keep) =
+            (ModeChange(Mode::Writeback), Detach(DetachHow::Drain), Detach(DetachHow::Keep));
+        let remove = Remove { erase: false };
+        let others = [Flush, drain, keep, mode, remove, Shrink(1)];
+        let table = [
+            (Flush, "arxbxb"),
+            (drain, "axxxxb"),
+            (keep, "axxxxb"),
+            (mode, "axxxxb"),
+            (Resize(1), "axxxxb"),
+            (Shrink(1), "bbbbxx"),
+            (remove, "axxxxx"),
+        ];
+        for (new, row) in table {
+            for (other, expected) in others.into_iter().zip(row.chars()) {
+                let expected = match expected {
+                    'a' => Relation::After,
+                    'r' => Relation::Rides,
+                    'b' => Relation::Beside,
+                    _ => Relation::Refused,
+                };
+                assert_eq!(relation(&on(new), &on(other), true), expected, "{new:?} while {other:?}");
+            }
+        }
+        assert_eq!(relation(&on(Flush), &on(Flush), false), Relation::Rides);
+    }
+
+    #[test]
+    fn other_volumes_and_other_pools_do_not_matter() {
+        let other_volume = JobSpec::volume(DRAIN, "p", "w");
+        let other_pool = JobSpec::volume(DRAIN, "q", "v");
+        for other in [other_volume, other_pool, JobSpec::pool(JobKind::Shrink(1), "q")] {
+            assert_eq!(relation(&on(DRAIN), &other, true), Relation::Beside);
+            assert_eq!(relation(&on(JobKind::Flush), &other, true), Relation::Beside);
+        }
+    }
+}
