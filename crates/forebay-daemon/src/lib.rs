@@ -3,12 +3,13 @@
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
 //! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
 //! processes; `rules` says which requests of which clients are cached; `meter` counts and times; `events` and `jobs` tell
-//! what happens and what takes long, on a `clock` that tests can hold. Nothing here knows on-disk bytes beyond asking
-//! `forebay-format` who a cache belongs to.
+//! what happens and what takes long, on a `clock` that tests can hold; `config` is forebay.toml and the registry of
+//! tunables. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod clock;
+pub mod config;
 pub mod control;
 mod engine_io;
 mod error;
@@ -22,7 +23,7 @@ mod settings;
 mod setup;
 
 pub use error::RunError;
-pub use settings::{SETTINGS, SettingHelp};
+pub use settings::{SettingHelp, settings};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -43,7 +44,7 @@ pub struct RunOptions {
     pub mode: Mode,
     /// A disk to imitate in front of the backing store.
     pub emulate: Option<forebay_io::DiskModel>,
-    /// `key=value` settings, see [`SETTINGS`].
+    /// `key=value` settings, see [`settings`].
     pub settings: Vec<(String, String)>,
     /// Socket of the admin API.
     pub admin: Option<PathBuf>,

@@ -1,71 +1,61 @@
-//! `--set key=value`: what can be set, with its default, and the checked result.
+//! `forebay run --set key=value`: the registry of tunables, applied to one volume in a pool of its own.
+//!
+//! There is no list here. What `run` has an option for, and what needs rules, is refused with the way to say it.
 
 use crate::RunOptions;
+use crate::config::choices::CacheAllocation;
+use crate::config::conflicts;
+use crate::config::tunables::{self, Scope, Tunable};
+use crate::config::{PoolTunables, Settings, ValueError, VolumeTunables};
 use crate::error::RunError;
-use forebay_core::{DestageOrder, EngineConfig, OnBackingChange, VolumeSettings};
-use forebay_export::size::{ByteSize, parse_duration};
+use forebay_core::{EngineConfig, VolumeSettings};
+use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use std::time::Duration;
 
 /// One setting, for help texts and documents.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SettingHelp {
     /// Name.
     pub key: &'static str,
     /// What it takes.
-    pub takes: &'static str,
+    pub takes: String,
     /// Default.
     pub default: &'static str,
     /// What it does.
     pub help: &'static str,
 }
 
-/// Every setting that `--set` knows.
-pub const SETTINGS: [SettingHelp; 15] = [
-    setting("dirty_low_pct", "0 to 100", "10", "destage begins above this share of the cache being dirty"),
-    setting("dirty_high_pct", "1 to 90", "70", "writers are slowed to the speed of the disk at this share"),
-    setting(
-        "idle_delay",
-        "duration",
-        "5s",
-        "a volume without requests for this long is written back completely",
-    ),
-    setting("destage_order", "elevator, fifo", "elevator", "which dirty block is written back first"),
-    setting("destage_depth_max", "1 to 256", "16", "write-back operations in flight under pressure"),
-    setting(
-        "zero_direct_min",
-        "size",
-        "1MiB",
-        "zeroes and discards from this size on go to the backing store at once",
-    ),
-    setting(
-        "survivors_max_pct",
-        "0 to 90",
-        "50",
-        "share of a reclaimed segment that may be kept because it was hit",
-    ),
-    setting("batches_in_flight", "1 to 64", "4", "log writes in flight per stream"),
-    setting(
-        "on_backing_change",
-        "refuse, keep-dirty, discard-dirty",
-        "refuse",
-        "what to do if the backing store was changed while the cache was away",
-    ),
-    setting("segment_size", "64KiB to 16MiB, power of two", "by cache size", "only when a cache is made"),
-    setting("cache_allocation", "full, sparse", "full", "reserve the space of a new cache file, or not"),
-    setting("scratch_size", "size", "16MiB", "memory for destage, fills and merges"),
-    setting("buffer_memory", "size", "512MiB", "memory for requests in flight, all clients together"),
-    setting("spin", "duration", "0s", "poll this long for completions before sleeping"),
-    setting("drain", "on, off", "off", "write dirty data back as fast as the backing store allows"),
-];
+/// `drain` is an order to one run and no property of a volume, so the registry does not have it.
+const DRAIN: &str = "drain";
 
-const fn setting(
-    key: &'static str,
-    takes: &'static str,
-    default: &'static str,
-    help: &'static str,
-) -> SettingHelp {
-    SettingHelp { key, takes, default, help }
+/// Every setting that `--set` knows.
+#[must_use]
+pub fn settings() -> Vec<SettingHelp> {
+    let known = tunables::all().filter(|tunable| elsewhere(tunable).is_none());
+    let help = |&Tunable { name, kind, default, help, .. }: &Tunable| SettingHelp {
+        key: name,
+        takes: kind.takes(),
+        default,
+        help,
+    };
+    let mut list: Vec<SettingHelp> = known.map(help).collect();
+    list.push(SettingHelp {
+        key: DRAIN,
+        takes: "on, off".into(),
+        default: "off",
+        help: "write dirty data back as fast as the backing store allows",
+    });
+    list
+}
+
+/// How to say what `run` does not take as a setting.
+fn elsewhere(tunable: &Tunable) -> Option<String> {
+    match tunable.name {
+        name @ ("mode" | "emulate" | "io") => Some(format!("this has an option of its own: --{name}")),
+        "default_action" => Some("a volume of `forebay run` has no rules: use `forebay serve`".into()),
+        _ => None,
+    }
 }
 
 /// Settings, checked.
@@ -86,96 +76,86 @@ pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
             "no export: give at least one --export, such as nbd+unix:///db?socket=/run/db.sock".into(),
         ));
     }
-    let mut plan = Plan {
-        engine: EngineConfig::default(),
-        volume: VolumeSettings { mode: options.mode, ..VolumeSettings::default() },
-        segment_blocks: None,
-        preallocate: true,
-        buffer_bytes: 512 << 20,
-        spin: Duration::ZERO,
-        drain: false,
-    };
+    let mut given = Given::new();
     for (key, value) in &options.settings {
-        plan.set(key, value).map_err(|why| RunError::Usage(format!("--set {key}={value}: {why}")))?;
+        given.set(key, value).map_err(|why| RunError::Usage(format!("--set {key}={value}: {why}")))?;
     }
-    plan.volume.check().map_err(|error| RunError::Usage(error.to_string()))?;
-    Ok(plan)
-}
-
-impl Plan {
-    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let (engine, volume) = (&mut self.engine, &mut self.volume);
-        match key {
-            "dirty_low_pct" => volume.dirty_low_pct = number(value, 0, 100)?,
-            "dirty_high_pct" => volume.dirty_high_pct = number(value, 1, 90)?,
-            "idle_delay" => {
-                volume.idle_delay = duration(value)?.as_nanos().min(u128::from(u64::MAX / 4)) as u64
-            }
-            "destage_order" => {
-                volume.destage_order =
-                    choice(value, &[("elevator", DestageOrder::Elevator), ("fifo", DestageOrder::Fifo)])?;
-            }
-            "destage_depth_max" => volume.destage_depth_max = number(value, 1, 256)?,
-            "zero_direct_min" => volume.zero_direct_min_bytes = size(value, 4096, 1 << 40)?,
-            "survivors_max_pct" => engine.pool.survivors_max_pct = number(value, 0, 90)?,
-            "batches_in_flight" => engine.pool.batches_in_flight = number(value, 1, 64)?,
-            "on_backing_change" => {
-                engine.on_backing_change = choice(
-                    value,
-                    &[
-                        ("refuse", OnBackingChange::Refuse),
-                        ("keep-dirty", OnBackingChange::KeepDirty),
-                        ("discard-dirty", OnBackingChange::DiscardDirty),
-                    ],
-                )?;
-            }
-            "segment_size" => {
-                let bytes = size(value, 64 << 10, 16 << 20)?;
-                if !bytes.is_power_of_two() {
-                    return Err("not a power of two".into());
-                }
-                self.segment_blocks = Some((bytes / BLOCK_BYTES as u64) as u32);
-            }
-            "cache_allocation" => self.preallocate = choice(value, &[("full", true), ("sparse", false)])?,
-            "scratch_size" => {
-                engine.scratch_blocks = (size(value, 1 << 20, 32 << 20)? / BLOCK_BYTES as u64) as u32;
-            }
-            "buffer_memory" => self.buffer_bytes = size(value, 96 << 20, 1 << 40)? as usize,
-            "spin" => self.spin = duration(value)?.min(Duration::from_millis(10)),
-            "drain" => self.drain = choice(value, &[("on", true), ("off", false)])?,
-            _ => {
-                let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
-                return Err(format!("no such setting; there are: {}", known.join(", ")));
-            }
-        }
-        Ok(())
+    let (volume, pool) = given.tunables();
+    let mut found = conflicts::of_volume(&volume);
+    found.extend(conflicts::of_volume_in_pool(&volume, &pool));
+    if let Some(conflict) = found.first() {
+        return Err(RunError::Usage(format!("{}: {}", conflict.message, conflict.help)));
     }
-}
-
-fn number(value: &str, least: u32, most: u32) -> Result<u32, String> {
-    let parsed: u32 = value.parse().map_err(|_| format!("not a number from {least} to {most}"))?;
-    if (least..=most).contains(&parsed) { Ok(parsed) } else { Err(format!("not from {least} to {most}")) }
-}
-
-fn size(value: &str, least: u64, most: u64) -> Result<u64, String> {
-    let parsed: ByteSize = value.parse().map_err(|error| format!("{error}"))?;
-    if (least..=most).contains(&parsed.0) {
-        Ok(parsed.0)
-    } else {
-        Err(format!("not from {} to {}", ByteSize(least), ByteSize(most)))
-    }
-}
-
-fn duration(value: &str) -> Result<Duration, String> {
-    parse_duration(value).map_err(|error| format!("{error}"))
-}
-
-fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
-    let found = choices.iter().find(|(name, _)| *name == value).map(|(_, choice)| *choice);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        format!("not one of {}", names.join(", "))
+    let engine = EngineConfig {
+        scratch_blocks: blocks(pool.scratch_size),
+        pool: (&pool).into(),
+        on_backing_change: volume.on_backing_change.into(),
+        planted: None,
+    };
+    Ok(Plan {
+        engine,
+        volume: VolumeSettings { mode: options.mode, ..(&volume).into() },
+        segment_blocks: pool.segment_size.map(blocks),
+        preallocate: pool.cache_allocation == CacheAllocation::Full,
+        buffer_bytes: usize::try_from(pool.buffer_memory.0).unwrap_or(usize::MAX),
+        spin: pool.spin,
+        drain: given.drain,
     })
+}
+
+/// What was given on the command line.
+struct Given {
+    volume: Settings,
+    pool: Settings,
+    drain: bool,
+}
+
+impl Given {
+    fn new() -> Self {
+        Self { volume: Settings::new(Scope::Volume), pool: Settings::new(Scope::Pool), drain: false }
+    }
+
+    fn set(&mut self, key: &str, text: &str) -> Result<(), ValueError> {
+        if key == DRAIN {
+            self.drain = match text {
+                "on" => true,
+                "off" => false,
+                _ => return Err(ValueError::new("not one of on, off")),
+            };
+            return Ok(());
+        }
+        let scopes = [Scope::Pool, Scope::Volume];
+        let Some(tunable) = scopes.into_iter().find_map(|scope| tunables::find(scope, key)) else {
+            return Err(unknown(key));
+        };
+        if let Some(instead) = elsewhere(tunable) {
+            return Err(ValueError::new(instead));
+        }
+        let settings = if tunable.scope == Scope::Pool { &mut self.pool } else { &mut self.volume };
+        settings.set(key, text).map(|_| ())
+    }
+
+    /// The pool serves this volume alone, so unless its limit was given, it is not below that of the volume.
+    fn tunables(&self) -> (VolumeTunables, PoolTunables) {
+        let (volume, mut pool) = (VolumeTunables::new(&self.volume), PoolTunables::new(&self.pool));
+        if self.pool.explicit("dirty_limit_pct").is_none() {
+            pool.dirty_limit_pct = pool.dirty_limit_pct.max(volume.dirty_high_pct);
+        }
+        (volume, pool)
+    }
+}
+
+fn unknown(key: &str) -> ValueError {
+    let pool = || tunables::hint(Scope::Pool, key, &[]);
+    let near = tunables::hint(Scope::Volume, key, &[DRAIN]).or_else(pool);
+    let near = near.map_or(String::new(), |near| format!("; {near}"));
+    let known: Vec<&str> = settings().iter().map(|setting| setting.key).collect();
+    ValueError::new(format!("no such setting{near}; there are: {}", known.join(", ")))
+}
+
+/// A size within the limits of the registry, in blocks.
+fn blocks(size: ByteSize) -> u32 {
+    u32::try_from(size.0 / BLOCK_BYTES as u64).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -197,23 +177,74 @@ mod tests {
 
     #[test]
     fn every_listed_setting_is_known_and_takes_its_default() {
-        for setting in SETTINGS.iter().filter(|setting| setting.default != "by cache size") {
+        let list = settings();
+        for setting in &list {
             plan(&options(&[(setting.key, setting.default)])).unwrap();
         }
-        plan(&options(&[("segment_size", "1MiB")])).unwrap();
+        for known in [
+            "dirty_low_pct",
+            "dirty_high_pct",
+            "idle_delay",
+            "destage_order",
+            "destage_depth_max",
+            "zero_direct_min",
+            "survivors_max_pct",
+            "batches_in_flight",
+            "on_backing_change",
+            "segment_size",
+            "cache_allocation",
+            "scratch_size",
+            "buffer_memory",
+            "spin",
+            "drain",
+        ] {
+            assert!(list.iter().any(|setting| setting.key == known), "{known} was known before");
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_registry_and_settings_arrive() {
+        let defaults = plan(&options(&[])).unwrap();
+        assert_eq!((defaults.buffer_bytes, defaults.engine.scratch_blocks), (512 << 20, 4096));
+        assert_eq!(defaults.volume, VolumeSettings::default());
+        let set = plan(&options(&[
+            ("idle_delay", "off"),
+            ("segment_size", "1MiB"),
+            ("cache_allocation", "sparse"),
+        ]));
+        let set = set.unwrap();
+        assert_eq!((set.volume.idle_delay, set.segment_blocks, set.preallocate), (0, Some(256), false));
+        let set =
+            plan(&options(&[("destage_order", "fifo"), ("drain", "on"), ("dirty_thresh_pct", "5")])).unwrap();
+        assert_eq!((set.volume.destage_order, set.drain), (forebay_core::DestageOrder::Fifo, true));
+        assert_eq!(set.volume.dirty_low_pct, 5);
+    }
+
+    #[test]
+    fn the_limit_of_the_pool_follows_that_of_its_only_volume() {
+        let set = plan(&options(&[("dirty_high_pct", "90")])).unwrap();
+        assert_eq!(set.engine.pool.dirty_limit_pct, 90);
+        let both = plan(&options(&[("dirty_high_pct", "90"), ("dirty_limit_pct", "80")]));
+        let RunError::Usage(text) = both.unwrap_err() else { panic!() };
+        assert!(text.contains("dirty_limit_pct (80)"), "{text}");
     }
 
     #[test]
     fn a_wrong_setting_names_itself_and_what_is_right() {
         for (key, value, says) in [
-            ("dirty_high_pct", "95", "not from 1 to 90"),
+            ("dirty_high_pct", "95", "1 to 90"),
             ("destage_order", "random", "elevator, fifo"),
-            ("no_such", "1", "there are: dirty_low_pct"),
+            ("mode", "writethrough", "--mode"),
+            ("default_action", "bypass", "rules"),
+            ("dirty_hihg_pct", "1", "did you mean `dirty_high_pct`"),
+            ("drain", "yes", "on, off"),
             ("segment_size", "3MiB", "power of two"),
         ] {
             let RunError::Usage(text) = plan(&options(&[(key, value)])).unwrap_err() else { panic!() };
             assert!(text.contains(key) && text.contains(says), "{text}");
         }
+        let RunError::Usage(text) = plan(&options(&[("no_such", "1")])).unwrap_err() else { panic!() };
+        assert!(text.contains("there are: ") && text.contains("dirty_low_pct"), "{text}");
         let RunError::Usage(text) = plan(&options(&[("dirty_low_pct", "80")])).unwrap_err() else { panic!() };
         assert!(text.contains("dirty_high_pct"), "{text}");
     }

@@ -83,7 +83,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
 /// The settings, from the daemon's own list.
 fn long_help() -> String {
     let mut text = String::from("Settings (--set KEY=VALUE):\n");
-    for setting in forebay_daemon::SETTINGS {
+    for setting in forebay_daemon::settings() {
         let forebay_daemon::SettingHelp { key, takes, default, help } = setting;
         text += &format!("  {key:20} {help} [{takes}; default {default}]\n");
     }

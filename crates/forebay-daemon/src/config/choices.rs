@@ -1,0 +1,145 @@
+//! The words that tunables with a choice take, as types. Each list is the only one: parsers, help texts, schema and
+//! documents come from it.
+
+use super::value::{Choice, Value};
+
+/// Makes an enum with a name and a line of help for each variant.
+macro_rules! choices {
+    ($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $variant:ident = $word:literal: $help:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum $name { $(#[doc = $help] $(#[$attribute])* $variant,)* }
+
+        impl $name {
+            /// Every word, with its meaning.
+            pub const CHOICES: &'static [Choice] = &[$(Choice { name: $word, help: $help },)*];
+
+            /// The word.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+
+        impl super::tunables::FromValue for $name {
+            fn from_value(value: Value) -> Option<Self> {
+                let Value::Choice(word) = value else { return None };
+                match word { $($word => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+choices! {
+    /// How a volume uses its cache.
+    VolumeMode {
+        Writeback = "writeback": "reads and writes are cached; a write is acknowledged when the cache has it",
+        Writethrough = "writethrough": "reads and writes are cached; a write is acknowledged when the backing store has it",
+        Writearound = "writearound": "reads are cached, writes go past the cache",
+        Writeonly = "writeonly": "writes are cached as in writeback, reads are not",
+        Passthrough = "passthrough": "nothing new is cached",
+    }
+}
+
+choices! {
+    /// Which dirty block is written back first.
+    DestageOrder {
+        Elevator = "elevator": "in the order of addresses, neighbours merged",
+        Fifo = "fifo": "the block that became dirty first",
+        Lru = "lru": "the block that was not used for the longest time",
+        Ordered = "ordered": "flush by flush, so that the backing store alone is always an older, consistent image",
+    }
+}
+
+choices! {
+    /// Which read misses are stored in the cache.
+    Admission {
+        Always = "always": "every miss",
+        SecondAccess = "second-access": "a block that was missed before, not long ago",
+        Never = "never": "none: only writes are cached",
+    }
+}
+
+choices! {
+    /// How much of the destage bandwidth a volume gets when several want it.
+    Priority {
+        Low = "low": "after the others",
+        Normal = "normal": "as the others",
+        High = "high": "before the others",
+    }
+}
+
+choices! {
+    /// What happens to a request that no rule matches.
+    DefaultAction {
+        Cache = "cache": "it is cached as the mode says",
+        Bypass = "bypass": "it goes past the cache",
+    }
+}
+
+choices! {
+    /// What is evicted when the cache is full.
+    ReclaimPolicy {
+        Fifo = "fifo": "the oldest segment, whatever was hit",
+        Lru = "lru": "what was not hit for the longest time, by segment",
+        S3fifo = "s3fifo": "what was read only once goes quickly, what was hit stays",
+    }
+}
+
+choices! {
+    /// How operations reach the kernel.
+    IoEngine {
+        Auto = "auto": "io_uring where it works, else psync",
+        Uring = "uring": "io_uring, or refuse to start",
+        Psync = "psync": "plain reads and writes",
+    }
+}
+
+choices! {
+    /// How the space of a new cache file is made.
+    CacheAllocation {
+        Full = "full": "reserved at once, so that it cannot run out later",
+        Sparse = "sparse": "as it is used; the file system must not run full",
+    }
+}
+
+choices! {
+    /// What to do if the backing store was changed while the cache was away.
+    OnBackingChange {
+        Refuse = "refuse": "drop what is clean; refuse to attach if anything is dirty",
+        KeepDirty = "keep-dirty": "drop what is clean, write what is dirty over the change",
+        DiscardDirty = "discard-dirty": "drop everything that the cache holds of the volume",
+    }
+}
+
+choices! {
+    /// A disk to imitate in front of the backing store.
+    Emulate {
+        None = "none": "none",
+        Hdd7200 = "hdd-7200": "a disk of 7200 revolutions per minute, for demonstrations and measurements",
+    }
+}
+
+choices! {
+    /// What the daemon writes to its log.
+    LogLevel {
+        Error = "error": "what failed",
+        Warn = "warn": "and what may fail soon",
+        Info = "info": "and what changed",
+        Debug = "debug": "and each client and job",
+        Trace = "trace": "and each request",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_format::checkpoint::Mode;
+
+    #[test]
+    fn modes_are_those_of_the_format() {
+        let ours: Vec<&str> = VolumeMode::CHOICES.iter().map(|choice| choice.name).collect();
+        let theirs: Vec<&str> = Mode::ALL.iter().map(|mode| mode.name()).collect();
+        assert_eq!(ours, theirs);
+    }
+}

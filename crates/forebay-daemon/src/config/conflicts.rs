@@ -1,0 +1,56 @@
+//! Settings that contradict each other. Pure functions over tunables: used for the file, for a live change, and for
+//! `forebay run`.
+
+use super::tunables::{PoolTunables, VolumeTunables};
+
+/// Two or more settings that cannot hold together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Conflict {
+    /// The settings of the volume that take part; the one to blame first.
+    pub keys: Vec<&'static str>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub help: String,
+}
+
+fn conflict(keys: &[&'static str], message: String, help: &str) -> Conflict {
+    Conflict { keys: keys.to_vec(), message, help: help.into() }
+}
+
+/// What contradicts itself in a volume.
+#[must_use]
+pub fn of_volume(volume: &VolumeTunables) -> Vec<Conflict> {
+    let mut found = Vec::new();
+    let (low, high) = (volume.dirty_low_pct, volume.dirty_high_pct);
+    if low > high {
+        found.push(conflict(
+            &["dirty_low_pct", "dirty_high_pct"],
+            format!("dirty_low_pct ({low}) is above dirty_high_pct ({high})"),
+            "lower the first or raise the second",
+        ));
+    }
+    let (min, max) = (volume.min_share_pct, volume.max_share_pct);
+    if min > max {
+        found.push(conflict(
+            &["min_share_pct", "max_share_pct"],
+            format!("min_share_pct ({min}) is above max_share_pct ({max})"),
+            "lower the first or raise the second",
+        ));
+    }
+    found
+}
+
+/// What contradicts between a volume and its pool.
+#[must_use]
+pub fn of_volume_in_pool(volume: &VolumeTunables, pool: &PoolTunables) -> Vec<Conflict> {
+    let (high, limit) = (volume.dirty_high_pct, pool.dirty_limit_pct);
+    if high <= limit {
+        return Vec::new();
+    }
+    vec![conflict(
+        &["dirty_high_pct"],
+        format!("dirty_high_pct ({high}) is above dirty_limit_pct ({limit}) of the pool"),
+        "lower the first, or raise dirty_limit_pct in the section of the pool",
+    )]
+}

@@ -1,0 +1,242 @@
+//! What has to happen to get from one configuration to another, for SIGHUP and a reload over the API.
+//!
+//! Changes come in an order in which they can be done: volumes go before their pools, pools come before their volumes.
+//! What cannot be changed while things run is refused with the reason and what to do; the caller decides whether to apply
+//! the rest.
+
+use super::model::{Config, DaemonConfig, PoolConfig, VolumeConfig};
+use super::settings::Settings;
+use super::tunables::{Applies, Scope};
+use super::value::Value;
+use crate::CacheSpec;
+use forebay_export::uri::ExportUri;
+use std::fmt;
+
+/// One step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Detach a volume.
+    VolumeRemoved {
+        /// Which.
+        volume: String,
+    },
+    /// Close a pool; its volumes are gone by then.
+    PoolRemoved {
+        /// Which.
+        pool: String,
+    },
+    /// The daemon's log level.
+    LogLevel,
+    /// Open or make a pool.
+    PoolAdded {
+        /// Which.
+        pool: String,
+    },
+    /// Grow, shrink or exchange the devices of a pool.
+    PoolDevices {
+        /// Which.
+        pool: String,
+        /// New devices.
+        added: Vec<CacheSpec>,
+        /// Devices to empty and give back.
+        removed: Vec<CacheSpec>,
+        /// Devices whose size is another now, as they shall be.
+        resized: Vec<CacheSpec>,
+    },
+    /// A live setting.
+    Setting {
+        /// Of a pool or volume.
+        scope: Scope,
+        /// Which pool or volume.
+        name: String,
+        /// Which setting.
+        key: &'static str,
+        /// What held.
+        from: Value,
+        /// What is to hold.
+        to: Value,
+    },
+    /// Attach a volume.
+    VolumeAdded {
+        /// Which.
+        volume: String,
+    },
+    /// Where clients find a volume.
+    VolumeExports {
+        /// Which volume.
+        volume: String,
+        /// New exports.
+        added: Vec<ExportUri>,
+        /// Exports to close.
+        removed: Vec<ExportUri>,
+    },
+    /// How much of the backing store is served.
+    VolumeSize {
+        /// Which volume.
+        volume: String,
+        /// What was given.
+        from_bytes: Option<u64>,
+        /// What is given.
+        to_bytes: Option<u64>,
+    },
+    /// The rules of a volume, as a whole.
+    VolumeRules {
+        /// Which volume.
+        volume: String,
+    },
+}
+
+/// A difference that cannot be applied while things run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// What is different, as the key in the file: `volume.db.backing`.
+    pub what: String,
+    /// Why it cannot be changed.
+    pub reason: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.what, self.reason, self.remedy)
+    }
+}
+
+/// All differences.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Diff {
+    /// In an order in which they can be done.
+    pub changes: Vec<Change>,
+    /// What cannot be done now.
+    pub refused: Vec<Refusal>,
+}
+
+impl Diff {
+    /// Nothing is different.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.refused.is_empty()
+    }
+
+    fn refuse(&mut self, what: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) {
+        self.refused.push(Refusal { what: what.into(), reason: reason.into(), remedy: remedy.into() });
+    }
+}
+
+/// What has to happen to get from `old` to `new`.
+#[must_use]
+pub fn diff(old: &Config, new: &Config) -> Diff {
+    let mut diff = Diff::default();
+    let gone = old.volumes.keys().filter(|volume| !new.volumes.contains_key(*volume));
+    diff.changes.extend(gone.map(|volume| Change::VolumeRemoved { volume: volume.clone() }));
+    let gone = old.pools.keys().filter(|pool| !new.pools.contains_key(*pool));
+    diff.changes.extend(gone.map(|pool| Change::PoolRemoved { pool: pool.clone() }));
+    daemon(&mut diff, &old.daemon, &new.daemon);
+    for (name, pool) in &new.pools {
+        match old.pools.get(name) {
+            Some(old) => pool_changes(&mut diff, name, old, pool),
+            None => diff.changes.push(Change::PoolAdded { pool: name.clone() }),
+        }
+    }
+    for (name, volume) in &new.volumes {
+        match old.volumes.get(name) {
+            Some(old) => volume_changes(&mut diff, name, old, volume),
+            None => diff.changes.push(Change::VolumeAdded { volume: name.clone() }),
+        }
+    }
+    diff
+}
+
+fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
+    if old.log_level != new.log_level {
+        diff.changes.push(Change::LogLevel);
+    }
+    for (key, differs) in [
+        ("admin_socket", old.admin_socket != new.admin_socket),
+        ("admin_mode", old.admin_mode != new.admin_mode),
+        ("admin_tcp", old.admin_tcp != new.admin_tcp),
+        ("control_fs", old.control_fs != new.control_fs),
+        ("state_dir", old.state_dir != new.state_dir),
+    ] {
+        if differs {
+            diff.refuse(format!("daemon.{key}"), "the daemon reads it when it starts", "restart the daemon");
+        }
+    }
+}
+
+/// Elements of `these` that are not among `those`.
+fn without<T: PartialEq + Clone>(these: &[T], those: &[T]) -> Vec<T> {
+    these.iter().filter(|one| !those.contains(one)).cloned().collect()
+}
+
+fn pool_changes(diff: &mut Diff, name: &str, old: &PoolConfig, new: &PoolConfig) {
+    let has =
+        |pool: &PoolConfig, device: &CacheSpec| pool.devices.iter().any(|other| other.path == device.path);
+    let (mut added, mut removed) = (without(&new.devices, &old.devices), without(&old.devices, &new.devices));
+    let resized: Vec<CacheSpec> = added.iter().filter(|device| has(old, device)).cloned().collect();
+    added.retain(|device| !has(old, device));
+    removed.retain(|device| !has(new, device));
+    if !(added.is_empty() && removed.is_empty() && resized.is_empty()) {
+        diff.changes.push(Change::PoolDevices { pool: name.into(), added, removed, resized });
+    }
+    settings(diff, Scope::Pool, name, &old.settings, &new.settings);
+}
+
+fn volume_changes(diff: &mut Diff, name: &str, old: &VolumeConfig, new: &VolumeConfig) {
+    let again = || {
+        format!(
+            "detach the volume (forebay volume detach {name}), then reload: it is attached as the file says"
+        )
+    };
+    if old.pool != new.pool {
+        let reason = format!("what is dirty is in pool `{}`", old.pool);
+        diff.refuse(format!("volume.{name}.pool"), reason, again());
+    }
+    if old.backing != new.backing {
+        let reason = format!("what is dirty belongs to {}", old.backing);
+        diff.refuse(format!("volume.{name}.backing"), reason, again());
+    }
+    let (added, removed) = (without(&new.exports, &old.exports), without(&old.exports, &new.exports));
+    if !(added.is_empty() && removed.is_empty()) {
+        diff.changes.push(Change::VolumeExports { volume: name.into(), added, removed });
+    }
+    if old.size_bytes != new.size_bytes {
+        let (from_bytes, to_bytes) = (old.size_bytes, new.size_bytes);
+        diff.changes.push(Change::VolumeSize { volume: name.into(), from_bytes, to_bytes });
+    }
+    settings(diff, Scope::Volume, name, &old.settings, &new.settings);
+    if old.rules != new.rules {
+        diff.changes.push(Change::VolumeRules { volume: name.into() });
+    }
+}
+
+fn settings(diff: &mut Diff, scope: Scope, name: &str, old: &Settings, new: &Settings) {
+    for ((tunable, from), (_, to)) in old.effective().zip(new.effective()) {
+        if from == to {
+            continue;
+        }
+        let key = tunable.name;
+        let what = format!("{}.{name}.{key}", scope.name());
+        match tunable.applies {
+            Applies::Live => {
+                diff.changes.push(Change::Setting { scope, name: name.into(), key, from, to });
+            }
+            Applies::AtAttach => {
+                let remedy = format!("detach the volume (forebay volume detach {name}) and attach it again");
+                diff.refuse(what, format!("it is {from} until the volume is attached again"), remedy);
+            }
+            Applies::AtStart => {
+                diff.refuse(
+                    what,
+                    format!("it is {from} until the pool is opened again"),
+                    "restart the daemon",
+                );
+            }
+            Applies::AtCreation => {
+                let remedy = format!("put {from} back, or make a new pool and move the volumes");
+                diff.refuse(what, "it was decided when the cache was made", remedy);
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Documents made from the registry: the annotated example, and the tables of docs/tunables.md. Golden tests keep the
+//! files under docs equal to what is made here.
+
+use super::keys::{self, Key, Shape};
+use super::tunables::{FLASHCACHE_OTHERWISE, Scope, Translate, Tunable};
+use super::value::{Kind, Value};
+use std::fmt::Write;
+
+/// `forebay.example.toml`: a file that can be used as it is, with every key and its default as a comment.
+#[must_use]
+pub fn example() -> String {
+    let mut out = String::from(
+        "# Configuration of `forebay serve`: every key, with its default.\n\
+         # What is commented out is the default or an example; what is not is needed.\n\
+         # Sizes: 4KiB, 512M, 10GiB (1024) or 10GB (1000). Durations: 250ms, 30s, 5min.\n\
+         # `forebay set` changes this file and keeps its comments.\n\n[daemon]\n",
+    );
+    keys::DAEMON.iter().for_each(|key| write_key(&mut out, key));
+    out += "\n# A pool: cache devices, and the volumes that share them.\n[pool.fast]\n";
+    keys::POOL.iter().for_each(|key| write_key(&mut out, key));
+    Scope::Pool.tunables().iter().for_each(|tunable| write_tunable(&mut out, tunable));
+    out +=
+        "\n# A volume: a backing store, the pool that caches it, and where clients find it.\n[volume.db]\n";
+    keys::VOLUME.iter().filter(|key| key.name != "rule").for_each(|key| write_key(&mut out, key));
+    Scope::Volume.tunables().iter().for_each(|tunable| write_tunable(&mut out, tunable));
+    out += "\n# Rules of the volume: the first one whose conditions all match decides.\n[[volume.db.rule]]\n";
+    for key in keys::RULE {
+        write_comment(&mut out, key.help);
+        let used = matches!(key.name, "action" | "name" | "exe");
+        let _ = writeln!(out, "{}{} = {}", if used { "" } else { "# " }, key.name, key.example);
+    }
+    out
+}
+
+fn write_comment(out: &mut String, text: &str) {
+    let _ = writeln!(out, "\n# {text}");
+}
+
+fn write_key(out: &mut String, key: &Key) {
+    let more = match key.shape {
+        Shape::Choice(choices) => {
+            let names: Vec<&str> = choices.iter().map(|choice| choice.name).collect();
+            format!(": {}", names.join(", "))
+        }
+        _ => String::new(),
+    };
+    write_comment(out, &format!("{}{more}", key.help));
+    let _ = writeln!(out, "{}{} = {}", if key.required { "" } else { "# " }, key.name, key.example);
+}
+
+fn write_tunable(out: &mut String, tunable: &Tunable) {
+    write_comment(out, &format!("{} [{}; {}]", tunable.help, tunable.kind.takes(), tunable.applies.words()));
+    let _ = writeln!(out, "# {} = {}", tunable.name, written(tunable.default_value()));
+}
+
+/// A value as it stands in the file.
+fn written(value: Value) -> String {
+    match value {
+        Value::Count(number) => number.to_string(),
+        other => format!("\"{other}\""),
+    }
+}
+
+/// docs/tunables.md
+#[must_use]
+pub fn tunables_markdown() -> String {
+    let mut out = String::from(
+        "# Tunables\n\n\
+         Made from the registry in `crates/forebay-daemon/src/config/tunables.rs`; do not edit by hand.\n\n\
+         A tunable is set in [forebay.toml](forebay.example.toml) in the section of its pool or volume, or changed with\n\
+         `forebay set`, the admin API or the control files, which write it into the same file. *Applies* says when a\n\
+         change takes effect: *live* is at once, while requests run. Percentages of dirty data and of shares are of the\n\
+         capacity of the pool.\n",
+    );
+    for scope in [Scope::Volume, Scope::Pool] {
+        let _ = write!(
+            out,
+            "\n## Of a {}\n\n| name | takes | default | applies | what it does |\n",
+            scope.name()
+        );
+        out += "| --- | --- | --- | --- | --- |\n";
+        for tunable in scope.tunables() {
+            let Tunable { name, default, help, .. } = tunable;
+            let (takes, applies) = (tunable.kind.takes(), tunable.applies.words());
+            let _ = writeln!(out, "| `{name}` | {takes} | {default} | {applies} | {help} |");
+        }
+    }
+    choices_markdown(&mut out);
+    flashcache_markdown(&mut out);
+    out
+}
+
+fn choices_markdown(out: &mut String) {
+    *out += "\n## Words\n\n| tunable | word | meaning |\n| --- | --- | --- |\n";
+    for tunable in super::tunables::all() {
+        let Kind::Choice(choices) = tunable.kind else { continue };
+        for choice in choices {
+            let _ = writeln!(out, "| `{}` | `{}` | {} |", tunable.name, choice.name, choice.help);
+        }
+    }
+}
+
+fn flashcache_markdown(out: &mut String) {
+    *out += "\n## FlashCache's names\n\nThey are understood wherever the name of a tunable is; what is written into the file has our name.\n\n\
+             | FlashCache | here | values |\n| --- | --- | --- |\n";
+    for tunable in super::tunables::all() {
+        for alias in tunable.aliases {
+            let values = match alias.translate {
+                Translate::Same => "the same".to_owned(),
+                Translate::Seconds => "a plain number is seconds, 0 is off".to_owned(),
+                Translate::Words(words) => {
+                    let pairs: Vec<String> =
+                        words.iter().map(|(theirs, ours)| format!("{theirs} is `{ours}`")).collect();
+                    pairs.join(", ")
+                }
+            };
+            let _ = writeln!(out, "| `{}` | `{}` | {values} |", alias.name, tunable.name);
+        }
+    }
+    *out += "\nOther knobs of FlashCache have no tunable:\n\n| FlashCache | instead |\n| --- | --- |\n";
+    for (name, instead) in FLASHCACHE_OTHERWISE {
+        let _ = writeln!(out, "| `{name}` | {instead} |");
+    }
+}

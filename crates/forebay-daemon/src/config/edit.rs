@@ -1,0 +1,359 @@
+//! Changes to the text of forebay.toml that keep its comments, its order and the way it is written.
+//!
+//! An [`Edit`] changes the text and nothing else; whether the result makes sense is for [`super::parse`] to say, which
+//! [`super::store`] asks before anything is written.
+
+use super::rules::{RuleTable, RuleValue};
+use super::tunables::{self, Scope, Tunable};
+use super::value::{Value, ValueError};
+use crate::CacheSpec;
+use forebay_export::size::ByteSize;
+use forebay_export::uri::{BackingUri, ExportUri};
+use thiserror::Error;
+use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, value};
+
+/// One change. Indexes of rules count from 0.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the fields say what they are: which pool or volume, and what is to hold")]
+pub enum Edit {
+    /// Sets a tunable, by its name or an alias, to a value as people write it.
+    Set { scope: Scope, name: String, key: String, value: String },
+    /// Takes a tunable out: the default holds again.
+    Unset { scope: Scope, name: String, key: String },
+    /// A new pool.
+    AddPool { name: String, devices: Vec<CacheSpec>, settings: Vec<(String, String)> },
+    /// Takes a pool out.
+    RemovePool { name: String },
+    /// The devices of a pool.
+    SetDevices { pool: String, devices: Vec<CacheSpec> },
+    /// A new volume.
+    AddVolume {
+        name: String,
+        pool: String,
+        backing: BackingUri,
+        exports: Vec<ExportUri>,
+        size_bytes: Option<u64>,
+        settings: Vec<(String, String)>,
+    },
+    /// Takes a volume and its rules out.
+    RemoveVolume { name: String },
+    /// Where clients find a volume.
+    SetExports { volume: String, exports: Vec<ExportUri> },
+    /// How much of the backing store is served.
+    SetSize { volume: String, size_bytes: Option<u64> },
+    /// A new rule, before the one at `index`, or last.
+    AddRule { volume: String, index: Option<usize>, rule: RuleTable },
+    /// Takes a rule out.
+    RemoveRule { volume: String, index: usize },
+    /// All rules at once.
+    ReplaceRules { volume: String, rules: Vec<RuleTable> },
+}
+
+/// Why a change could not be made. The text is as it was.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum EditError {
+    /// The pool or volume is not in the file.
+    #[error("the file has no {kind} `{name}`")]
+    NotThere {
+        /// `pool` or `volume`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The pool or volume is in the file already.
+    #[error("the file has a {kind} `{name}` already")]
+    ThereAlready {
+        /// `pool` or `volume`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// There is no such tunable, or it does not take the value.
+    #[error("`{key}`: {error}")]
+    Value {
+        /// Name of the tunable.
+        key: String,
+        /// What is wrong.
+        error: ValueError,
+    },
+    /// There are not so many rules.
+    #[error("volume `{volume}` has {count} rules, and none at index {index} (they count from 0)")]
+    NoRule {
+        /// The volume.
+        volume: String,
+        /// Rules that there are.
+        count: usize,
+        /// The one that was asked for.
+        index: usize,
+    },
+    /// A path of a device cannot be written into a file that is UTF-8.
+    #[error("the path {0} is not UTF-8, and the configuration file is")]
+    NotUtf8(String),
+    /// Somebody wrote the section in a way that cannot be edited.
+    #[error("`{0}` is written in the file as something that is no table: edit the file by hand")]
+    Shape(String),
+}
+
+impl Edit {
+    /// Makes the change.
+    ///
+    /// # Errors
+    /// If it cannot be made. The document may have been changed in part then, and is to be thrown away.
+    pub fn apply(&self, document: &mut DocumentMut) -> Result<(), EditError> {
+        match self {
+            Edit::Set { scope, name, key, value } => {
+                let (tunable, read) = read(*scope, key, value)?;
+                set_tunable(section(document, scope.name(), name)?, tunable, read);
+            }
+            Edit::Unset { scope, name, key } => {
+                let tunable = tunable(*scope, key)?;
+                remove_tunable(section(document, scope.name(), name)?, tunable);
+            }
+            Edit::AddPool { name, devices, settings } => {
+                let table = new_section(document, "pool", name)?;
+                table.insert("devices", value(device_list(devices)?));
+                set_all(table, Scope::Pool, settings)?;
+            }
+            Edit::RemovePool { name } => remove_section(document, "pool", name)?,
+            Edit::SetDevices { pool, devices } => {
+                let list = device_list(devices)?;
+                put(section(document, "pool", pool)?, "devices", list.into());
+            }
+            Edit::AddVolume { .. } => add_volume(document, self)?,
+            Edit::RemoveVolume { name } => remove_section(document, "volume", name)?,
+            Edit::SetExports { volume, exports } => {
+                put(section(document, "volume", volume)?, "exports", export_list(exports).into());
+            }
+            Edit::SetSize { volume, size_bytes: Some(bytes) } => {
+                put(section(document, "volume", volume)?, "size", ByteSize(*bytes).to_string().into());
+            }
+            Edit::SetSize { volume, size_bytes: None } => {
+                section(document, "volume", volume)?.remove("size");
+            }
+            Edit::AddRule { volume, index, rule } => add_rule(document, volume, *index, rule)?,
+            Edit::RemoveRule { volume, index } => {
+                let rules = rules_of(document, volume)?;
+                has_rule(volume, rules, *index)?;
+                rules.remove(*index);
+                drop_empty_rules(document, volume)?;
+            }
+            Edit::ReplaceRules { volume, rules } => {
+                let list = rules_of(document, volume)?;
+                list.clear();
+                rules.iter().for_each(|rule| list.push(rule_table(rule)));
+                drop_empty_rules(document, volume)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add_volume(document: &mut DocumentMut, edit: &Edit) -> Result<(), EditError> {
+    let Edit::AddVolume { name, pool, backing, exports, size_bytes, settings } = edit else {
+        return Ok(());
+    };
+    let table = new_section(document, "volume", name)?;
+    table.insert("pool", value(pool.as_str()));
+    table.insert("backing", value(backing.to_string()));
+    table.insert("exports", value(export_list(exports)));
+    if let Some(bytes) = size_bytes {
+        table.insert("size", value(ByteSize(*bytes).to_string()));
+    }
+    set_all(table, Scope::Volume, settings)
+}
+
+fn tunable(scope: Scope, key: &str) -> Result<&'static Tunable, EditError> {
+    tunables::find(scope, key).ok_or_else(|| {
+        let hint = tunables::hint(scope, key, &[]).map_or(String::new(), |hint| format!("; {hint}"));
+        let problem = format!("a {} has no such setting{hint}", scope.name());
+        EditError::Value { key: key.into(), error: ValueError::new(problem) }
+    })
+}
+
+fn read(scope: Scope, key: &str, text: &str) -> Result<(&'static Tunable, Value), EditError> {
+    let tunable = tunable(scope, key)?;
+    let read = tunable.parse_as(key, text);
+    read.map(|read| (tunable, read)).map_err(|error| EditError::Value { key: key.into(), error })
+}
+
+fn set_all(table: &mut Table, scope: Scope, settings: &[(String, String)]) -> Result<(), EditError> {
+    for (key, text) in settings {
+        let (tunable, read) = read(scope, key, text)?;
+        set_tunable(table, tunable, read);
+    }
+    Ok(())
+}
+
+/// Sets a tunable where it stands, under its own name.
+fn set_tunable(table: &mut dyn TableLike, tunable: &Tunable, read: Value) {
+    for alias in tunable.aliases.iter().filter(|alias| alias.name != tunable.name) {
+        table.remove(alias.name);
+    }
+    let written = match read {
+        Value::Count(number) => i64::try_from(number).map_or_else(|_| number.to_string().into(), Into::into),
+        other => other.to_string().into(),
+    };
+    put(table, tunable.name, written);
+}
+
+fn remove_tunable(table: &mut dyn TableLike, tunable: &Tunable) {
+    table.remove(tunable.name);
+    for alias in tunable.aliases {
+        table.remove(alias.name);
+    }
+}
+
+/// Puts a value; one that is there keeps its comment.
+fn put(table: &mut dyn TableLike, key: &str, mut new: toml_edit::Value) {
+    match table.get_mut(key) {
+        Some(Item::Value(old)) => {
+            *new.decor_mut() = old.decor().clone();
+            *old = new;
+        }
+        _ => {
+            table.insert(key, value(new));
+        }
+    }
+}
+
+/// A section that is there.
+fn section<'a>(
+    document: &'a mut DocumentMut,
+    kind: &'static str,
+    name: &str,
+) -> Result<&'a mut dyn TableLike, EditError> {
+    let all = document.get_mut(kind).and_then(Item::as_table_like_mut);
+    let found = all.and_then(|all| all.get_mut(name));
+    match found {
+        Some(item) => item.as_table_like_mut().ok_or_else(|| EditError::Shape(format!("{kind}.{name}"))),
+        None => Err(EditError::NotThere { kind, name: name.into() }),
+    }
+}
+
+fn new_section<'a>(
+    document: &'a mut DocumentMut,
+    kind: &'static str,
+    name: &str,
+) -> Result<&'a mut Table, EditError> {
+    // What stands after the last table stays before the new one.
+    let end = document.trailing().as_str().unwrap_or_default().to_owned();
+    document.set_trailing("");
+    let prefix = if document.is_empty() && end.is_empty() { end } else { end + "\n" };
+    let all = document.entry(kind).or_insert_with(|| {
+        let mut all = Table::new();
+        all.set_implicit(true);
+        Item::Table(all)
+    });
+    let shape = || EditError::Shape(kind.into());
+    let all = all.as_table_mut().ok_or_else(shape)?;
+    if all.contains_key(name) {
+        return Err(EditError::ThereAlready { kind, name: name.into() });
+    }
+    let mut table = Table::new();
+    table.set_position(Some(AT_THE_END));
+    table.decor_mut().set_prefix(prefix);
+    all.insert(name, Item::Table(table));
+    all.get_mut(name).and_then(Item::as_table_mut).ok_or_else(shape)
+}
+
+/// Position of a table after all that were read.
+const AT_THE_END: isize = isize::MAX / 2;
+
+fn remove_section(document: &mut DocumentMut, kind: &'static str, name: &str) -> Result<(), EditError> {
+    let all = document.get_mut(kind).and_then(Item::as_table_like_mut);
+    let removed = all.and_then(|all| all.remove(name));
+    removed.map(|_| ()).ok_or_else(|| EditError::NotThere { kind, name: name.into() })
+}
+
+fn device_list(devices: &[CacheSpec]) -> Result<Array, EditError> {
+    let mut list = Array::new();
+    for device in devices {
+        let path = device.path.to_str();
+        let path = path.ok_or_else(|| EditError::NotUtf8(device.path.display().to_string()))?;
+        match device.size_bytes {
+            None => list.push(path),
+            Some(bytes) => {
+                let mut table = InlineTable::new();
+                table.insert("path", path.into());
+                table.insert("size", ByteSize(bytes).to_string().into());
+                list.push(table);
+            }
+        }
+    }
+    Ok(list)
+}
+
+fn export_list(exports: &[ExportUri]) -> Array {
+    exports.iter().map(ToString::to_string).collect()
+}
+
+/// The rules of a volume as tables with headers of their own, made so if they were written in another way.
+fn rules_of<'a>(document: &'a mut DocumentMut, volume: &str) -> Result<&'a mut ArrayOfTables, EditError> {
+    let shape = || EditError::Shape(format!("volume.{volume}.rule"));
+    let table = section(document, "volume", volume)?;
+    let item = table.entry("rule").or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
+    if !item.is_array_of_tables() {
+        let old = std::mem::take(item);
+        *item = Item::ArrayOfTables(old.into_array_of_tables().map_err(|_| shape())?);
+    }
+    item.as_array_of_tables_mut().ok_or_else(shape)
+}
+
+/// An empty list of tables cannot be written as headers.
+fn drop_empty_rules(document: &mut DocumentMut, volume: &str) -> Result<(), EditError> {
+    if rules_of(document, volume)?.is_empty() {
+        section(document, "volume", volume)?.remove("rule");
+    }
+    Ok(())
+}
+
+fn has_rule(volume: &str, rules: &ArrayOfTables, index: usize) -> Result<(), EditError> {
+    let count = rules.len();
+    if index < count { Ok(()) } else { Err(EditError::NoRule { volume: volume.into(), count, index }) }
+}
+
+fn add_rule(
+    document: &mut DocumentMut,
+    volume: &str,
+    index: Option<usize>,
+    rule: &RuleTable,
+) -> Result<(), EditError> {
+    let rules = rules_of(document, volume)?;
+    let index = index.unwrap_or(rules.len());
+    if index < rules.len() {
+        has_rule(volume, rules, index)?;
+    } else if index > rules.len() {
+        return Err(EditError::NoRule { volume: volume.into(), count: rules.len(), index });
+    }
+    // Tables are printed in the order in which they were read, so the later ones are put in anew.
+    let mut later = Vec::new();
+    while rules.len() > index {
+        if let Some(table) = rules.get(index) {
+            let mut table = table.clone();
+            table.set_position(None);
+            later.push(table);
+        }
+        rules.remove(index);
+    }
+    rules.push(rule_table(rule));
+    later.into_iter().for_each(|table| rules.push(table));
+    Ok(())
+}
+
+fn rule_table(rule: &RuleTable) -> Table {
+    let mut table = Table::new();
+    for entry in &rule.entries {
+        let written = match &entry.value {
+            RuleValue::Text(text) => value(text.as_str()),
+            RuleValue::Integer(number) => {
+                i64::try_from(*number).map_or_else(|_| value(number.to_string()), value)
+            }
+        };
+        table.insert(&entry.key, written);
+    }
+    table
+}
+
+#[cfg(test)]
+#[path = "edit_tests.rs"]
+mod tests;

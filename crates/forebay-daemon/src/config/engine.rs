@@ -1,0 +1,157 @@
+//! Tunables as the engine takes them: its units, and 0 where the registry says off.
+
+use super::choices;
+use super::tunables::{PoolTunables, VolumeTunables};
+use forebay_core::{
+    Admission, DestageOrder, OnBackingChange, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
+};
+use forebay_format::checkpoint::Mode;
+use std::time::Duration;
+
+/// Nanoseconds as the engine counts them. Limits of the registry are far below what fits.
+fn nanos(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl From<choices::VolumeMode> for Mode {
+    fn from(mode: choices::VolumeMode) -> Self {
+        use choices::VolumeMode;
+        match mode {
+            VolumeMode::Writeback => Self::Writeback,
+            VolumeMode::Writethrough => Self::Writethrough,
+            VolumeMode::Writearound => Self::Writearound,
+            VolumeMode::Writeonly => Self::Writeonly,
+            VolumeMode::Passthrough => Self::Passthrough,
+        }
+    }
+}
+
+impl From<choices::DestageOrder> for DestageOrder {
+    fn from(order: choices::DestageOrder) -> Self {
+        match order {
+            choices::DestageOrder::Elevator => Self::Elevator,
+            choices::DestageOrder::Fifo => Self::Fifo,
+            choices::DestageOrder::Lru => Self::Lru,
+            choices::DestageOrder::Ordered => Self::Ordered,
+        }
+    }
+}
+
+impl From<choices::Admission> for Admission {
+    fn from(admission: choices::Admission) -> Self {
+        match admission {
+            choices::Admission::Always => Self::Always,
+            choices::Admission::SecondAccess => Self::SecondAccess,
+            choices::Admission::Never => Self::Never,
+        }
+    }
+}
+
+impl From<choices::Priority> for Priority {
+    fn from(priority: choices::Priority) -> Self {
+        match priority {
+            choices::Priority::Low => Self::Low,
+            choices::Priority::Normal => Self::Normal,
+            choices::Priority::High => Self::High,
+        }
+    }
+}
+
+impl From<choices::ReclaimPolicy> for ReclaimPolicy {
+    fn from(policy: choices::ReclaimPolicy) -> Self {
+        match policy {
+            choices::ReclaimPolicy::Fifo => Self::Fifo,
+            choices::ReclaimPolicy::Lru => Self::Lru,
+            choices::ReclaimPolicy::S3fifo => Self::S3Fifo,
+        }
+    }
+}
+
+impl From<choices::OnBackingChange> for OnBackingChange {
+    fn from(choice: choices::OnBackingChange) -> Self {
+        match choice {
+            choices::OnBackingChange::Refuse => Self::Refuse,
+            choices::OnBackingChange::KeepDirty => Self::KeepDirty,
+            choices::OnBackingChange::DiscardDirty => Self::DiscardDirty,
+        }
+    }
+}
+
+impl From<&VolumeTunables> for VolumeSettings {
+    /// All but what concerns attaching (`on_backing_change`, `emulate`) and rules (`default_action`).
+    fn from(volume: &VolumeTunables) -> Self {
+        Self {
+            mode: volume.mode.into(),
+            destage_order: volume.destage_order.into(),
+            flush_period: nanos(volume.flush_period),
+            idle_delay: nanos(volume.idle_delay),
+            dirty_low_pct: volume.dirty_low_pct,
+            dirty_high_pct: volume.dirty_high_pct,
+            max_destage_iops: volume.max_destage_iops,
+            max_destage_bytes_per_s: volume.max_destage_bandwidth.0,
+            latency_target: nanos(volume.latency_target),
+            destage_depth_max: volume.destage_depth_max,
+            admission: volume.admission.into(),
+            skip_sequential_bytes: volume.skip_seq_thresh_kb.saturating_mul(1024),
+            min_share_pct: volume.min_share_pct,
+            max_share_pct: volume.max_share_pct,
+            priority: volume.priority.into(),
+            zero_direct_min_bytes: volume.zero_direct_min.0,
+        }
+    }
+}
+
+impl From<&PoolTunables> for PoolSettings {
+    /// The live ones.
+    fn from(pool: &PoolTunables) -> Self {
+        Self {
+            reclaim_policy: pool.reclaim_policy.into(),
+            survivors_max_pct: pool.survivors_max_pct,
+            dirty_limit_pct: pool.dirty_limit_pct,
+            batches_in_flight: pool.batches_in_flight,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tunables::Applies;
+    use crate::config::value::Kind;
+    use crate::config::{Scope, Settings, Tunable};
+
+    #[test]
+    fn defaults_of_the_registry_are_those_of_the_engine() {
+        assert_eq!(VolumeSettings::from(&VolumeTunables::default()), VolumeSettings::default());
+        assert_eq!(PoolSettings::from(&PoolTunables::default()), PoolSettings::default());
+    }
+
+    /// A value that is not the default.
+    fn other(tunable: &Tunable) -> String {
+        let value = match tunable.kind {
+            Kind::Choice(choices) => {
+                choices.iter().map(|choice| choice.name).find(|name| *name != tunable.default)
+            }
+            Kind::Percent { .. } | Kind::Count { .. } => Some("33"),
+            Kind::Size { .. } | Kind::Rate => Some("2MiB"),
+            Kind::Duration { .. } => Some("3s"),
+        };
+        value.unwrap().to_owned()
+    }
+
+    #[test]
+    fn every_live_tunable_arrives_in_the_engine() {
+        for tunable in crate::config::tunables::all().filter(|tunable| tunable.applies == Applies::Live) {
+            let mut settings = Settings::new(tunable.scope);
+            settings.set(tunable.name, &other(tunable)).unwrap();
+            let arrived = match tunable.scope {
+                Scope::Pool => PoolSettings::from(&PoolTunables::new(&settings)) != PoolSettings::default(),
+                Scope::Volume => {
+                    VolumeSettings::from(&VolumeTunables::new(&settings)) != VolumeSettings::default()
+                }
+            };
+            // What no rule matches is decided by the rules, before the engine.
+            assert_eq!(arrived, tunable.name != "default_action", "{}", tunable.name);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! forebay.toml: reading and checking it as a whole, before anything starts.
+//!
+//! First the syntax, then each section by itself, then what the sections say about each other. A place that the parser
+//! of TOML complained about gets no second complaint; and what sections say about each other is only looked at when the
+//! syntax is right, for else half of the file may be missing.
+
+mod check;
+mod daemon;
+mod pool;
+mod reader;
+mod volume;
+
+use super::diagnostic::{Diagnostic, Report, Severity, Span};
+use super::keys::SECTIONS;
+use super::model::{Config, check_name};
+use super::rules::RuleTable;
+use super::value::nearest;
+use reader::{Reader, Table, Value, describe};
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+/// Largest file that is read, in bytes.
+pub const BYTES_MAX: usize = 4 << 20;
+
+/// Says what is wrong with the rules of a volume (given by its name), with places from the tables.
+pub type RuleCheck<'a> = dyn Fn(&str, &[RuleTable]) -> Vec<Diagnostic> + 'a;
+
+/// A file that can be used.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// What it says.
+    pub config: Config,
+    /// What is probably not meant.
+    pub warnings: Report,
+}
+
+/// Reads and checks a file's text; `path` is for messages.
+///
+/// # Errors
+/// A report of everything that is wrong.
+pub fn parse(path: &Path, text: &str) -> Result<Checked, Report> {
+    parse_with(path, text, &super::rules::check)
+}
+
+/// As [`parse`], with a check of the rules that may know more than [`super::rules::check`].
+///
+/// # Errors
+/// A report of everything that is wrong.
+pub fn parse_with(path: &Path, text: &str, rules: &RuleCheck<'_>) -> Result<Checked, Report> {
+    if text.len() > BYTES_MAX {
+        let message = format!("the file has {} bytes; at most {BYTES_MAX} are read", text.len());
+        return Err(Report::new(path, "", vec![Diagnostic::error(0..0, message)]));
+    }
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let mut reader = Reader::default();
+    let config = document(&mut reader, root.get_ref());
+    let (syntax, swallowed_from) = syntax_errors(&errors, text);
+    if syntax.is_empty() {
+        check::all(&mut reader, &config);
+        for (name, volume) in &config.volumes {
+            reader.diagnostics.extend(rules(name, &volume.rules));
+        }
+    } else {
+        reader.keep_only_what_does_not_touch(&syntax, swallowed_from);
+    }
+    let mut all = syntax;
+    all.append(&mut reader.diagnostics);
+    let report = Report::new(path, text, all);
+    let failed = report.diagnostics().iter().any(|diagnostic| diagnostic.severity == Severity::Error);
+    if failed { Err(report) } else { Ok(Checked { config, warnings: report }) }
+}
+
+/// What the parser complains about, and from where on the rest means nothing: a bracket that is not closed swallows what
+/// follows. Of the complaints about that only the first, where the closing one should be, and the one about the bracket
+/// help anybody.
+fn syntax_errors(errors: &[toml::de::Error], text: &str) -> (Vec<Diagnostic>, usize) {
+    let unclosed = |error: &&toml::de::Error| error.message().starts_with("unclosed");
+    let swallowed = errors.iter().any(|error| unclosed(&error));
+    let all = errors.iter().enumerate();
+    let kept = all.filter(|(index, error)| *index == 0 || !swallowed || unclosed(error));
+    let kept: Vec<Diagnostic> = kept.map(|(_, error)| syntax_error(error, text)).collect();
+    let first = kept.iter().map(|error| error.span.start).min();
+    (kept, first.filter(|_| swallowed).unwrap_or(usize::MAX))
+}
+
+fn syntax_error(error: &toml::de::Error, text: &str) -> Diagnostic {
+    let span = error.span().unwrap_or(text.len()..text.len());
+    let here = text.get(span.clone()).unwrap_or_default();
+    let message = error.message();
+    if message == "duplicate key" {
+        return Diagnostic::error(span, format!("`{here}` is given twice")).help("keep one of them");
+    }
+    let bare = message.starts_with("string values must be quoted") || message.starts_with("invalid boolean");
+    match here {
+        "" if bare => Diagnostic::error(span, "the value is missing"),
+        _ if bare => Diagnostic::error(span, message).help(format!("a text stands in quotes: \"{here}\"")),
+        _ => Diagnostic::error(span, message),
+    }
+}
+
+/// The sections.
+fn document(reader: &mut Reader, root: &Table<'_>) -> Config {
+    let mut config = Config::default();
+    for (key, value) in root {
+        let name = key.get_ref().as_ref();
+        match name {
+            "daemon" => {
+                if let Some(table) = reader.table(name, value) {
+                    config.daemon = daemon::read(reader, table, key.span());
+                }
+            }
+            "pool" => sections(reader, name, value, |reader, name, table, span| {
+                config.pools.insert(name.to_owned(), pool::read(reader, name, table, span));
+            }),
+            "volume" => sections(reader, name, value, |reader, name, table, span| {
+                if let Some(volume) = volume::read(reader, name, table, span) {
+                    config.volumes.insert(name.to_owned(), volume);
+                }
+            }),
+            _ => {
+                let hint = nearest(name, SECTIONS).map(|near| format!("did you mean `{near}`?"));
+                reader.push(
+                    Diagnostic::error(key.span(), format!("there is no section `{name}`"))
+                        .label(hint.unwrap_or_default())
+                        .help("there are [daemon], [pool.NAME] and [volume.NAME]"),
+                );
+            }
+        }
+    }
+    config
+}
+
+/// The named sections below `pool` or `volume`.
+fn sections(
+    reader: &mut Reader,
+    kind: &str,
+    value: &Value<'_>,
+    mut each: impl FnMut(&mut Reader, &str, &Table<'_>, Span),
+) {
+    let Some(table) = reader.table(kind, value) else { return };
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        reader.note(format!("{kind}.{name}"), key.span());
+        let DeValue::Table(inner) = value.get_ref() else {
+            let found = describe(value.get_ref());
+            reader.push(
+                Diagnostic::error(key.span(), format!("`{name}` is {found}, not a {kind}"))
+                    .help(format!("each {kind} has a name and a section of its own: [{kind}.NAME]")),
+            );
+            continue;
+        };
+        if let Err(problem) = check_name(name) {
+            let message = format!("\"{}\" cannot be the name of a {kind}", name.escape_debug());
+            reader.push(Diagnostic::error(key.span(), message).label(problem));
+        }
+        each(reader, name, inner, key.span());
+    }
+}

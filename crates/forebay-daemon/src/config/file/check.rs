@@ -1,0 +1,272 @@
+//! What the sections say about each other: names that refer to something, things that can be used only once, settings
+//! that contradict each other.
+
+use super::reader::{Reader, Taken, lexical};
+use crate::CacheSpec;
+use crate::config::choices::{DefaultAction, OnBackingChange};
+use crate::config::conflicts::{self, Conflict};
+use crate::config::diagnostic::{Diagnostic, Span};
+use crate::config::model::{AdminTcp, Config, VolumeConfig};
+use crate::config::value::nearest;
+use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_format::geometry::VOLUMES_MAX;
+use forebay_format::{BLOCK_BYTES, Geometry};
+use std::path::PathBuf;
+
+/// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Looks at everything.
+pub(super) fn all(reader: &mut Reader, config: &Config) {
+    daemon(reader, config);
+    let devices = devices(reader, config);
+    geometry(reader, config);
+    backings(reader, config, &devices);
+    exports(reader, config);
+    volumes_max(reader, config);
+    for (name, volume) in in_file_order(reader, config) {
+        pool_of(reader, config, name, volume);
+        settings(reader, config, name, volume);
+    }
+    shares(reader, config);
+}
+
+/// Volumes in the order of the file, so that of two equal things the later one is blamed.
+fn in_file_order<'a>(reader: &Reader, config: &'a Config) -> Vec<(&'a String, &'a VolumeConfig)> {
+    let mut volumes: Vec<_> = config.volumes.iter().collect();
+    volumes.sort_by_key(|(name, _)| at(reader, &format!("volume.{name}")).start);
+    volumes
+}
+
+/// Where something stands; the start of the file if it comes from a default.
+fn at(reader: &Reader, what: &str) -> Span {
+    reader.place(what).unwrap_or(0..0)
+}
+
+fn daemon(reader: &mut Reader, config: &Config) {
+    let daemon = &config.daemon;
+    if daemon.admin_socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        let message = format!("the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes");
+        reader.push(Diagnostic::error(at(reader, "daemon.admin_socket"), message));
+    }
+    if let Some(AdminTcp { host, tls: None, .. }) = &daemon.admin_tcp
+        && !is_loopback(host)
+    {
+        let span = at(reader, "daemon.admin_tcp.listen");
+        let message = format!("whoever can listen on the way to {host} can read the token");
+        reader.push(
+            Diagnostic::warning(span, message).help("give cert_file and key_file, or listen on 127.0.0.1"),
+        );
+    }
+    let Some(mount) = daemon.control_fs.as_deref().map(lexical) else { return };
+    for (what, path) in [("admin_socket", &daemon.admin_socket), ("state_dir", &daemon.state_dir)] {
+        if lexical(path).starts_with(&mount) {
+            let span = at(reader, "daemon.control_fs");
+            let message = format!("control_fs would hide `{what}` ({})", path.display());
+            reader.push(Diagnostic::error(span, message).help("mount it on a folder of its own"));
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Each cache device once. Gives who has which.
+fn devices(reader: &mut Reader, config: &Config) -> Taken<PathBuf> {
+    let mut all: Vec<(Span, &String, &CacheSpec)> = Vec::new();
+    for (pool, section) in &config.pools {
+        for (index, device) in section.devices.iter().enumerate() {
+            all.push((at(reader, &format!("pool.{pool}.devices[{index}]")), pool, device));
+        }
+    }
+    all.sort_by_key(|(span, ..)| span.start);
+    let mut taken = Taken::default();
+    for (span, pool, device) in all {
+        let who = format!("pool `{pool}`");
+        if let Some((holder, first)) = taken.take(lexical(&device.path), &who, span.clone()) {
+            let message = format!("{} is a cache device of {holder} already", device.path.display());
+            reader.push(Diagnostic::error(span, message).related(first, "first used here"));
+        }
+    }
+    taken
+}
+
+/// A cache must have room for enough segments.
+fn geometry(reader: &mut Reader, config: &Config) {
+    for (pool, section) in &config.pools {
+        let segment_blocks = section.tunables().segment_size.map(|size| size.0 / BLOCK_BYTES as u64);
+        let segment_blocks = segment_blocks.and_then(|blocks| u32::try_from(blocks).ok());
+        for (index, device) in section.devices.iter().enumerate() {
+            let Some(size_bytes) = device.size_bytes else { continue };
+            if let Err(problem) = Geometry::for_device(size_bytes, segment_blocks) {
+                let span = at(reader, &format!("pool.{pool}.devices[{index}]"));
+                let message = format!("{} cannot be a cache: {problem}", device.path.display());
+                let smaller = segment_blocks.map_or("", |_| "or make segment_size of the pool smaller");
+                reader.push(Diagnostic::error(span, message).help(smaller));
+            }
+        }
+    }
+}
+
+/// Each backing store once, and none of them a cache device.
+fn backings(reader: &mut Reader, config: &Config, devices: &Taken<PathBuf>) {
+    let mut taken = Taken::default();
+    for (name, volume) in in_file_order(reader, config) {
+        let span = at(reader, &format!("volume.{name}.backing"));
+        let path = lexical(volume.backing.path());
+        if let Some((pool, first)) = devices.holder(&path) {
+            let message = format!("{} is a cache device of {pool}", path.display());
+            let same = Diagnostic::error(span.clone(), message).related(first, "used as a cache here");
+            reader.push(same.help("a backing store needs a file or device of its own"));
+        }
+        if let Some((holder, first)) = taken.take(path.clone(), &format!("volume `{name}`"), span.clone()) {
+            let message = format!("{} is the backing store of {holder} already", path.display());
+            let twice = Diagnostic::error(span, message).related(first, "first used here");
+            reader.push(twice.help("a volume may have several exports: add one there instead"));
+        }
+    }
+}
+
+/// An address without two spellings.
+fn address(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Unix(path) => lexical(path).display().to_string(),
+        Endpoint::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+        Endpoint::Tcp { host, port } => format!("{}:{port}", host.to_ascii_lowercase()),
+    }
+}
+
+/// Each export once; each address for one purpose and one pool, whose thread owns the socket.
+fn exports(reader: &mut Reader, config: &Config) {
+    let (mut names, mut addresses) = (Taken::default(), Taken::default());
+    let daemon = &config.daemon;
+    let admin = Endpoint::Unix(daemon.admin_socket.clone());
+    addresses.take(address(&admin), "the admin API", at(reader, "daemon.admin_socket"));
+    if let Some(AdminTcp { host, port, .. }) = &daemon.admin_tcp {
+        let tcp = Endpoint::Tcp { host: host.clone(), port: *port };
+        addresses.take(address(&tcp), "the admin API", at(reader, "daemon.admin_tcp.listen"));
+    }
+    for (volume, section) in in_file_order(reader, config) {
+        for (index, uri) in section.exports.iter().enumerate() {
+            let ExportUri::Nbd { endpoint, name } = uri;
+            let span = at(reader, &format!("volume.{volume}.exports[{index}]"));
+            let address = address(endpoint);
+            let who = format!("pool `{}`", section.pool);
+            if let Some((holder, first)) = addresses.take(address.clone(), &who, span.clone())
+                && holder != who
+            {
+                let message = format!("{address} is used by {holder} already");
+                let twice = Diagnostic::error(span.clone(), message).related(first, "first used here");
+                reader.push(
+                    twice.help("volumes of one pool may share an address; others need one of their own"),
+                );
+                continue;
+            }
+            if let Some((holder, first)) =
+                names.take((address.clone(), name.clone()), &format!("volume `{volume}`"), span.clone())
+            {
+                let message = format!("export \"{name}\" at {address} belongs to {holder} already");
+                let twice = Diagnostic::error(span.clone(), message).related(first, "first used here");
+                reader.push(twice.help("give one of them another name"));
+            }
+            below_control_fs(reader, config, endpoint, span);
+        }
+    }
+}
+
+fn below_control_fs(reader: &mut Reader, config: &Config, endpoint: &Endpoint, span: Span) {
+    let (Some(mount), Endpoint::Unix(path)) = (&config.daemon.control_fs, endpoint) else { return };
+    if lexical(path).starts_with(lexical(mount)) {
+        let message = format!("control_fs ({}) would hide this socket", mount.display());
+        reader.push(Diagnostic::error(span, message).help("put the socket into another folder"));
+    }
+}
+
+/// The pool that a volume names must be there.
+fn pool_of(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeConfig) {
+    if config.pools.contains_key(&volume.pool) {
+        return;
+    }
+    let span = at(reader, &format!("volume.{name}.pool"));
+    let near = nearest(&volume.pool, config.pools.keys().map(String::as_str));
+    let missing = Diagnostic::error(span, format!("there is no pool `{}`", volume.pool));
+    let known: Vec<&str> = config.pools.keys().map(String::as_str).collect();
+    reader.push(match near {
+        Some(near) => missing.label(format!("did you mean \"{near}\"?")),
+        None if known.is_empty() => missing.help(format!("make one: [pool.{}]", volume.pool)),
+        None => missing.help(format!("there are: {}", known.join(", "))),
+    });
+}
+
+/// The volume table of a cache has a fixed number of places.
+fn volumes_max(reader: &mut Reader, config: &Config) {
+    for pool in config.pools.keys() {
+        let volumes: Vec<&String> = in_file_order(reader, config)
+            .into_iter()
+            .filter(|(_, volume)| &volume.pool == pool)
+            .map(|(name, _)| name)
+            .collect();
+        let Some(first_too_many) = volumes.get(VOLUMES_MAX as usize) else { continue };
+        let span = at(reader, &format!("volume.{first_too_many}.pool"));
+        let message =
+            format!("pool `{pool}` has {} volumes, and at most {VOLUMES_MAX} are possible", volumes.len());
+        reader.push(Diagnostic::error(span, message).help("spread them over several pools"));
+    }
+}
+
+/// Settings of a volume that contradict each other or those of its pool, or that look like a mistake.
+fn settings(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeConfig) {
+    let tunables = volume.tunables();
+    let mut found = conflicts::of_volume(&tunables);
+    if let Some(pool) = config.pools.get(&volume.pool) {
+        found.extend(conflicts::of_volume_in_pool(&tunables, &pool.tunables()));
+    }
+    for conflict in found {
+        let span = blame(reader, &conflict, name, volume);
+        reader.push(Diagnostic::error(span, conflict.message).help(conflict.help));
+    }
+    let place = |key: &str| reader.place(&format!("volume.{name}.{key}")).unwrap_or(0..0);
+    if tunables.default_action == DefaultAction::Bypass && volume.rules.is_empty() {
+        let nothing = Diagnostic::warning(
+            place("default_action"),
+            format!("nothing of `{name}` is cached: there are no rules"),
+        );
+        reader.push(nothing.help("add a rule for what is to be cached, or leave default_action out"));
+    }
+    if tunables.on_backing_change == OnBackingChange::DiscardDirty {
+        let message = "each time the backing store looks changed, what only the cache has is thrown away";
+        let lossy = Diagnostic::warning(
+            reader.place(&format!("volume.{name}.on_backing_change")).unwrap_or(0..0),
+            message,
+        );
+        reader.push(lossy.help("set it for one attach and take it out again"));
+    }
+}
+
+/// The place of the first setting of a conflict that the file has; else, both defaults are overruled by the pool, the
+/// section of the volume or what names its pool.
+fn blame(reader: &Reader, conflict: &Conflict, name: &str, volume: &VolumeConfig) -> Span {
+    let own = conflict.keys.iter().find_map(|key| reader.place(&format!("volume.{name}.{key}")));
+    let of_pool = || reader.place(&format!("pool.{}.dirty_limit_pct", volume.pool));
+    own.or_else(of_pool).unwrap_or_else(|| at(reader, &format!("volume.{name}")))
+}
+
+/// What volumes of a pool have reserved cannot be more than the pool.
+fn shares(reader: &mut Reader, config: &Config) {
+    for pool in config.pools.keys() {
+        let reserved: Vec<(&String, u32)> = in_file_order(reader, config)
+            .into_iter()
+            .filter(|(_, volume)| &volume.pool == pool)
+            .map(|(name, volume)| (name, volume.tunables().min_share_pct))
+            .filter(|(_, share)| *share > 0)
+            .collect();
+        let sum: u32 = reserved.iter().map(|(_, share)| share).sum();
+        let Some((last, _)) = reserved.last().filter(|_| sum > 100) else { continue };
+        let parts: Vec<String> = reserved.iter().map(|(name, share)| format!("{name} {share}")).collect();
+        let span = at(reader, &format!("volume.{last}.min_share_pct"));
+        let message =
+            format!("min_share_pct of the volumes of pool `{pool}` is {sum} together, more than 100");
+        reader.push(Diagnostic::error(span, message).help(format!("they are: {}", parts.join(", "))));
+    }
+}

@@ -1,0 +1,130 @@
+//! `[daemon]`
+
+use super::reader::{Reader, Table, Value, near_key, raw};
+use crate::config::choices::LogLevel;
+use crate::config::diagnostic::{Diagnostic, Span};
+use crate::config::keys::{self, Key};
+use crate::config::model::{AdminTcp, DaemonConfig, TlsFiles};
+use crate::config::tunables::FromValue;
+use crate::config::value::{Kind, Raw};
+use forebay_export::uri::{Endpoint, ExportUri};
+use std::path::PathBuf;
+
+/// Reads the section; what is wrong keeps its default.
+pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> DaemonConfig {
+    let mut daemon = DaemonConfig::default();
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        reader.note(format!("daemon.{name}"), value.span());
+        match name {
+            "admin_socket" => {
+                if let Some(path) = reader.path(name, value) {
+                    daemon.admin_socket = path;
+                }
+            }
+            "admin_mode" => daemon.admin_mode = file_mode(reader, name, value).unwrap_or(daemon.admin_mode),
+            "admin_tcp" => daemon.admin_tcp = admin_tcp(reader, value),
+            "control_fs" => daemon.control_fs = reader.path(name, value),
+            "log_level" => daemon.log_level = log_level(reader, name, value).unwrap_or(daemon.log_level),
+            "state_dir" => {
+                if let Some(path) = reader.path(name, value) {
+                    daemon.state_dir = path;
+                }
+            }
+            _ => unknown(reader, "daemon", name, key.span(), keys::DAEMON),
+        }
+    }
+    daemon
+}
+
+fn unknown(reader: &mut Reader, section: &str, name: &str, span: Span, keys: &'static [Key]) {
+    reader.unknown(section, name, span, near_key(name, keys), &keys::names(keys).join(", "));
+}
+
+/// `"0660"` or `0o660`.
+fn file_mode(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<u32> {
+    let mode = match raw(value.get_ref()) {
+        Raw::Text(text) => u32::from_str_radix(text.strip_prefix("0o").unwrap_or(text), 8).ok(),
+        Raw::Integer(mode) if value.get_ref().as_integer().is_some_and(|integer| integer.radix() == 8) => {
+            u32::try_from(mode).ok()
+        }
+        _ => None,
+    };
+    let mode = mode.filter(|mode| *mode <= 0o777);
+    if mode.is_none() {
+        let message = format!("`{key}` takes permissions, octal, like \"0660\" or 0o660");
+        reader.push(Diagnostic::error(value.span(), message));
+    }
+    mode
+}
+
+fn log_level(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<LogLevel> {
+    match Kind::Choice(LogLevel::CHOICES).read(raw(value.get_ref())) {
+        Ok(level) => LogLevel::from_value(level),
+        Err(error) => {
+            let hint = error.suggestion.map(|near| format!("did you mean \"{near}\"?")).unwrap_or_default();
+            reader.push(Diagnostic::error(value.span(), format!("`{key}`: {error}")).label(hint));
+            None
+        }
+    }
+}
+
+fn admin_tcp(reader: &mut Reader, value: &Value<'_>) -> Option<AdminTcp> {
+    let section = "daemon.admin_tcp";
+    let table = reader.table("admin_tcp", value)?;
+    reader.require(section, table, keys::ADMIN_TCP, &value.span());
+    let (mut listen, mut token_file, mut cert_file, mut key_file) = (None, None, None, None);
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        reader.note(format!("{section}.{name}"), value.span());
+        match name {
+            "listen" => listen = address(reader, name, value),
+            "token_file" => token_file = reader.path(name, value),
+            "cert_file" => cert_file = reader.path(name, value),
+            "key_file" => key_file = reader.path(name, value),
+            _ => unknown(reader, section, name, key.span(), keys::ADMIN_TCP),
+        }
+    }
+    let tls = tls(reader, table, cert_file, key_file);
+    let (host, port) = listen?;
+    Some(AdminTcp { host, port, token_file: token_file?, tls })
+}
+
+/// Certificate and key are given together or not at all.
+fn tls(
+    reader: &mut Reader,
+    table: &Table<'_>,
+    cert_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
+) -> Option<TlsFiles> {
+    for (given, missing) in [("cert_file", "key_file"), ("key_file", "cert_file")] {
+        if table.contains_key(given) && !table.contains_key(missing) {
+            let span = reader.place(&format!("daemon.admin_tcp.{given}")).unwrap_or(0..0);
+            reader.push(
+                Diagnostic::error(span, format!("`{given}` without `{missing}`"))
+                    .help("TLS needs both: a certificate, and the private key that belongs to it"),
+            );
+        }
+    }
+    Some(TlsFiles { cert_file: cert_file?, key_file: key_file? })
+}
+
+/// `host:port`, read as the URIs of exports are.
+fn address(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<(String, u16)> {
+    let text = reader.text(key, value, "an address and a port in quotes, like \"127.0.0.1:8660\"")?;
+    let has_port = text.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));
+    match format!("nbd://{text}").parse() {
+        Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name })
+            if has_port && name.is_empty() =>
+        {
+            Some((host, port))
+        }
+        _ => {
+            let message = format!(
+                "`{key}`: \"{text}\" is not an address and a port, like 127.0.0.1:8660 or [::1]:8660"
+            );
+            reader.push(Diagnostic::error(value.span(), message));
+            None
+        }
+    }
+}

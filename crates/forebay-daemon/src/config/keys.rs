@@ -1,0 +1,173 @@
+//! The keys of forebay.toml that are not tunables: one table for each section, from which the reader's suggestions, the
+//! JSON schema and the example are made.
+
+use super::choices::LogLevel;
+use super::value::Choice;
+
+/// What a key takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// An absolute path.
+    Path,
+    /// A name of a section.
+    Name,
+    /// `host:port`.
+    Address,
+    /// URI of a backing store.
+    Backing,
+    /// A list of URIs of exports.
+    Exports,
+    /// A list of cache devices: paths, or tables of [`DEVICE`].
+    Devices,
+    /// A size in bytes.
+    Size,
+    /// Permissions, octal.
+    FileMode,
+    /// One of several words.
+    Choice(&'static [Choice]),
+    /// A table with these keys.
+    Table(&'static [Key]),
+    /// A list of tables with these keys.
+    Tables(&'static [Key]),
+    /// A text or a whole number, read by the rules.
+    Scalar,
+}
+
+/// A key of a section.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key {
+    /// Name.
+    pub name: &'static str,
+    /// What it takes.
+    pub shape: Shape,
+    /// It must be there.
+    pub required: bool,
+    /// The default as it would be written; empty if there is none.
+    pub default: &'static str,
+    /// A value for the example, as it would be written.
+    pub example: &'static str,
+    /// What it does, in one line.
+    pub help: &'static str,
+}
+
+const fn required(name: &'static str, shape: Shape, example: &'static str, help: &'static str) -> Key {
+    Key { name, shape, required: true, default: "", example, help }
+}
+
+const fn optional(name: &'static str, shape: Shape, example: &'static str, help: &'static str) -> Key {
+    Key { name, shape, required: false, default: "", example, help }
+}
+
+const fn with_default(name: &'static str, shape: Shape, default: &'static str, help: &'static str) -> Key {
+    Key { name, shape, required: false, default, example: default, help }
+}
+
+/// Path of the admin socket if none is given.
+pub const ADMIN_SOCKET: &str = "/run/forebay/admin.sock";
+/// Permissions of the admin socket if none are given.
+pub const ADMIN_MODE: u32 = 0o660;
+/// Folder of the daemon's own notes if none is given.
+pub const STATE_DIR: &str = "/var/lib/forebay";
+
+/// `[daemon]`
+pub const DAEMON: &[Key] = &[
+    with_default(
+        "admin_socket",
+        Shape::Path,
+        "\"/run/forebay/admin.sock\"",
+        "socket of the admin API and of the commands",
+    ),
+    with_default("admin_mode", Shape::FileMode, "\"0660\"", "permissions of the admin socket"),
+    optional(
+        "admin_tcp",
+        Shape::Table(ADMIN_TCP),
+        "{ listen = \"127.0.0.1:8660\", token_file = \"/etc/forebay/token\" }",
+        "the admin API over TCP too, for who has the token",
+    ),
+    optional("control_fs", Shape::Path, "\"/run/forebay/control\"", "mount point of the control file system"),
+    with_default("log_level", Shape::Choice(LogLevel::CHOICES), "\"info\"", "what is logged"),
+    with_default(
+        "state_dir",
+        Shape::Path,
+        "\"/var/lib/forebay\"",
+        "folder for what the daemon notes between runs",
+    ),
+];
+
+/// `admin_tcp` of `[daemon]`
+pub const ADMIN_TCP: &[Key] = &[
+    required("listen", Shape::Address, "\"127.0.0.1:8660\"", "address and port"),
+    required(
+        "token_file",
+        Shape::Path,
+        "\"/etc/forebay/token\"",
+        "file with the token that clients must know",
+    ),
+    optional("cert_file", Shape::Path, "\"/etc/forebay/cert.pem\"", "certificate, for TLS; needs key_file"),
+    optional("key_file", Shape::Path, "\"/etc/forebay/key.pem\"", "private key, for TLS; needs cert_file"),
+];
+
+/// `[pool.NAME]`
+pub const POOL: &[Key] = &[required(
+    "devices",
+    Shape::Devices,
+    "[{ path = \"/srv/flash/cache.img\", size = \"64GiB\" }]",
+    "cache devices: block devices, or files that are made with their size if they are not there",
+)];
+
+/// An entry of `devices`
+pub const DEVICE: &[Key] = &[
+    required("path", Shape::Path, "\"/dev/nvme0n1p4\"", "file or block device"),
+    optional("size", Shape::Size, "\"64GiB\"", "bytes to use; needed to make a file"),
+];
+
+/// `[volume.NAME]`
+pub const VOLUME: &[Key] = &[
+    required("pool", Shape::Name, "\"fast\"", "the pool that caches it"),
+    required("backing", Shape::Backing, "\"/dev/sdb\"", "the backing store"),
+    required(
+        "exports",
+        Shape::Exports,
+        "[\"nbd+unix:///db?socket=/run/forebay/db.sock\"]",
+        "where clients find the volume; may be empty",
+    ),
+    optional("size", Shape::Size, "\"1TiB\"", "bytes to serve, if not the whole backing store"),
+    optional("rule", Shape::Tables(RULE), "", "what is cached for whom: the first rule that matches decides"),
+];
+
+/// `[[volume.NAME.rule]]`
+pub const RULE: &[Key] = &[
+    required("action", Shape::Scalar, "\"bypass\"", "cache, bypass, pin or write-through"),
+    optional("name", Shape::Scalar, "\"backup\"", "for people"),
+    optional("pid", Shape::Scalar, "1234", "process of the client"),
+    optional("tgid", Shape::Scalar, "1234", "thread group of the client"),
+    optional("uid", Shape::Scalar, "1000", "user of the client"),
+    optional("exe", Shape::Scalar, "\"rsync\"", "program of the client: its name or path, * and ? allowed"),
+    optional("cgroup", Shape::Scalar, "\"/system.slice/backup.service\"", "control group of the client"),
+    optional("export", Shape::Scalar, "\"db-ro\"", "name of the export, * and ? allowed"),
+    optional("lba", Shape::Scalar, "\"0..1GiB\"", "bytes of the volume; either end may be open"),
+    optional("size", Shape::Scalar, "\"..64KiB\"", "bytes of the request; either end may be open"),
+    optional("direction", Shape::Scalar, "\"read\"", "read or write"),
+    optional("expires", Shape::Scalar, "\"1h\"", "the rule is dropped after this time"),
+];
+
+/// Sections of the file, with the name of a pool or volume where there is one.
+pub const SECTIONS: [&str; 3] = ["daemon", "pool", "volume"];
+
+/// The names of keys.
+pub(crate) fn names(keys: &'static [Key]) -> Vec<&'static str> {
+    keys.iter().map(|key| key.name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_rules_are_those_that_the_rules_know() {
+        let (mut ours, mut theirs) = (names(RULE), crate::rules::KEYS.to_vec());
+        ours.sort_unstable();
+        theirs.sort_unstable();
+        assert_eq!(ours, theirs);
+    }
+}

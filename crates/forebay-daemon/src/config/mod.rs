@@ -1,0 +1,44 @@
+//! The configuration of `forebay serve`: text in, a checked model out, and changes back into the text. No device is
+//! opened and no socket is made here.
+//!
+//! - [`tunables`]: the registry. Everything that lists settings is made from it.
+//! - [`file`](mod@file): forebay.toml, checked as a whole; a [`Report`] of everything that is wrong.
+//! - [`model`]: what was read.
+//! - [`edit`], [`store`]: live changes, written into the file itself.
+//! - [`diff`]: what has to happen to get from one model to another.
+//! - `engine`: tunables as `forebay-core` takes them.
+//! - [`schema`], [`docs`]: JSON schema, example and tables, for people and editors.
+//!
+//! Invariants
+//! - A [`Config`] that [`parse`] gave contradicts itself nowhere: each name refers to something, each value is within its
+//!   limits, nothing is used twice.
+//! - All errors of a file are reported at once, each with its place.
+//! - A change that would make the file wrong is refused, and the file stays as it was.
+
+pub mod choices;
+pub mod conflicts;
+pub mod diagnostic;
+pub mod diff;
+pub mod docs;
+pub mod edit;
+mod engine;
+pub mod file;
+pub mod keys;
+pub mod model;
+pub mod rules;
+pub mod schema;
+pub mod settings;
+pub mod store;
+pub mod tunables;
+pub mod value;
+
+pub use diagnostic::{Diagnostic, Report, Severity, Span};
+pub use diff::{Change, Diff, Refusal, diff};
+pub use edit::{Edit, EditError};
+pub use file::{Checked, RuleCheck, parse, parse_with};
+pub use model::{AdminTcp, Config, DaemonConfig, PoolConfig, TlsFiles, VolumeConfig};
+pub use rules::{RuleEntry, RuleTable, RuleValue};
+pub use settings::Settings;
+pub use store::{ConfigFile, StoreError};
+pub use tunables::{PoolTunables, Scope, Tunable, VolumeTunables};
+pub use value::{Kind, Value, ValueError};

@@ -1,0 +1,156 @@
+//! A configuration that was read and checked: what the daemon is to be.
+
+use super::choices::LogLevel;
+use super::keys;
+use super::rules::RuleTable;
+use super::settings::Settings;
+use super::tunables::{PoolTunables, VolumeTunables};
+use crate::CacheSpec;
+use forebay_export::uri::{BackingUri, ExportUri};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Longest name of a pool or volume, in bytes: what the cache device has room for.
+pub const NAME_BYTES_MAX: usize = forebay_format::checkpoint::NAME_BYTES_MAX;
+
+/// The whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Config {
+    /// `[daemon]`
+    pub daemon: DaemonConfig,
+    /// `[pool.NAME]`
+    pub pools: BTreeMap<String, PoolConfig>,
+    /// `[volume.NAME]`; every pool that one names is there.
+    pub volumes: BTreeMap<String, VolumeConfig>,
+}
+
+/// What concerns the daemon itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DaemonConfig {
+    /// Socket of the admin API.
+    pub admin_socket: PathBuf,
+    /// Its permissions.
+    pub admin_mode: u32,
+    /// The admin API over TCP.
+    pub admin_tcp: Option<AdminTcp>,
+    /// Mount point of the control file system.
+    pub control_fs: Option<PathBuf>,
+    /// What is logged.
+    pub log_level: LogLevel,
+    /// Folder for what the daemon notes between runs.
+    pub state_dir: PathBuf,
+}
+
+impl Default for DaemonConfig {
+    fn default() -> Self {
+        Self {
+            admin_socket: keys::ADMIN_SOCKET.into(),
+            admin_mode: keys::ADMIN_MODE,
+            admin_tcp: None,
+            control_fs: None,
+            log_level: LogLevel::Info,
+            state_dir: keys::STATE_DIR.into(),
+        }
+    }
+}
+
+/// The admin API over TCP.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AdminTcp {
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// Port, not 0.
+    pub port: u16,
+    /// File with the token.
+    pub token_file: PathBuf,
+    /// Certificate and private key.
+    pub tls: Option<TlsFiles>,
+}
+
+/// What TLS needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsFiles {
+    /// Certificate chain, PEM.
+    pub cert_file: PathBuf,
+    /// Private key, PEM.
+    pub key_file: PathBuf,
+}
+
+/// A pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolConfig {
+    /// Cache devices, at least one.
+    pub devices: Vec<CacheSpec>,
+    /// What was set of its tunables.
+    pub settings: Settings,
+}
+
+impl PoolConfig {
+    /// Its tunables, defaults included.
+    #[must_use]
+    pub fn tunables(&self) -> PoolTunables {
+        PoolTunables::new(&self.settings)
+    }
+}
+
+/// A volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeConfig {
+    /// The pool that caches it.
+    pub pool: String,
+    /// The backing store.
+    pub backing: BackingUri,
+    /// Where clients find it.
+    pub exports: Vec<ExportUri>,
+    /// Bytes to serve, a multiple of 512, if not the whole backing store.
+    pub size_bytes: Option<u64>,
+    /// What was set of its tunables.
+    pub settings: Settings,
+    /// Rules in their order, as parsed keys and values.
+    pub rules: Vec<RuleTable>,
+}
+
+impl VolumeConfig {
+    /// Its tunables, defaults included.
+    #[must_use]
+    pub fn tunables(&self) -> VolumeTunables {
+        VolumeTunables::new(&self.settings)
+    }
+}
+
+/// Whether a text can be the name of a pool or volume, and if not, why. Names become names of files, parts of addresses
+/// and entries on the cache device.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() {
+        return Err("the name is empty".into());
+    }
+    if let Some(bad) = name.chars().find(|c| !legal(*c)) {
+        return Err(format!("a name has letters, digits, `-`, `_` and `.`, but no {bad:?}"));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err("a name starts with a letter or digit".into());
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(format!("a name has at most {NAME_BYTES_MAX} bytes, and this one {}", name.len()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_name;
+
+    #[test]
+    fn names_are_safe_in_paths_and_addresses() {
+        for good in ["db", "a", "Vol-1_x.y", "0", &"x".repeat(64)] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        for bad in ["", "..", ".x", "-x", "a/b", "a b", "é", "a\0", &"x".repeat(65)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+}

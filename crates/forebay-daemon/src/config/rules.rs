@@ -1,0 +1,105 @@
+//! Rules as they stand in the file: keys and values with their places. What they mean is known to [`crate::rules`], which
+//! is asked while the file is checked.
+
+use super::diagnostic::{Diagnostic, Span};
+use crate::rules::{Rule, RuleError};
+use std::fmt;
+
+/// A value of a rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RuleValue {
+    /// A text.
+    Text(String),
+    /// A whole number.
+    Integer(u64),
+}
+
+impl fmt::Display for RuleValue {
+    /// As it is written in `key=value` words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Integer(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// A key of a rule with its value and places.
+#[derive(Clone, Debug)]
+pub struct RuleEntry {
+    /// Key.
+    pub key: String,
+    /// Value.
+    pub value: RuleValue,
+    /// Where the key stands in the file; empty if it did not come from one.
+    pub key_span: Span,
+    /// Where the value stands.
+    pub value_span: Span,
+}
+
+/// One rule of the file. Two are equal if they say the same, wherever they stand.
+#[derive(Clone, Debug, Default)]
+pub struct RuleTable {
+    /// In the order of the file.
+    pub entries: Vec<RuleEntry>,
+    /// Where the rule begins in the file.
+    pub span: Span,
+}
+
+impl RuleTable {
+    /// A rule that does not come from a file.
+    pub fn from_pairs<K: Into<String>>(pairs: impl IntoIterator<Item = (K, RuleValue)>) -> Self {
+        let entry = |(key, value): (K, RuleValue)| RuleEntry {
+            key: key.into(),
+            value,
+            key_span: 0..0,
+            value_span: 0..0,
+        };
+        Self { entries: pairs.into_iter().map(entry).collect(), span: 0..0 }
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&RuleValue> {
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+    }
+
+    /// The rule that it says.
+    ///
+    /// # Errors
+    /// If it says none.
+    pub fn rule(&self) -> Result<Rule, RuleError> {
+        let values: Vec<String> = self.entries.iter().map(|entry| entry.value.to_string()).collect();
+        Rule::from_pairs(
+            self.entries.iter().map(|entry| entry.key.as_str()).zip(values.iter().map(String::as_str)),
+        )
+    }
+
+    /// Keys and values in the order of the keys, which has no meaning.
+    fn sorted(&self) -> Vec<(&str, &RuleValue)> {
+        let mut pairs: Vec<_> = self.entries.iter().map(|entry| (entry.key.as_str(), &entry.value)).collect();
+        pairs.sort_by_key(|(key, _)| *key);
+        pairs
+    }
+}
+
+impl PartialEq for RuleTable {
+    fn eq(&self, other: &Self) -> bool {
+        self.sorted() == other.sorted()
+    }
+}
+
+impl Eq for RuleTable {}
+
+/// What is wrong with the rules of a volume, each by itself. What needs the volume's size or the processes that run is
+/// known only when it is attached.
+#[must_use]
+pub fn check(_volume: &str, rules: &[RuleTable]) -> Vec<Diagnostic> {
+    let wrong = |table: &RuleTable| {
+        let error = table.rule().err()?;
+        let entry = error.key().and_then(|key| table.entries.iter().find(|entry| entry.key == key));
+        let span = entry.map_or_else(|| table.span.clone(), |entry| entry.value_span.clone());
+        Some(Diagnostic::error(span, error.to_string()))
+    };
+    rules.iter().filter(|table| table.get("action").is_some()).filter_map(wrong).collect()
+}

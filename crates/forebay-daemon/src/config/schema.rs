@@ -1,0 +1,152 @@
+//! The JSON schema (draft 2020-12) of forebay.toml, for editors that complete and check as one types. Made from the
+//! registry and the tables of keys; what only the daemon can check (references, duplicates, sums) is not in it.
+
+use super::keys::{self, Key, Shape};
+use super::model::NAME_BYTES_MAX;
+use super::tunables::{Applies, Scope, Translate, Tunable};
+use super::value::{Choice, Kind, Value as Tuned};
+use serde_json::{Map, Value, json};
+
+/// Patterns of sizes and durations: looser than the parser, tight enough for an editor.
+const SIZE: &str = r"^[0-9]+(\.[0-9]+)? ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb])$";
+const RATE: &str = r"^([0-9]+(\.[0-9]+)? ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb])(/s)?|off|unlimited)$";
+const DURATION: &str = r"^0$|^([0-9]+ ?(ns|us|ms|s|sec|m|min|h|d|w|[a-z]+) ?)+$";
+
+/// The schema.
+#[must_use]
+pub fn schema() -> Value {
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "forebay.toml",
+        "description": "Configuration of the Forebay daemon (forebay serve)",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "daemon": table(keys::DAEMON, None),
+            "pool": named(table(keys::POOL, Some(Scope::Pool))),
+            "volume": named(table(keys::VOLUME, Some(Scope::Volume))),
+        },
+    })
+}
+
+/// The schema as text, as it is printed and kept under docs.
+#[must_use]
+pub fn text() -> String {
+    format!("{:#}\n", schema())
+}
+
+/// A table whose keys are names.
+fn named(section: Value) -> Value {
+    let name = json!({ "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": NAME_BYTES_MAX });
+    json!({ "type": "object", "propertyNames": name, "additionalProperties": section })
+}
+
+/// A table with these keys, and the tunables of a scope.
+fn table(keys: &[Key], scope: Option<Scope>) -> Value {
+    let mut properties = Map::new();
+    for key in keys {
+        properties.insert(key.name.into(), with_help(shape(key.shape), key.help, &default_of(key)));
+    }
+    for tunable in scope.map_or(&[][..], Scope::tunables) {
+        properties.insert(tunable.name.into(), tuned(tunable));
+        for alias in tunable.aliases.iter().filter(|alias| alias.name != tunable.name) {
+            let mut schema =
+                if alias.translate == Translate::Same { of_kind(&tunable.kind) } else { json!({}) };
+            schema["description"] = format!("FlashCache's name for {}", tunable.name).into();
+            schema["deprecated"] = true.into();
+            properties.insert(alias.name.into(), schema);
+        }
+    }
+    let required: Vec<&str> = keys.iter().filter(|key| key.required).map(|key| key.name).collect();
+    json!({ "type": "object", "additionalProperties": false, "properties": properties, "required": required })
+}
+
+/// The default of a key, without the quotes of the file.
+fn default_of(key: &Key) -> Option<Value> {
+    (!key.default.is_empty()).then(|| key.default.trim_matches('"').into())
+}
+
+fn with_help(mut schema: Value, help: &str, default: &Option<Value>) -> Value {
+    schema["description"] = help.into();
+    if let Some(default) = default {
+        schema["default"] = default.clone();
+    }
+    schema
+}
+
+fn tuned(tunable: &Tunable) -> Value {
+    let default = match tunable.default_value() {
+        Tuned::Count(number) => number.into(),
+        other => other.to_string().into(),
+    };
+    let help = match tunable.applies {
+        Applies::Live => tunable.help.to_owned(),
+        other => format!("{} (applies {})", tunable.help, other.words()),
+    };
+    let mut schema = of_kind(&tunable.kind);
+    let own = tunable.aliases.iter().find(|alias| alias.name == tunable.name);
+    if let Some(Translate::Words(words)) = own.map(|alias| alias.translate) {
+        let numbers: Vec<i64> = words.iter().filter_map(|(word, _)| word.parse().ok()).collect();
+        schema = json!({ "anyOf": [schema, { "enum": numbers }] });
+    }
+    with_help(schema, &help, &Some(default))
+}
+
+fn words(choices: &[Choice]) -> Value {
+    let each = |choice: &Choice| json!({ "const": choice.name, "description": choice.help });
+    json!({ "oneOf": choices.iter().map(each).collect::<Vec<_>>() })
+}
+
+fn of_kind(kind: &Kind) -> Value {
+    match *kind {
+        Kind::Choice(choices) => words(choices),
+        Kind::Percent { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Count { min, max, zero: None, .. } => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        }
+        Kind::Count { min, max, zero: Some(zero), .. } => {
+            json!({ "anyOf": [{ "type": "integer", "minimum": min, "maximum": max }, { "const": zero }] })
+        }
+        Kind::Size { min, max, auto, .. } => {
+            let mut ways = vec![
+                json!({ "type": "string", "pattern": SIZE }),
+                json!({ "type": "integer", "minimum": min, "maximum": max }),
+            ];
+            if auto {
+                ways.push(json!({ "const": "auto" }));
+            }
+            json!({ "anyOf": ways })
+        }
+        Kind::Rate => {
+            json!({ "anyOf": [{ "type": "string", "pattern": RATE }, { "type": "integer", "minimum": 0 }] })
+        }
+        Kind::Duration { off: false, .. } => json!({ "type": "string", "pattern": DURATION }),
+        Kind::Duration { off: true, .. } => {
+            json!({ "anyOf": [{ "const": "off" }, { "type": "string", "pattern": DURATION }] })
+        }
+    }
+}
+
+fn shape(shape: Shape) -> Value {
+    match shape {
+        Shape::Path => json!({ "type": "string", "pattern": "^/" }),
+        Shape::Name | Shape::Backing => json!({ "type": "string", "minLength": 1 }),
+        Shape::Address => json!({ "type": "string", "pattern": ":[0-9]+$" }),
+        Shape::Exports => json!({ "type": "array", "items": { "type": "string", "pattern": "^[a-z+]+:" } }),
+        Shape::Devices => {
+            let path = json!({ "type": "string", "pattern": "^/" });
+            json!({ "type": "array", "minItems": 1, "items": { "anyOf": [path, table(keys::DEVICE, None)] } })
+        }
+        Shape::Size => {
+            json!({ "anyOf": [{ "type": "string", "pattern": SIZE }, { "type": "integer", "minimum": 1 }] })
+        }
+        Shape::FileMode => {
+            json!({ "anyOf": [{ "type": "string", "pattern": "^(0o)?[0-7]{1,4}$" },
+                              { "type": "integer", "minimum": 0, "maximum": 0o777 }] })
+        }
+        Shape::Choice(choices) => words(choices),
+        Shape::Table(keys) => table(keys, None),
+        Shape::Tables(keys) => json!({ "type": "array", "items": table(keys, None) }),
+        Shape::Scalar => json!({ "type": ["string", "integer"] }),
+    }
+}

@@ -1,0 +1,79 @@
+//! What was set of the tunables of a volume or pool: values that differ from saying nothing.
+
+use super::tunables::{self, Scope, Tunable};
+use super::value::{Value, ValueError};
+use std::collections::BTreeMap;
+
+/// Checked values by the name of their tunable; defaults are not in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    scope: Scope,
+    values: BTreeMap<&'static str, Value>,
+}
+
+impl Settings {
+    /// Nothing is set.
+    #[must_use]
+    pub fn new(scope: Scope) -> Self {
+        Self { scope, values: BTreeMap::new() }
+    }
+
+    /// Whether these are of a volume or of a pool.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Sets a tunable, given by its name or an alias, to a value as people write it. Gives the tunable.
+    ///
+    /// # Errors
+    /// If there is no such tunable, or it does not take the value; nothing was changed.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<&'static Tunable, ValueError> {
+        let Some(tunable) = tunables::find(self.scope, name) else {
+            let hint =
+                tunables::hint(self.scope, name, &[]).map_or(String::new(), |hint| format!("; {hint}"));
+            let problem = format!("a {} has no setting `{name}`{hint}", self.scope.name());
+            return Err(ValueError::new(problem));
+        };
+        let value = tunable.parse_as(name, text)?;
+        self.values.insert(tunable.name, value);
+        Ok(tunable)
+    }
+
+    /// Sets a value that was read already. False, and nothing is changed, if the tunable is set already or is of
+    /// another scope.
+    pub(crate) fn put(&mut self, tunable: &'static Tunable, value: Value) -> bool {
+        let vacant = tunable.scope == self.scope && !self.values.contains_key(tunable.name);
+        if vacant {
+            self.values.insert(tunable.name, value);
+        }
+        vacant
+    }
+
+    /// What was set for a tunable.
+    #[must_use]
+    pub fn explicit(&self, name: &str) -> Option<Value> {
+        tunables::find(self.scope, name).and_then(|tunable| self.values.get(tunable.name).copied())
+    }
+
+    /// What holds for a tunable: what was set, or the default. Nothing if there is no such tunable.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<Value> {
+        let tunable = tunables::find(self.scope, name)?;
+        Some(self.values.get(tunable.name).copied().unwrap_or_else(|| tunable.default_value()))
+    }
+
+    /// Every tunable of the scope with the value that holds.
+    pub fn effective(&self) -> impl Iterator<Item = (&'static Tunable, Value)> + '_ {
+        let table = self.scope.tunables().iter();
+        table.map(|tunable| {
+            let set = self.values.get(tunable.name).copied();
+            (tunable, set.unwrap_or_else(|| tunable.default_value()))
+        })
+    }
+
+    /// What was set, in the order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Value)> + '_ {
+        self.values.iter().map(|(name, value)| (*name, *value))
+    }
+}

@@ -1,0 +1,256 @@
+//! The file itself: reading it, and writing live changes into it.
+//!
+//! Order of a change
+//! 1. Read the newest text. It may have been changed by somebody else since; it must be right as it is.
+//! 2. Make the edits, and check the result as a whole. If it is wrong, nothing is changed.
+//! 3. Write a new file beside it, with the same owner and permissions, and make it durable (fsync).
+//! 4. Look once more whether somebody wrote meanwhile; if so, start again.
+//! 5. Rename it over the old one, and make the folder durable.
+//!
+//! So a crash at any instant leaves the old file or the new one, and an editor that saves at the same time loses nothing
+//! but in the instant between 4 and 5, which no file system lets us close. Extended attributes are not kept.
+
+use super::diagnostic::Report;
+use super::edit::{Edit, EditError};
+use super::file::{Checked, RuleCheck, parse_with};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+use toml_edit::DocumentMut;
+
+/// How often a change is tried again because somebody else wrote the file.
+const ATTEMPTS: u32 = 5;
+
+/// Why the file could not be read or changed.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The operating system refused something.
+    #[error("cannot {doing} {path}: {error}{unchanged}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: String,
+        /// The system's answer.
+        error: io::Error,
+        /// Says that the file is as it was, if that is so.
+        unchanged: &'static str,
+    },
+    /// The file is too large or not UTF-8.
+    #[error("{path} is no configuration file: {problem}")]
+    NotText {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file is wrong, before the change.
+    #[error("{report}")]
+    Wrong {
+        /// What is wrong.
+        report: Box<Report>,
+    },
+    /// The file was changed by somebody else and is wrong now, so that nothing can be put into it.
+    #[error(
+        "the file was changed since it was loaded and is wrong now: nothing was written; correct it first\n\n{report}"
+    )]
+    WrongMeanwhile {
+        /// What is wrong.
+        report: Box<Report>,
+    },
+    /// The change does not fit the file.
+    #[error("nothing was written: {0}")]
+    Edit(#[from] EditError),
+    /// The change would make the file wrong.
+    #[error("nothing was written: the change would make the configuration wrong\n\n{report}")]
+    Refused {
+        /// What would be wrong.
+        report: Box<Report>,
+    },
+    /// Somebody else writes the file all the time.
+    #[error(
+        "{path} was changed by somebody else {ATTEMPTS} times while it was written: nothing was written; try again"
+    )]
+    Busy {
+        /// The file.
+        path: String,
+    },
+}
+
+/// What a change led to.
+#[derive(Clone, Debug)]
+pub struct Edited {
+    /// The configuration that the file has now, with what others changed in it.
+    pub checked: Checked,
+    /// Somebody else had changed the file since it was loaded: compare as for a reload.
+    pub changed_elsewhere: bool,
+}
+
+/// forebay.toml on disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigFile {
+    /// The file, links followed, so that a change does not replace a link by a file.
+    path: PathBuf,
+    /// As the user named it, for messages.
+    shown: PathBuf,
+    /// The text that was loaded or written last.
+    text: String,
+}
+
+impl ConfigFile {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is wrong.
+    pub fn load(path: &Path, rules: &RuleCheck<'_>) -> Result<(Self, Checked), StoreError> {
+        let real = path.canonicalize().map_err(|error| io_error("find", path, error, ""))?;
+        let text = read(&real, path)?;
+        let checked = parse_with(path, &text, rules)
+            .map_err(|report| StoreError::Wrong { report: Box::new(report) })?;
+        Ok((Self { path: real, shown: path.to_owned(), text }, checked))
+    }
+
+    /// Reads and checks it again. If it is wrong, what was loaded before stays.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is wrong.
+    pub fn reload(&mut self, rules: &RuleCheck<'_>) -> Result<Checked, StoreError> {
+        let (file, checked) = Self::load(&self.shown, rules)?;
+        *self = file;
+        Ok(checked)
+    }
+
+    /// The text that was loaded or written last.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Writes changes into the file: all of them or none.
+    ///
+    /// # Errors
+    /// If the file or the result would be wrong, or something could not be written. Nothing was changed then, unless the
+    /// message says that it is not durable.
+    pub fn edit(&mut self, edits: &[Edit], rules: &RuleCheck<'_>) -> Result<Edited, StoreError> {
+        for _ in 0..ATTEMPTS {
+            let newest = read(&self.path, &self.shown)?;
+            let changed_elsewhere = newest != self.text;
+            let (text, checked) = self.edited(&newest, changed_elsewhere, edits, rules)?;
+            if text == newest || self.replace(&newest, &text)? {
+                self.text = text;
+                return Ok(Edited { checked, changed_elsewhere });
+            }
+        }
+        Err(StoreError::Busy { path: self.shown.display().to_string() })
+    }
+
+    /// The text with the changes, checked.
+    fn edited(
+        &self,
+        newest: &str,
+        changed_elsewhere: bool,
+        edits: &[Edit],
+        rules: &RuleCheck<'_>,
+    ) -> Result<(String, Checked), StoreError> {
+        let wrong = |report: Report| {
+            let report = Box::new(report);
+            if changed_elsewhere {
+                StoreError::WrongMeanwhile { report }
+            } else {
+                StoreError::Wrong { report }
+            }
+        };
+        parse_with(&self.shown, newest, rules).map_err(wrong)?;
+        let problem = |error: toml_edit::TomlError| StoreError::NotText {
+            path: self.shown.display().to_string(),
+            problem: error.message().to_owned(),
+        };
+        let mut document: DocumentMut = newest.parse().map_err(problem)?;
+        for edit in edits {
+            edit.apply(&mut document)?;
+        }
+        let text = document.to_string();
+        let checked = parse_with(&self.shown, &text, rules)
+            .map_err(|report| StoreError::Refused { report: Box::new(report) })?;
+        Ok((text, checked))
+    }
+
+    /// Writes a new file beside the old one and renames it over it. False if the old one is not `newest` any more.
+    fn replace(&self, newest: &str, text: &str) -> Result<bool, StoreError> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let beside = self.path.with_file_name(format!(".{name}.{}.new", std::process::id()));
+        let written = self.write_beside(&beside, text).and_then(|()| {
+            let unchanged = read(&self.path, &self.shown)? == newest;
+            if unchanged {
+                std::fs::rename(&beside, &self.path)
+                    .map_err(|error| io_error("rename to", &self.shown, error, UNCHANGED))?;
+            }
+            Ok(unchanged)
+        });
+        if !matches!(written, Ok(true)) {
+            // Ours and of no use; that it is left behind if this fails too harms nobody.
+            let _ = std::fs::remove_file(&beside);
+        }
+        if written? {
+            let folder = self.path.parent().unwrap_or(Path::new("/"));
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            synced.map_err(|error| io_error("make durable", folder, error, NOT_DURABLE))?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// A new file with the permissions and owner of the old one, durable.
+    fn write_beside(&self, beside: &Path, text: &str) -> Result<(), StoreError> {
+        let failed = |doing| move |error| io_error(doing, beside, error, UNCHANGED);
+        let old = std::fs::metadata(&self.path)
+            .map_err(|error| io_error("look at", &self.shown, error, UNCHANGED))?;
+        // One that a killed daemon with our number left behind.
+        let _ = std::fs::remove_file(beside);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(beside)
+            .map_err(failed("create"))?;
+        let new = file.metadata().map_err(failed("look at"))?;
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            fchown(&file, Some(old.uid()), Some(old.gid())).map_err(failed("give its owner to"))?;
+        }
+        // After the owner, for a change of owner clears some of the permissions.
+        let permissions = std::fs::Permissions::from_mode(old.permissions().mode() & 0o7777);
+        file.set_permissions(permissions).map_err(failed("set the permissions of"))?;
+        file.write_all(text.as_bytes()).map_err(failed("write"))?;
+        file.sync_all().map_err(failed("make durable"))
+    }
+}
+
+const UNCHANGED: &str = "; the configuration is as it was";
+const NOT_DURABLE: &str = "; the change is in the file, but may be gone after a loss of power";
+
+fn io_error(doing: &'static str, path: &Path, error: io::Error, unchanged: &'static str) -> StoreError {
+    StoreError::Io { doing, path: path.display().to_string(), error, unchanged }
+}
+
+/// The text of a file, within limits.
+fn read(path: &Path, shown: &Path) -> Result<String, StoreError> {
+    let problem = |problem: String| StoreError::NotText { path: shown.display().to_string(), problem };
+    let failed = |error| io_error("read", shown, error, "");
+    let mut bytes = Vec::new();
+    let limit = super::file::BYTES_MAX;
+    let file = File::open(path).map_err(failed)?;
+    file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > limit {
+        return Err(problem(format!("it has more than {limit} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        problem(format!("it is not UTF-8 at byte {at}"))
+    })
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

@@ -1,0 +1,381 @@
+//! The registry of tunables: the one table from which configuration keys, `forebay get` and `set`, the API, control
+//! files, documents, the JSON schema and completions are made.
+//!
+//! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its default as people write it,
+//! what it takes, when a change applies, and a line of help. The line makes the entry of [`TUNABLES`] and the typed field,
+//! so that they cannot differ. Names carry the unit where the type does not.
+
+use super::choices::*;
+use super::settings::Settings;
+use super::value::{Choice, Kind, Value, ValueError, nearest};
+use forebay_export::size::ByteSize;
+use std::time::Duration;
+
+/// What a tunable belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Scope {
+    /// A pool.
+    Pool,
+    /// A volume.
+    Volume,
+}
+
+impl Scope {
+    /// The word, also the name of the section in the configuration file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::Volume => "volume",
+        }
+    }
+
+    /// Its tunables.
+    #[must_use]
+    pub fn tunables(self) -> &'static [Tunable] {
+        match self {
+            Self::Pool => PoolTunables::TABLE,
+            Self::Volume => VolumeTunables::TABLE,
+        }
+    }
+}
+
+/// When a change of a tunable applies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Applies {
+    /// At once, while requests run.
+    Live,
+    /// When the volume is attached.
+    AtAttach,
+    /// When the daemon opens the pool.
+    AtStart,
+    /// Only when the cache is made.
+    AtCreation,
+}
+
+impl Applies {
+    /// For tables and messages.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::AtAttach => "at attach",
+            Self::AtStart => "at start",
+            Self::AtCreation => "at creation",
+        }
+    }
+}
+
+/// How values under another name become ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Translate {
+    /// They are the same.
+    Same,
+    /// A plain number is seconds, and 0 is off.
+    Seconds,
+    /// These words; others are tried as they are.
+    Words(&'static [(&'static str, &'static str)]),
+}
+
+/// A name that FlashCache has for a tunable. It is understood wherever the name is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Alias {
+    /// The other name; or the same, if only the values differ.
+    pub name: &'static str,
+    /// How its values are read.
+    pub translate: Translate,
+}
+
+/// One tunable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tunable {
+    /// Name.
+    pub name: &'static str,
+    /// What it belongs to.
+    pub scope: Scope,
+    /// What it takes.
+    pub kind: Kind,
+    /// Default, as people write it.
+    pub default: &'static str,
+    /// When a change applies.
+    pub applies: Applies,
+    /// What it does, in one line.
+    pub help: &'static str,
+    /// Other names.
+    pub aliases: &'static [Alias],
+}
+
+impl Tunable {
+    /// Reads a value that was given under `name`, which is that of the tunable or of an alias.
+    ///
+    /// # Errors
+    /// If the text is no such value, or out of range.
+    pub fn parse_as(&self, name: &str, text: &str) -> Result<Value, ValueError> {
+        let translate = self.aliases.iter().find(|alias| alias.name == name).map(|alias| alias.translate);
+        match translate {
+            Some(Translate::Seconds) if text == "0" => self.kind.parse("off"),
+            Some(Translate::Seconds) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                self.kind.parse(&format!("{text}s"))
+            }
+            Some(Translate::Words(words)) => {
+                let ours = words.iter().find(|(theirs, _)| *theirs == text);
+                self.kind.parse(ours.map_or(text, |(_, ours)| ours))
+            }
+            _ => self.kind.parse(text),
+        }
+    }
+
+    /// The default as a value.
+    ///
+    /// # Panics
+    /// If the table is wrong, which a test excludes.
+    #[must_use]
+    pub fn default_value(&self) -> Value {
+        self.kind.parse(self.default).expect("tested: every default is a value of its kind")
+    }
+
+    /// The words of a choice; empty for other kinds.
+    #[must_use]
+    pub fn choices(&self) -> &'static [Choice] {
+        if let Kind::Choice(choices) = self.kind { choices } else { &[] }
+    }
+}
+
+/// Every tunable, pools first.
+pub fn all() -> impl Iterator<Item = &'static Tunable> {
+    Scope::Pool.tunables().iter().chain(Scope::Volume.tunables())
+}
+
+/// The tunable of a scope with this name or alias.
+#[must_use]
+pub fn find(scope: Scope, name: &str) -> Option<&'static Tunable> {
+    let table = scope.tunables();
+    let by_name = table.iter().find(|tunable| tunable.name == name);
+    by_name.or_else(|| table.iter().find(|tunable| tunable.aliases.iter().any(|alias| alias.name == name)))
+}
+
+/// What to say about a name that is no tunable of this scope and none of `others`: what was probably meant.
+#[must_use]
+pub fn hint(scope: Scope, name: &str, others: &[&'static str]) -> Option<String> {
+    if let Some((_, instead)) = FLASHCACHE_OTHERWISE.iter().find(|(theirs, _)| *theirs == name) {
+        return Some((*instead).to_owned());
+    }
+    let other = if scope == Scope::Pool { Scope::Volume } else { Scope::Pool };
+    if let Some(tunable) = find(other, name) {
+        let (name, other, scope) = (tunable.name, other.name(), scope.name());
+        return Some(format!("`{name}` belongs to a {other}, not to a {scope}"));
+    }
+    let known = scope.tunables().iter().map(|tunable| tunable.name).chain(others.iter().copied());
+    nearest(name, known).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// Knobs of FlashCache for which there is something other than a tunable.
+pub const FLASHCACHE_OTHERWISE: &[(&str, &str)] = &[
+    ("do_sync", "FlashCache's do_sync is a command here: forebay flush VOLUME"),
+    ("stop_sync", "FlashCache's stop_sync is a command here: forebay jobs ID --cancel"),
+    ("zero_stats", "counters are not reset here: take the difference of two readings"),
+    ("fast_remove", "what a volume leaves in the cache is decided by the command: forebay volume detach"),
+    ("max_clean_ios_set", "there are no sets here; destage_depth_max limits the whole"),
+    (
+        "fallow_clean_speed",
+        "there are no sets here; max_destage_iops and max_destage_bandwidth limit the whole",
+    ),
+    ("max_pids", "lists of processes are rules here: [[volume.NAME.rule]]"),
+    ("do_pid_expiry", "a rule has its own `expires`: [[volume.NAME.rule]]"),
+    ("pid_expiry_secs", "a rule has its own `expires`: [[volume.NAME.rule]]"),
+    ("io_latency_hist", "histograms of latency are always on: forebay stats VOLUME"),
+    ("lru_promote_thresh", "no such number here; reclaim_policy chooses the policy"),
+    ("lru_hot_pct", "survivors_max_pct limits what is kept because it was hit"),
+];
+
+/// Types that a value can become.
+pub(crate) trait FromValue: Sized {
+    /// Nothing if the value is of another kind.
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+impl FromValue for u64 {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Count(number) = value { Some(number) } else { None }
+    }
+}
+
+impl FromValue for u32 {
+    fn from_value(value: Value) -> Option<Self> {
+        u64::from_value(value).and_then(|number| number.try_into().ok())
+    }
+}
+
+impl FromValue for ByteSize {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Size(size) = value { Some(size) } else { None }
+    }
+}
+
+impl FromValue for Option<ByteSize> {
+    fn from_value(value: Value) -> Option<Self> {
+        if value == Value::Auto { Some(None) } else { ByteSize::from_value(value).map(Some) }
+    }
+}
+
+impl FromValue for Duration {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Duration(time) = value { Some(time) } else { None }
+    }
+}
+
+impl FromValue for Option<Duration> {
+    fn from_value(value: Value) -> Option<Self> {
+        if value == Value::Off { Some(None) } else { Duration::from_value(value).map(Some) }
+    }
+}
+
+/// Makes the typed structure and the table of a scope from the same lines.
+macro_rules! tunables {
+    ($(#[$doc:meta])* $structure:ident, $scope:ident {
+        $($name:ident: $type:ty = $default:literal, $kind:expr, $applies:ident, $help:literal $(, [$($alias:expr),*])?;)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub struct $structure { $(#[doc = $help] pub $name: $type,)* }
+
+        impl $structure {
+            /// The tunables, in the order in which documents show them.
+            pub const TABLE: &'static [Tunable] = &[$(Tunable {
+                name: stringify!($name),
+                scope: Scope::$scope,
+                kind: $kind,
+                default: $default,
+                applies: Applies::$applies,
+                help: $help,
+                aliases: &[$($($alias),*)?],
+            },)*];
+
+            /// What was set, and defaults for the rest.
+            ///
+            /// # Panics
+            /// If the settings are of another scope.
+            #[must_use]
+            pub fn new(settings: &Settings) -> Self {
+                assert_eq!(settings.scope(), Scope::$scope, "settings of another scope");
+                let value = |name| settings.value(name).expect("tested: every line is found by its name");
+                Self { $($name: FromValue::from_value(value(stringify!($name)))
+                    .expect("tested: the kind of each line gives its type"),)* }
+            }
+        }
+
+        impl Default for $structure {
+            fn default() -> Self {
+                Self::new(&Settings::new(Scope::$scope))
+            }
+        }
+    };
+}
+
+const fn percent(min: u64, max: u64) -> Kind {
+    Kind::Percent { min, max }
+}
+
+const fn count(min: u64, max: u64, unit: &'static str) -> Kind {
+    Kind::Count { min, max, unit, zero: None }
+}
+
+const fn size(min: u64, max: u64) -> Kind {
+    Kind::Size { min, max, power_of_two: false, auto: false }
+}
+
+const fn duration(min: Duration, max: Duration, off: bool) -> Kind {
+    Kind::Duration { min, max, off }
+}
+
+const fn same(name: &'static str) -> Alias {
+    Alias { name, translate: Translate::Same }
+}
+
+const fn words(name: &'static str, words: &'static [(&'static str, &'static str)]) -> Alias {
+    Alias { name, translate: Translate::Words(words) }
+}
+
+/// Longest time that anything may wait or age.
+const DAYS_30: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Shortest time that makes sense for what the engine looks at many times a second.
+const MS: Duration = Duration::from_millis(1);
+const IOPS: Kind =
+    Kind::Count { min: 0, max: 10_000_000, unit: "operations per second", zero: Some("unlimited") };
+const KIB: Kind = Kind::Count { min: 0, max: 1 << 30, unit: "KiB", zero: Some("off") };
+
+tunables! {
+    /// Settings of one volume, checked.
+    VolumeTunables, Volume {
+        mode: VolumeMode = "writeback", Kind::Choice(VolumeMode::CHOICES), Live,
+            "how the volume uses its cache";
+        destage_order: DestageOrder = "elevator", Kind::Choice(DestageOrder::CHOICES), Live,
+            "which dirty block is written back first";
+        flush_period: Option<Duration> = "off", duration(Duration::from_secs(1), DAYS_30, true), Live,
+            "no block stays dirty for longer; what is due is spread evenly over the period";
+        idle_delay: Option<Duration> = "5s", duration(MS, DAYS_30, true), Live,
+            "a volume without requests for this long is written back completely",
+            [Alias { name: "fallow_delay", translate: Translate::Seconds }];
+        dirty_low_pct: u32 = "10", percent(0, 100), Live,
+            "destage begins above this dirty share of the pool's capacity", [same("dirty_thresh_pct")];
+        dirty_high_pct: u32 = "70", percent(1, 90), Live,
+            "writers are slowed to the speed of the backing store at this dirty share of the pool's capacity";
+        max_destage_iops: u32 = "0", IOPS, Live,
+            "destage writes at most this many times a second";
+        max_destage_bandwidth: ByteSize = "0", Kind::Rate, Live,
+            "destage writes at most this much a second";
+        latency_target: Option<Duration> = "20ms", duration(MS, Duration::from_secs(10), true), Live,
+            "destage yields when requests wait longer than this for the backing store";
+        destage_depth_max: u32 = "16", count(1, 256, "operations"), Live,
+            "destage operations in flight under pressure", [same("max_clean_ios_total")];
+        admission: Admission = "always", Kind::Choice(Admission::CHOICES), Live,
+            "which read misses are stored in the cache";
+        skip_seq_thresh_kb: u64 = "0", KIB, Live,
+            "a sequential stream goes past the cache once it is this long", [same("skip_seq_thresh_kb")];
+        min_share_pct: u32 = "0", percent(0, 100), Live,
+            "share of the pool's capacity that other volumes cannot take from this one";
+        max_share_pct: u32 = "100", percent(1, 100), Live,
+            "share of the pool's capacity that this volume can have";
+        priority: Priority = "normal", Kind::Choice(Priority::CHOICES), Live,
+            "whose dirty data goes first when volumes share a backing device or a pool";
+        zero_direct_min: ByteSize = "1MiB", size(4096, 1 << 40), Live,
+            "zeroes and discards from this size on go to the backing store at once";
+        default_action: DefaultAction = "cache", Kind::Choice(DefaultAction::CHOICES), Live,
+            "what happens to a request that no rule matches", [words("cache_all", &[("1", "cache"), ("0", "bypass")])];
+        on_backing_change: OnBackingChange = "refuse", Kind::Choice(OnBackingChange::CHOICES), AtAttach,
+            "what to do if the backing store was changed while the cache was away";
+        emulate: Emulate = "none", Kind::Choice(Emulate::CHOICES), AtAttach,
+            "a disk to imitate in front of the backing store";
+    }
+}
+
+tunables! {
+    /// Settings of one pool, checked.
+    PoolTunables, Pool {
+        reclaim_policy: ReclaimPolicy = "s3fifo", Kind::Choice(ReclaimPolicy::CHOICES), Live,
+            "what is evicted when the cache is full", [words("reclaim_policy", &[("0", "fifo"), ("1", "lru")])];
+        survivors_max_pct: u32 = "75", percent(0, 90), Live,
+            "share of a reclaimed segment that may be kept because it was hit: bounds extra writes to the flash";
+        dirty_limit_pct: u32 = "80", percent(1, 90), Live,
+            "dirty share of the pool's capacity that all volumes together do not exceed";
+        batches_in_flight: u32 = "4", count(1, 64, "writes"), Live,
+            "log writes in flight for each stream";
+        buffer_memory: ByteSize = "512MiB", size(96 << 20, 1 << 40), AtStart,
+            "memory for requests in flight, all clients of the pool together";
+        scratch_size: ByteSize = "16MiB", size(1 << 20, 32 << 20), AtStart,
+            "memory for destage, fills and merges";
+        spin: Duration = "0s", duration(Duration::ZERO, Duration::from_millis(10), false), AtStart,
+            "poll this long for completions before sleeping";
+        io: IoEngine = "auto", Kind::Choice(IoEngine::CHOICES), AtStart,
+            "how operations reach the kernel";
+        segment_size: Option<ByteSize> = "auto",
+            Kind::Size { min: 64 << 10, max: 16 << 20, power_of_two: true, auto: true }, AtCreation,
+            "the unit in which the cache is filled and emptied; auto: by the size of the cache";
+        cache_allocation: CacheAllocation = "full", Kind::Choice(CacheAllocation::CHOICES), AtCreation,
+            "how the space of a new cache file is made";
+    }
+}
+
+#[cfg(test)]
+#[path = "tunables_tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! The registry is whole: names, defaults, aliases, and values that print as they are read.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+#[test]
+fn every_default_parses_prints_the_same_and_has_its_type() {
+    for tunable in all() {
+        assert_eq!(tunable.default_value().to_string(), tunable.default, "{}", tunable.name);
+    }
+    let (volume, pool) = (VolumeTunables::default(), PoolTunables::default());
+    assert_eq!((volume.dirty_low_pct, volume.dirty_high_pct, pool.dirty_limit_pct), (10, 70, 80));
+    assert_eq!(volume.idle_delay, Some(Duration::from_secs(5)));
+    assert_eq!((volume.flush_period, pool.segment_size), (None, None));
+    assert_eq!(pool.buffer_memory, ByteSize(512 << 20));
+}
+
+#[test]
+fn names_and_aliases_are_unique_and_lines_are_lines() {
+    let mut seen = BTreeSet::new();
+    for tunable in all() {
+        assert!(seen.insert(tunable.name), "{}", tunable.name);
+        assert!(
+            tunable
+                .name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit())
+        );
+        assert!(!tunable.help.is_empty() && !tunable.help.contains('\n') && !tunable.help.ends_with('.'));
+        for alias in tunable.aliases.iter().filter(|alias| alias.name != tunable.name) {
+            assert!(seen.insert(alias.name), "{}", alias.name);
+        }
+    }
+    for (name, _) in FLASHCACHE_OTHERWISE {
+        assert!(seen.insert(name), "{name} is a tunable and something else");
+    }
+}
+
+#[test]
+fn names_and_values_of_flashcache_are_understood() {
+    let mut volume = Settings::new(Scope::Volume);
+    for (theirs, text, ours, value) in [
+        ("dirty_thresh_pct", "20", "dirty_low_pct", "20"),
+        ("fallow_delay", "900", "idle_delay", "15min"),
+        ("fallow_delay", "0", "idle_delay", "off"),
+        ("max_clean_ios_total", "4", "destage_depth_max", "4"),
+        ("cache_all", "0", "default_action", "bypass"),
+        ("skip_seq_thresh_kb", "1024", "skip_seq_thresh_kb", "1024"),
+    ] {
+        assert_eq!(volume.set(theirs, text).unwrap().name, ours);
+        assert_eq!(volume.value(ours).unwrap().to_string(), value);
+    }
+    let mut pool = Settings::new(Scope::Pool);
+    pool.set("reclaim_policy", "1").unwrap();
+    assert_eq!(PoolTunables::new(&pool).reclaim_policy, ReclaimPolicy::Lru);
+    let error = volume.set("do_sync", "1").unwrap_err().to_string();
+    assert!(error.contains("forebay flush"), "{error}");
+}
+
+#[test]
+fn a_name_of_the_other_scope_says_so() {
+    let mut volume = Settings::new(Scope::Volume);
+    let error = volume.set("reclaim_policy", "lru").unwrap_err().to_string();
+    assert!(error.contains("belongs to a pool"), "{error}");
+    let error = volume.set("dirty_hihg_pct", "3").unwrap_err().to_string();
+    assert!(error.contains("did you mean `dirty_high_pct`?"), "{error}");
+    assert_eq!(volume, Settings::new(Scope::Volume));
+}
+
+/// Any value of a kind, and the text that it has in the limits.
+fn any_value(kind: Kind) -> BoxedStrategy<Value> {
+    match kind {
+        Kind::Choice(choices) => {
+            proptest::sample::select(choices).prop_map(|c| Value::Choice(c.name)).boxed()
+        }
+        Kind::Percent { min, max } | Kind::Count { min, max, .. } => {
+            (min..=max).prop_map(Value::Count).boxed()
+        }
+        Kind::Size { min, max, power_of_two: true, .. } => {
+            (min.ilog2()..=max.ilog2()).prop_map(|power| Value::Size(ByteSize(1 << power))).boxed()
+        }
+        Kind::Size { min, max, .. } => (min..=max).prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed(),
+        Kind::Rate => any::<u64>().prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed(),
+        Kind::Duration { min, max, off } => {
+            let least = (min.as_nanos() as u64).max(u64::from(off));
+            (least..=max.as_nanos() as u64).prop_map(|ns| Value::Duration(Duration::from_nanos(ns))).boxed()
+        }
+    }
+}
+
+fn any_tunable() -> impl Strategy<Value = &'static Tunable> {
+    proptest::sample::select(all().collect::<Vec<_>>())
+}
+
+proptest! {
+    #[test]
+    fn what_is_printed_reads_back_the_same(
+        (tunable, value) in any_tunable().prop_flat_map(|tunable| (Just(tunable), any_value(tunable.kind)))
+    ) {
+        prop_assert_eq!(tunable.kind.parse(&value.to_string()), Ok(value));
+    }
+
+    #[test]
+    fn any_text_is_a_value_within_its_limits_or_an_error(tunable in any_tunable(), text in "\\PC{0,20}|[0-9]{1,22}[a-zA-Z%/]{0,4}") {
+        if let Ok(value) = tunable.kind.parse(&text) {
+            prop_assert_eq!(tunable.kind.parse(&value.to_string()), Ok(value));
+        }
+        let mut settings = Settings::new(tunable.scope);
+        if settings.set(tunable.name, &text).is_ok() {
+            // The typed structure takes whatever the registry lets through.
+            match tunable.scope {
+                Scope::Pool => drop(PoolTunables::new(&settings)),
+                Scope::Volume => drop(VolumeTunables::new(&settings)),
+            }
+        }
+    }
+}

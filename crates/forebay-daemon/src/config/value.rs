@@ -1,0 +1,349 @@
+//! Values of tunables: what a tunable takes, how people write it, and how it is printed.
+//!
+//! Invariants
+//! - A [`Value`] that [`Kind::parse`] or [`Kind::read`] gave is within the limits of its kind.
+//! - What is printed reads back as the same value (tested for arbitrary values of every tunable).
+//! - Errors say what is right; they do not repeat the name of the tunable or the place, which the caller knows.
+
+use forebay_export::size::{ByteSize, parse_duration};
+use std::fmt;
+use std::time::Duration;
+use thiserror::Error;
+
+/// One of the words that a [`Kind::Choice`] takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// The word.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub help: &'static str,
+}
+
+/// What a tunable takes. All limits are inclusive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// One of several words.
+    Choice(&'static [Choice]),
+    /// A whole percentage.
+    Percent {
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
+    /// A whole number.
+    Count {
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+        /// What is counted.
+        unit: &'static str,
+        /// What 0 means, if not simply none.
+        zero: Option<&'static str>,
+    },
+    /// A number of bytes.
+    Size {
+        /// Least, in bytes.
+        min: u64,
+        /// Most, in bytes.
+        max: u64,
+        /// Only powers of two.
+        power_of_two: bool,
+        /// `auto` is possible too.
+        auto: bool,
+    },
+    /// Bytes in a second, 0 for no limit.
+    Rate,
+    /// A time.
+    Duration {
+        /// Least.
+        min: Duration,
+        /// Most.
+        max: Duration,
+        /// `off` is possible too.
+        off: bool,
+    },
+}
+
+/// A value within the limits of its [`Kind`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// A word of a [`Kind::Choice`].
+    Choice(&'static str),
+    /// A number or percentage.
+    Count(u64),
+    /// Bytes, or bytes in a second.
+    Size(ByteSize),
+    /// A time.
+    Duration(Duration),
+    /// A duration that is switched off.
+    Off,
+    /// A size that is decided elsewhere.
+    Auto,
+}
+
+/// A value as it stands in a configuration file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Raw<'a> {
+    /// In quotes.
+    Text(&'a str),
+    /// A whole number that fits in 64 bits and is not negative.
+    Integer(u64),
+    /// Something else, by the name of its type.
+    Other(&'static str),
+}
+
+/// Why a text is not a value of a kind: what is wrong, and what is right.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{problem}")]
+pub struct ValueError {
+    /// What is wrong, and what would be right.
+    pub problem: String,
+    /// The word that was probably meant.
+    pub suggestion: Option<&'static str>,
+}
+
+impl ValueError {
+    pub(crate) fn new(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), suggestion: None }
+    }
+}
+
+impl Kind {
+    /// Reads a value as people type it: `4KiB`, `30s`, `off`, `70`, `70%`, `elevator`.
+    ///
+    /// # Errors
+    /// If the text is no such value, or out of range.
+    pub fn parse(&self, text: &str) -> Result<Value, ValueError> {
+        let text = text.trim();
+        match *self {
+            Kind::Choice(choices) => choose(choices, text),
+            Kind::Percent { .. } => self.number(text.strip_suffix('%').unwrap_or(text)),
+            Kind::Count { zero: Some(zero), .. } if text == zero => Ok(Value::Count(0)),
+            Kind::Count { .. } => self.number(text),
+            Kind::Size { auto: true, .. } if text == "auto" => Ok(Value::Auto),
+            Kind::Rate if matches!(text, "off" | "unlimited") => Ok(Value::Size(ByteSize(0))),
+            Kind::Rate => self.size(text.strip_suffix("/s").unwrap_or(text)),
+            Kind::Size { .. } => self.size(text),
+            Kind::Duration { off: true, .. } if text == "off" => Ok(Value::Off),
+            Kind::Duration { .. } => {
+                let read = parse_duration(text).map_err(|error| ValueError::new(error.to_string()))?;
+                self.within(Value::Duration(read))
+            }
+        }
+    }
+
+    /// Reads a value of a configuration file, where numbers are not in quotes and everything else is.
+    ///
+    /// # Errors
+    /// If it is of the wrong type, no such value, or out of range.
+    pub fn read(&self, raw: Raw<'_>) -> Result<Value, ValueError> {
+        match (self, raw) {
+            (Kind::Percent { .. } | Kind::Count { .. }, Raw::Integer(number)) => {
+                self.within(Value::Count(number))
+            }
+            (Kind::Size { .. } | Kind::Rate, Raw::Integer(bytes)) => {
+                self.within(Value::Size(ByteSize(bytes)))
+            }
+            (Kind::Percent { .. } | Kind::Count { .. }, Raw::Text(text)) => {
+                let value = self.parse(text)?;
+                match text.trim().parse::<u64>() {
+                    Ok(number) => {
+                        Err(ValueError::new(format!("a number stands without quotes: write {number}")))
+                    }
+                    Err(_) => Ok(value),
+                }
+            }
+            (_, Raw::Text(text)) => self.parse(text),
+            (Kind::Duration { .. }, Raw::Integer(number)) => Err(ValueError::new(format!(
+                "a duration needs a unit, in quotes: \"{number}s\" or \"{number}ms\""
+            ))),
+            (Kind::Choice(_), Raw::Integer(number)) => self.parse(&number.to_string()),
+            (_, Raw::Other(found)) => {
+                Err(ValueError::new(format!("{found} is not possible; {}", self.range())))
+            }
+        }
+    }
+
+    /// What it takes, for people.
+    #[must_use]
+    pub fn takes(&self) -> String {
+        match *self {
+            Kind::Choice(choices) => names(choices).join(", "),
+            Kind::Percent { min, max } => format!("{min} to {max} percent"),
+            Kind::Count { min, max, unit, zero: None } => join(&format!("{min} to {max}"), unit),
+            Kind::Count { min, max, unit, zero: Some(zero) } => {
+                join(&format!("{min} to {max}"), unit) + &format!(" (0: {zero})")
+            }
+            Kind::Size { min, max, power_of_two, auto } => format!(
+                "{} to {}{}{}",
+                ByteSize(min),
+                ByteSize(max),
+                if power_of_two { ", power of two" } else { "" },
+                if auto { ", or auto" } else { "" }
+            ),
+            Kind::Rate => "size per second (0: unlimited)".into(),
+            Kind::Duration { min, max, off } => format!(
+                "duration from {} to {}{}",
+                Value::Duration(min),
+                Value::Duration(max),
+                if off { ", or off" } else { "" }
+            ),
+        }
+    }
+
+    fn number(&self, text: &str) -> Result<Value, ValueError> {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.then(|| text.parse::<u64>().ok()).flatten();
+        match number {
+            Some(number) => self.within(Value::Count(number)),
+            None => Err(ValueError::new(format!("\"{text}\" is not a whole number; {}", self.range()))),
+        }
+    }
+
+    fn size(&self, text: &str) -> Result<Value, ValueError> {
+        let size: ByteSize = text.parse().map_err(|error| ValueError::new(format!("{error}")))?;
+        self.within(Value::Size(size))
+    }
+
+    /// Gives the value back if it is within the limits.
+    fn within(&self, value: Value) -> Result<Value, ValueError> {
+        let fits = match (*self, value) {
+            (Kind::Percent { min, max } | Kind::Count { min, max, .. }, Value::Count(number)) => {
+                (min..=max).contains(&number)
+            }
+            (Kind::Size { power_of_two: true, .. }, Value::Size(size)) if !size.0.is_power_of_two() => {
+                return Err(ValueError::new(format!("{size} is not a power of two")));
+            }
+            (Kind::Size { min, max, .. }, Value::Size(size)) => (min..=max).contains(&size.0),
+            (Kind::Duration { off: true, .. }, Value::Duration(Duration::ZERO)) => {
+                return Err(ValueError::new("0 could mean at once or never: write off, or a time above 0"));
+            }
+            (Kind::Duration { min, max, .. }, Value::Duration(time)) => (min..=max).contains(&time),
+            (Kind::Rate, Value::Size(_)) => true,
+            _ => false,
+        };
+        if fits { Ok(value) } else { Err(ValueError::new(format!("{value} is {}", self.out_of_range()))) }
+    }
+
+    fn range(&self) -> String {
+        format!("allowed: {}", self.takes())
+    }
+
+    fn out_of_range(&self) -> String {
+        format!("out of range; {}", self.range())
+    }
+}
+
+fn names(choices: &[Choice]) -> Vec<&'static str> {
+    choices.iter().map(|choice| choice.name).collect()
+}
+
+fn join(text: &str, unit: &str) -> String {
+    if unit.is_empty() { text.to_owned() } else { format!("{text} {unit}") }
+}
+
+fn choose(choices: &'static [Choice], text: &str) -> Result<Value, ValueError> {
+    match choices.iter().find(|choice| choice.name == text) {
+        Some(choice) => Ok(Value::Choice(choice.name)),
+        None => Err(ValueError {
+            problem: format!("\"{text}\" is not one of {}", names(choices).join(", ")),
+            suggestion: nearest(text, names(choices)),
+        }),
+    }
+}
+
+/// The candidate that was probably meant by a mistyped text.
+pub(crate) fn nearest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // A third of the letters may be wrong; beyond that a suggestion is a guess.
+    let worst = (text.chars().count() / 3).clamp(1, 4);
+    let lower = text.to_ascii_lowercase().replace('-', "_");
+    let distance =
+        |name: &str| strsim::damerau_levenshtein(&lower, &name.to_ascii_lowercase().replace('-', "_"));
+    candidates
+        .into_iter()
+        .map(|name| (distance(name), name))
+        .filter(|(distance, _)| *distance <= worst)
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// Units of durations from large to small, in nanoseconds.
+const TIMES: [(&str, u128); 7] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("min", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1000),
+    ("ns", 1),
+];
+
+impl fmt::Display for Value {
+    /// In the largest unit that is exact.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Value::Choice(name) => f.write_str(name),
+            Value::Count(number) => write!(f, "{number}"),
+            Value::Size(ByteSize(0)) => f.write_str("0"),
+            Value::Size(size) => write!(f, "{size}"),
+            Value::Duration(Duration::ZERO) => f.write_str("0s"),
+            Value::Duration(time) => {
+                let ns = time.as_nanos();
+                let unit = TIMES.iter().find(|(_, unit)| ns.is_multiple_of(*unit)).unwrap_or(&TIMES[6]);
+                write!(f, "{}{}", ns / unit.1, unit.0)
+            }
+            Value::Off => f.write_str("off"),
+            Value::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNT: Kind = Kind::Count { min: 0, max: 10, unit: "things", zero: Some("off") };
+    const TIME: Kind = Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(60), off: true };
+
+    #[test]
+    fn what_people_write_is_understood() {
+        let size = Kind::Size { min: 4096, max: 1 << 40, power_of_two: false, auto: true };
+        assert_eq!(size.parse("512M"), Ok(Value::Size(ByteSize(512 << 20))));
+        assert_eq!(size.parse("auto"), Ok(Value::Auto));
+        assert_eq!(Kind::Percent { min: 0, max: 100 }.parse(" 70% "), Ok(Value::Count(70)));
+        assert_eq!(COUNT.parse("off"), Ok(Value::Count(0)));
+        assert_eq!(Kind::Rate.parse("10MiB/s"), Ok(Value::Size(ByteSize(10 << 20))));
+        assert_eq!(TIME.parse("1min"), Ok(Value::Duration(Duration::from_secs(60))));
+        assert_eq!(TIME.parse("off"), Ok(Value::Off));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_is_right() {
+        let says = |kind: Kind, text: &str| kind.parse(text).unwrap_err().to_string();
+        assert_eq!(says(COUNT, "11"), "11 is out of range; allowed: 0 to 10 things (0: off)");
+        assert_eq!(says(COUNT, "-1"), "\"-1\" is not a whole number; allowed: 0 to 10 things (0: off)");
+        assert!(says(TIME, "2h").contains("2h is out of range"), "{}", says(TIME, "2h"));
+        assert!(says(TIME, "0s").contains("write off"));
+        assert!(says(TIME, "30").contains("30s"));
+    }
+
+    #[test]
+    fn a_file_has_numbers_without_quotes_and_durations_with_units() {
+        assert!(COUNT.read(Raw::Text("5")).unwrap_err().problem.contains("write 5"));
+        assert_eq!(COUNT.read(Raw::Text("off")), Ok(Value::Count(0)));
+        assert!(TIME.read(Raw::Integer(5)).unwrap_err().problem.contains("\"5s\""));
+        assert!(
+            TIME.read(Raw::Other("a boolean")).unwrap_err().problem.contains("a boolean is not possible")
+        );
+    }
+
+    #[test]
+    fn a_suggestion_is_near_or_not_made() {
+        let names = ["dirty_high_pct", "dirty_low_pct", "mode"];
+        assert_eq!(nearest("dirty_hihg_pct", names), Some("dirty_high_pct"));
+        assert_eq!(nearest("dirty-low-pct", names), Some("dirty_low_pct"));
+        assert_eq!(nearest("colour", names), None);
+    }
+}
