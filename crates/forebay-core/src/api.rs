@@ -5,6 +5,7 @@
 //! with exactly one completion. Retry, splitting, ordering and batching are decided here, so that the owner only
 //! translates.
 
+use crate::life::LifeError;
 use crate::settings::Treatment;
 use forebay_format::VolumeId;
 use thiserror::Error;
@@ -105,7 +106,7 @@ pub enum RequestError {
     /// The request is not valid: beyond the end, empty, too long, or the volume is unknown.
     #[error("invalid request")]
     Invalid,
-    /// The engine is stopping.
+    /// The engine is stopping, or the volume is being detached.
     #[error("shutting down")]
     Shutdown,
 }
@@ -219,6 +220,11 @@ pub enum Action {
     },
     /// Something that an operator or a test wants to know.
     Notice(Notice),
+    /// A volume that is being detached and kept has come to rest: call [`crate::Engine::finish_detach`].
+    VolumeQuiet {
+        /// The volume.
+        volume: VolumeId,
+    },
     /// After [`crate::Engine::begin_shutdown`]: nothing is in flight any more; call
     /// [`crate::Engine::finish_shutdown`].
     Quiesced,
@@ -294,5 +300,53 @@ pub enum Notice {
         volume: VolumeId,
         /// Clean blocks dropped.
         dropped: u64,
+    },
+    /// A volume is attached: it takes requests from now on.
+    Attached {
+        /// Volume.
+        volume: VolumeId,
+    },
+    /// A volume could not be attached.
+    AttachFailed {
+        /// Volume.
+        volume: VolumeId,
+        /// Why.
+        error: LifeError,
+    },
+    /// A volume is detached, durably: the engine does not touch its backing store any more.
+    Detached {
+        /// Volume.
+        volume: VolumeId,
+    },
+    /// A volume was not detached and is served as before.
+    DetachFailed {
+        /// Volume.
+        volume: VolumeId,
+        /// Why.
+        error: LifeError,
+    },
+    /// A volume has its new size, durably.
+    VolumeResized {
+        /// Volume.
+        volume: VolumeId,
+        /// Size in bytes.
+        bytes: u64,
+    },
+    /// A volume keeps its size, or the cache is fenced and it is open which size it has at the next start.
+    ResizeFailed {
+        /// Volume.
+        volume: VolumeId,
+        /// Why.
+        error: LifeError,
+    },
+    /// The pool has its new size, durably; what was left out of the device can be taken away.
+    PoolResized {
+        /// Segments now.
+        segments: u32,
+    },
+    /// The pool keeps its size, or the cache is fenced and it is open which size it has at the next start.
+    PoolResizeFailed {
+        /// Why.
+        error: LifeError,
     },
 }

@@ -219,6 +219,23 @@ impl Engine {
         true
     }
 
+    /// Closes the open segment of a stream if it is one of those from `first` on.
+    pub(crate) fn close_from(&mut self, kind: StreamKind, first: u32) {
+        let stream = &mut self.streams[kind.index()];
+        let Some((segment, next)) = stream.open.filter(|(segment, _)| *segment >= first) else { return };
+        stream.closing = true;
+        if stream.broken || !stream.in_flight.is_empty() || self.checkpoint.holds_log() {
+            return;
+        }
+        stream.open = None;
+        stream.closing = false;
+        if next == 0 {
+            self.close_segment(segment, 0);
+        } else {
+            self.write_summary(kind, segment, next);
+        }
+    }
+
     /// No room for fills: they are a convenience, forget them.
     fn drop_fills(&mut self) {
         while let Some(item) = self.streams[StreamKind::Fill.index()].queue.pop_front() {
@@ -491,7 +508,8 @@ impl Engine {
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         let ok = slot.is_some();
         if let (Done::Request(_) | Done::Merge(..), Some(slot)) = (item.done, slot) {
-            self.map.insert(slot, State::Dirty);
+            let old = self.map.insert(slot, State::Dirty);
+            self.counters.logged(item.key.volume(), old);
         }
         match item.done {
             Done::Request(req) => self.logged(req, ok),

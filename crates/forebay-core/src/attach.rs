@@ -6,10 +6,7 @@
 
 use crate::api::{Device, Notice};
 use crate::config::{Attachment, OnBackingChange};
-use crate::destage::Destage;
-use crate::direct::Intents;
-use crate::engine::{BLOCK, Engine, OpKind};
-use crate::flush::Flusher;
+use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
 use crate::map::MASK_FULL;
 use crate::pages::PageUse;
 use crate::recovery::OpenError;
@@ -19,7 +16,6 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::geometry::VOLUMES_MAX;
-use forebay_format::superblock::CacheState;
 
 /// Clean blocks compared with the backing store after an unclean stop.
 const SAMPLES_UNCLEAN: usize = 32;
@@ -40,6 +36,28 @@ pub(crate) struct Verdict {
     unsure: bool,
 }
 
+impl Verdict {
+    /// The next block to be compared, if that can still change the verdict.
+    pub(crate) fn next_sample(&self) -> Option<u64> {
+        self.samples.last().filter(|_| !self.changed).map(|sample| sample.block)
+    }
+
+    /// The block of the last sample was read and has this checksum.
+    pub(crate) fn compare(&mut self, crc: Option<u32>) {
+        if let Some(sample) = self.samples.pop() {
+            let same = crc == Some(sample.crc32c);
+            self.matched += u32::from(same);
+            self.changed |= !same;
+        }
+    }
+
+    /// A backing store has changed if its modification stamp did, if a sample differs, or if it is another one by its
+    /// identity and nothing speaks for it.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed || self.unsure && self.matched == 0
+    }
+}
+
 impl Engine {
     pub(crate) fn attach(&mut self) -> Result<(), OpenError> {
         let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
@@ -58,36 +76,23 @@ impl Engine {
             let verdict = self.suspect(&attachment, &entry);
             self.recovering().verdicts.push(verdict);
             let size_bytes = self.size_to_serve(&attachment, &entry);
-            self.volumes[usize::from(id.0)] = Some(Volume {
-                id,
-                settings: attachment.settings,
-                size_bytes,
-                sector_bytes: attachment.backing_sector_bytes,
-                flusher: Flusher::default(),
-                direct_unflushed: false,
-                direct_flushing: false,
-                intents: Intents::default(),
-                destage: Destage::default(),
-                draining: false,
-                gave_up: false,
-                last_active: self.now,
-                misses_in_flight: 0,
-                backing: attachment.backing.clone(),
-            });
+            let attachment = Attachment { size_bytes, ..attachment };
+            self.volumes[usize::from(id.0)] = Some(Volume::new(&attachment, self.now));
         }
         self.next_sample();
         Ok(())
     }
 
-    /// The size to serve. A volume that has grown keeps its old size as long as its last block is odd and dirty:
-    /// what lies behind the old end in that block is not known to the cache.
-    fn size_to_serve(&mut self, attachment: &Attachment, entry: &VolumeEntry) -> u64 {
+    /// The size to serve. A volume that has grown keeps its old size as long as its last block is odd and dirty and has
+    /// more than the volume had: it was larger once, and what lies behind the old end in that block is long gone.
+    pub(crate) fn size_to_serve(&mut self, attachment: &Attachment, entry: &VolumeEntry) -> u64 {
         let grown = attachment.size_bytes > entry.size_bytes;
         if !grown || entry.size_bytes.is_multiple_of(BLOCK) {
             return attachment.size_bytes;
         }
         let key = Key::new(entry.id, entry.size_bytes / BLOCK);
-        match self.map.lookup(key) {
+        let inside = sector_mask(0, entry.size_bytes % BLOCK);
+        match self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !inside != 0) {
             Some(slot) if self.map.state(slot) != State::Clean => entry.size_bytes,
             Some(_) => {
                 self.map.remove(key);
@@ -100,10 +105,11 @@ impl Engine {
     /// What speaks for a changed backing store, and what must be looked at to know.
     fn suspect(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
         let (now, then) = (&attachment.backing, &entry.backing);
-        let clean_stop = self.superblock.state == CacheState::Clean;
+        // While a volume is in use nothing is noted of its backing store; a volume that was let go has what it was then.
+        let noted = then.stamp_ns.is_some() || !then.samples.is_empty();
         let mut verdict =
             Verdict { unsure: then.kind != 0 && now.unique != then.unique, ..Verdict::default() };
-        if clean_stop {
+        if noted {
             if let (Some(now), Some(then)) = (now.stamp_ns, then.stamp_ns) {
                 verdict.changed = now != then;
                 verdict.unsure &= verdict.changed;
@@ -118,6 +124,36 @@ impl Engine {
         }
         let whole = attachment.size_bytes / BLOCK;
         verdict.samples.retain(|sample| sample.block < whole);
+        verdict
+    }
+
+    /// As [`Engine::suspect`], looking at a bounded part of the map.
+    pub(crate) fn suspect_online(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
+        let noted = entry.backing.stamp_ns.is_some() || !entry.backing.samples.is_empty();
+        let mut verdict = Verdict::default();
+        if noted {
+            return self.suspect(attachment, entry);
+        }
+        verdict.unsure = entry.backing.kind != 0 && attachment.backing.unique != entry.backing.unique;
+        let stride = (self.map.segments.len() / (2 * SAMPLES_UNCLEAN)).max(1);
+        let whole = attachment.size_bytes / BLOCK;
+        for number in (0..self.map.segments.len() as u32).step_by(stride) {
+            let segment = &self.map.segments[number as usize];
+            let of_volume = |index: &u32| {
+                let slot = self.map.slot(number, *index);
+                let key = segment.key(*index);
+                segment.state(*index) == State::Clean
+                    && key.volume() == entry.id
+                    && key.block() < whole
+                    && self.map.mask(slot) == MASK_FULL
+            };
+            let indices = 0..self.map.geometry.segment_blocks;
+            if let Some(index) = indices.filter(|_| segment.live > 0).find(of_volume) {
+                let block = segment.key(index).block();
+                verdict.samples.push(Sample { block, crc32c: segment.crc(index) });
+            }
+        }
+        verdict.samples.truncate(SAMPLES_UNCLEAN);
         verdict
     }
 
@@ -157,22 +193,16 @@ impl Engine {
         self.pages.give(PageUse::Destage, page);
     }
 
-    pub(crate) fn sample_read(&mut self, _volume: VolumeId, index: u32, ok: bool, crcs: &[u32]) {
+    pub(crate) fn sample_read(&mut self, volume: VolumeId, index: u32, ok: bool, crcs: &[u32]) {
         if self.recovery.is_none() {
+            self.life_sample_read(volume, ok, crcs);
             return;
         }
         if !ok {
             self.fail_opening(OpenError::BackingUnreadable);
             return;
         }
-        let verdict = &mut self.recovering().verdicts[index as usize];
-        if let Some(sample) = verdict.samples.pop() {
-            if crcs.first() == Some(&sample.crc32c) {
-                verdict.matched += 1;
-            } else {
-                verdict.changed = true;
-            }
-        }
+        self.recovering().verdicts[index as usize].compare(crcs.first().copied());
         self.next_sample();
     }
 
@@ -184,7 +214,7 @@ impl Engine {
         let volumes: Vec<VolumeId> =
             recovery.attachments.iter().map(|attachment| attachment.volume).collect();
         for (id, verdict) in volumes.iter().zip(verdicts) {
-            if !(verdict.changed || verdict.unsure && verdict.matched == 0) {
+            if !verdict.is_changed() {
                 continue;
             }
             let dirty_blocks = self.dirty_blocks(*id);

@@ -78,6 +78,8 @@ pub(crate) struct CheckpointState {
     /// A superblock copy that differs from the one in effect, and what belongs there.
     pub(crate) stale_superblock: Option<(usize, Vec<u8>)>,
     last_at: Nanos,
+    /// Generation of the checkpoint in effect, once one was taken since the start.
+    pub(crate) in_effect: u64,
     /// Segments that may be written now.
     pub(crate) window: VecDeque<u32>,
     /// Segments that hold nothing but are not in the window.
@@ -101,6 +103,11 @@ impl CheckpointState {
             self.window.len(),
             self.pool.len()
         )
+    }
+
+    /// Has a checkpoint taken soon.
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
     }
 
     /// No batch may be started: the snapshot is about to be taken.
@@ -187,6 +194,7 @@ impl Engine {
         }
         self.checkpoint.wanted = false;
         self.checkpoint.last_at = self.now;
+        self.apply_pool_job();
         self.checkpoint.bytes = self.snapshot().encode();
         self.checkpoint.step = Step::Flushing;
         self.flush(Device::Cache, Waiter::Checkpoint);
@@ -221,13 +229,15 @@ impl Engine {
         }
     }
 
-    fn volume_table(&self) -> Vec<VolumeEntry> {
+    /// The volume table as the next checkpoint will have it: volumes that are not attached included.
+    #[must_use]
+    pub fn volume_table(&self) -> Vec<VolumeEntry> {
         let closing = self.checkpoint.purpose == Purpose::Closing;
         let mut table = self.checkpoint.volume_table.clone();
         for entry in &mut table {
             let Some(Some(volume)) = self.volumes.get(usize::from(entry.id.0)) else { continue };
             entry.mode = volume.settings.mode;
-            entry.size_bytes = volume.size_bytes;
+            entry.size_bytes = volume.table_bytes;
             entry.backing = volume.backing.clone();
             if !closing {
                 // While in use the backing store changes under our own hands: no stamp, no samples.
@@ -375,6 +385,7 @@ impl Engine {
         for item in core::mem::take(&mut self.checkpoint.settled) {
             self.item_done(item, Some(0));
         }
+        self.checkpoint.in_effect = self.superblock.checkpoint_generation;
         self.stats.checkpoints += 1;
         self.notice(Notice::Checkpointed { generation: self.superblock.checkpoint_generation });
         match core::mem::take(&mut self.checkpoint.purpose) {
@@ -383,7 +394,12 @@ impl Engine {
                 self.recovery = None;
                 self.status = Status::Ready;
             }
-            Purpose::Closing => self.actions.push_back(crate::api::Action::Closed),
+            Purpose::Closing => {
+                // What only waited for a checkpoint has it now.
+                self.step_life();
+                self.step_pool();
+                self.actions.push_back(crate::api::Action::Closed);
+            }
         }
     }
 }

@@ -63,6 +63,8 @@ pub struct Attachment {
 pub struct FormatParams {
     /// Layout.
     pub geometry: forebay_format::Geometry,
+    /// Devices that the cache lies on.
+    pub members: forebay_format::Members,
     /// Identity, drawn at random.
     pub uuid: forebay_format::CacheUuid,
     /// Volumes of the cache.
@@ -104,11 +106,21 @@ pub enum PlantedBug {
     RelocateWithoutLock,
     /// A write past the cache does not wait until clean marks are durable.
     TrustUnflushedMarks,
+    /// The number of a volume that was detached is free before its blocks are forgotten.
+    ReuseVolumeEarly,
+    /// Blocks beyond the new end of a volume stay in the cache.
+    KeepBeyondShrink,
+    /// Segments that are being retired are appended to, and left out without being emptied.
+    AppendToRetired,
+    /// A volume is called drained although it has dirty blocks.
+    ForgetDirtyAtDetach,
+    /// A new volume, or a larger size, is served before a checkpoint says so.
+    ServeBeforeCheckpoint,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 19] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -123,6 +135,11 @@ impl PlantedBug {
         (Self::SkipChecksum, "skip-checksum"),
         (Self::RelocateWithoutLock, "relocate-without-lock"),
         (Self::TrustUnflushedMarks, "trust-unflushed-marks"),
+        (Self::ReuseVolumeEarly, "reuse-volume-early"),
+        (Self::KeepBeyondShrink, "keep-beyond-shrink"),
+        (Self::AppendToRetired, "append-to-retired"),
+        (Self::ForgetDirtyAtDetach, "forget-dirty-at-detach"),
+        (Self::ServeBeforeCheckpoint, "serve-before-checkpoint"),
     ];
 
     /// The name used on the command line.

@@ -51,6 +51,7 @@ pub fn format_cache(params: &FormatParams) -> Result<Vec<(u64, Vec<u8>)>, Format
         checkpoint_generation: 1,
         state: CacheState::Clean,
         geometry,
+        members: params.members,
         shard_index: 0,
         shard_count: 1,
         created_unix_s: params.created_unix_s,

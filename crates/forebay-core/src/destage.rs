@@ -63,6 +63,13 @@ impl Default for Destage {
     }
 }
 
+impl Destage {
+    /// Extents are being written, or wait for a flush.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.in_flight > 0 || !self.written.is_empty() || !self.flushing.is_empty()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Extent {
     volume: VolumeId,
@@ -74,6 +81,10 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
     fn blocks(&self) -> BlockRange {
         let last = self.first + self.slots.len() as u64 - 1;
         BlockRange { first: Key::new(self.volume, self.first), last: Key::new(self.volume, last) }
@@ -417,6 +428,7 @@ impl Engine {
             }
         }
         self.stats.destaged_blocks += blocks;
+        self.counters.of(id).destaged_blocks += blocks;
         let busy = self.throttle.has_waiting();
         self.throttle.note_destaged(self.now, blocks, busy);
         self.volume_mut(id).destage.backoff = *BACKOFF_NS.start();

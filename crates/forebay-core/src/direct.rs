@@ -88,6 +88,10 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
     fn blocks(&self) -> BlockRange {
         BlockRange {
             first: Key::new(self.volume, self.from / BLOCK),
@@ -209,6 +213,7 @@ impl Engine {
             _ => unclean.push(slot),
         });
         if !self.planted(PlantedBug::ForgetInvalidation) {
+            self.counters.of(volume).invalidated_blocks += clean.len() as u64;
             for key in clean {
                 self.map.remove(key);
             }
@@ -461,8 +466,14 @@ impl Engine {
     pub(crate) fn release_backing(&mut self, range: BlockRange) {
         let mut granted = Vec::new();
         self.backing_locks.release(range, &mut granted);
-        for LockOwner(direct) in granted {
-            self.direct_locked(direct);
+        self.backing_granted(granted);
+    }
+
+    pub(crate) fn backing_granted(&mut self, granted: Vec<LockOwner>) {
+        for owner in granted {
+            if !self.life_lock_granted(owner) {
+                self.direct_locked(owner.0);
+            }
         }
     }
 

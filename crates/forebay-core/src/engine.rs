@@ -14,13 +14,16 @@ use crate::api::{
 use crate::append::{Batch, Stream};
 use crate::checkpoint::CheckpointState;
 use crate::config::{Attachment, EngineConfig, PlantedBug};
+use crate::counters::Counters;
 use crate::destage::Extent;
 use crate::direct::Direct;
 use crate::flush::Flusher;
+use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
 use crate::map::CacheMap;
 use crate::merge::Merge;
 use crate::pages::Pages;
+use crate::pool::PoolJob;
 use crate::read::{Fills, Miss};
 use crate::reclaim::{Reclaim, Relocation};
 use crate::recovery::{OpenError, Recovery, RecoveryRead};
@@ -104,19 +107,52 @@ impl Req {
 #[derive(Debug)]
 pub(crate) enum OpKind {
     Batch(StreamKind),
-    ReadHit { req: u32, slot: u32, count: u32, tries: u32 },
-    ReadMiss { req: u32, block: u64, count: u32, miss: Miss },
-    MergeBacking { merge: u32 },
-    MergeCached { merge: u32, tries: u32 },
-    MergeCrc { merge: u32 },
-    DirectWrite { direct: u32 },
-    DestageRead { extent: u32, slot: u32, count: u32, tries: u32 },
-    DestageWrite { extent: u32 },
-    RelocateRead { relocation: u32 },
+    ReadHit {
+        req: u32,
+        slot: u32,
+        count: u32,
+        tries: u32,
+    },
+    ReadMiss {
+        req: u32,
+        block: u64,
+        count: u32,
+        miss: Miss,
+    },
+    MergeBacking {
+        merge: u32,
+    },
+    MergeCached {
+        merge: u32,
+        tries: u32,
+    },
+    MergeCrc {
+        merge: u32,
+    },
+    DirectWrite {
+        direct: u32,
+    },
+    DestageRead {
+        extent: u32,
+        slot: u32,
+        count: u32,
+        tries: u32,
+    },
+    DestageWrite {
+        extent: u32,
+    },
+    RelocateRead {
+        relocation: u32,
+    },
     Flush(Device),
     Checkpoint,
     Recovery(RecoveryRead),
-    Sample { volume: VolumeId, index: u32 },
+    Sample {
+        volume: VolumeId,
+        index: u32,
+    },
+    /// The backing store of a volume that is being attached.
+    LifeFlush(VolumeId),
 }
 
 #[derive(Debug)]
@@ -177,6 +213,9 @@ pub struct Engine {
     pub(crate) reclaim_wants_destage: bool,
     pub(crate) checkpoint: CheckpointState,
     pub(crate) recovery: Option<Box<Recovery>>,
+    pub(crate) life: Life,
+    pub(crate) pool_job: Option<PoolJob>,
+    pub(crate) counters: Counters,
     pub(crate) stopping: bool,
     quiesced: bool,
     pub(crate) stats: Stats,
@@ -225,6 +264,9 @@ impl Engine {
             reclaim_wants_destage: false,
             checkpoint: CheckpointState::default(),
             recovery: None,
+            life: Life::default(),
+            pool_job: None,
+            counters: Counters::new(),
             stopping: false,
             quiesced: false,
             stats: Stats::default(),
@@ -259,7 +301,7 @@ impl Engine {
     /// Takes a request. The reply comes as an action, possibly at once.
     pub fn submit(&mut self, now: Nanos, request: Request<'_>) {
         self.advance(now);
-        let refusal = if self.status != Status::Ready || self.stopping {
+        let refusal = if self.status != Status::Ready || self.stopping || self.is_leaving(request.volume) {
             Some(RequestError::Shutdown)
         } else if !self.is_valid(&request) {
             Some(RequestError::Invalid)
@@ -297,7 +339,7 @@ impl Engine {
         let end = request.offset.checked_add(request.len);
         let blocks = request.offset % BLOCK + request.len;
         request.len > 0
-            && end.is_some_and(|end| end <= volume.size_bytes)
+            && end.is_some_and(|end| end <= volume.limit_bytes)
             && (!has_buffer || request.buf.is_some() && request.len <= REQUEST_BYTES_MAX)
             && (!matches!(request.kind, RequestKind::Write { .. })
                 || request.block_crcs.len() as u64 == blocks.div_ceil(BLOCK))
@@ -312,6 +354,7 @@ impl Engine {
         volume.last_active = now;
         let (write_back, copies) = volume.writes(request.treatment);
         self.stats.count_request(&request);
+        self.counters.request(&request);
         self.reqs.insert(Req {
             id: request.id,
             volume: request.volume,
@@ -339,6 +382,7 @@ impl Engine {
         let mut done = self.reqs.remove(req);
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
         let took = self.now - done.started_at;
+        self.counters.reply(done.volume, path, done.failed, took);
         self.stats.count_reply(done.kind, done.failed, took);
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
@@ -367,6 +411,9 @@ impl Engine {
         self.advance(now);
         let op = self.take_op(op);
         let ok = result.is_ok();
+        if !ok {
+            self.count_failure(&op.kind);
+        }
         match op.kind {
             OpKind::Batch(stream) => self.batch_written(stream, op.batch_id(), ok),
             OpKind::ReadHit { req, slot, count, tries } => self.hit_read(req, slot, count, tries, ok, crcs),
@@ -385,6 +432,7 @@ impl Engine {
             OpKind::Recovery(read) => {
                 self.recovery_completed(read, if ok { Ok(&[]) } else { Err(DeviceFailure) })
             }
+            OpKind::LifeFlush(volume) => self.life_flushed(volume, ok),
             OpKind::Sample { volume, index } => self.sample_read(volume, index, ok, crcs),
         }
     }
@@ -404,7 +452,7 @@ impl Engine {
         self.advance(now);
     }
 
-    fn advance(&mut self, now: Nanos) {
+    pub(crate) fn advance(&mut self, now: Nanos) {
         debug_assert!(now >= self.now, "time never goes back");
         self.now = self.now.max(now);
         self.unsettled = true;
@@ -425,11 +473,15 @@ impl Engine {
             self.step_checkpoint();
             return;
         }
+        self.life_wakes();
         self.resume_merges();
         self.step_throttle();
         self.collect_emptied();
         self.step_destage();
         self.step_reclaim();
+        self.collect_emptied();
+        self.step_life();
+        self.step_pool();
         self.collect_emptied();
         self.step_intents();
         for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
@@ -446,12 +498,17 @@ impl Engine {
             return None;
         }
         let volumes = self.volumes.iter().flatten().filter_map(|volume| self.volume_deadline(volume));
-        [self.throttle.deadline(self.now), self.marks_deadline(), self.checkpoint_deadline()]
-            .into_iter()
-            .flatten()
-            .chain(volumes)
-            .min()
-            .map(|deadline| deadline.max(self.now + 1))
+        [
+            self.throttle.deadline(self.now),
+            self.marks_deadline(),
+            self.checkpoint_deadline(),
+            self.life_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(volumes)
+        .min()
+        .map(|deadline| deadline.max(self.now + 1))
     }
 
     /// Spans of a `Read` or `Write`.
@@ -524,7 +581,7 @@ impl Engine {
     /// Size of an attached volume in bytes; may be less than that of its backing store, see [`Attachment`].
     #[must_use]
     pub fn volume_size_bytes(&self, volume: VolumeId) -> Option<u64> {
-        self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.size_bytes)
+        self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.limit_bytes)
     }
 
     /// Blocks of a volume that the backing store does not hold durably. Lost blocks are not counted.
@@ -727,14 +784,21 @@ impl Engine {
 
     pub(crate) fn data_capacity(&self) -> u64 {
         let geometry = &self.map.geometry;
-        let data =
-            geometry.segment_blocks - forebay_format::summary::reserved_blocks(geometry.segment_blocks);
-        u64::from(geometry.segment_count) * u64::from(data)
+        debug_assert!(self.segments_staying() <= geometry.segment_count);
+        self.capacity_of(self.segments_staying())
+    }
+
+    /// Blocks of data that so many segments hold.
+    pub(crate) fn capacity_of(&self, segments: u32) -> u64 {
+        let blocks = self.map.geometry.segment_blocks;
+        u64::from(segments) * u64::from(blocks - forebay_format::summary::reserved_blocks(blocks))
     }
 
     pub(crate) fn lock_granted(&mut self, granted: Vec<LockOwner>) {
-        for LockOwner(req) in granted {
-            self.mutation_locked(req);
+        for owner in granted {
+            if !self.life_lock_granted(owner) {
+                self.mutation_locked(owner.0);
+            }
         }
     }
 }

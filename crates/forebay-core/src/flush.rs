@@ -12,6 +12,7 @@ use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind};
 use alloc::vec::Vec;
+use forebay_format::VolumeId;
 
 /// Who waits for a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +25,8 @@ pub(crate) enum Waiter {
     Direct(u32),
     /// The checkpoint under way.
     Checkpoint,
+    /// A job of the life cycle of this volume.
+    Life(VolumeId),
     /// Recovery, before it trusts what it read.
     Recovery,
     /// Nobody in particular.
@@ -171,6 +174,7 @@ impl Engine {
             Waiter::Intent(direct) => self.intent_durable(direct, ok),
             Waiter::Direct(direct) => self.direct_flushed(direct, ok),
             Waiter::Checkpoint => self.checkpoint_flushed(ok),
+            Waiter::Life(volume) => self.life_flush_ended(volume, ok),
             Waiter::Recovery => self.recovery_flushed(ok),
             Waiter::Nobody => {}
         }

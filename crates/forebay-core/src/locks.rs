@@ -67,6 +67,20 @@ impl<Owner: Copy> RangeLocks<Owner> {
         let at = self.held.partition_point(|held| held.first < range.first);
         assert!(self.held.get(at) == Some(&range), "only a held range is released");
         self.held.remove(at);
+        self.grant(range, granted);
+    }
+
+    /// Gives up waiting for a range; others that waited behind may get theirs now.
+    pub(crate) fn forget(&mut self, range: BlockRange, owner: Owner, granted: &mut Vec<Owner>)
+    where
+        Owner: PartialEq,
+    {
+        self.waiting.retain(|waiting| *waiting != (range, owner));
+        self.grant(range, granted);
+    }
+
+    /// Grants what waited for something that overlaps `range`.
+    fn grant(&mut self, range: BlockRange, granted: &mut Vec<Owner>) {
         let mut index = 0;
         while index < self.waiting.len() {
             let (wanted, owner) = self.waiting[index];

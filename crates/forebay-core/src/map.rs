@@ -50,6 +50,16 @@ impl CacheMap {
         Self { geometry, segments, volumes, index, partial: BTreeMap::new(), emptied: Vec::new() }
     }
 
+    /// Segments are added at the end, or taken away there: those hold nothing.
+    pub(crate) fn resize(&mut self, geometry: Geometry) {
+        self.emptied.retain(|number| *number < geometry.segment_count);
+        for segment in self.segments.iter().skip(geometry.segment_count as usize) {
+            assert!(segment.live == 0 && segment.pins == 0, "I22: only empty segments are taken away");
+        }
+        self.segments.resize_with(geometry.segment_count as usize, Segment::free);
+        self.geometry = geometry;
+    }
+
     /// Makes room for `blocks` blocks.
     pub(crate) fn reserve(&mut self, blocks: usize) {
         self.index.reserve(blocks);
@@ -84,9 +94,10 @@ impl CacheMap {
     }
 
     pub(crate) fn state(&self, slot: u32) -> State {
+        // A slot of a segment that was taken away since holds nothing either.
         let (segment, index) = self.place(slot);
-        let segment = &self.segments[segment as usize];
-        if segment.has_table() { segment.state(index) } else { State::Void }
+        let segment = self.segments.get(segment as usize).filter(|segment| segment.has_table());
+        segment.map_or(State::Void, |segment| segment.state(index))
     }
 
     pub(crate) fn mask(&self, slot: u32) -> u8 {
@@ -142,19 +153,22 @@ impl CacheMap {
         self.segments[number as usize].end(phase);
     }
 
-    /// Makes `slot`, described before, the place of its key. The former place becomes void.
-    pub(crate) fn insert(&mut self, slot: u32, state: State) {
+    /// Makes `slot`, described before, the place of its key. The former place becomes void; its state is returned.
+    pub(crate) fn insert(&mut self, slot: u32, state: State) -> Option<State> {
         debug_assert!(state != State::Void);
         let key = self.key(slot);
         let blocks = self.geometry.segment_blocks;
         let old = self.index.insert(key, slot, |slot| key_of(&self.segments, blocks, slot));
+        let mut old_state = None;
         if let Some(old) = old {
             assert!(old != slot, "a slot is inserted once");
+            old_state = Some(self.state(old));
             self.void(old);
         } else {
             self.volumes[usize::from(key.volume().0)].cached += 1;
         }
         self.set_state(slot, state);
+        old_state
     }
 
     /// Forgets a block; returns where it was.

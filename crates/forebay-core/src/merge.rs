@@ -10,7 +10,6 @@
 use crate::api::{Action, Device, OpId, RequestKind, Span};
 use crate::append::{Done, Item, ItemKind};
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask, sector_mask_inside, sector_runs};
-use crate::map::MASK_FULL;
 use crate::pages::{Page, PageUse};
 use crate::read::{CACHE_READ_TRIES, Damage};
 use crate::segment::{Key, State};
@@ -49,6 +48,12 @@ pub(crate) struct Merge {
     without_cached: bool,
     /// Sectors that the merged block has.
     mask: u8,
+}
+
+impl Merge {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
 }
 
 impl Engine {
@@ -251,12 +256,12 @@ impl Engine {
                 self.read_part_done(m.req, !m.failed);
             }
             (MergeFor::Log, Some(crc)) => {
-                let all = self.block_mask(m.volume, m.block);
-                let mask = if m.mask == all { MASK_FULL } else { m.mask };
+                // The last block of an odd volume is never called whole: should the volume grow, what lies behind its
+                // former end is not in the cache.
                 let item = Item {
                     key: Key::new(m.volume, m.block),
                     crc,
-                    kind: ItemKind::Data { mask, dirty: true },
+                    kind: ItemKind::Data { mask: m.mask, dirty: true },
                     span: Some(base.span()),
                     done: Done::Merge(m.req, base),
                 };

@@ -51,6 +51,11 @@ impl Fills {
         self.blocks.len()
     }
 
+    /// True if a fill of a block in this range is under way.
+    pub(crate) fn any_in(&self, range: BlockRange) -> bool {
+        self.blocks.range(range.first..=range.last).next().is_some()
+    }
+
     fn is_valid(&self, key: Key, token: u64) -> bool {
         self.blocks.get(&key).is_some_and(|registered| registered.token == token && registered.valid)
     }
@@ -99,6 +104,7 @@ impl Engine {
 
     /// Reads blocks `first..=last` of a request from where they are.
     fn read_blocks(&mut self, req: u32, first: u64, last: u64) {
+        let volume = self.reqs.get(req).volume;
         let mut block = first;
         while block <= last {
             let found = self.find(req, block);
@@ -114,10 +120,12 @@ impl Engine {
                         count += 1;
                     }
                     self.stats.read_hit_blocks += u64::from(count);
+                    self.counters.of(volume).read_hit_blocks += u64::from(count);
                     self.read_hits(req, block, slot, count, 1);
                 }
                 Found::Partial => {
                     self.stats.read_hit_blocks += 1;
+                    self.counters.of(volume).read_hit_blocks += 1;
                     self.reqs.get_mut(req).pending += 1;
                     self.start_merge(req, block, (0, BLOCK as u32), MergeFor::Read);
                 }
@@ -128,6 +136,7 @@ impl Engine {
                         count += 1;
                     }
                     self.stats.read_miss_blocks += u64::from(count);
+                    self.counters.of(volume).read_miss_blocks += u64::from(count);
                     let token = self.register_fills(req, block, count);
                     self.read_misses(req, block, count, Miss { token, tries: 1 });
                 }
@@ -216,6 +225,7 @@ impl Engine {
             }
         };
         self.stats.damaged_blocks += 1;
+        self.counters.of(key.volume()).damaged_blocks += 1;
         let lost = damage == Damage::Lost;
         self.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
         damage
@@ -316,6 +326,7 @@ impl Engine {
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
             self.map.insert(slot, State::Clean);
             self.stats.filled_blocks += 1;
+            self.counters.of(key.volume()).filled_blocks += 1;
         }
     }
 

@@ -12,12 +12,13 @@ use crate::append::{Done, Item, ItemKind};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, LockOwner, OpKind};
 use crate::locks::BlockRange;
+use crate::map::MASK_FULL;
 use crate::pages::{Page, PageUse};
 use crate::policy::{Candidate, Eviction, SecondChance};
 use crate::read::CACHE_READ_TRIES;
 use crate::segment::{Key, Phase, State};
 use alloc::vec::Vec;
-use forebay_format::{StreamKind, summary};
+use forebay_format::{StreamKind, VolumeId, summary};
 
 /// Most relocations under way.
 const RELOCATIONS_MAX: usize = 64;
@@ -28,6 +29,18 @@ pub(crate) struct Reclaim {
     segment: u32,
     next: u32,
     kept: u32,
+}
+
+impl Relocation {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.key.volume()
+    }
+}
+
+impl Reclaim {
+    pub(crate) fn segment(&self) -> u32 {
+        self.segment
+    }
 }
 
 /// How far the victim is.
@@ -45,6 +58,8 @@ enum Emptying {
 pub(crate) struct Relocation {
     key: Key,
     from: u32,
+    /// Sectors to leave out of the copy are not in this mask.
+    mask: Option<u8>,
     page: Page,
     tries: u32,
 }
@@ -70,7 +85,7 @@ impl Engine {
             if self.planted(PlantedBug::ReuseSegmentEarly) {
                 self.map.end_segment(number, Phase::Free);
                 self.checkpoint.window.push_front(number);
-            } else {
+            } else if !self.keep_retired(number) {
                 self.checkpoint.pool.push_back(number);
             }
         }
@@ -153,8 +168,10 @@ impl Engine {
                     if keep && self.relocate(slot) {
                         kept += 1;
                     } else {
-                        self.map.remove(self.map.key(slot));
+                        let key = self.map.key(slot);
+                        self.map.remove(key);
                         self.stats.evicted_blocks += 1;
+                        self.counters.of(key.volume()).evicted_blocks += 1;
                     }
                     false
                 }
@@ -205,7 +222,12 @@ impl Engine {
     }
 
     /// Starts to move a block; false if that is not possible now.
-    fn relocate(&mut self, slot: u32) -> bool {
+    pub(crate) fn relocate(&mut self, slot: u32) -> bool {
+        self.relocate_masked(slot, None)
+    }
+
+    /// As [`Engine::relocate`]; the copy has no sectors but those of `mask`.
+    pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
         let key = self.map.key(slot);
         let range = BlockRange { first: key, last: key };
         if !self.can_relocate() {
@@ -215,7 +237,7 @@ impl Engine {
             return false;
         }
         let page = self.pages.take(PageUse::Survivor).expect("a page is available");
-        let relocation = self.relocations.insert(Relocation { key, from: slot, page, tries: 1 });
+        let relocation = self.relocations.insert(Relocation { key, from: slot, mask, page, tries: 1 });
         self.read_for_relocation(relocation);
         true
     }
@@ -232,6 +254,7 @@ impl Engine {
         let relocation = self.relocations.get_mut(number);
         let (slot, key, page) = (relocation.from, relocation.key, relocation.page);
         relocation.tries += 1;
+        let mask = relocation.mask.unwrap_or(MASK_FULL);
         let tries = relocation.tries;
         let right = ok && crcs.first() == Some(&self.map.crc(slot));
         let current = self.map.lookup(key) == Some(slot);
@@ -243,7 +266,7 @@ impl Engine {
                 key,
                 crc: self.map.crc(slot),
                 kind: ItemKind::Data {
-                    mask: self.map.mask(slot),
+                    mask: self.map.mask(slot) & mask,
                     dirty: self.map.state(slot) == State::Dirty,
                 },
                 span: Some(page.span()),

@@ -20,7 +20,7 @@
 use crate::api::{Device, DeviceFailure};
 use crate::attach::Verdict;
 use crate::config::{Attachment, PlantedBug};
-use crate::engine::{BLOCK, Engine, Status};
+use crate::engine::{BLOCK, Engine, Status, sector_mask};
 use crate::flush::Waiter;
 use crate::map::CacheMap;
 use crate::scan::{self, After, Bytes, Found, Place, Tail};
@@ -165,6 +165,8 @@ pub(crate) struct Recovery {
     superblocks: [Option<Result<Superblock, FormatError>>; 2],
     unreadable: u32,
     pub(crate) checkpoint: Checkpoint,
+    /// Size of every volume of the table in bytes, 0 for those that it does not list.
+    ends: Vec<u64>,
     jobs: Vec<What>,
     in_flight: usize,
     tails: Vec<Tail>,
@@ -192,6 +194,7 @@ pub(crate) fn blank_superblock() -> Superblock {
         checkpoint_generation: 0,
         state: CacheState::Open,
         geometry: blank_geometry(),
+        members: forebay_format::Members::default(),
         shard_index: 0,
         shard_count: 1,
         created_unix_s: 0,
@@ -207,6 +210,7 @@ impl Engine {
             superblocks: [None, None],
             unreadable: 0,
             checkpoint: Checkpoint::default(),
+            ends: Vec::new(),
             jobs: Vec::new(),
             in_flight: 0,
             tails: Vec::new(),
@@ -288,7 +292,7 @@ impl Engine {
     fn read_checkpoint(&mut self, copy: u64) {
         let geometry = self.map.geometry;
         let offset = geometry.checkpoint_offset(self.superblock.checkpoint_generation, copy);
-        let len = u64::from(geometry.checkpoint_slot_blocks) * BLOCK;
+        let len = geometry.checkpoint_blocks() * BLOCK;
         self.recovery_read(What::Checkpoint(copy), offset, len);
     }
 
@@ -383,9 +387,12 @@ impl Engine {
         for (stream, next) in self.streams.iter_mut().zip(checkpoint.next_stream_sequence) {
             stream.start_at(next);
         }
+        let mut ends = alloc::vec![0; VOLUMES_MAX as usize];
+        for volume in &checkpoint.volumes {
+            ends[usize::from(volume.id.0)] = volume.size_bytes;
+        }
         let recovery = self.recovering();
-        recovery.checkpoint = checkpoint;
-        recovery.jobs = jobs;
+        (recovery.checkpoint, recovery.jobs, recovery.ends) = (checkpoint, jobs, ends);
     }
 
     /// Starts the reads that are left; goes on to the next step when there are none.
@@ -433,7 +440,20 @@ impl Engine {
         }
         let slot = self.map.slot(number, index);
         self.map.describe(slot, key, crc, mask);
-        self.map.insert(slot, state);
+        if self.belongs(key, mask) {
+            self.map.insert(slot, state);
+        }
+    }
+
+    /// True if a block belongs to a volume of the table. Others were being swept away when the cache was left.
+    fn belongs(&self, key: Key, mask: u8) -> bool {
+        let recovery = self.recovery.as_ref();
+        let end = recovery.and_then(|recovery| recovery.ends.get(usize::from(key.volume().0)).copied());
+        let start = key.block() * BLOCK;
+        match end.unwrap_or(0) {
+            end if start >= end => self.planted(PlantedBug::KeepBeyondShrink) && end > 0,
+            end => mask & sector_mask(0, (end - start).min(BLOCK)) != 0,
+        }
     }
 
     fn summary_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
@@ -617,7 +637,9 @@ impl Engine {
                 let slot = self.map.slot(number, index);
                 self.map.describe(slot, key, crc32c, sector_mask);
                 let state = if dirty { State::Dirty } else { State::Clean };
-                self.map.insert(slot, state);
+                if self.belongs(key, sector_mask) {
+                    self.map.insert(slot, state);
+                }
             }
         }
         for entry in &batch.entries {

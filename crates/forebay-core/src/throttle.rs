@@ -71,6 +71,8 @@ impl Engine {
             self.pass(req);
         } else {
             self.stats.throttled_writes += 1;
+            let volume = self.reqs.get(req).volume;
+            self.counters.of(volume).throttled_writes += 1;
             self.throttle.waiting.push_back(req);
         }
     }
@@ -116,9 +118,11 @@ impl Engine {
 
     /// Dirty blocks now, the soft limit and the high limit.
     pub(crate) fn dirty_levels(&self) -> (u64, u64, u64) {
-        let capacity = self.data_capacity();
+        // What volumes that are not attached have dirty cannot be written back: the others share what is left.
+        let kept = self.kept_dirty();
+        let capacity = self.data_capacity().saturating_sub(kept);
         let high = capacity * u64::from(self.config.pool.dirty_limit_pct) / 100;
         let soft = high.saturating_sub(capacity * SLOPE_PCT / 100);
-        (self.map.unclean_blocks() + self.throttle.in_flight_blocks, soft, high)
+        (self.map.unclean_blocks().saturating_sub(kept) + self.throttle.in_flight_blocks, soft, high)
     }
 }

@@ -1,6 +1,7 @@
 //! What the engine keeps per attached volume.
 
 use crate::api::Nanos;
+use crate::config::Attachment;
 use crate::destage::Destage;
 use crate::direct::Intents;
 use crate::engine::Engine;
@@ -14,7 +15,14 @@ use forebay_format::checkpoint::{BackingRecord, Mode};
 pub(crate) struct Volume {
     pub(crate) id: VolumeId,
     pub(crate) settings: VolumeSettings,
+    /// Size as it is served: where blocks end.
     pub(crate) size_bytes: u64,
+    /// Requests beyond this are refused: less than the size while the volume is about to shrink.
+    pub(crate) limit_bytes: u64,
+    /// Size as the next checkpoint has it: more than the size while the volume is about to grow.
+    pub(crate) table_bytes: u64,
+    /// It is being drained to its end: nothing becomes dirty any more.
+    pub(crate) ending: bool,
     /// Smallest unit that the backing store writes: 512 or 4096.
     pub(crate) sector_bytes: u32,
     pub(crate) flusher: Flusher,
@@ -35,6 +43,29 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
+    /// A volume that nothing was asked of yet.
+    pub(crate) fn new(attachment: &Attachment, now: Nanos) -> Self {
+        Self {
+            id: attachment.volume,
+            settings: attachment.settings,
+            size_bytes: attachment.size_bytes,
+            limit_bytes: attachment.size_bytes,
+            table_bytes: attachment.size_bytes,
+            ending: false,
+            sector_bytes: attachment.backing_sector_bytes,
+            flusher: Flusher::default(),
+            direct_unflushed: false,
+            direct_flushing: false,
+            intents: Intents::default(),
+            destage: Destage::default(),
+            draining: false,
+            gave_up: false,
+            last_active: now,
+            misses_in_flight: 0,
+            backing: attachment.backing.clone(),
+        }
+    }
+
     pub(crate) fn is_write_back(&self) -> bool {
         matches!(self.settings.mode, Mode::Writeback | Mode::Writeonly)
     }
@@ -47,6 +78,9 @@ impl Volume {
 
     /// Whether a write with this treatment goes through the log, and whether it is cached if it does not.
     pub(crate) fn writes(&self, treatment: Treatment) -> (bool, bool) {
+        if self.ending && self.is_write_back() {
+            return (false, treatment != Treatment::Bypass);
+        }
         let write_back =
             self.is_write_back() && !matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
         let copies = match treatment {

@@ -2,18 +2,17 @@
 //!
 //! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
 //! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
-//! processes; `rules` says which requests of which clients are cached; `meter` counts and times; `events` and `jobs` tell
-//! what happens and what takes long, on a `clock` that tests can hold; `config` is forebay.toml and the registry of
-//! tunables. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
+//! processes; `rules` says which requests of which clients are cached; `meter` counts and times. Nothing here knows
+//! on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod clock;
-pub mod config;
 pub mod control;
 mod engine_io;
 mod error;
 pub mod events;
+pub mod fuse_server;
 pub mod jobs;
 pub mod meter;
 pub mod rules;
@@ -129,6 +128,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
 
 /// The name under which clients find an export.
 pub(crate) fn export_name(uri: &ExportUri) -> &str {
-    let ExportUri::Nbd { name, .. } = uri;
-    name
+    match uri {
+        ExportUri::Nbd { name, .. } => name,
+        ExportUri::Fuse { path } => path.file_name().and_then(|name| name.to_str()).unwrap_or(""),
+    }
 }

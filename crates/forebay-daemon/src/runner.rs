@@ -205,7 +205,10 @@ impl Runner<'_> {
         let mut opened: Vec<Endpoint> = Vec::new();
         let mut uris = Vec::new();
         for uri in exports {
-            let ExportUri::Nbd { endpoint, name } = uri;
+            let ExportUri::Nbd { endpoint, name } = uri else {
+                let what = format!("{uri} cannot be served yet");
+                return Err(RunError::failed(what, "export the volume over NBD"));
+            };
             let mut actual = endpoint.clone();
             if !opened.contains(endpoint) {
                 let socket = match endpoint {

@@ -17,13 +17,13 @@ fn read(text: &str) -> Result<Checked, Report> {
 }
 
 fn config(text: &str) -> Config {
-    read(text).unwrap().config
+    read(text).expect("the text of a test is right").config
 }
 
 /// Compares with a file, or writes it if asked to.
 fn golden(path: &Path, text: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(path, text).unwrap();
+        std::fs::write(path, text).expect("the golden file can be written");
     }
     let expected = std::fs::read_to_string(path).unwrap_or_default();
     assert!(

@@ -5,6 +5,7 @@
 //! - [`request`]: the one request type all protocols share, and [`request::validate`], the one gate that
 //!   every request passes before anybody else sees it.
 //! - [`directory`]: what a protocol needs to know about the volumes it may serve.
+//! - [`fuse`]: the FUSE protocol: a volume as a file of the kernel's file system.
 //! - [`nbd`]: the NBD protocol, server side as a state machine and client side over any `Read + Write`.
 //! - [`uri`], [`size`]: how people write exports, backing stores, sizes and durations.
 //!
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod directory;
+pub mod fuse;
 pub mod nbd;
 pub mod request;
 pub mod size;

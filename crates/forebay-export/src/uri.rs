@@ -6,11 +6,12 @@
 //! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | later |
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
-//! | `fuse:`, `ublk:`, `vhost-user:` | later | no |
+//! | `fuse:/mnt/x/volume` | yes: a file, see `docs/fuse.md` | no |
+//! | `ublk:`, `vhost-user:` | later | no |
 //! | `s3:` | no | later |
 //!
 //! Invariants
-//! - In `nbd` URIs and `file:` URIs, `%41` is decoded; bare paths are taken as they are.
+//! - In `nbd`, `fuse:` and `file:` URIs, `%41` is decoded; bare paths are taken as they are.
 //! - What is printed reads back as the same value.
 //! - Every error says what is wrong, at which byte of the text, and shows a text that is right.
 
@@ -26,6 +27,7 @@ use crate::nbd::codec::{PORT, STRING_BYTES_MAX};
 
 const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
 const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";
+const EXAMPLE_FUSE: &str = "fuse:/mnt/forebay/volume";
 const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
 
 /// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
@@ -68,6 +70,11 @@ pub enum ExportUri {
         endpoint: Endpoint,
         /// The name of the export; may be empty.
         name: String,
+    },
+    /// As a file, over FUSE.
+    Fuse {
+        /// The file; absolute.
+        path: PathBuf,
     },
 }
 
@@ -121,11 +128,12 @@ impl FromStr for ExportUri {
     fn from_str(whole: &str) -> Result<ExportUri, UriError> {
         let text = Text { whole, example: EXAMPLE_UNIX };
         let Some(scheme) = scheme_of(whole) else {
-            return Err(text.error(0, "an export needs a scheme, nbd+unix: or nbd:"));
+            return Err(text.error(0, "an export needs a scheme, nbd+unix:, nbd: or fuse:"));
         };
         match scheme.to_ascii_lowercase().as_str() {
             "nbd+unix" => parse_unix(text),
             "nbd" => parse_tcp(Text { example: EXAMPLE_TCP, ..text }),
+            "fuse" => parse_fuse(Text { example: EXAMPLE_FUSE, ..text }),
             "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
             name if RESERVED.contains(&name) => {
                 Err(text.error(0, format!("exports over {name}: are not supported yet")))
@@ -304,8 +312,12 @@ fn encode(bytes: &[u8]) -> String {
 
 impl fmt::Display for ExportUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExportUri::Nbd { endpoint, name } = self;
-        let name = encode(name.as_bytes());
+        let (endpoint, name) = match self {
+            ExportUri::Nbd { endpoint, name } => (endpoint, encode(name.as_bytes())),
+            ExportUri::Fuse { path } => {
+                return write!(f, "fuse://{}", encode(path.as_os_str().as_bytes()));
+            }
+        };
         match endpoint {
             Endpoint::Unix(path) => {
                 write!(f, "nbd+unix:///{name}?socket={}", encode(path.as_os_str().as_bytes()))
@@ -348,17 +360,32 @@ impl FromStr for BackingUri {
 }
 
 fn parse_file(text: Text<'_>) -> Result<BackingUri, UriError> {
-    let mut at = "file:".len();
+    Ok(backing(path_behind(text, "file:")?))
+}
+
+/// `fuse:/path`
+fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
+    let path = path_behind(text, "fuse:")?;
+    if !path.is_absolute() || path.file_name().is_none() {
+        return Err(text.error("fuse:".len(), "the path of a file is needed, from the root on"));
+    }
+    Ok(ExportUri::Fuse { path })
+}
+
+/// The path in a URI that has only a path.
+fn path_behind(text: Text<'_>, scheme: &str) -> Result<PathBuf, UriError> {
+    let mut at = scheme.len();
     let mut path = &text.whole[at..];
     if let Some(rest) = path.strip_prefix("//") {
         if !rest.starts_with('/') {
-            return Err(text.error(at + 2, "file: URIs have no host; write file:/path"));
+            return Err(text.error(at + 2, format!("{scheme} URIs have no host; write {scheme}/path")));
         }
         at += 2;
         path = rest;
     }
     if let Some(mark) = path.find(['?', '#']) {
-        return Err(text.error(at + mark, "\"?\" and \"#\" must be written as %3F and %23 in a file: URI"));
+        let problem = format!("\"?\" and \"#\" must be written as %3F and %23 in a {scheme} URI");
+        return Err(text.error(at + mark, problem));
     }
     let bytes = decode(text, at, path)?;
     if bytes.is_empty() {
@@ -367,7 +394,7 @@ fn parse_file(text: Text<'_>) -> Result<BackingUri, UriError> {
     if bytes.contains(&0) {
         return Err(text.error(at, "a path has no zero byte"));
     }
-    Ok(backing(PathBuf::from(OsString::from_vec(bytes))))
+    Ok(PathBuf::from(OsString::from_vec(bytes)))
 }
 
 fn backing(path: PathBuf) -> BackingUri {

@@ -159,11 +159,22 @@ pub struct Checkpoint {
 /// Blocks that a checkpoint slot needs for this many segments, at the most volumes and intents.
 #[must_use]
 pub fn slot_blocks_for(segments: u64, segment_blocks: u32) -> u64 {
-    let per_segment = (segment::STRUCTURE.len + slot_table_bytes(segment_blocks) + WINDOW_ITEM_BYTES) as u64;
-    let body = u64::from(VOLUMES_MAX) * volume::STRUCTURE.len as u64
-        + segments * per_segment
-        + u64::from(INTENTS_MAX) * intent::STRUCTURE.len as u64;
-    1 + body.div_ceil(BLOCK_BYTES as u64)
+    1 + (FIXED_BYTES + segments * segment_bytes(segment_blocks)).div_ceil(BLOCK_BYTES as u64)
+}
+
+/// Segments for which a checkpoint slot of this many blocks has room, at the most volumes and intents.
+pub(crate) fn segments_in_slot(slot_blocks: u64, segment_blocks: u32) -> u64 {
+    let body = slot_blocks.saturating_sub(1) * BLOCK_BYTES as u64;
+    body.saturating_sub(FIXED_BYTES) / segment_bytes(segment_blocks)
+}
+
+/// Bytes of a checkpoint's body for the most volumes and intents.
+const FIXED_BYTES: u64 =
+    VOLUMES_MAX as u64 * volume::STRUCTURE.len as u64 + INTENTS_MAX as u64 * intent::STRUCTURE.len as u64;
+
+/// Most bytes of a checkpoint's body that one segment takes.
+fn segment_bytes(segment_blocks: u32) -> u64 {
+    (segment::STRUCTURE.len + slot_table_bytes(segment_blocks) + WINDOW_ITEM_BYTES) as u64
 }
 
 fn slot_table_bytes(segment_blocks: u32) -> usize {

@@ -18,6 +18,9 @@ pub const SEGMENT_BLOCKS_MIN: u32 = 16;
 pub const SEGMENT_BLOCKS_MAX: u32 = 4096;
 /// Most volumes on one cache; their numbers are below this.
 pub const VOLUMES_MAX: u32 = 64;
+/// A cache can grow to so many times its first number of segments unless it was made for more or less: its checkpoint slots
+/// are made that large.
+pub const GROWTH_DEFAULT: u32 = 4;
 /// Most write-intent ranges that a checkpoint can hold; beyond it the engine widens ranges.
 pub const INTENTS_MAX: u32 = 4096;
 
@@ -38,11 +41,25 @@ pub struct Geometry {
 
 impl Geometry {
     /// Divides a device of `device_bytes` with segments of `segment_blocks` (a size chosen for the device if `None`:
-    /// 64 KiB to 4 MiB, so that there are some hundreds of segments where possible).
+    /// 64 KiB to 4 MiB, so that there are some hundreds of segments where possible), and room to grow to
+    /// [`GROWTH_DEFAULT`] times its size.
+    ///
+    /// # Errors
+    /// As [`Geometry::with_growth`].
+    pub fn for_device(device_bytes: u64, segment_blocks: Option<u32>) -> Result<Self, FormatError> {
+        Self::with_growth(device_bytes, segment_blocks, GROWTH_DEFAULT)
+    }
+
+    /// As [`Geometry::for_device`], for a cache that can grow to `growth` times its number of segments (at least 1: it
+    /// cannot grow). Each further time costs 0.025 % of the device.
     ///
     /// # Errors
     /// [`FormatError::Geometry`] if the device is too small or the segment size is not a power of two in range.
-    pub fn for_device(device_bytes: u64, segment_blocks: Option<u32>) -> Result<Self, FormatError> {
+    pub fn with_growth(
+        device_bytes: u64,
+        segment_blocks: Option<u32>,
+        growth: u32,
+    ) -> Result<Self, FormatError> {
         let device_blocks = device_bytes / BLOCK_BYTES as u64;
         let segment_blocks = segment_blocks.unwrap_or_else(|| default_segment_blocks(device_blocks));
         if !segment_blocks.is_power_of_two()
@@ -56,7 +73,9 @@ impl Geometry {
         // The checkpoint grows with the segments and the segments shrink with the checkpoint: start from the most
         // segments that there could be, which makes the slot slightly too large rather than too small.
         let segments_most = device_blocks / u64::from(segment_blocks);
-        let slot_blocks = checkpoint::slot_blocks_for(segments_most, segment_blocks);
+        // No cache has more slots than numbers, so there is no use in room for more.
+        let grown = (segments_most * u64::from(growth.max(1))).min(segments_limit(segment_blocks));
+        let slot_blocks = checkpoint::slot_blocks_for(grown.max(segments_most), segment_blocks);
         let meta_blocks = CHECKPOINT_START_BLOCK + CHECKPOINT_SLOTS * slot_blocks;
         let segments_start_block = meta_blocks.next_multiple_of(u64::from(segment_blocks.min(256)));
         let segment_count = device_blocks.saturating_sub(segments_start_block) / u64::from(segment_blocks);
@@ -82,6 +101,50 @@ impl Geometry {
             checkpoint_slot_blocks: slot_blocks as u32,
             segments_start_block,
         })
+    }
+
+    /// The same cache on a device that has become longer or shorter: segments are added or left out at the end, and
+    /// nothing else moves.
+    ///
+    /// # Errors
+    /// [`FormatError::Geometry`] that says how far this cache can grow, or how far it can shrink.
+    pub fn resized(&self, device_bytes: u64) -> Result<Self, FormatError> {
+        let device_blocks = device_bytes / BLOCK_BYTES as u64;
+        let count = device_blocks.saturating_sub(self.segments_start_block) / u64::from(self.segment_blocks);
+        let bytes_for = |count: u64| {
+            (self.segments_start_block + count * u64::from(self.segment_blocks)) * BLOCK_BYTES as u64
+        };
+        let most = u64::from(self.segments_max());
+        if count > most {
+            return Err(FormatError::Geometry(format!(
+                "{device_bytes} bytes are {count} segments, but this cache was made with room for {most}: it can grow to \
+                 {} bytes; for more, make a new cache",
+                bytes_for(most)
+            )));
+        }
+        if count < u64::from(SEGMENTS_MIN) {
+            return Err(FormatError::Geometry(format!(
+                "{device_bytes} bytes are {count} segments, but a cache works with {SEGMENTS_MIN} at least: it can shrink \
+                 to {} bytes",
+                bytes_for(u64::from(SEGMENTS_MIN))
+            )));
+        }
+        Ok(Self { device_blocks, segment_count: count as u32, ..*self })
+    }
+
+    /// Most segments that this cache can have: its checkpoint slots have room for no more.
+    #[must_use]
+    pub fn segments_max(&self) -> u32 {
+        let slot_blocks = u64::from(self.checkpoint_slot_blocks);
+        checkpoint::segments_in_slot(slot_blocks, self.segment_blocks)
+            .min(segments_limit(self.segment_blocks)) as u32
+    }
+
+    /// Blocks of a checkpoint slot that a checkpoint of this many segments can fill: what a reader has to read.
+    #[must_use]
+    pub fn checkpoint_blocks(&self) -> u64 {
+        let needed = checkpoint::slot_blocks_for(u64::from(self.segment_count), self.segment_blocks);
+        needed.min(u64::from(self.checkpoint_slot_blocks))
     }
 
     /// Checks that the numbers, as read from a superblock, fit together and inside `device_bytes`.
@@ -166,6 +229,11 @@ impl Geometry {
     pub fn slot_count(&self) -> u32 {
         self.segment_count * self.segment_blocks
     }
+}
+
+/// Segments of which all slots together still have 32-bit numbers.
+fn segments_limit(segment_blocks: u32) -> u64 {
+    u64::from(u32::MAX / segment_blocks.max(1))
 }
 
 fn default_segment_blocks(device_blocks: u64) -> u32 {

@@ -56,8 +56,9 @@ macro_rules! structure {
 pub(crate) use structure;
 
 /// Every structure of the format, for the document's test and for `forebay inspect`.
-pub const ALL: [Structure; 7] = [
+pub const ALL: [Structure; 8] = [
     crate::superblock::STRUCTURE,
+    crate::member::STRUCTURE,
     crate::checkpoint::header::STRUCTURE,
     crate::checkpoint::volume::STRUCTURE,
     crate::checkpoint::segment::STRUCTURE,

@@ -25,12 +25,14 @@ pub mod checkpoint;
 pub mod error;
 pub mod geometry;
 pub mod layout;
+pub mod member;
 pub mod summary;
 pub mod superblock;
 pub mod units;
 
 pub use error::FormatError;
 pub use geometry::Geometry;
+pub use member::Members;
 pub use units::{
     BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, SegmentId, Slot, StreamKind, VolumeId,
 };

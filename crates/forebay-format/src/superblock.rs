@@ -6,8 +6,11 @@
 
 use crate::geometry::Geometry;
 use crate::layout::{check_envelope, check_zero, crc_without, fitting, structure};
+use crate::member::{MEMBERS_MAX, Members};
 use crate::units::{BLOCK_BYTES, CacheUuid};
 use crate::{FormatError, VERSION};
+
+const _: () = assert!(F_MEMBER_TAGS.len == (MEMBERS_MAX - 1) * 8);
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
@@ -29,7 +32,10 @@ structure! { "superblock", 512;
     F_SHARD_COUNT = "shard_count", 86, 2;
     F_CREATED = "created_unix_s", 88, 8;
     F_WRITTEN_BY = "written_by", 96, 32;
-    F_RESERVED = "reserved", 128, 380;
+    F_MEMBER_COUNT = "member_count", 128, 2;
+    F_RESERVED_A = "reserved_a", 130, 6;
+    F_MEMBER_TAGS = "member_tags", 136, 120;
+    F_RESERVED = "reserved", 256, 252;
     F_CRC = "crc32c", 508, 4;
 }
 
@@ -58,6 +64,8 @@ pub struct Superblock {
     pub state: CacheState,
     /// Layout of the device.
     pub geometry: Geometry,
+    /// Devices that the cache lies on.
+    pub members: Members,
     /// This shard among the shards of the cache (0 of 1 until a cache is sharded).
     pub shard_index: u16,
     /// Number of shards of the cache.
@@ -90,6 +98,10 @@ impl Superblock {
         F_SEGMENT_BLOCKS.put(to, u64::from(self.geometry.segment_blocks));
         F_SEGMENT_COUNT.put(to, u64::from(self.geometry.segment_count));
         F_SLOT_BLOCKS.put(to, u64::from(self.geometry.checkpoint_slot_blocks));
+        F_MEMBER_COUNT.put(to, self.members.count() as u64);
+        for (to, tag) in to[F_MEMBER_TAGS.offset..].chunks_exact_mut(8).zip(self.members.tags()) {
+            to.copy_from_slice(&tag.to_le_bytes());
+        }
         F_SHARD_INDEX.put(to, u64::from(self.shard_index));
         F_SHARD_COUNT.put(to, u64::from(self.shard_count));
         F_CREATED.put(to, self.created_unix_s);
@@ -112,7 +124,8 @@ impl Superblock {
             2 => CacheState::Open,
             other => return Err(field(F_STATE.name, other)),
         };
-        check_zero(&STRUCTURE, block, &[F_RESERVED])?;
+        check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED])?;
+        let members = decode_members(block)?;
         if F_SHARD_INDEX.get(block) >= F_SHARD_COUNT.get(block) {
             return Err(field(F_SHARD_INDEX.name, F_SHARD_INDEX.get(block)));
         }
@@ -133,6 +146,7 @@ impl Superblock {
                 checkpoint_slot_blocks: F_SLOT_BLOCKS.get_u32(block),
                 segments_start_block: F_SEGMENTS_START.get(block),
             },
+            members,
             shard_index: F_SHARD_INDEX.get(block) as u16,
             shard_count: F_SHARD_COUNT.get(block) as u16,
             created_unix_s: F_CREATED.get(block),
@@ -161,4 +175,21 @@ impl Superblock {
             [Err(a), Err(b)] => Err(if weight(&b) > weight(&a) { b } else { a }),
         }
     }
+}
+
+fn decode_members(block: &[u8]) -> Result<Members, FormatError> {
+    let field = |field, value| FormatError::Field { structure: STRUCTURE.name, field, value };
+    let count = F_MEMBER_COUNT.get(block);
+    let tags: Vec<u64> = F_MEMBER_TAGS
+        .bytes(block)
+        .chunks_exact(8)
+        .map(|tag| tag.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+        .collect();
+    let used = (count as usize).checked_sub(1).filter(|used| *used < MEMBERS_MAX);
+    let Some(used) = used else { return Err(field(F_MEMBER_COUNT.name, count)) };
+    let (tags, rest) = tags.split_at(used);
+    if let Some(tag) = rest.iter().find(|tag| **tag != 0) {
+        return Err(field(F_MEMBER_TAGS.name, *tag));
+    }
+    Members::new(tags).ok_or_else(|| field(F_MEMBER_TAGS.name, 0))
 }

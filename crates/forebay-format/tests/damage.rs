@@ -375,3 +375,13 @@ fn the_magic_numbers_differ() {
     assert_ne!(batch::MAGIC[..], superblock::MAGIC[..4]);
     assert_ne!(batch::MAGIC[..], checkpoint::MAGIC[..4]);
 }
+
+#[test]
+fn any_flipped_bit_of_a_member_header_is_noticed() {
+    let good = samples::member().encode();
+    for bit in (0..512).chain(4092 * 8..4096 * 8) {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(forebay_format::member::MemberHeader::decode(&bytes).is_err(), "bit {bit}");
+    }
+}

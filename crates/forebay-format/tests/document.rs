@@ -3,7 +3,8 @@
 
 use forebay_format::layout::{self, Structure};
 use forebay_format::{
-    BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, VERSION, batch, checkpoint, geometry, summary, superblock,
+    BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, VERSION, batch, checkpoint, geometry, member, summary,
+    superblock,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -70,6 +71,9 @@ fn every_limit_of_the_document_matches_the_code() {
         ("INTENT_REGION_BLOCKS", checkpoint::INTENT_REGION_BLOCKS),
         ("SAMPLES_MAX", checkpoint::SAMPLES_MAX as u64),
         ("NAME_BYTES_MAX", checkpoint::NAME_BYTES_MAX as u64),
+        ("GROWTH_DEFAULT", u64::from(geometry::GROWTH_DEFAULT)),
+        ("MEMBERS_MAX", member::MEMBERS_MAX as u64),
+        ("DATA_START_BLOCK", member::DATA_START_BLOCK),
         ("ENTRIES_MAX", batch::ENTRIES_MAX as u64),
         ("ITEM_BYTES", summary::ITEM_BYTES as u64),
     ];
@@ -88,7 +92,7 @@ fn every_limit_of_the_document_matches_the_code() {
 #[test]
 fn the_magic_numbers_of_the_document_match_the_code() {
     let document = document();
-    for magic in [&superblock::MAGIC[..], &checkpoint::MAGIC, &batch::MAGIC] {
+    for magic in [&superblock::MAGIC[..], &member::MAGIC, &checkpoint::MAGIC, &batch::MAGIC] {
         let shown = format!("`{}`", String::from_utf8_lossy(magic).replace('\0', "\\0"));
         assert!(document.contains(&shown), "the document does not name the magic number {shown}");
     }

@@ -10,6 +10,7 @@ mod samples;
 
 use forebay_format::batch::BatchHeader;
 use forebay_format::checkpoint::Checkpoint;
+use forebay_format::member::MemberHeader;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, summary};
 use std::fmt::Write as _;
@@ -19,6 +20,12 @@ use std::path::PathBuf;
 fn superblock_bytes() {
     let golden = golden("superblock", &samples::superblock().encode());
     assert_eq!(Superblock::decode(&golden), Ok(samples::superblock()));
+}
+
+#[test]
+fn member_header_bytes() {
+    let golden = golden("member", &samples::member().encode());
+    assert_eq!(MemberHeader::decode(&golden), Ok(samples::member()));
 }
 
 #[test]

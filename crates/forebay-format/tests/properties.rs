@@ -7,11 +7,14 @@ use forebay_format::checkpoint::{
     self, BackingRecord, Checkpoint, Intent, Mode, NAME_BYTES_MAX, SAMPLES_MAX, SegmentEntry, SegmentState,
     SlotState, VolumeEntry,
 };
-use forebay_format::geometry::{CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK, INTENTS_MAX, VOLUMES_MAX};
+use forebay_format::geometry::{
+    CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK, INTENTS_MAX, SEGMENTS_MIN, VOLUMES_MAX,
+};
 use forebay_format::layout;
+use forebay_format::member::MEMBERS_MAX;
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, Slot, StreamKind, VolumeId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -22,6 +25,7 @@ prop_compose! {
         (segment_blocks, segment_count, checkpoint_slot_blocks) in any::<(u32, u32, u32)>(),
         (shard_index, shard_count) in (1..=u16::MAX).prop_flat_map(|count| (0..count, Just(count))),
         created_unix_s in any::<u64>(),
+        tags in vec(1_u64.., 0..MEMBERS_MAX),
         written_by in "[ -~]{0,32}",
     ) -> Superblock {
         let geometry =
@@ -29,6 +33,7 @@ prop_compose! {
         let state = if clean { CacheState::Clean } else { CacheState::Open };
         Superblock {
             uuid: CacheUuid(uuid), generation, epoch, checkpoint_generation, state, geometry, shard_index,
+            members: Members::new(&tags).unwrap(),
             shard_count, created_unix_s, written_by,
         }
     }
@@ -297,6 +302,18 @@ proptest! {
         let last = geometry.segment_offset(geometry.segment_count - 1, geometry.segment_blocks);
         prop_assert!(last <= device_bytes);
         prop_assert!(geometry.slot_count() >= geometry.segment_count);
+        // It can grow as far as it says, and no farther, and nothing but the number of segments changes.
+        let end = |count: u32| {
+            geometry.segments_start_block * BLOCK_BYTES as u64 + u64::from(count) * geometry.segment_bytes()
+        };
+        let most = geometry.segments_max();
+        prop_assert!(most >= geometry.segment_count);
+        let grown = geometry.resized(end(most)).unwrap();
+        prop_assert_eq!(grown.validate(end(most)), Ok(()));
+        prop_assert_eq!((grown.segment_count, grown.segment_offset(3, 1)), (most, geometry.segment_offset(3, 1)));
+        prop_assert!(geometry.resized(end(most) + geometry.segment_bytes()).is_err());
+        prop_assert!(geometry.resized(end(SEGMENTS_MIN) - 1).is_err());
+        prop_assert_eq!(grown.resized(geometry.device_blocks * BLOCK_BYTES as u64), Ok(geometry));
     }
 }
 

@@ -34,12 +34,19 @@ pub(crate) enum Request {
     Recv { fd: RawFd, memory: *mut u8, len: u32 },
     /// `sendmsg` with `MSG_NOSIGNAL`.
     Send { fd: RawFd, message: *const libc::msghdr },
+    /// `readv` of one message from a non-blocking descriptor; `EAGAIN` is a result, nobody waits.
+    TakeMessage { fd: RawFd, iov: *const libc::iovec, count: u32 },
+    /// `writev` of one message to a non-blocking descriptor.
+    PutMessage { fd: RawFd, iov: *const libc::iovec, count: u32 },
+    /// `poll` for input, errors and the end of a descriptor; the result is a set of events.
+    Watch { fd: RawFd },
 }
 
 impl Request {
-    /// Is it on a socket? Those may wait for a peer for ever; device requests always end.
-    pub(crate) fn is_socket(&self) -> bool {
-        matches!(self, Request::Accept { .. } | Request::Recv { .. } | Request::Send { .. })
+    /// Is it on a device? Those always end; the others may wait for a peer for ever.
+    pub(crate) fn is_on_device(&self) -> bool {
+        use Request as R;
+        matches!(self, R::Read { .. } | R::Write { .. } | R::Sync { .. } | R::Allocate { .. })
     }
 }
 
@@ -76,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Asks that a socket step ends soon; it still comes back from `wait` (cancelled, or done if it was faster).
+    /// Asks that a step on a socket or a watch ends soon; it still comes back from `wait` (cancelled, or done if it was faster).
     pub(crate) fn cancel(&mut self, key: u64) {
         match self {
             Engine::Uring(engine) => engine.cancel(key),

@@ -219,3 +219,55 @@ pub enum SocketError {
         source: io::Error,
     },
 }
+
+/// Why a FUSE mount could not be made or undone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// There is no FUSE here.
+    #[error(
+        "FUSE is not available (/dev/fuse: {source}): load the module (modprobe fuse), give the container the device, or export the volume over NBD"
+    )]
+    NoFuse {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another daemon serves this mount.
+    #[error(
+        "{target} is a mount of a running forebay: stop it, or choose another path (if no forebay runs: fusermount3 -u {target})"
+    )]
+    InUse {
+        /// What would be mounted on.
+        target: PathBuf,
+    },
+    /// Nothing can be mounted there.
+    #[error("cannot mount at {place}: {problem}: {hint}")]
+    BadPlace {
+        /// The path as given.
+        place: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// A system call failed.
+    #[error("{what} of {target} failed: {source}")]
+    System {
+        /// What is, or would be, mounted on.
+        target: PathBuf,
+        /// The step that failed.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The helper for users other than root failed.
+    #[error("{helper} failed for {target}: {said} (it comes with the package fuse3)")]
+    Helper {
+        /// What is, or would be, mounted on.
+        target: PathBuf,
+        /// The program.
+        helper: &'static str,
+        /// What it said.
+        said: String,
+    },
+}

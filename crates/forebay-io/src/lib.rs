@@ -1,4 +1,4 @@
-//! Devices, sockets and memory: everything of Forebay that talks to the kernel on the I/O path.
+//! Devices, sockets, FUSE connections and memory: everything of Forebay that talks to the kernel on the I/O path.
 //!
 //! One thread owns one [`Reactor`]. It queues operations ([`Op`]) on devices and sockets, then calls
 //! [`Reactor::wait`], which hands all of them to the kernel in one system call and returns what has completed.
@@ -28,6 +28,7 @@ pub mod device;
 mod emulate;
 mod engine;
 pub mod error;
+pub mod fuse;
 pub mod hdd;
 pub mod reactor;
 mod slots;
@@ -40,8 +41,8 @@ pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache
 pub use emulate::DiskModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
 pub use reactor::{
-    Completion, DeviceId, EngineKind, EnginePreference, Limits, ListenerId, Op, Reactor, ReactorStats,
-    SocketId, Waited,
+    Completion, DeviceId, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,
+    ReactorStats, SocketId, Waited,
 };
 pub use socket::{PeerCred, listen_tcp, listen_unix, peer_cred};
 pub use waker::Waker;

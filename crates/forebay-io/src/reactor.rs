@@ -1,4 +1,4 @@
-//! The reactor: one thread's operations on devices and sockets.
+//! The reactor: one thread's operations on devices, sockets and FUSE connections.
 //!
 //! `submit` queues, `wait` hands everything to the kernel in one system call and reports what is done.
 //!
@@ -22,6 +22,7 @@
 
 mod devices;
 mod finish;
+mod fuse;
 mod sockets;
 mod start;
 
@@ -50,6 +51,10 @@ pub struct DeviceId(pub u16);
 /// A connected socket of the reactor. A number is not used again before 65,536 sockets were closed in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId(pub u32);
+
+/// A FUSE connection of the reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FuseId(pub u32);
 
 /// A listening socket of the reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -159,6 +164,25 @@ pub enum Op<'a> {
         /// What to send, in order.
         spans: &'a [Span],
     },
+    /// Takes one request from a FUSE connection; reports its bytes. Many may be posted at once. The failure `ENODEV`
+    /// means that the mount is gone; with `ENOENT` the request was withdrawn meanwhile: submit again.
+    FuseReceive {
+        /// The connection.
+        fuse: FuseId,
+        /// Where the first bytes go. With 80 of them (`fuse_in_header` and `fuse_write_in`) the payload of a write
+        /// starts exactly where `data` does.
+        header: Span,
+        /// Where the rest goes; as long as the largest write that was agreed on.
+        data: Span,
+    },
+    /// Answers a request of a FUSE connection with the bytes of all spans, as one message; reports their number. The
+    /// failure `ENOENT` means that nobody waits for the answer any more.
+    FuseReply {
+        /// The connection.
+        fuse: FuseId,
+        /// The answer, in order.
+        spans: &'a [Span],
+    },
 }
 
 /// The end of an operation.
@@ -219,6 +243,7 @@ pub struct Reactor {
     devices: DeviceTable,
     sockets: SocketTable,
     listeners: Vec<Option<Listener>>,
+    fuses: Vec<Option<fuse::Fuse>>,
     /// Completions not yet handed out.
     ready: Vec<Completion>,
     /// Reused lists.
@@ -273,6 +298,7 @@ impl Reactor {
             devices: DeviceTable::default(),
             sockets: SocketTable::default(),
             listeners: Vec::new(),
+            fuses: Vec::new(),
             ready: Vec::new(),
             steps_done: Vec::new(),
             model_done: Vec::new(),
@@ -371,7 +397,8 @@ impl Reactor {
             }
             Op::Flush { .. } | Op::Accept { .. } => Ok(()),
             Op::Recv { span, .. } => self.fill_slot(index, 0, &[span]),
-            Op::Send { spans, .. } => self.fill_slot(index, 0, spans),
+            Op::Send { spans, .. } | Op::FuseReply { spans, .. } => self.fill_slot(index, 0, spans),
+            Op::FuseReceive { header, data, .. } => self.fill_slot(index, 0, &[header, data]),
         };
         match planned {
             Ok(()) => self.start(index),
@@ -392,6 +419,8 @@ impl Reactor {
             Op::Accept { listener } => Kind::Accept { listener: self.open_listener(listener)? },
             Op::Recv { socket, .. } => Kind::Recv { socket: self.sockets.open(socket)? },
             Op::Send { socket, .. } => Kind::Send { socket: self.sockets.open(socket)? },
+            Op::FuseReceive { fuse, .. } => Kind::FuseReceive { fuse: self.open_fuse(fuse)?, watches: false },
+            Op::FuseReply { fuse, .. } => Kind::FuseReply { fuse: self.open_fuse(fuse)? },
         })
     }
 

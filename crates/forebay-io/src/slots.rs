@@ -16,20 +16,43 @@ pub(crate) const IOV_MAX: usize = 1024;
 /// What an operation does, and to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Read { device: u16 },
-    Write { device: u16 },
-    Flush { device: u16 },
-    Zero { device: u16, phase: ZeroPhase },
-    Accept { listener: u32 },
-    Recv { socket: u32 },
-    Send { socket: u32 },
+    Read {
+        device: u16,
+    },
+    Write {
+        device: u16,
+    },
+    Flush {
+        device: u16,
+    },
+    Zero {
+        device: u16,
+        phase: ZeroPhase,
+    },
+    Accept {
+        listener: u32,
+    },
+    Recv {
+        socket: u32,
+    },
+    Send {
+        socket: u32,
+    },
+    /// Watches for a request, or takes one.
+    FuseReceive {
+        fuse: u32,
+        watches: bool,
+    },
+    FuseReply {
+        fuse: u32,
+    },
 }
 
 impl Kind {
     /// How the kernel uses the operation's spans.
     pub(crate) fn kernel_use(self) -> KernelUse {
         match self {
-            Kind::Read { .. } | Kind::Recv { .. } => KernelUse::Writes,
+            Kind::Read { .. } | Kind::Recv { .. } | Kind::FuseReceive { .. } => KernelUse::Writes,
             _ => KernelUse::Reads,
         }
     }

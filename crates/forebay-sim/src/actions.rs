@@ -3,6 +3,7 @@
 //! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
 
 use crate::device::{OpKind, WriteEnd};
+use crate::life::Place;
 use crate::memory::{JUNK, overlap};
 use crate::world::{CACHE, World, ensure};
 use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, Span};
@@ -84,6 +85,7 @@ impl World {
                 self.reply(request, result)
             }
             Action::Notice(notice) => self.notice(notice),
+            Action::VolumeQuiet { volume } => self.volume_quiet(volume),
             Action::Quiesced => {
                 ensure!(self.stopping && self.requests.is_empty(), "quiesced too early");
                 self.quiesced = true;
@@ -194,6 +196,9 @@ impl World {
         match device {
             Device::Cache => Ok(CACHE),
             Device::Backing(VolumeId(volume)) if usize::from(volume) < self.plan.volumes.len() => {
+                let tenant = &self.disks.tenants[usize::from(volume)];
+                let ours = !matches!(tenant.place, Place::Gone | Place::Kept);
+                ensure!(ours, "the backing store of volume {volume} is used after it was let go");
                 Ok(1 + usize::from(volume))
             }
             Device::Backing(_) => Err(format!("{device:?} does not exist")),
@@ -201,7 +206,14 @@ impl World {
     }
 
     fn check_range(&self, device: usize, offset: u64, len: u64, unit: usize) -> Result<(), String> {
-        let (bytes, unit) = (self.disks.devices[device].bytes(), unit as u64);
+        let unit = unit as u64;
+        let bytes = match device {
+            CACHE => self.disks.devices[CACHE].bytes(),
+            device => {
+                let tenant = &self.disks.tenants[device - 1];
+                tenant.bytes.max(tenant.resizing.unwrap_or(0))
+            }
+        };
         let inside = len > 0 && offset.checked_add(len).is_some_and(|end| end <= bytes);
         ensure!(inside, "{len} bytes at {offset} of device {device} with {bytes} bytes");
         let aligned = offset.is_multiple_of(unit) && len.is_multiple_of(unit);
@@ -212,7 +224,7 @@ impl World {
     fn check_cache_write(&self, offset: u64, len: u64) -> Result<(), String> {
         let geometry = &self.plan.geometry;
         let start = geometry.segments_start_block * BLOCK_BYTES as u64;
-        let end = start + u64::from(geometry.segment_count) * geometry.segment_bytes();
+        let end = self.disks.cache_bytes.max(self.disks.cache_pending.unwrap_or(0));
         ensure!(start <= offset && offset + len <= end, "{len} bytes at {offset}: outside the segments");
         let bytes = geometry.segment_bytes();
         let (first, last) = ((offset - start) / bytes, (offset + len - 1 - start) / bytes);
@@ -364,6 +376,7 @@ impl World {
             Notice::BackingChanged { .. } => {
                 ensure!(self.changed || self.oracle.relaxed, "{notice:?}, but it did not change");
             }
+            _ => self.life_notice(notice)?,
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The clients' side of a world: requests go in, replies are judged.
 
 use crate::content::Content;
+use crate::life::Place;
 use crate::oracle::WriteTicket;
 use crate::rng::Rng;
 use crate::world::{World, ensure};
@@ -26,6 +27,14 @@ pub struct Pending {
     data_crc: u32,
     invalid: bool,
     refused: bool,
+}
+
+impl Pending {
+    /// It is a request to this volume.
+    #[must_use]
+    pub fn is_of(&self, volume: usize) -> bool {
+        self.volume == volume && !self.invalid
+    }
 }
 
 impl World {
@@ -104,10 +113,12 @@ impl World {
     /// Any violation.
     pub fn invalid(&mut self) -> Result<(), String> {
         let kind = if self.rng.chance(1, 2) { RequestKind::Read } else { RequestKind::Write { fua: false } };
-        let end = self.plan.volumes[0].bytes;
+        // A volume that is leaving refuses whatever is asked for that reason.
+        let Some(volume) = self.staying().first().copied() else { return Ok(()) };
+        let end = self.disks.tenants[volume].bytes.max(self.disks.tenants[volume].resizing.unwrap_or(0));
         match self.rng.below(3) {
-            0 => self.make(0, kind, end - 512, 1024, true),
-            1 => self.make(0, kind, 0, 0, true),
+            0 => self.make(volume, kind, end - 512, 1024, true),
+            1 => self.make(volume, kind, 0, 0, true),
             _ => self.make(self.plan.volumes.len() + 3, kind, 0, BLOCK, true),
         }
     }
@@ -157,7 +168,7 @@ impl World {
             errors: self.errors_near(volume),
             data_crc,
             invalid,
-            refused: self.stopping,
+            refused: self.stopping || self.is_leaving(volume),
         };
         let id = self.next_request;
         self.next_request += 1;
@@ -202,6 +213,7 @@ impl World {
         let mut bytes = buffer.map(|buffer| self.memory.buffer(buffer));
         let past = [Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
         let past = past.contains(&self.disks.settings[volume].mode)
+            || self.disks.tenants[volume].ending
             || matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
         let direct = buffer.is_some() && past;
         self.oracle.begin_write(volume, (offset, len), direct, |sector, base, range| {
@@ -224,6 +236,10 @@ impl World {
             }
             content
         })
+    }
+
+    fn is_leaving(&self, volume: usize) -> bool {
+        self.disks.tenants.get(volume).is_some_and(|tenant| matches!(tenant.place, Place::Leaving(_)))
     }
 
     fn errors_near(&self, volume: usize) -> u64 {
@@ -291,7 +307,10 @@ impl World {
         match why {
             RequestError::Invalid => ensure!(pending.invalid, "refused as invalid"),
             RequestError::Shutdown => {
-                ensure!(self.stopping || self.engine.status() != Status::Ready, "refused without a shutdown");
+                ensure!(
+                    pending.refused || self.stopping || self.engine.status() != Status::Ready,
+                    "refused without a shutdown"
+                );
             }
             RequestError::Io => {
                 self.counters.io_errors += 1;

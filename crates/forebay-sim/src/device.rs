@@ -307,6 +307,25 @@ impl SimDevice {
         self.visible.write(offset, data);
     }
 
+    /// Puts bytes on the medium at once, in whole sectors, while the rest of the device is in use: nobody else writes them
+    /// now, and what they had in the volatile cache is gone.
+    pub fn poke(&mut self, offset: u64, data: &[u8]) {
+        let range = offset..offset + data.len() as u64;
+        for fragment in &mut self.fragments {
+            let count = fragment.data.len() / SECTOR_BYTES;
+            let end = fragment.offset + fragment.data.len() as u64;
+            if fragment.offset < range.end && range.start < end {
+                let outside = |index: usize| {
+                    !range.contains(&(fragment.offset + (index * SECTOR_BYTES) as u64))
+                        && fragment.sectors.has(index)
+                };
+                fragment.sectors = Sectors::Some((0..count).map(outside).collect());
+            }
+        }
+        self.durable.write(offset, data);
+        self.visible.write(offset, data);
+    }
+
     /// Draws the time of an operation of `len` bytes.
     pub fn time(&self, kind: OpKind, len: u64, rng: &mut Rng) -> u64 {
         let l = &self.latency;

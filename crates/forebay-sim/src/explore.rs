@@ -10,6 +10,7 @@
 
 use crate::content::Content;
 use crate::device::SimDevice;
+use crate::life::{Place, Tenant};
 use crate::oracle::Oracle;
 use crate::places::Places;
 use crate::plan::{Plan, Style};
@@ -17,9 +18,9 @@ use crate::rng::{Digest, Rng, mix};
 use crate::workload::{Advance, Workload, close_and_reopen, read_everything, serves, settle};
 use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
 use forebay_core::{FormatParams, OnBackingChange, PlantedBug, VolumeSettings, format_cache};
-use forebay_format::checkpoint::{BackingRecord, Checkpoint, VolumeEntry};
+use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
+use forebay_format::{BLOCK_BYTES, Geometry};
 use std::rc::Rc;
 
 /// Crashes in a row.
@@ -245,6 +246,10 @@ impl Run {
             return Ok(());
         }
         for volume in 0..self.plan.volumes.len() {
+            // Of a volume that comes or goes it is judged when it is known whether it is there.
+            if !snapshot.disks.tenants[volume].is_attached() {
+                continue;
+            }
             let image = snapshot.disks.devices[1 + volume].visible();
             snapshot.oracle.check_image(volume, image, "the backing store alone, after losing the cache")?;
         }
@@ -334,16 +339,16 @@ fn finish(world: &mut World) -> Result<(), String> {
 /// New devices: a formatted cache and backing stores with something on them.
 fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
-    let mut cache = SimDevice::new(plan.cache_bytes, plan.cache_latency);
+    let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
     cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
     let writes = format_cache(&format_params(plan)).map_err(|why| format!("format_cache: {why}"))?;
     for (offset, bytes) in writes {
         cache.preset(offset, &bytes);
     }
-    let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes / 512).collect();
+    let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
     let mut devices = vec![cache];
     let latency = plan.backing_latency;
-    devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes, latency)));
+    devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes_max, latency)));
     let oracle = Oracle::new(&sectors, plan.faults.damages(), |volume, sector| {
         if rng.chance(1, 4) {
             return Content::Zero;
@@ -363,31 +368,33 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
             .iter()
             .map(|volume| VolumeSettings { mode: volume.mode, ..plan.settings })
             .collect(),
-        places: Places::new(&plan.geometry),
+        places: Places::new(&plan.geometry, plan.cache_bytes_max()),
         damaged: false,
+        tenants: tenants(plan),
+        cache_bytes: plan.cache_bytes,
+        cache_pending: None,
     };
     Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true })
 }
 
-fn format_params(plan: &Plan) -> FormatParams {
-    let entry = |(index, volume): (usize, &crate::plan::VolumePlan)| VolumeEntry {
-        id: VolumeId(index as u16),
-        mode: volume.mode,
-        name: format!("volume-{index}"),
-        size_bytes: volume.bytes,
-        uuid: [index as u8 + 1; 16],
-        backing: BackingRecord {
-            kind: 1,
-            size_bytes: volume.bytes,
-            unique: [7, index as u64 + 1],
-            stamp_ns: None,
-            samples: Vec::new(),
-        },
+fn tenants(plan: &Plan) -> Vec<Tenant> {
+    let tenant = |volume: &crate::plan::VolumePlan| Tenant {
+        place: Place::Attached,
+        bytes: volume.bytes,
+        resizing: None,
+        ending: false,
+        incarnation: 0,
     };
+    plan.volumes.iter().map(tenant).collect()
+}
+
+fn format_params(plan: &Plan) -> FormatParams {
+    let entry = |(index, tenant): (usize, &Tenant)| crate::life::entry(plan, tenant, index);
     FormatParams {
         geometry: plan.geometry,
+        members: forebay_format::Members::default(),
         uuid: plan.uuid,
-        volumes: plan.volumes.iter().enumerate().map(entry).collect(),
+        volumes: tenants(plan).iter().enumerate().map(entry).collect(),
         created_unix_s: 1_700_000_000,
         written_by: "forebay-sim".into(),
     }

@@ -13,6 +13,7 @@ pub mod client;
 pub mod content;
 pub mod device;
 pub mod explore;
+pub mod life;
 pub mod memory;
 pub mod oracle;
 pub mod places;

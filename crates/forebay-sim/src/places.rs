@@ -14,12 +14,12 @@ pub struct Places {
 }
 
 impl Places {
-    /// An empty cache.
+    /// An empty cache on a device that may grow to this length.
     #[must_use]
-    pub fn new(geometry: &Geometry) -> Self {
+    pub fn new(geometry: &Geometry, device_bytes: u64) -> Self {
         Self {
             start: geometry.segments_start_block * BLOCK_BYTES as u64,
-            slots: vec![None; geometry.slot_count() as usize],
+            slots: vec![None; (device_bytes / BLOCK_BYTES as u64 - geometry.segments_start_block) as usize],
         }
     }
 

@@ -65,6 +65,10 @@ pub struct Mix {
     pub invalid: u32,
     /// Orderly stops and starts.
     pub restart: u32,
+    /// Volumes attached, detached and resized.
+    pub life: u32,
+    /// The pool grown or shrunk.
+    pub pool: u32,
     /// Percentage of writes and zeroes with FUA.
     pub fua_pct: u64,
     /// Percentage of requests that are not whole blocks but whole sectors.
@@ -84,8 +88,10 @@ pub struct Mix {
 /// One volume.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumePlan {
-    /// Size.
+    /// Size at the start.
     pub bytes: u64,
+    /// Size of the backing store: as far as it can grow.
+    pub bytes_max: u64,
     /// Smallest unit that the backing store writes.
     pub sector_bytes: u32,
     /// Mode at the start.
@@ -130,6 +136,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The longest cache device that occurs: twice the segments.
+    #[must_use]
+    pub fn cache_bytes_max(&self) -> u64 {
+        self.cache_bytes + u64::from(self.geometry.segment_count) * self.geometry.segment_bytes()
+    }
+
     /// The plan for a seed.
     #[must_use]
     pub fn new(seed: u64, bug: Option<PlantedBug>) -> Self {
@@ -226,6 +238,19 @@ impl Plan {
             PlantedBug::SkipDeviceFlush | PlantedBug::AcceptTornHeader | PlantedBug::IgnoreSequence => {
                 self.only_writeback(rng)
             }
+            PlantedBug::ReuseVolumeEarly
+            | PlantedBug::KeepBeyondShrink
+            | PlantedBug::ForgetDirtyAtDetach
+            | PlantedBug::ServeBeforeCheckpoint => {
+                self.mix.life += 20;
+                self.start_in(rng);
+                self.faults = FaultPlan::default();
+            }
+            PlantedBug::AppendToRetired => {
+                self.mix.pool += 10;
+                self.mix.write += 40;
+                self.faults = FaultPlan::default();
+            }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
         }
     }
@@ -248,7 +273,7 @@ impl Plan {
         self.geometry = geometry(16, 16);
         self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
         for volume in &mut self.volumes {
-            volume.bytes = 1 << 20;
+            (volume.bytes, volume.bytes_max) = (1 << 20, (1 << 20) + (128 << 10));
         }
         self.modes = vec![Mode::Writeback, Mode::Writethrough];
         self.faults = FaultPlan::default();
@@ -289,11 +314,8 @@ fn modes(rng: &mut Rng) -> Vec<Mode> {
 fn volume(modes: &[Mode], rng: &mut Rng) -> VolumePlan {
     let sector_bytes = rng.pick(&[512, 512, 4096]);
     let unit = u64::from(sector_bytes);
-    VolumePlan {
-        bytes: rng.range((256 << 10) / unit, (1 << 20) / unit) * unit,
-        sector_bytes,
-        mode: rng.pick(modes),
-    }
+    let bytes = rng.range((256 << 10) / unit, (1 << 20) / unit) * unit;
+    VolumePlan { bytes, bytes_max: bytes + (128 << 10), sector_bytes, mode: rng.pick(modes) }
 }
 
 fn engine(rng: &mut Rng) -> EngineConfig {
@@ -396,6 +418,8 @@ fn requests(rng: &mut Rng) -> Mix {
         pause: rng.pick(&[0, 0, 1, 3]),
         invalid: rng.pick(&[0, 0, 1]),
         restart: rng.pick(&[0, 0, 1]),
+        life: rng.pick(&[0, 0, 1, 4]),
+        pool: rng.pick(&[0, 0, 0, 1, 3]),
         fua_pct: rng.pick(&[0, 0, 5, 30]),
         sector_pct: rng.pick(&[0, 10, 40]),
         byte_pct: rng.pick(&[0, 0, 10, 30]),

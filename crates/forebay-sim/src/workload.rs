@@ -42,6 +42,8 @@ enum Deed {
     Pause,
     Invalid,
     Restart,
+    Life,
+    Pool,
 }
 
 fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
@@ -57,6 +59,8 @@ fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
         (mix.pause, Deed::Pause),
         (mix.invalid, Deed::Invalid),
         (mix.restart, Deed::Restart),
+        (mix.life, Deed::Life),
+        (mix.pool, Deed::Pool),
     ];
     let total: u32 = table.iter().map(|(weight, _)| weight).sum();
     let mut at = rng.below(u64::from(total)) as u32;
@@ -110,7 +114,13 @@ impl Workload {
         let mix = world.plan.mix;
         let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
         let fua = world.rng.chance(mix.fua_pct, 100);
-        match draw(&mix, &mut world.rng) {
+        let deed = draw(&mix, &mut world.rng);
+        let absent = !world.attached().contains(&volume);
+        if absent && !matches!(deed, Deed::Life | Deed::Pool | Deed::Restart | Deed::Invalid | Deed::Pause) {
+            // Nobody is there to ask. It comes back soon enough to be of interest.
+            return if world.rng.chance(1, 10) { world.meddle(volume) } else { Ok(()) };
+        }
+        match deed {
             Deed::Read => {
                 let (offset, len) = self.range(world, volume);
                 world.read(volume, offset, len)
@@ -152,13 +162,15 @@ impl Workload {
             Deed::Invalid => world.invalid(),
             Deed::Restart if self.restarts => restart(world),
             Deed::Restart => Ok(()),
+            Deed::Life => world.meddle(volume),
+            Deed::Pool => world.meddle_with_pool(),
         }
     }
 
     /// Where and how much: hot spots, runs, all sizes.
     fn range(&mut self, world: &mut World, volume: usize) -> (u64, u64) {
         let mix = world.plan.mix;
-        let bytes = world.plan.volumes[volume].bytes;
+        let bytes = world.served_bytes(volume);
         let rng = &mut world.rng;
         let blocks = match rng.below(100) {
             dice if dice < mix.large_pct => rng.range(4, LARGE_BYTES / BLOCK),
@@ -195,7 +207,7 @@ impl Workload {
         if world.rng.chance(1, 2) {
             return (offset, len);
         }
-        let longest = world.plan.volumes[volume].bytes - offset;
+        let longest = world.served_bytes(volume) - offset;
         let wish = world.plan.settings.zero_direct_min_bytes + len;
         (offset, wish.min(longest))
     }
@@ -276,7 +288,10 @@ fn open_quietly(world: &mut World, policy: OnBackingChange) -> Result<(), String
 /// Somebody else writes to a backing store. That shows in its modification stamp, or at least in a sampled block.
 fn change_backing(world: &mut World) -> Option<(usize, std::ops::Range<u64>)> {
     let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
-    let sectors = world.oracle.sectors(volume);
+    if !world.disks.tenants[volume].is_attached() {
+        return None;
+    }
+    let sectors = world.disks.tenants[volume].bytes / 512;
     let sampled = &world.disks.sampled[volume];
     let secretly = !sampled.is_empty() && world.rng.chance(1, 3);
     let first =
@@ -315,8 +330,8 @@ fn take_over(
 /// Any violation.
 pub fn read_everything(world: &mut World) -> Result<(), String> {
     let piece = world.rng.pick(&[16, 64, 256]) * BLOCK;
-    for volume in 0..world.plan.volumes.len() {
-        let bytes = world.plan.volumes[volume].bytes;
+    for volume in world.staying() {
+        let bytes = world.served_bytes(volume);
         for offset in (0..bytes).step_by(piece as usize) {
             while world.in_flight() >= 4 && !world.stopped {
                 world.step(u64::MAX)?;
@@ -342,21 +357,26 @@ pub fn settle(world: &mut World) -> Result<(), String> {
     if world.fenced || world.stopped {
         return read_everything(world);
     }
-    let volumes = world.plan.volumes.len();
-    for volume in 0..volumes {
+    world.attach_all_kept()?;
+    if world.fenced || world.stopped {
+        return read_everything(world);
+    }
+    let volumes = world.staying();
+    for volume in volumes.clone() {
         world.engine.set_drain(world.now, VolumeId(volume as u16), true);
         world.pump()?;
     }
     let end = world.now + PATIENCE_NS;
     let lossy = !world.oracle.tainted.is_empty();
-    while !world.stopped && (0..volumes).any(|volume| world.engine.dirty_blocks(VolumeId(volume as u16)) > 0)
+    while !world.stopped
+        && volumes.iter().any(|volume| world.engine.dirty_blocks(VolumeId(*volume as u16)) > 0)
     {
         if !world.step(end)? {
             ensure!(lossy, "draining does not end: {}", world.stall());
             break;
         }
     }
-    for volume in 0..volumes {
+    for volume in volumes.clone() {
         if !world.stopped {
             world.flush(volume)?;
         }
@@ -366,11 +386,11 @@ pub fn settle(world: &mut World) -> Result<(), String> {
     if world.stopped || world.fenced {
         return Ok(());
     }
-    for volume in 0..volumes {
+    for volume in volumes.clone() {
         let image = world.disks.devices[1 + volume].durable();
         world.oracle.check_image(volume, image, "backing store after drain and flush")?;
     }
-    for volume in 0..volumes {
+    for volume in volumes {
         world.engine.set_drain(world.now, VolumeId(volume as u16), false);
         world.pump()?;
     }

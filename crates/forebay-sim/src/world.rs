@@ -11,6 +11,7 @@
 use crate::actions::Flight;
 use crate::client::Pending;
 use crate::device::SimDevice;
+use crate::life::Tenant;
 use crate::memory::Memory;
 use crate::oracle::Oracle;
 use crate::places::Places;
@@ -44,6 +45,12 @@ pub struct Disks {
     pub places: Places,
     /// The cache device has lost or changed something.
     pub damaged: bool,
+    /// The volumes as their operator sees them.
+    pub tenants: Vec<Tenant>,
+    /// Bytes of the cache device that the pool has.
+    pub cache_bytes: u64,
+    /// Bytes that it is to have.
+    pub cache_pending: Option<u64>,
 }
 
 /// A state after a crash.
@@ -169,7 +176,8 @@ impl World {
     /// A world with an engine that has begun to open the cache on these disks.
     #[must_use]
     pub fn open(plan: &Rc<Plan>, snapshot: Snapshot, policy: OnBackingChange) -> Self {
-        let Snapshot { disks, oracle, now, mut rng, .. } = snapshot;
+        let Snapshot { mut disks, oracle, now, mut rng, .. } = snapshot;
+        disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
         let trap_rng = Rng::new(rng.word());
         let mut world = Self {
             plan: Rc::clone(plan),
@@ -206,6 +214,7 @@ impl World {
 
     /// Starts another engine on the disks, after an orderly stop or a failure to open.
     pub fn reopen(&mut self, policy: OnBackingChange) {
+        self.disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
         self.engine = open_engine(&self.plan, &self.disks, policy, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
         self.flights.clear();
@@ -233,7 +242,8 @@ impl World {
             ensure!(untouched, "a failed opening wrote to the cache device");
             return Ok(false);
         }
-        Ok(true)
+        self.resolve()?;
+        Ok(!self.stopped)
     }
 
     /// The operator changes settings of a volume.
@@ -362,6 +372,9 @@ impl World {
             settings: self.disks.settings.clone(),
             places: self.disks.places.clone(),
             damaged: self.disks.damaged,
+            tenants: self.disks.tenants.clone(),
+            cache_bytes: self.disks.cache_bytes,
+            cache_pending: self.disks.cache_pending,
         };
         let mut oracle = self.oracle.clone();
         if power {
@@ -392,9 +405,12 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn close(&mut self) -> Result<(), String> {
-        let backings: Vec<_> = (0..self.plan.volumes.len())
+        let attached: Vec<usize> = self.staying();
+        let backings: Vec<_> = attached
+            .into_iter()
             .map(|volume| {
-                let mut record = backing_record(&self.plan, &self.disks, volume);
+                let bytes = self.disks.tenants[volume].bytes;
+                let mut record = backing_record(bytes, self.disks.stamps[volume], volume);
                 record.samples = self.samples(volume);
                 self.disks.sampled[volume] = record.samples.iter().map(|(block, _)| *block).collect();
                 (VolumeId(volume as u16), record)
@@ -416,7 +432,7 @@ impl World {
     /// Which blocks of a volume are dirty, as the engine tells.
     #[must_use]
     pub fn dirty_map(&self, volume: usize) -> Vec<bool> {
-        let blocks = self.plan.volumes[volume].bytes.div_ceil(BLOCK_BYTES as u64);
+        let blocks = self.oracle.sectors(volume).div_ceil(8);
         let mut map = Vec::new();
         self.engine.block_status(VolumeId(volume as u16), 0, blocks, &mut |len, _, dirty| {
             map.extend(std::iter::repeat_n(dirty, len as usize));
@@ -425,8 +441,8 @@ impl World {
         map
     }
 
-    fn samples(&mut self, volume: usize) -> Vec<(u64, u32)> {
-        let blocks = self.plan.volumes[volume].bytes / BLOCK_BYTES as u64;
+    pub(crate) fn samples(&mut self, volume: usize) -> Vec<(u64, u32)> {
+        let blocks = self.disks.tenants[volume].bytes / BLOCK_BYTES as u64;
         let count = self.rng.below(17).min(blocks);
         let mut bytes = [0; BLOCK_BYTES];
         // Dirty blocks are not sampled: after a failed flush nobody knows what the backing store has of them.
@@ -444,24 +460,32 @@ impl World {
     }
 }
 
-fn backing_record(plan: &Plan, disks: &Disks, volume: usize) -> BackingRecord {
+pub(crate) fn backing_record(bytes: u64, stamp: i64, volume: usize) -> BackingRecord {
     BackingRecord {
         kind: 1,
-        size_bytes: plan.volumes[volume].bytes,
+        size_bytes: bytes,
         unique: [7, volume as u64 + 1],
-        stamp_ns: Some(disks.stamps[volume]),
+        stamp_ns: Some(stamp),
         samples: Vec::new(),
     }
 }
 
-fn open_engine(plan: &Plan, disks: &Disks, policy: OnBackingChange, now: u64) -> Engine {
-    let attachments = plan.volumes.iter().enumerate().map(|(volume, v)| Attachment {
+pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) -> Attachment {
+    Attachment {
         volume: VolumeId(volume as u16),
         settings: disks.settings[volume],
-        size_bytes: v.bytes,
-        backing: backing_record(plan, disks, volume),
-        backing_sector_bytes: v.sector_bytes,
-    });
+        size_bytes: bytes,
+        backing: backing_record(bytes, disks.stamps[volume], volume),
+        backing_sector_bytes: plan.volumes[volume].sector_bytes,
+    }
+}
+
+/// Opens with the volumes of which nothing was under way: of the others the operator does not know whether they are
+/// there.
+fn open_engine(plan: &Plan, disks: &Disks, policy: OnBackingChange, now: u64) -> Engine {
+    let sure = disks.tenants.iter().enumerate().filter(|(_, tenant)| tenant.is_attached());
+    let attachments = sure.map(|(volume, tenant)| attachment(plan, disks, volume, tenant.bytes));
     let config = EngineConfig { on_backing_change: policy, ..plan.engine.clone() };
-    Engine::open(config, plan.cache_bytes, attachments.collect(), now)
+    let bytes = disks.cache_bytes.max(disks.cache_pending.unwrap_or(0));
+    Engine::open(config, bytes, attachments.collect(), now)
 }

@@ -54,4 +54,9 @@ planted! {
     skip_checksum: SkipChecksum,
     relocate_without_lock: RelocateWithoutLock,
     trust_unflushed_marks: TrustUnflushedMarks,
+    reuse_volume_early: ReuseVolumeEarly,
+    keep_beyond_shrink: KeepBeyondShrink,
+    append_to_retired: AppendToRetired,
+    forget_dirty_at_detach: ForgetDirtyAtDetach,
+    serve_before_checkpoint: ServeBeforeCheckpoint,
 }

@@ -5,7 +5,7 @@
 //! - [`file`](mod@file): forebay.toml, checked as a whole; a [`Report`] of everything that is wrong.
 //! - [`model`]: what was read.
 //! - [`edit`], [`store`]: live changes, written into the file itself.
-//! - [`diff`]: what has to happen to get from one model to another.
+//! - [`diff`](mod@diff): what has to happen to get from one model to another.
 //! - `engine`: tunables as `forebay-core` takes them.
 //! - [`schema`], [`docs`]: JSON schema, example and tables, for people and editors.
 //!

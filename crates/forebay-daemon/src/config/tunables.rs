@@ -2,7 +2,7 @@
 //! files, documents, the JSON schema and completions are made.
 //!
 //! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its default as people write it,
-//! what it takes, when a change applies, and a line of help. The line makes the entry of [`TUNABLES`] and the typed field,
+//! what it takes, when a change applies, and a line of help. The line makes the entry of `TABLE` and the typed field,
 //! so that they cannot differ. Names carry the unit where the type does not.
 
 use super::choices::*;

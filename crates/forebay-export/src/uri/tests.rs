@@ -24,6 +24,8 @@ fn good_exports() {
         ("nbd://host-1.example:1/a/b", tcp("host-1.example", 1, "a/b")),
         ("nbd://[::1]:99/x", tcp("::1", 99, "x")),
         ("nbd://[fe80::1]/x", tcp("fe80::1", 10809, "x")),
+        ("fuse:/mnt/x", ExportUri::Fuse { path: "/mnt/x".into() }),
+        ("FUSE:///mnt/x%20y", ExportUri::Fuse { path: "/mnt/x y".into() }),
     ] {
         assert_eq!(text.parse(), Ok(expected), "{text}");
     }
@@ -34,7 +36,12 @@ fn bad_exports_say_where() {
     for (text, at, problem) in [
         ("", 0, "needs a scheme"),
         ("/run/f.sock", 0, "needs a scheme"),
-        ("fuse:/mnt/x", 0, "not supported yet"),
+        ("fuse:", 5, "path is missing"),
+        ("fuse:mnt/x", 5, "from the root"),
+        ("fuse:/", 5, "from the root"),
+        ("fuse:/mnt/..", 5, "from the root"),
+        ("fuse://host/x", 7, "no host"),
+        ("fuse:/a?b", 7, "%3F and %23 in a fuse: URI"),
         ("ublk:", 0, "not supported yet"),
         ("vhost-user:/s", 0, "not supported yet"),
         ("s3://b/p", 0, "for backing stores"),
@@ -128,6 +135,10 @@ proptest! {
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         let uri = tcp("fe80::1", port, &name);
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        let uri = ExportUri::Fuse { path: socket.clone().into() };
+        if socket.trim_end_matches('/').rsplit('/').next().is_some_and(|name| !name.is_empty() && !name.starts_with('.')) {
+            prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        }
         let uri = BackingUri::File(socket.into());
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
     }

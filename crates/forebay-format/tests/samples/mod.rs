@@ -4,9 +4,10 @@ use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{
     BackingRecord, Checkpoint, Intent, Mode, SegmentEntry, SegmentState, SlotState, VolumeEntry,
 };
+use forebay_format::member::MemberHeader;
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, Slot, StreamKind, VolumeId};
 
 pub(crate) const UUID: CacheUuid = CacheUuid([
     0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe, 0x0f, 0x1e, 0x2d, 0x3c, 0x4b, 0x5a, 0x69, 0x78,
@@ -20,10 +21,21 @@ pub(crate) fn superblock() -> Superblock {
         checkpoint_generation: 10,
         state: CacheState::Open,
         geometry: Geometry::for_device(64 << 20, None).unwrap(),
+        members: Members::new(&[0x1112_1314_1516_1718, 0x2122_2324_2526_2728]).unwrap(),
         shard_index: 1,
         shard_count: 2,
         created_unix_s: 1_793_226_645,
         written_by: "forebay 0.1.0".into(),
+    }
+}
+
+pub(crate) fn member() -> MemberHeader {
+    MemberHeader {
+        uuid: UUID,
+        index: 2,
+        tag: 0x2122_2324_2526_2728,
+        first_block: 0x0031_3233,
+        blocks: 0x0041_4200,
     }
 }
 

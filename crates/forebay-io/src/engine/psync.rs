@@ -1,4 +1,4 @@
-//! The fallback engine: a fixed pool of threads for devices, `ppoll` in the loop's thread for sockets.
+//! The fallback engine: a fixed pool of threads for devices, `ppoll` in the loop's thread for sockets and FUSE.
 //!
 //! For kernels and sandboxes without io_uring. Same contract, lower throughput: each device step costs two thread
 //! hand-overs.
@@ -6,7 +6,7 @@
 //! Invariants:
 //! - Jobs are taken in order of `push`, and run in parallel, as in the kernel's ring: nothing is promised about
 //!   the order in which they take effect.
-//! - Sockets are only touched by the loop's thread; a step that would block waits in `pending` for `ppoll`.
+//! - Sockets and FUSE connections are only touched by the loop's thread; a step that would block waits in `pending` for `ppoll`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,9 +37,9 @@ struct Shared {
 pub(crate) struct Psync {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Socket steps that would have blocked.
+    /// Steps on sockets that would have blocked, and watches.
     pending: Vec<Step>,
-    /// Socket steps that are done, not yet reported.
+    /// Steps of the loop's thread that are done, not yet reported.
     ready: Vec<StepDone>,
     /// Reused list for `ppoll`: the waker, the threads' counter, then one entry per pending step.
     polled: Vec<libc::pollfd>,
@@ -74,8 +74,8 @@ impl Psync {
     }
 
     pub(crate) fn push(&mut self, step: Step) {
-        if step.request.is_socket() {
-            return self.try_socket(step);
+        if !step.request.is_on_device() {
+            return self.try_now(step);
         }
         lock(&self.shared.jobs).queue.push_back(step);
         self.shared.more.notify_one();
@@ -88,10 +88,11 @@ impl Psync {
         }
     }
 
-    /// Performs a socket step if it does not block, otherwise leaves it for `ppoll`.
-    fn try_socket(&mut self, step: Step) {
+    /// Performs a step on a socket or FUSE connection if it does not block, otherwise leaves it for `ppoll`.
+    fn try_now(&mut self, step: Step) {
+        let waits = !matches!(step.request, Request::TakeMessage { .. } | Request::PutMessage { .. });
         match perform(step.request) {
-            result if result == -libc::EAGAIN => self.pending.push(step),
+            result if waits && result == -libc::EAGAIN => self.pending.push(step),
             result => self.ready.push(StepDone { key: step.key, result }),
         }
     }
@@ -126,7 +127,9 @@ impl Psync {
         self.polled.push(watch(self.shared.done_counter.as_raw_fd(), libc::POLLIN));
         self.polled.extend(self.pending.iter().map(|step| match step.request {
             Request::Send { fd, .. } => watch(fd, libc::POLLOUT),
-            Request::Accept { fd } | Request::Recv { fd, .. } => watch(fd, libc::POLLIN),
+            Request::Accept { fd } | Request::Recv { fd, .. } | Request::Watch { fd } => {
+                watch(fd, libc::POLLIN)
+            }
             _ => watch(-1, 0),
         }));
         let time = timeout.map(sys::timespec);
@@ -148,12 +151,12 @@ impl Psync {
             sys::eventfd_drain(self.shared.done_counter.as_raw_fd());
             self.ready.append(&mut lock(&self.shared.done));
         }
-        self.retry_ready_sockets();
+        self.retry_ready();
         Ok(true)
     }
 
     /// Performs the pending steps whose descriptor became ready; the others stay, in order.
-    fn retry_ready_sockets(&mut self) {
+    fn retry_ready(&mut self) {
         let mut index = 0;
         let (polled, ready) = (&self.polled, &mut self.ready);
         self.pending.retain(|step| {
@@ -248,6 +251,23 @@ fn perform_once(request: Request) -> i32 {
         Request::Recv { fd, memory, len } => {
             // SAFETY: `len` writable bytes that live until the step is reported.
             sys::result_of(unsafe { libc::recv(fd, memory.cast(), len as usize, libc::MSG_DONTWAIT) })
+        }
+        Request::TakeMessage { fd, iov, count } => {
+            // SAFETY: the vectors and their memory live until the step is reported (contract of the engine).
+            sys::result_of(unsafe { libc::readv(fd, iov, count as libc::c_int) })
+        }
+        Request::PutMessage { fd, iov, count } => {
+            // SAFETY: as above.
+            sys::result_of(unsafe { libc::writev(fd, iov, count as libc::c_int) })
+        }
+        Request::Watch { fd } => {
+            let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry, and no waiting.
+            match sys::result_of(unsafe { libc::poll(&raw mut watched, 1, 0) } as libc::ssize_t) {
+                0 => -libc::EAGAIN,
+                result if result < 0 => result,
+                _ => i32::from(watched.revents),
+            }
         }
         Request::Send { fd, message } => {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -1,8 +1,8 @@
 //! The io_uring engine: one ring, one thread, one system call per turn of the loop.
 //!
 //! Invariants:
-//! - At most `devices_max` device steps are in the kernel; the rest waits in `backlog`, in order. Socket steps are not
-//!   limited: they may wait for a peer for ever, and must not keep device steps out. (Should they ever overflow the
+//! - At most `devices_max` device steps are in the kernel; the rest waits in `backlog`, in order. Steps on sockets and
+//!   FUSE connections are not limited: they may wait for a peer for ever, and must not keep device steps out. (Should they ever overflow the
 //!   completion queue, the kernel keeps the surplus: `NODROP` is required.)
 //! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes the only issuer
 //!   the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
@@ -27,6 +27,9 @@ const KEY_WAKE: u64 = 1 << 63;
 const KEY_CANCEL: u64 = (1 << 63) | 1;
 /// Added to the keys of device steps, which are counted.
 const KEY_DEVICE: u64 = 1 << 62;
+
+/// Offset that means "as `readv` does it", for descriptors without a position.
+const NO_OFFSET: u64 = u64::MAX;
 
 pub(crate) struct Uring {
     ring: IoUring,
@@ -63,11 +66,11 @@ impl Uring {
 
     pub(crate) fn push(&mut self, step: Step) {
         debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE), 0);
-        let key = if step.request.is_socket() { step.key } else { step.key | KEY_DEVICE };
+        let key = if step.request.is_on_device() { step.key | KEY_DEVICE } else { step.key };
         self.push_entry(entry_of(step.request).user_data(key));
     }
 
-    /// Only socket steps are ever cancelled.
+    /// Only steps that wait for a peer are ever cancelled.
     pub(crate) fn cancel(&mut self, key: u64) {
         self.push_entry(opcode::AsyncCancel::new(key).build().user_data(KEY_CANCEL));
     }
@@ -274,6 +277,13 @@ fn entry_of(request: Request) -> squeue::Entry {
             .flags(libc::SOCK_CLOEXEC)
             .build(),
         Request::Recv { fd, memory, len } => opcode::Recv::new(Fd(fd), memory, len).build(),
+        Request::TakeMessage { fd, iov, count } => {
+            opcode::Readv::new(Fd(fd), iov, count).offset(NO_OFFSET).build()
+        }
+        Request::PutMessage { fd, iov, count } => {
+            opcode::Writev::new(Fd(fd), iov, count).offset(NO_OFFSET).build()
+        }
+        Request::Watch { fd } => opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
         Request::Send { fd, message } => {
             opcode::SendMsg::new(Fd(fd), message).flags(libc::MSG_NOSIGNAL as u32).build()
         }

@@ -38,6 +38,10 @@ impl Reactor {
             Kind::Accept { .. } => self.settle_accept(index, step.result),
             Kind::Recv { .. } => self.finish(index, plain(step.result)),
             Kind::Send { .. } => self.settle_send(index, step.result),
+            Kind::FuseReceive { fuse, watches } => {
+                self.settle_fuse_receive(index, fuse, watches, step.result);
+            }
+            Kind::FuseReply { .. } => self.finish(index, plain(step.result)),
         }
     }
 
@@ -181,6 +185,7 @@ impl Reactor {
             }
             Kind::Recv { socket } | Kind::Send { socket } => self.socket_op_ended(socket, index),
             Kind::Accept { listener } => self.accept_ended(listener, index),
+            Kind::FuseReceive { fuse, .. } | Kind::FuseReply { fuse } => self.fuse_op_ended(fuse),
             Kind::Read { .. } | Kind::Flush { .. } => {}
         }
     }
@@ -222,6 +227,7 @@ impl Reactor {
     pub(super) fn quiesce(&mut self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         self.abort_all();
+        self.close_all_fuses();
         while self.at_engine > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             let waited = self.engine.wait(Some(left), Duration::ZERO, &self.waker, &mut self.steps_done);

@@ -71,6 +71,7 @@ impl Reactor {
             }
             Kind::Accept { .. } => self.push_step(index),
             Kind::Recv { .. } | Kind::Send { .. } => self.start_socket(index),
+            Kind::FuseReceive { .. } | Kind::FuseReply { .. } => self.start_fuse(index),
         }
     }
 
@@ -182,6 +183,10 @@ impl Reactor {
             Kind::Flush { device } => Request::Sync { fd: self.devices[usize::from(device)].buffered_fd },
             Kind::Zero { device, phase } => self.zero_step(index, usize::from(device), phase),
             Kind::Accept { .. } | Kind::Recv { .. } | Kind::Send { .. } => match self.socket_step(index) {
+                Ok(request) => request,
+                Err(failure) => return self.finish(index, Err(failure)),
+            },
+            Kind::FuseReceive { .. } | Kind::FuseReply { .. } => match self.fuse_step(index) {
                 Ok(request) => request,
                 Err(failure) => return self.finish(index, Err(failure)),
             },

@@ -75,7 +75,9 @@ impl NbdClient<Transport> {
 
     /// Connects to an export.
     pub fn connect_with(uri: &ExportUri, wishes: &Wishes) -> Result<Self, ClientError> {
-        let ExportUri::Nbd { endpoint, name } = uri;
+        let ExportUri::Nbd { endpoint, name } = uri else {
+            return Err(ClientError::Misuse("not the URI of an NBD export"));
+        };
         NbdClient::handshake(Transport::connect(endpoint)?, name, wishes)
     }
 }

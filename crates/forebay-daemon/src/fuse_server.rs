@@ -1,0 +1,559 @@
+//! One FUSE mount on the reactor.
+//!
+//! Life of a request: it is received into a header buffer and a payload buffer of the pool, the protocol session says
+//! what it is, and either the answer goes out at once, or it becomes a request of the engine (or a text for the owner of
+//! a control file), whose answer is sent when it is done. Requests are answered in any order.
+//!
+//! - Up to [`RECEIVES_MAX`] receives are posted at once, so a crowd of requests is taken in one turn of the loop.
+//! - The payload of a write that begins at a block boundary already lies where the engine wants it: its buffer is
+//!   handed over as it is. Others are copied, as are those beyond what [`FuseOptions::buffer_bytes`] allows
+//!   (each such buffer has room for the longest write, however short this one is).
+//!
+//! Back-pressure: at most `REQUESTS_MAX` requests are under way, and what they hold comes from the pool. A request that
+//! finds no memory stays in its receive, which is not posted again before; so does everything while an answer waits for
+//! memory. The kernel, in turn, has a bound for asynchronous requests, and makes their users wait.
+
+use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
+use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
+use forebay_export::fuse::{Answer, Caller, Errno, Session, Step, Tree, VolumeRequest, reply, request};
+use forebay_export::request::Operation;
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::{BufId, FuseId, IoFailure, Op, Reactor, Span};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+/// Most receives posted at once.
+pub const RECEIVES_MAX: usize = 32;
+/// Requests under way.
+const REQUESTS_MAX: usize = 512;
+/// Distance of the receives' headers in their common buffer.
+const HEAD_STRIDE: usize = 128;
+/// Distance of the answers in their common buffer.
+const ANSWER_STRIDE: usize = 32;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+// Kinds of tokens, in the bits above the index.
+const TOKEN_SHIFT: u32 = 28;
+const TOKEN_RECEIVE: u32 = 0;
+const TOKEN_ANSWER: u32 = 1;
+const TOKEN_PLAIN: u32 = 2;
+
+const _: () = assert!(Answer::BYTES_MAX <= ANSWER_STRIDE && WRITE_HEAD_BYTES <= HEAD_STRIDE);
+
+/// Who serves what the session cannot answer by itself.
+pub trait Backend {
+    /// A request for the volume; answer with [`FuseServer::replied`]. A read's data then lies in the request's buffer.
+    fn submit(&mut self, request: Request<'_>);
+
+    /// What the rules say of a request of this caller; asked just before it is submitted.
+    fn treatment(&mut self, caller: Caller, request: &forebay_export::request::Request) -> Treatment {
+        let _ = (caller, request);
+        Treatment::Cache
+    }
+
+    /// A text was written to a control file; answer with [`FuseServer::stored`], whenever it is done.
+    fn store(&mut self, id: RequestId, node: u64, text: Vec<u8>);
+
+    /// Whoever wrote this text does not want to wait any longer. It may be answered with [`Errno::Interrupted`].
+    fn interrupted(&mut self, id: RequestId);
+}
+
+/// What a mount belongs to, and what it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct FuseOptions {
+    /// The volume that its requests are for; a control file system has none of those.
+    pub volume: VolumeId,
+    /// Tokens of its operations are this with something in the lower 32 bits, which are zero here.
+    pub token_base: u64,
+    /// Numbers of its requests are this with something in the lower 32 bits, which are zero here.
+    pub request_base: u64,
+    /// Memory for receives and for payloads that stay where they were received. Half of it, but at most
+    /// [`RECEIVES_MAX`] times the longest write, is held all the time (pages that were never used cost nothing).
+    pub buffer_bytes: usize,
+}
+
+/// A good [`FuseOptions::buffer_bytes`] where there is memory.
+pub const BUFFER_BYTES_DEFAULT: usize = 64 << 20;
+
+#[derive(Clone, Copy, Debug)]
+enum ReceiveState {
+    Idle,
+    Posted,
+    /// A request of so many bytes is there.
+    Arrived(u32),
+    /// Its request waits for memory.
+    Starved(VolumeRequest),
+}
+
+#[derive(Debug)]
+struct Receive {
+    data: Option<BufId>,
+    state: ReceiveState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The backend works on it.
+    Working,
+    Answering,
+    /// The answer could not be sent; a failure is sent instead.
+    Failing,
+}
+
+#[derive(Debug)]
+struct Pending {
+    answer: Answer,
+    phase: Phase,
+    /// A control file's text.
+    is_store: bool,
+    /// Where the data of a read lies.
+    data: Option<Span>,
+    buffer: Option<BufId>,
+    adopted: bool,
+}
+
+/// One mount; see the head of this file.
+#[derive(Debug)]
+pub struct FuseServer<T> {
+    fuse: FuseId,
+    session: Session<T>,
+    options: FuseOptions,
+    heads: BufId,
+    answers: BufId,
+    receives: Vec<Receive>,
+    pending: Vec<Option<Pending>>,
+    free_pending: Vec<u32>,
+    adopted: usize,
+    adopted_max: usize,
+    /// Answers without data that are being sent, and those that wait for memory.
+    plain: Vec<Option<BufId>>,
+    unsent: VecDeque<Vec<u8>>,
+    crcs: Vec<u32>,
+    scratch: Vec<u8>,
+    out: Vec<u8>,
+    closing: bool,
+    ended: Option<IoFailure>,
+}
+
+impl<T: Tree> FuseServer<T> {
+    /// Serves the connection `fd` of a mount.
+    ///
+    /// # Errors
+    /// [`IoFailure`] if the descriptor cannot be used, or there is no memory for the first buffers.
+    pub fn new(
+        reactor: &mut Reactor,
+        fd: OwnedFd,
+        session: Session<T>,
+        options: FuseOptions,
+    ) -> Result<Self, IoFailure> {
+        let out_of_memory = || IoFailure::from_errno(Errno::OutOfMemory as i32);
+        let buffers = options.buffer_bytes / session.limits().payload_bytes_max.max(1) as usize;
+        let receives = (buffers / 2).clamp(1, RECEIVES_MAX);
+        let heads = reactor.pool_mut().alloc(RECEIVES_MAX * HEAD_STRIDE).ok_or_else(out_of_memory)?;
+        let answers = reactor.pool_mut().alloc(REQUESTS_MAX * ANSWER_STRIDE).ok_or_else(out_of_memory)?;
+        let fuse = reactor.add_fuse(fd)?;
+        let receive = || Receive { data: None, state: ReceiveState::Idle };
+        Ok(Self {
+            fuse,
+            session,
+            options,
+            heads,
+            answers,
+            receives: std::iter::repeat_with(receive).take(receives).collect(),
+            pending: std::iter::repeat_with(|| None).take(REQUESTS_MAX).collect(),
+            free_pending: (0..REQUESTS_MAX as u32).rev().collect(),
+            adopted: 0,
+            adopted_max: buffers.saturating_sub(receives),
+            plain: Vec::new(),
+            unsent: VecDeque::new(),
+            crcs: Vec::new(),
+            scratch: Vec::new(),
+            out: Vec::new(),
+            closing: false,
+            ended: None,
+        })
+    }
+
+    /// What the mount shows.
+    pub fn tree(&mut self) -> &mut T {
+        self.session.tree()
+    }
+
+    /// Why the connection is over, if it is: `ENODEV` when it was unmounted.
+    pub fn ended(&self) -> Option<IoFailure> {
+        self.ended
+    }
+
+    /// Requests that are not answered yet.
+    pub fn requests(&self) -> usize {
+        REQUESTS_MAX - self.free_pending.len()
+    }
+
+    /// No further requests; those under way are still answered. Unmount first, then close.
+    pub fn close(&mut self, reactor: &mut Reactor) {
+        self.closing = true;
+        if self.is_quiet() {
+            reactor.close_fuse(self.fuse);
+        }
+    }
+
+    /// Every request was answered.
+    pub fn is_quiet(&self) -> bool {
+        let waits = |receive: &Receive| !matches!(receive.state, ReceiveState::Idle | ReceiveState::Posted);
+        self.requests() == 0
+            && self.unsent.is_empty()
+            && self.plain.iter().all(Option::is_none)
+            && !self.receives.iter().any(waits)
+    }
+
+    // --- completions
+
+    /// An operation is done; `token` is the lower half of its token.
+    pub fn completed(&mut self, reactor: &mut Reactor, token: u32, result: Result<u32, IoFailure>) {
+        let index = (token & ((1 << TOKEN_SHIFT) - 1)) as usize;
+        match token >> TOKEN_SHIFT {
+            TOKEN_RECEIVE => self.received(reactor, index, result),
+            TOKEN_ANSWER => self.answered(reactor, index, result),
+            _ => {
+                if let Some(buffer) = self.plain.get_mut(index).and_then(Option::take) {
+                    reactor.pool_mut().free(buffer);
+                }
+            }
+        }
+        if self.closing && self.is_quiet() {
+            reactor.close_fuse(self.fuse);
+        }
+    }
+
+    fn received(&mut self, reactor: &mut Reactor, index: usize, result: Result<u32, IoFailure>) {
+        let Some(receive) = self.receives.get_mut(index) else { return };
+        receive.state = match result {
+            Ok(bytes) => ReceiveState::Arrived(bytes),
+            Err(failure) => {
+                // Withdrawn, interrupted, or too large (which the kernel has answered itself): the next one, please.
+                let goes_on = [Errno::NotFound, Errno::Interrupted, Errno::TryAgain, Errno::Io];
+                if !goes_on.iter().any(|errno| *errno as i32 == failure.errno) {
+                    self.ended.get_or_insert(failure);
+                }
+                ReceiveState::Idle
+            }
+        };
+        let over = self.closing || self.ended.is_some();
+        if let Some(data) = receive.data.take_if(|_| over && result.is_err()) {
+            reactor.pool_mut().free(data);
+        }
+    }
+
+    /// The engine has answered a request.
+    pub fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
+        self.answer(reactor, id, result.map_err(errno));
+    }
+
+    /// The text of a control file was taken, or not.
+    pub fn stored(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), Errno>) {
+        self.answer(reactor, id, result);
+    }
+
+    fn answer(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), Errno>) {
+        let index = id.0 as u32;
+        let Some(Some(pending)) = self.pending.get_mut(index as usize) else { return };
+        let data = pending.data.filter(|_| result.is_ok());
+        pending.phase = Phase::Answering;
+        self.out.clear();
+        match result {
+            Ok(()) => pending.answer.ok(&mut self.out),
+            Err(errno) => pending.answer.failed(&mut self.out, errno),
+        }
+        self.send_answer(reactor, index, data);
+    }
+
+    /// Sends what is in `out`, and the data after it.
+    fn send_answer(&mut self, reactor: &mut Reactor, index: u32, data: Option<Span>) {
+        let span = Span::new(self.answers, index * ANSWER_STRIDE as u32, self.out.len() as u32);
+        reactor.pool_mut().copy_in(span, &self.out);
+        let token = self.token(TOKEN_ANSWER, index as usize);
+        match data {
+            Some(data) => reactor.submit(token, Op::FuseReply { fuse: self.fuse, spans: &[span, data] }),
+            None => reactor.submit(token, Op::FuseReply { fuse: self.fuse, spans: &[span] }),
+        }
+    }
+
+    fn answered(&mut self, reactor: &mut Reactor, index: usize, result: Result<u32, IoFailure>) {
+        let Some(Some(pending)) = self.pending.get_mut(index) else { return };
+        // ENOENT: its user was killed. ENODEV: unmounted. Anything else leaves the user waiting: say at least that.
+        let unheard = result
+            .is_err_and(|failure| ![Errno::NotFound as i32, Errno::NoDevice as i32].contains(&failure.errno));
+        if unheard && pending.phase == Phase::Answering && self.ended.is_none() {
+            pending.phase = Phase::Failing;
+            self.out.clear();
+            pending.answer.failed(&mut self.out, Errno::Io);
+            return self.send_answer(reactor, index as u32, None);
+        }
+        self.forget(reactor, index);
+    }
+
+    fn forget(&mut self, reactor: &mut Reactor, index: usize) {
+        let Some(pending) = self.pending[index].take() else { return };
+        self.free_pending.push(index as u32);
+        self.adopted -= usize::from(pending.adopted);
+        if let Some(buffer) = pending.buffer {
+            reactor.pool_mut().free(buffer);
+        }
+    }
+
+    // --- work
+
+    /// Handles what has come and receives again. True if the backend was given something.
+    pub fn turn(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor) -> bool {
+        self.send_unsent(reactor);
+        let mut started = false;
+        for index in 0..self.receives.len() {
+            match self.receives[index].state {
+                ReceiveState::Arrived(bytes) if self.unsent.is_empty() => {
+                    self.receives[index].state = ReceiveState::Idle;
+                    started |= self.step(backend, reactor, index, bytes as usize);
+                }
+                ReceiveState::Starved(what) => {
+                    self.receives[index].state = ReceiveState::Idle;
+                    started |= self.start(backend, reactor, index, what);
+                }
+                _ => {}
+            }
+        }
+        self.post_receives(reactor);
+        started
+    }
+
+    fn post_receives(&mut self, reactor: &mut Reactor) {
+        if self.closing || self.ended.is_some() || !self.unsent.is_empty() {
+            return;
+        }
+        let idle = |receive: &Receive| matches!(receive.state, ReceiveState::Idle);
+        let mut free =
+            self.free_pending.len().saturating_sub(self.receives.iter().filter(|r| !idle(r)).count());
+        let data_bytes = self.session.limits().payload_bytes_max;
+        for index in 0..self.receives.len() {
+            let receive = &mut self.receives[index];
+            if free == 0 || !idle(receive) {
+                continue;
+            }
+            let data = receive.data.or_else(|| reactor.pool_mut().alloc(data_bytes as usize));
+            let Some(data) = data else { return };
+            receive.data = Some(data);
+            receive.state = ReceiveState::Posted;
+            free -= 1;
+            let header = Span::new(self.heads, (index * HEAD_STRIDE) as u32, WRITE_HEAD_BYTES as u32);
+            let data = Span::new(data, 0, data_bytes);
+            let token = self.token(TOKEN_RECEIVE, index);
+            reactor.submit(token, Op::FuseReceive { fuse: self.fuse, header, data });
+        }
+    }
+
+    fn token(&self, kind: u32, index: usize) -> u64 {
+        self.options.token_base | u64::from(kind << TOKEN_SHIFT) | index as u64
+    }
+
+    /// Understands the request in a receive. True if the backend was given something.
+    fn step(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor, index: usize, bytes: usize) -> bool {
+        let head_bytes = bytes.min(WRITE_HEAD_BYTES);
+        self.scratch.resize(head_bytes, 0);
+        let head = Span::new(self.heads, (index * HEAD_STRIDE) as u32, head_bytes as u32);
+        reactor.pool().copy_out(head, &mut self.scratch);
+        let has_payload =
+            request::Header::decode(&self.scratch, bytes).is_ok_and(|header| header.opcode == opcode::WRITE);
+        if !has_payload {
+            self.copy_payload(reactor, index, bytes - head_bytes);
+        }
+        self.out.clear();
+        match self.session.step(&self.scratch, bytes, &mut self.out) {
+            Err(_) => {
+                // The kernel does not do this; without a number there is nothing to answer.
+                let broken = std::io::Error::from(std::io::ErrorKind::InvalidData);
+                self.ended.get_or_insert(broken.into());
+                false
+            }
+            Ok(Step::Answered) => {
+                let answer = std::mem::take(&mut self.out);
+                self.send_plain(reactor, answer);
+                false
+            }
+            Ok(Step::Silent | Step::Destroyed) => false,
+            Ok(Step::Volume(what)) => self.start(backend, reactor, index, what),
+            Ok(Step::Store { node, length_bytes, answer }) => {
+                self.scratch.clear();
+                self.copy_payload(reactor, index, length_bytes as usize);
+                let id = self.begin(answer, None, false, true);
+                backend.store(id, node, std::mem::take(&mut self.scratch));
+                true
+            }
+            Ok(Step::Interrupt { request, unique }) => {
+                self.interrupt(backend, reactor, request, unique);
+                false
+            }
+        }
+    }
+
+    /// Appends the first bytes of a receive's payload buffer to `scratch`.
+    fn copy_payload(&mut self, reactor: &Reactor, index: usize, bytes: usize) {
+        let Some(data) = self.receives[index].data.filter(|_| bytes > 0) else { return };
+        let start = self.scratch.len();
+        self.scratch.resize(start + bytes, 0);
+        reactor.pool().copy_out(Span::new(data, 0, bytes as u32), &mut self.scratch[start..]);
+    }
+
+    fn interrupt(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor, request: u64, unique: u64) {
+        let of_request = |pending: &Option<Pending>| {
+            pending.as_ref().is_some_and(|pending| pending.answer.unique == request)
+        };
+        match self.pending.iter().position(of_request) {
+            Some(index) => {
+                let waits = |pending: &Pending| pending.is_store && pending.phase == Phase::Working;
+                if self.pending[index].as_ref().is_some_and(waits) {
+                    backend.interrupted(self.id(index as u32));
+                }
+            }
+            None => {
+                // It may be in a receive that comes later in this turn. (If it is done, the kernel does not ask again.)
+                let mut answer = Vec::new();
+                reply::failed(&mut answer, unique, Errno::TryAgain);
+                self.send_plain(reactor, answer);
+            }
+        }
+    }
+
+    fn id(&self, index: u32) -> RequestId {
+        RequestId(self.options.request_base | u64::from(index))
+    }
+
+    /// Notes a request that the backend gets. There is always room: a receive is posted only with a place in reserve.
+    fn begin(
+        &mut self,
+        answer: Answer,
+        buffer: Option<(BufId, Option<Span>)>,
+        adopted: bool,
+        is_store: bool,
+    ) -> RequestId {
+        let index = self.free_pending.pop().expect("every receive that is not idle has a place in reserve");
+        self.adopted += usize::from(adopted);
+        self.pending[index as usize] = Some(Pending {
+            answer,
+            phase: Phase::Working,
+            is_store,
+            data: buffer.and_then(|(_, data)| data),
+            buffer: buffer.map(|(buffer, _)| buffer),
+            adopted,
+        });
+        self.id(index)
+    }
+
+    /// Gives a request its buffer and hands it over; without memory it stays in the receive. True if it was handed over.
+    fn start(
+        &mut self,
+        backend: &mut dyn Backend,
+        reactor: &mut Reactor,
+        index: usize,
+        what: VolumeRequest,
+    ) -> bool {
+        let request = what.request;
+        let lead = (request.offset_bytes % BLOCK) as u32;
+        let adopts = matches!(request.operation, Operation::Write { .. })
+            && lead == 0
+            && self.adopted < self.adopted_max;
+        let mut buffer = None;
+        if adopts {
+            buffer = self.receives[index].data.take();
+        } else if request.operation.has_payload() {
+            let len = request.length_bytes as u32; // at most the longest payload that was agreed on
+            let bytes = (lead as usize + len as usize).next_multiple_of(BLOCK_BYTES);
+            buffer = reactor.pool_mut().alloc(bytes);
+            let Some(buffer) = buffer else {
+                self.receives[index].state = ReceiveState::Starved(what);
+                return false;
+            };
+            if let (Operation::Write { .. }, Some(data)) = (request.operation, self.receives[index].data) {
+                reactor.pool_mut().copy(Span::new(data, 0, len), Span::new(buffer, lead, len));
+            }
+        }
+        self.hand_over(backend, reactor, what, buffer, adopts);
+        true
+    }
+
+    fn hand_over(
+        &mut self,
+        backend: &mut dyn Backend,
+        reactor: &Reactor,
+        what: VolumeRequest,
+        buffer: Option<BufId>,
+        adopted: bool,
+    ) {
+        let request = what.request;
+        let (lead, len) = ((request.offset_bytes % BLOCK) as u32, request.length_bytes);
+        self.crcs.clear();
+        let mut data = None;
+        match (request.operation, buffer) {
+            (Operation::Read, Some(buf)) => data = Some(Span::new(buf, lead, len as u32)),
+            (Operation::Write { .. }, Some(buf)) => {
+                let covered = (u64::from(lead) + len).next_multiple_of(BLOCK) as u32;
+                reactor.pool().crc32c_blocks(Span::new(buf, 0, covered), &mut self.crcs);
+            }
+            _ => {}
+        }
+        let treatment = backend.treatment(what.caller, &request);
+        let id = self.begin(what.answer, buffer.map(|buf| (buf, data)), adopted, false);
+        backend.submit(Request {
+            id,
+            volume: self.options.volume,
+            kind: kind(request.operation),
+            offset: request.offset_bytes,
+            len,
+            buf: buffer.map(|buf| forebay_core::BufId(buf.0)),
+            treatment,
+            block_crcs: &self.crcs,
+        });
+    }
+
+    // --- answers without data
+
+    fn send_plain(&mut self, reactor: &mut Reactor, answer: Vec<u8>) {
+        let Some(buffer) = reactor.pool_mut().alloc(answer.len()) else {
+            return self.unsent.push_back(answer);
+        };
+        let span = Span::new(buffer, 0, answer.len() as u32);
+        reactor.pool_mut().copy_in(span, &answer);
+        let index = self.plain.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.plain.push(None);
+            self.plain.len() - 1
+        });
+        self.plain[index] = Some(buffer);
+        let token = self.token(TOKEN_PLAIN, index);
+        reactor.submit(token, Op::FuseReply { fuse: self.fuse, spans: &[span] });
+        self.out = answer; // its memory is used again
+    }
+
+    fn send_unsent(&mut self, reactor: &mut Reactor) {
+        for _ in 0..self.unsent.len() {
+            if let Some(answer) = self.unsent.pop_front() {
+                self.send_plain(reactor, answer);
+            }
+        }
+    }
+}
+
+fn kind(operation: Operation) -> RequestKind {
+    match operation {
+        Operation::Read => RequestKind::Read,
+        Operation::Write { fua } => RequestKind::Write { fua },
+        Operation::Flush => RequestKind::Flush,
+        Operation::Trim { fua } => RequestKind::Discard { fua },
+        Operation::WriteZeroes { fua, no_hole, .. } => RequestKind::WriteZeroes { fua, may_unmap: !no_hole },
+        Operation::Cache | Operation::BlockStatus { .. } => RequestKind::Prefetch,
+    }
+}
+
+fn errno(error: RequestError) -> Errno {
+    match error {
+        RequestError::Io => Errno::Io,
+        RequestError::Invalid => Errno::Invalid,
+        RequestError::Shutdown => Errno::Shutdown,
+    }
+}

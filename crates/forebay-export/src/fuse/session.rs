@@ -1,0 +1,531 @@
+//! One FUSE connection on the server side, as a state machine without I/O.
+//!
+//! How to drive it
+//! ```text
+//! for each request received:
+//!     match session.step(&first_bytes, received_bytes, &mut out) {
+//!         Answered     => send `out` as one message
+//!         Silent       => nothing to do
+//!         Volume(v)    => start v.request; its payload, if it is a write, begins at byte WRITE_HEAD_BYTES. Later send
+//!                         v.answer.ok(..) or .failed(..), for a read v.answer.data_header() and the data
+//!         Store { .. } => a text for the tree's owner; answer later in the same way
+//!         Interrupt    => whoever waits for a request was interrupted: answer that with EINTR, if it can be given up
+//!         Destroyed    => the kernel has unmounted; nothing follows
+//!     }
+//! ```
+//!
+//! Invariants
+//! - Every request that expects an answer gets exactly one: from `step`, or from the [`Answer`] handed out.
+//! - Whatever the bytes, `step` does not panic.
+//! - Every request for a volume passed [`request::validate`].
+//! - Open files are at most [`Limits::handles_max`], and only what OPEN and OPENDIR returned is a valid handle.
+//!
+//! Where a volume's file differs from a disk file: its size cannot be changed, so reads end and writes stop at the end
+//! (`ENOSPC`), as on a block device; `O_TRUNC` is ignored, also as on a block device.
+
+use super::reply::{self, DirectoryEntry, Errno, InitOut};
+use super::request::{Body, Header, InitIn, Malformed, SetAttributesIn, TransferIn};
+use super::tree::{Access, Change, Content, Tree};
+use super::wire::{self, OUT_HEADER_BYTES, falloc, fopen, init, open, setattr};
+use crate::request::{self, Admission, Bounds, Operation, Refusal, Request};
+
+/// How much the kernel may make the server do or hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest read or write: a multiple of a page, at most 1 MiB on usual kernels. Receives must have room for it.
+    pub payload_bytes_max: u32,
+    /// Asynchronous requests that the kernel sends before the first is answered.
+    pub background_max: u16,
+    /// Files and directories open at once.
+    pub handles_max: usize,
+    /// The longest text that can be written to a control file.
+    pub text_bytes_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            payload_bytes_max: 1 << 20,
+            background_max: 256,
+            handles_max: 1 << 16,
+            text_bytes_max: 64 << 10,
+        }
+    }
+}
+
+/// What was agreed on in INIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreed {
+    /// Minor version of the interface.
+    pub minor: u32,
+    /// The longest write.
+    pub write_bytes_max: u32,
+}
+
+/// How to answer a request, once it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The kernel's name for the request.
+    pub unique: u64,
+    form: Form,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    /// Header and data.
+    Data {
+        length_bytes: u32,
+    },
+    /// How much was written.
+    Written {
+        length_bytes: u32,
+    },
+}
+
+impl Answer {
+    /// Appends success: the whole answer, or for a read what goes before the data.
+    pub fn ok(&self, out: &mut Vec<u8>) {
+        match self.form {
+            Form::Plain => reply::done(out, self.unique),
+            Form::Data { length_bytes } => {
+                out.extend_from_slice(&reply::header(self.unique, 0, length_bytes as usize));
+            }
+            Form::Written { length_bytes } => reply::written(out, self.unique, length_bytes),
+        }
+    }
+
+    /// Appends a failure.
+    pub fn failed(&self, out: &mut Vec<u8>, errno: Errno) {
+        reply::failed(out, self.unique, errno);
+    }
+
+    /// Longest answer without data.
+    pub const BYTES_MAX: usize = OUT_HEADER_BYTES + wire::WRITE_OUT_BYTES;
+}
+
+/// Who asks. What the kernel does on its own behalf, such as read-ahead, has process 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group of the user.
+    pub gid: u32,
+    /// Process, as the name space of the mount numbers it.
+    pub pid: u32,
+}
+
+/// A request for a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VolumeRequest {
+    /// The volume's node in the tree.
+    pub node: u64,
+    /// Who asks.
+    pub caller: Caller,
+    /// What to do; never longer than [`Limits::payload_bytes_max`] if it has payload. A write may be shorter than what
+    /// came with it.
+    pub request: Request,
+    /// How to answer.
+    pub answer: Answer,
+}
+
+/// What follows from a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The answer is in the output.
+    Answered,
+    /// No answer is expected.
+    Silent,
+    /// To be served by a volume.
+    Volume(VolumeRequest),
+    /// A text that was written to a control file: the first `length_bytes` of the payload.
+    Store {
+        /// The file's node in the tree.
+        node: u64,
+        /// Length of the text.
+        length_bytes: u32,
+        /// How to answer.
+        answer: Answer,
+    },
+    /// Whoever waits for a request was interrupted.
+    Interrupt {
+        /// The request.
+        request: u64,
+        /// This message. Answer it with [`Errno::TryAgain`] if the request has not been seen yet, otherwise not at all.
+        unique: u64,
+    },
+    /// The kernel has unmounted.
+    Destroyed,
+}
+
+#[derive(Debug)]
+enum Handle {
+    Volume { writable: bool },
+    Text { text: Vec<u8>, access: Access },
+    Directory(Vec<DirectoryEntry>),
+}
+
+/// A connection and the tree it shows.
+#[derive(Debug)]
+pub struct Session<T> {
+    tree: T,
+    limits: Limits,
+    agreed: Option<Agreed>,
+    handles: Vec<Option<Handle>>,
+}
+
+impl<T: Tree> Session<T> {
+    /// A connection that has not begun.
+    pub fn new(tree: T, limits: Limits) -> Session<T> {
+        Session { tree, limits, agreed: None, handles: Vec::new() }
+    }
+
+    /// What is shown.
+    pub fn tree(&mut self) -> &mut T {
+        &mut self.tree
+    }
+
+    /// The limits given.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What was agreed on, once the kernel has begun.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.agreed
+    }
+
+    /// Takes one request of `received_bytes`, of which `bytes` is the beginning: all of it, except that of a WRITE the
+    /// first [`wire::WRITE_HEAD_BYTES`] are enough. Appends the answer to `out` if it can be given at once.
+    ///
+    /// # Errors
+    /// [`Malformed::Length`] if the bytes are no request; the connection is of no use then.
+    pub fn step(
+        &mut self,
+        bytes: &[u8],
+        received_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Malformed> {
+        let header = Header::decode(bytes, received_bytes)?;
+        let body = bytes.get(wire::IN_HEADER_BYTES..).unwrap_or_default();
+        let body = match header.decode_body(body) {
+            Ok(body) => body,
+            Err(_) if expects_no_answer(header.opcode) => return Ok(Step::Silent),
+            Err(_) => {
+                reply::failed(out, header.unique, Errno::Invalid);
+                return Ok(Step::Answered);
+            }
+        };
+        let before = out.len();
+        Ok(match self.serve(&header, body, out) {
+            Ok(step) => step,
+            Err(errno) => {
+                out.truncate(before);
+                reply::failed(out, header.unique, errno);
+                Step::Answered
+            }
+        })
+    }
+
+    fn serve(&mut self, header: &Header, body: Body<'_>, out: &mut Vec<u8>) -> Result<Step, Errno> {
+        let (unique, node) = (header.unique, header.node);
+        match body {
+            Body::Init(offer) => return self.init(unique, &offer, out),
+            _ if self.agreed.is_none() && !expects_no_answer(header.opcode) => return Err(Errno::Protocol),
+            Body::Forget { count } => {
+                self.tree.forget(node, count);
+                return Ok(Step::Silent);
+            }
+            Body::BatchForget(forgets) => {
+                forgets.iter().for_each(|(node, count)| self.tree.forget(node, count));
+                return Ok(Step::Silent);
+            }
+            Body::Interrupt { unique: request } => return Ok(Step::Interrupt { request, unique }),
+            Body::Read(range) => return self.read(header, &range, out),
+            Body::Write(range) => return self.write(header, &range, out),
+            Body::Fsync { handle } => return self.fsync(header, handle, out),
+            Body::Allocate { handle, offset_bytes, length_bytes, mode } => {
+                return self.allocate(header, handle, (offset_bytes, length_bytes, mode), out);
+            }
+            Body::Destroy => {
+                reply::done(out, unique);
+                return Ok(Step::Destroyed);
+            }
+            Body::Lookup { name } => {
+                let found = self.tree.lookup(node, name)?;
+                reply::entry(out, unique, found, &self.tree.attributes(found)?);
+            }
+            Body::GetAttributes => reply::attributes(out, unique, node, &self.tree.attributes(node)?),
+            Body::SetAttributes(wanted) => self.set_attributes(unique, node, &wanted, out)?,
+            Body::StatFs => {
+                let (size_bytes, files) = self.tree.totals();
+                reply::stat_fs(out, unique, size_bytes, files);
+            }
+            Body::Open { flags } => self.open(unique, node, flags, out)?,
+            Body::OpenDirectory => self.open_directory(unique, node, out)?,
+            Body::ReadDirectory(range) => self.read_directory(unique, &range, out)?,
+            Body::Release { handle } | Body::ReleaseDirectory { handle } => {
+                self.release(handle)?;
+                reply::done(out, unique);
+            }
+            Body::Flush | Body::FsyncDirectory => reply::done(out, unique),
+            Body::Ioctl => return Err(Errno::NotATerminal),
+            // The mount leaves permissions to the kernel, so it does not ask.
+            Body::Access | Body::Other => return Err(Errno::NoSuchOperation),
+        }
+        Ok(Step::Answered)
+    }
+
+    fn init(&mut self, unique: u64, offer: &InitIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+        if offer.major > wire::MAJOR {
+            reply::init_other_major(out, unique, wire::MAJOR, wire::MINOR_MAX);
+            return Ok(Step::Answered);
+        }
+        if offer.major < wire::MAJOR || offer.minor < wire::MINOR_MIN {
+            return Err(Errno::Protocol);
+        }
+        let wanted =
+            init::ASYNC_READ | init::BIG_WRITES | init::ASYNC_DIO | init::PARALLEL_DIROPS | init::MAX_PAGES;
+        let pages = self.limits.payload_bytes_max / wire::PAGE_BYTES;
+        let minor = offer.minor.min(wire::MINOR_MAX);
+        let background = self.limits.background_max.max(1);
+        let agreed = InitOut {
+            major: wire::MAJOR,
+            minor,
+            readahead_bytes: offer.readahead_bytes,
+            flags: offer.flags & wanted,
+            background_max: background,
+            congestion_threshold: (background - background / 4).max(1),
+            write_bytes_max: self.limits.payload_bytes_max,
+            pages_max: u16::try_from(pages).unwrap_or(u16::MAX),
+        };
+        self.agreed = Some(Agreed { minor, write_bytes_max: agreed.write_bytes_max });
+        reply::init(out, unique, &agreed);
+        Ok(Step::Answered)
+    }
+
+    // --- attributes
+
+    fn set_attributes(
+        &mut self,
+        unique: u64,
+        node: u64,
+        wanted: &SetAttributesIn,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        let now = self.tree.attributes(node)?;
+        let has = |field: u32| wanted.valid & field != 0;
+        if has(setattr::SIZE) && wanted.size_bytes != now.size_bytes {
+            // open(O_TRUNC) arrives as size 0 without a handle; truncate(2) to another size is refused.
+            let by_open = wanted.size_bytes == 0 && !has(setattr::FH);
+            if now.directory || !by_open {
+                return Err(Errno::NotPermitted);
+            }
+        }
+        let change = Change {
+            permissions: has(setattr::MODE).then_some((wanted.mode & 0o7777) as u16),
+            uid: has(setattr::UID).then_some(wanted.uid),
+            gid: has(setattr::GID).then_some(wanted.gid),
+        };
+        if !change.is_empty() {
+            self.tree.change(node, change)?;
+        }
+        // Times are taken and forgotten: touch(1) and cp -p must not fail.
+        reply::attributes(out, unique, node, &self.tree.attributes(node)?);
+        Ok(())
+    }
+
+    // --- handles
+
+    fn keep(&mut self, handle: Handle) -> Result<u64, Errno> {
+        let free = self.handles.iter().position(Option::is_none);
+        let index = match free {
+            Some(index) => index,
+            None if self.handles.len() < self.limits.handles_max => {
+                self.handles.push(None);
+                self.handles.len() - 1
+            }
+            None => return Err(Errno::TooManyOpen),
+        };
+        self.handles[index] = Some(handle);
+        Ok(index as u64)
+    }
+
+    fn handle(&self, handle: u64) -> Result<&Handle, Errno> {
+        let index = usize::try_from(handle).map_err(|_| Errno::BadHandle)?;
+        self.handles.get(index).and_then(Option::as_ref).ok_or(Errno::BadHandle)
+    }
+
+    fn release(&mut self, handle: u64) -> Result<(), Errno> {
+        self.handle(handle)?;
+        self.handles[handle as usize] = None;
+        Ok(())
+    }
+
+    fn open(&mut self, unique: u64, node: u64, flags: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let mode = flags & open::ACCESS_MODE;
+        let access = Access { read: mode != open::WRITE_ONLY, write: mode != open::READ_ONLY };
+        let handle = match self.tree.open(node, access)? {
+            Content::Volume => Handle::Volume { writable: access.write },
+            Content::Text(text) => Handle::Text { text, access },
+        };
+        let handle = self.keep(handle)?;
+        reply::opened(out, unique, handle, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES);
+        Ok(())
+    }
+
+    fn open_directory(&mut self, unique: u64, node: u64, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let dots = [&b"."[..], b".."].map(|name| DirectoryEntry { node, directory: true, name: name.into() });
+        let mut entries = dots.to_vec();
+        entries.extend(self.tree.list(node)?);
+        let handle = self.keep(Handle::Directory(entries))?;
+        reply::opened(out, unique, handle, 0);
+        Ok(())
+    }
+
+    fn read_directory(&mut self, unique: u64, range: &TransferIn, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let Handle::Directory(entries) = self.handle(range.handle)? else { return Err(Errno::NotADirectory) };
+        let length_max = range.length_bytes.min(self.limits.payload_bytes_max);
+        reply::directory(out, unique, entries, range.offset_bytes, length_max);
+        Ok(())
+    }
+
+    // --- data
+
+    fn read(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+        let (unique, node) = (header.unique, header.node);
+        match self.handle(range.handle)? {
+            Handle::Volume { .. } => {
+                let length_bytes = self.within(node, range.offset_bytes, u64::from(range.length_bytes))?;
+                let length = u32::try_from(length_bytes).map_err(|_| Errno::Invalid)?;
+                if length == 0 {
+                    reply::data(out, unique, &[]);
+                    return Ok(Step::Answered);
+                }
+                let request =
+                    Request { operation: Operation::Read, offset_bytes: range.offset_bytes, length_bytes };
+                let answer = Answer { unique, form: Form::Data { length_bytes: length } };
+                self.admit(header, request, false, answer, out)
+            }
+            Handle::Text { text, access } if access.read => {
+                let start = usize::try_from(range.offset_bytes).unwrap_or(usize::MAX).min(text.len());
+                let end = start.saturating_add(range.length_bytes as usize).min(text.len());
+                reply::data(out, unique, &text[start..end]);
+                Ok(Step::Answered)
+            }
+            Handle::Text { .. } => Err(Errno::BadHandle),
+            Handle::Directory(_) => Err(Errno::IsADirectory),
+        }
+    }
+
+    fn write(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+        let (unique, node) = (header.unique, header.node);
+        match self.handle(range.handle)? {
+            &Handle::Volume { writable } => {
+                let length_bytes = self.within(node, range.offset_bytes, u64::from(range.length_bytes))?;
+                let length = u32::try_from(length_bytes).map_err(|_| Errno::Invalid)?;
+                if length == 0 && range.length_bytes > 0 {
+                    return Err(Errno::NoSpace);
+                }
+                let fua = range.open_flags & open::DSYNC != 0;
+                let operation = Operation::Write { fua };
+                let request = Request { operation, offset_bytes: range.offset_bytes, length_bytes };
+                let answer = Answer { unique, form: Form::Written { length_bytes: length } };
+                self.admit(header, request, writable, answer, out)
+            }
+            Handle::Text { access, .. } if access.write => {
+                let length_bytes = range.length_bytes;
+                if length_bytes > self.limits.text_bytes_max {
+                    return Err(Errno::TooLarge);
+                }
+                let answer = Answer { unique, form: Form::Written { length_bytes } };
+                Ok(Step::Store { node, length_bytes, answer })
+            }
+            Handle::Text { .. } => Err(Errno::BadHandle),
+            Handle::Directory(_) => Err(Errno::IsADirectory),
+        }
+    }
+
+    fn fsync(&mut self, header: &Header, handle: u64, out: &mut Vec<u8>) -> Result<Step, Errno> {
+        let unique = header.unique;
+        match self.handle(handle)? {
+            Handle::Volume { .. } => {
+                let request = Request { operation: Operation::Flush, offset_bytes: 0, length_bytes: 0 };
+                self.admit(header, request, false, Answer { unique, form: Form::Plain }, out)
+            }
+            _ => {
+                reply::done(out, unique);
+                Ok(Step::Answered)
+            }
+        }
+    }
+
+    /// `fallocate(2)`: punching a hole and zeroing are zeroes; reserving space has nothing to do.
+    fn allocate(
+        &mut self,
+        header: &Header,
+        handle: u64,
+        (offset_bytes, length_bytes, mode): (u64, u64, u32),
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Errno> {
+        let &Handle::Volume { writable } = self.handle(handle)? else { return Err(Errno::NotSupported) };
+        let no_hole = match mode & !falloc::KEEP_SIZE {
+            0 => None,
+            falloc::PUNCH_HOLE => Some(false),
+            falloc::ZERO_RANGE => Some(true),
+            _ => return Err(Errno::NotSupported),
+        };
+        let inside = self.within(header.node, offset_bytes, length_bytes)?;
+        if inside < length_bytes && mode & falloc::KEEP_SIZE == 0 {
+            return Err(Errno::NoSpace); // the file would have to grow
+        }
+        let answer = Answer { unique: header.unique, form: Form::Plain };
+        let Some(no_hole) = no_hole.filter(|_| inside > 0) else {
+            answer.ok(out);
+            return Ok(Step::Answered);
+        };
+        let operation = Operation::WriteZeroes { fua: false, no_hole, fast_only: false };
+        self.admit(header, Request { operation, offset_bytes, length_bytes: inside }, writable, answer, out)
+    }
+
+    /// How much of a range is inside the volume.
+    fn within(&mut self, node: u64, offset_bytes: u64, length_bytes: u64) -> Result<u64, Errno> {
+        let size_bytes = self.tree.attributes(node)?.size_bytes;
+        Ok(size_bytes.saturating_sub(offset_bytes).min(length_bytes))
+    }
+
+    /// Lets a request pass the gate.
+    fn admit(
+        &mut self,
+        header: &Header,
+        request: Request,
+        writable: bool,
+        answer: Answer,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Errno> {
+        let bounds = Bounds {
+            size_bytes: self.tree.attributes(header.node)?.size_bytes,
+            read_only: !writable,
+            payload_bytes_max: self.limits.payload_bytes_max,
+        };
+        match request::validate(&request, &bounds) {
+            Ok(Admission::Serve) => {
+                let Header { node, uid, gid, pid, .. } = *header;
+                let caller = Caller { uid, gid, pid };
+                Ok(Step::Volume(VolumeRequest { node, caller, request, answer }))
+            }
+            Ok(Admission::Nothing) => {
+                answer.ok(out);
+                Ok(Step::Answered)
+            }
+            Err(Refusal::ReadOnly) => Err(Errno::ReadOnly),
+            Err(Refusal::PastEnd { .. }) => Err(Errno::NoSpace),
+            Err(_) => Err(Errno::Invalid),
+        }
+    }
+}
+
+fn expects_no_answer(opcode: u32) -> bool {
+    use wire::opcode as op;
+    matches!(opcode, op::FORGET | op::BATCH_FORGET | op::INTERRUPT)
+}

@@ -1,0 +1,187 @@
+//! A cache on several devices: which devices, and which part of the pool's blocks each one holds.
+//!
+//! The cache sees one row of blocks, the *pool's space*. It begins on member 0, which has the superblocks and the
+//! checkpoint slots, and goes on over the other members one after the other. Every member after the first begins with
+//! a **member header** (block 0, and a copy in block 16), which says whose it is and which part of the space it holds;
+//! its part begins at [`DATA_START_BLOCK`].
+//!
+//! Invariants:
+//! - members meet at the beginning of a segment, so that no segment lies on two of them;
+//! - the superblock lists the tag of every member, drawn at random when the member joined: a member that was taken out
+//!   of the pool, or that belonged to it before, is not believed again.
+
+use crate::geometry::{Geometry, SEGMENTS_MIN};
+use crate::layout::{check_envelope, check_zero, crc_without, structure};
+use crate::units::{BLOCK_BYTES, CacheUuid};
+use crate::{FormatError, VERSION};
+
+/// Most devices of one cache.
+pub const MEMBERS_MAX: usize = 16;
+/// Blocks that hold the copies of a member header: other flash pages and, on most devices, another erase block.
+pub const HEADER_BLOCKS: [u64; 2] = [0, 16];
+/// First block of a member, after the first one, that belongs to the pool's space (1 MiB).
+pub const DATA_START_BLOCK: u64 = 256;
+/// First bytes of a member header.
+pub const MAGIC: [u8; 8] = *b"FBAYMEMB";
+
+structure! { "member header", 4096;
+    F_MAGIC = "magic", 0, 8;
+    F_VERSION = "version", 8, 4;
+    F_INDEX = "index", 12, 2;
+    F_RESERVED_A = "reserved_a", 14, 2;
+    F_UUID = "uuid", 16, 16;
+    F_TAG = "tag", 32, 8;
+    F_FIRST = "first_block", 40, 8;
+    F_BLOCKS = "blocks", 48, 8;
+    F_RESERVED = "reserved", 56, 4036;
+    F_CRC = "crc32c", 4092, 4;
+}
+
+/// The members of a cache as its superblock lists them: how many, and the tag of each after the first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Members {
+    others: usize,
+    tags: [u64; MEMBERS_MAX - 1],
+}
+
+impl Members {
+    /// A first member and others with these tags; `None` if there are too many, or a tag is zero.
+    #[must_use]
+    pub fn new(tags: &[u64]) -> Option<Self> {
+        let mut members = Self { others: tags.len(), ..Self::default() };
+        members.tags.get_mut(..tags.len())?.copy_from_slice(tags);
+        (!tags.contains(&0)).then_some(members)
+    }
+
+    /// Number of members, the first included.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        1 + self.others
+    }
+
+    /// Tags of all members but the first.
+    #[must_use]
+    pub fn tags(&self) -> &[u64] {
+        &self.tags[..self.others]
+    }
+}
+
+/// Contents of a member header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemberHeader {
+    /// Identity of the cache.
+    pub uuid: CacheUuid,
+    /// Position among the members, at least 1.
+    pub index: u16,
+    /// Drawn at random when the member joined; never zero.
+    pub tag: u64,
+    /// First block of the pool's space that lies here.
+    pub first_block: u64,
+    /// Blocks of the pool's space that lie here.
+    pub blocks: u64,
+}
+
+impl MemberHeader {
+    /// The header of a device of `device_bytes` that continues a pool of this geometry, whose space ends where the whole
+    /// segments end that it has so far.
+    ///
+    /// # Errors
+    /// [`FormatError::Geometry`] if the device has no room for a segment, or the pool has too many members.
+    pub fn joining(
+        uuid: CacheUuid,
+        geometry: &Geometry,
+        members: &Members,
+        tag: u64,
+        device_bytes: u64,
+    ) -> Result<Self, FormatError> {
+        let unit = u64::from(geometry.segment_blocks);
+        let available = (device_bytes / BLOCK_BYTES as u64).saturating_sub(DATA_START_BLOCK);
+        let blocks = available / unit * unit;
+        if blocks == 0 {
+            return Err(FormatError::Geometry(format!(
+                "a further device of a cache with segments of {} KiB needs at least {} bytes, not {device_bytes}",
+                unit * BLOCK_BYTES as u64 / 1024,
+                (DATA_START_BLOCK + unit) * BLOCK_BYTES as u64
+            )));
+        }
+        if members.count() >= MEMBERS_MAX {
+            return Err(FormatError::Geometry(format!("a cache lies on {MEMBERS_MAX} devices at most")));
+        }
+        let first_block = geometry.segments_start_block + u64::from(geometry.segment_count) * unit;
+        Ok(Self { uuid, index: members.count() as u16, tag, first_block, blocks })
+    }
+
+    /// Encodes one copy.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = vec![0; BLOCK_BYTES];
+        F_MAGIC.put_bytes(&mut to, &MAGIC);
+        F_VERSION.put(&mut to, u64::from(VERSION));
+        F_INDEX.put(&mut to, u64::from(self.index));
+        F_UUID.put_bytes(&mut to, &self.uuid.0);
+        F_TAG.put(&mut to, self.tag);
+        F_FIRST.put(&mut to, self.first_block);
+        F_BLOCKS.put(&mut to, self.blocks);
+        let crc = crc_without(&to, F_CRC);
+        F_CRC.put(&mut to, u64::from(crc));
+        to
+    }
+
+    /// Decodes one copy.
+    ///
+    /// # Errors
+    /// Not a member header, torn, of a newer version, or with fields out of range.
+    pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
+        check_envelope(&STRUCTURE, block, (F_MAGIC, &MAGIC), F_VERSION, F_CRC)?;
+        check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED])?;
+        let checked = |field: crate::layout::Field, right: &dyn Fn(u64) -> bool| {
+            let value = field.get(block);
+            let wrong = FormatError::Field { structure: STRUCTURE.name, field: field.name, value };
+            if right(value) { Ok(value) } else { Err(wrong) }
+        };
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(F_UUID.bytes(block));
+        Ok(Self {
+            uuid: CacheUuid(uuid),
+            index: checked(F_INDEX, &|index| (1..MEMBERS_MAX as u64).contains(&index))? as u16,
+            tag: checked(F_TAG, &|tag| tag != 0)?,
+            first_block: checked(F_FIRST, &|first| first > u64::from(SEGMENTS_MIN) && first < 1 << 40)?,
+            blocks: checked(F_BLOCKS, &|blocks| blocks > 0 && blocks < 1 << 40)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_continues_where_the_segments_end() {
+        let geometry = Geometry::for_device(64 << 20, Some(64)).unwrap();
+        let uuid = CacheUuid([3; 16]);
+        let header = MemberHeader::joining(uuid, &geometry, &Members::default(), 9, 4 << 20).unwrap();
+        let segments_end = geometry.segments_start_block + u64::from(geometry.segment_count) * 64;
+        assert_eq!((header.index, header.first_block, header.blocks), (1, segments_end, 768));
+        assert_eq!(MemberHeader::decode(&header.encode()), Ok(header));
+        let grown = geometry.resized((header.first_block + header.blocks) * 4096).unwrap();
+        assert_eq!(grown.segment_count, geometry.segment_count + 12);
+        assert!(MemberHeader::joining(uuid, &geometry, &Members::default(), 9, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn headers_out_of_range_are_refused() {
+        let good = MemberHeader { uuid: CacheUuid([3; 16]), index: 1, tag: 5, first_block: 4096, blocks: 64 };
+        for bad in [
+            MemberHeader { index: 0, ..good },
+            MemberHeader { index: 16, ..good },
+            MemberHeader { tag: 0, ..good },
+            MemberHeader { first_block: 3, ..good },
+            MemberHeader { blocks: 0, ..good },
+        ] {
+            assert!(MemberHeader::decode(&bad.encode()).is_err(), "{bad:?}");
+        }
+        assert_eq!(Members::new(&[1, 0]), None);
+        assert_eq!(Members::new(&[7; MEMBERS_MAX]), None);
+        assert_eq!(Members::new(&[7, 8]).map(|members| members.count()), Some(3));
+    }
+}

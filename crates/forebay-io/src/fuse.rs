@@ -1,0 +1,238 @@
+//! Mounting: a FUSE connection for the reactor, and the mount that goes with it.
+//!
+//! Purpose
+//! - [`mount`] connects a mount point with a fresh `/dev/fuse` descriptor: by `mount(2)` for root, otherwise through
+//!   the set-user-ID helper `fusermount3`.
+//! - [`volume_place`] decides what the path of a volume export means; [`Place`] says what will be mounted where.
+//! - [`FuseMount`] undoes everything: unmounts, and removes the directory if it was made here.
+//!
+//! Invariants
+//! - Nothing is mounted over anybody's files: a directory must be empty, and a place where somebody lives already is
+//!   refused. What a killed daemon left (`ENOTCONN`, "Transport endpoint is not connected") is cleared away first, if
+//!   the mount table says that it was ours.
+//! - A mount is lazily detached: it leaves the name space at once, and programs that hold files of it get errors
+//!   once the connection is closed.
+//!
+//! What this file does not know: the protocol (`forebay-export`), and the reading of requests (the reactor).
+
+mod helper;
+mod place;
+mod table;
+
+use std::ffi::{CString, OsStr};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+pub use crate::error::MountError;
+use crate::sys;
+pub use place::{Place, volume_place};
+
+/// Type of our mounts in the mount table: file system `fuse`, subtype `forebay`.
+const FILE_SYSTEM: &str = "fuse.forebay";
+/// Source of our mounts in the mount table.
+const SOURCE: &str = "forebay";
+/// The kernel's end of all FUSE connections.
+const DEVICE: &str = "/dev/fuse";
+
+/// How to reach the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MountMethod {
+    /// `mount(2)` for root, the helper for everybody else.
+    #[default]
+    Auto,
+    /// `mount(2)`; needs `CAP_SYS_ADMIN`.
+    System,
+    /// The helper `fusermount3`.
+    Helper,
+}
+
+/// What a mount allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// How to reach the kernel.
+    pub method: MountMethod,
+    /// Nothing can be written.
+    pub read_only: bool,
+}
+
+/// A mount. Dropping it unmounts.
+#[derive(Debug)]
+pub struct FuseMount {
+    target: PathBuf,
+    remove_directory: bool,
+    by_helper: bool,
+    mounted: bool,
+}
+
+/// Mounts at `place`. Answer the requests that come from the descriptor, INIT first: until then everybody who looks at
+/// the mount waits.
+///
+/// Others than root may use the mount if root makes it; the kernel checks their permissions against owner and mode of
+/// the files.
+///
+/// # Errors
+/// [`MountError`]: the place is taken or not suitable, FUSE is not there, or the kernel (or the helper) refuses.
+pub fn mount(place: &Place, options: MountOptions) -> Result<(OwnedFd, FuseMount), MountError> {
+    let target = place.target();
+    clear_stale(target)?;
+    let made_directory = place.prepare()?;
+    let by_helper = match options.method {
+        MountMethod::Auto => !is_root(),
+        MountMethod::System => false,
+        MountMethod::Helper => true,
+    };
+    let connected = if by_helper {
+        helper::mount(target, &helper_options(options))
+    } else {
+        mount_by_system(target, options)
+    };
+    match connected {
+        Ok(fd) => Ok((
+            fd,
+            FuseMount { target: target.into(), remove_directory: made_directory, by_helper, mounted: true },
+        )),
+        Err(error) => {
+            if made_directory {
+                let _ = std::fs::remove_dir(target);
+            }
+            Err(error)
+        }
+    }
+}
+
+impl FuseMount {
+    /// Where it is mounted.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Unmounts, and removes the directory if it was made for the mount. Succeeds if somebody else unmounted it.
+    ///
+    /// # Errors
+    /// [`MountError::System`] or [`MountError::Helper`]; dropping the mount tries once more.
+    pub fn unmount(mut self) -> Result<(), MountError> {
+        self.undo()
+    }
+
+    fn undo(&mut self) -> Result<(), MountError> {
+        if !self.mounted {
+            return Ok(());
+        }
+        detach(&self.target, self.by_helper)?;
+        self.mounted = false;
+        if self.remove_directory {
+            // Somebody may have put a file there meanwhile; then the directory is theirs.
+            let _ = std::fs::remove_dir(&self.target);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        let _ = self.undo();
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid takes no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Unmounts lazily, but only what is in the table as ours.
+fn detach(target: &Path, by_helper: bool) -> Result<(), MountError> {
+    if !table::is_ours(target)? {
+        return Ok(());
+    }
+    if by_helper {
+        return helper::unmount(target);
+    }
+    let path = c_string(target)?;
+    // SAFETY: the path is a C string.
+    let done = sys::check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) });
+    match done {
+        // Somebody was faster.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        result => result.map(drop).map_err(|source| system(target, "unmount", source)),
+    }
+}
+
+/// Clears away the mount of a daemon that was killed.
+///
+/// Looking at a mount whose daemon is stopped (not killed) waits until it goes on.
+fn clear_stale(target: &Path) -> Result<(), MountError> {
+    if !table::is_ours(target)? {
+        return Ok(());
+    }
+    match ask_server(target) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => detach(target, !is_root()),
+        _ => Err(MountError::InUse { target: target.into() }),
+    }
+}
+
+/// Asks the server of a mount something that the kernel does not answer from memory (as it would for `stat`).
+fn ask_server(target: &Path) -> io::Result<()> {
+    let path = CString::new(target.as_os_str().as_bytes())?;
+    // SAFETY: statfs is a plain struct for which all zeroes is a value.
+    let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a C string, the answer has room for what the kernel writes.
+    sys::check(unsafe { libc::statfs(path.as_ptr(), &raw mut answer) }).map(drop)
+}
+
+fn mount_by_system(target: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
+    let device = open_device()?;
+    let metadata = std::fs::metadata(target).map_err(|source| system(target, "look", source))?;
+    let root_mode = std::os::unix::fs::MetadataExt::mode(&metadata) & libc::S_IFMT;
+    // SAFETY: geteuid and getegid take no arguments and cannot fail.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let data = format!(
+        "fd={},rootmode={root_mode:o},user_id={user},group_id={group},allow_other,default_permissions",
+        device.as_raw_fd()
+    );
+    let (source, kind) = (c_string(OsStr::new(SOURCE))?, c_string(OsStr::new(FILE_SYSTEM))?);
+    let (path, data) = (c_string(target)?, c_string(OsStr::new(&data))?);
+    let read_only = if options.read_only { libc::MS_RDONLY } else { 0 };
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | read_only;
+    // SAFETY: all four are C strings that outlive the call.
+    let mounted = sys::check(unsafe {
+        libc::mount(source.as_ptr(), path.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
+    });
+    match mounted {
+        Ok(_) => Ok(device.into()),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(MountError::NoFuse { source: error }),
+        Err(source) => Err(system(target, "mount", source)),
+    }
+}
+
+fn open_device() -> Result<File, MountError> {
+    let opened = OpenOptions::new().read(true).write(true).open(DEVICE);
+    opened.map_err(|source| MountError::NoFuse { source })
+}
+
+/// Options for the helper; it adds the descriptor, the type of the root, the user, `nosuid` and `nodev` itself.
+fn helper_options(options: MountOptions) -> String {
+    let mut text = format!("fsname={SOURCE},subtype=forebay,default_permissions");
+    if is_root() {
+        text.push_str(",allow_other");
+    }
+    if options.read_only {
+        text.push_str(",ro");
+    }
+    text
+}
+
+fn c_string(text: impl AsRef<OsStr>) -> Result<CString, MountError> {
+    let text = text.as_ref();
+    CString::new(text.as_bytes()).map_err(|_| MountError::BadPlace {
+        place: text.into(),
+        problem: "a path has no zero byte".into(),
+        hint: "choose another path",
+    })
+}
+
+fn system(target: &Path, what: &'static str, source: io::Error) -> MountError {
+    MountError::System { target: target.into(), what, source }
+}

@@ -1,0 +1,106 @@
+//! What the path of a volume export means.
+//!
+//! `fuse:/some/path` is a file that a volume appears as. There are two ways to make it appear:
+//!
+//! | what is there | what is mounted |
+//! | --- | --- |
+//! | `/some/path` is a regular file | a file system whose root *is* a file, on that file |
+//! | `/some/path` is not there, `/some` is an empty directory | a directory with the file `path`, on `/some` |
+//! | neither is there | the same; `/some` is made, and removed at the end |
+//! | `/some/path` is what a killed daemon left | the same way as before, once that was cleared away |
+//!
+//! Everything else is refused: mounting on a directory hides what is in it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use super::{MountError, system, table};
+
+/// What is mounted where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The root is a regular file, and so is the target.
+    File {
+        /// An existing regular file.
+        target: PathBuf,
+    },
+    /// The root is a directory, and so is the target.
+    Directory {
+        /// A directory; it is made if it is not there.
+        target: PathBuf,
+    },
+}
+
+impl Place {
+    /// The path that is mounted on.
+    pub fn target(&self) -> &Path {
+        match self {
+            Place::File { target } | Place::Directory { target } => target,
+        }
+    }
+
+    /// Makes the directory if it is not there (then true); refuses one with something in it.
+    pub(super) fn prepare(&self) -> Result<bool, MountError> {
+        let Place::Directory { target } = self else { return Ok(false) };
+        let bad = |problem: &str| MountError::BadPlace {
+            place: target.clone(),
+            problem: problem.into(),
+            hint: "give a path in an empty directory, or in one that does not exist yet",
+        };
+        match std::fs::read_dir(target) {
+            Ok(mut entries) => match entries.next() {
+                None => Ok(false),
+                Some(_) => Err(bad("the directory is not empty, and a mount would hide what is in it")),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match std::fs::create_dir(target) {
+                Ok(()) => Ok(true),
+                Err(source) => Err(system(target, "making the directory", source)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(bad("it is not a directory")),
+            Err(source) => Err(system(target, "look", source)),
+        }
+    }
+}
+
+/// Decides how the volume appears at `path`, which must be absolute: what is mounted, and the file's name within it
+/// (none if the mount itself is the file).
+///
+/// # Errors
+/// [`MountError::BadPlace`], [`MountError::System`].
+pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError> {
+    let bad =
+        |problem: &str, hint| MountError::BadPlace { place: path.into(), problem: problem.into(), hint };
+    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !path.is_absolute() || !plain {
+        return Err(bad(
+            "a path that is absolute and without \"..\" is needed",
+            "such as fuse:/mnt/forebay/volume",
+        ));
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(bad("there is no file name in it", "such as fuse:/mnt/forebay/volume"));
+    };
+    // First the table: looking at the file would fail if a killed daemon's mount is there.
+    if table::is_ours(path)? {
+        return Ok((Place::File { target: path.into() }, None));
+    }
+    if table::is_ours(parent)? {
+        return directory(parent, name);
+    }
+    match std::fs::metadata(path).as_ref().map(Metadata::file_type) {
+        Ok(kind) if kind.is_file() => Ok((Place::File { target: path.into() }, None)),
+        Ok(kind) if kind.is_dir() => Err(bad(
+            "it is a directory, but a volume appears as a file",
+            "add the name that the file shall have",
+        )),
+        Ok(_) => Err(bad("it is neither a regular file nor free", "choose another path")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => directory(parent, name),
+        Err(error) => Err(system(path, "look", io::Error::from(error.kind()))),
+    }
+}
+
+fn directory(parent: &Path, name: &OsStr) -> Result<(Place, Option<OsString>), MountError> {
+    Ok((Place::Directory { target: parent.into() }, Some(name.into())))
+}

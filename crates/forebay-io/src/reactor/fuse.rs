@@ -1,0 +1,230 @@
+//! FUSE connections of the reactor: many receives posted at once, replies in any order.
+//!
+//! A connection hands out one request per read, and a read that finds none would block. So the descriptor is
+//! non-blocking, and receives that find nothing are *parked*: the first of them watches the descriptor, and when
+//! something is there a *burst* of parked receives reads. A burst is twice as large as the requests that the last one
+//! found: a lone request costs one read in vain, a crowd of them is taken with one system call.
+//!
+//! Invariants:
+//! - At most one parked receive of a connection watches; reads of a burst are all back before the next step.
+//! - Nothing relies on a read in vain coming back at once: where io_uring keeps such a read until there is something (it
+//!   does for descriptors that know non-blocking I/O by request; `/dev/fuse` is none today), receives go on, in
+//!   smaller bursts, and closing cancels the read.
+//! - Each operation is reported once, also when the connection is closed under it; the descriptor is closed when the
+//!   last one was.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use super::{FuseId, Reactor};
+use crate::engine::Request;
+use crate::error::IoFailure;
+use crate::slots::{Kind, Slot};
+use crate::sys;
+
+/// Fewest reads of a burst, so that it can grow.
+const BURST_MIN: usize = 2;
+
+/// A connection and its operations.
+pub(super) struct Fuse {
+    fd: OwnedFd,
+    closing: bool,
+    /// Operations not yet reported.
+    operations: usize,
+    /// Receives that wait for the next burst, in order.
+    parked: VecDeque<u32>,
+    /// The receive that watches the descriptor.
+    watching: Option<u32>,
+    /// Reads of the burst that are not back.
+    reading: Vec<u32>,
+    /// Requests that the burst has found.
+    found: usize,
+    /// A read of the burst has found nothing.
+    drained: bool,
+}
+
+impl Reactor {
+    /// Adds a FUSE connection (`/dev/fuse` after its mount). The reactor owns it and makes it non-blocking.
+    ///
+    /// # Errors
+    /// When the descriptor's mode cannot be set.
+    pub fn add_fuse(&mut self, fd: OwnedFd) -> Result<FuseId, IoFailure> {
+        sys::set_nonblocking(fd.as_raw_fd(), true)?;
+        let fuse = Fuse {
+            fd,
+            closing: false,
+            operations: 0,
+            parked: VecDeque::new(),
+            watching: None,
+            reading: Vec::new(),
+            found: 0,
+            drained: false,
+        };
+        let id = self.fuses.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.fuses.push(None);
+            self.fuses.len() - 1
+        });
+        self.fuses[id] = Some(fuse);
+        Ok(FuseId(id as u32))
+    }
+
+    /// Closes a FUSE connection: receives end as cancelled, replies already submitted still go out, then the
+    /// descriptor is closed. Where the mount is still there, its users get `ENOTCONN` from then on. The number may be
+    /// used again once every operation on it was reported.
+    pub fn close_fuse(&mut self, id: FuseId) {
+        let Some(Some(fuse)) = self.fuses.get_mut(id.0 as usize) else { return };
+        fuse.closing = true;
+        let parked = std::mem::take(&mut fuse.parked);
+        for &index in fuse.watching.iter().chain(&fuse.reading) {
+            self.engine.cancel(self.memory.slots.key(index));
+        }
+        for index in parked {
+            self.finish(index, Err(IoFailure::CANCELLED));
+        }
+        self.forget_idle_fuse(id.0);
+    }
+
+    pub(super) fn close_all_fuses(&mut self) {
+        for id in 0..self.fuses.len() as u32 {
+            self.close_fuse(FuseId(id));
+        }
+    }
+
+    pub(super) fn open_fuse(&self, id: FuseId) -> Result<u32, IoFailure> {
+        match self.fuses.get(id.0 as usize) {
+            Some(Some(fuse)) if !fuse.closing => Ok(id.0),
+            _ => Err(IoFailure::CANCELLED),
+        }
+    }
+
+    /// Starts a filled slot: a reply at once, a receive when it is its turn.
+    pub(super) fn start_fuse(&mut self, index: u32) {
+        let slot = self.memory.slots.get(index);
+        let (kind, len) = (slot.kind, slot.len);
+        let (Kind::FuseReceive { fuse: id, .. } | Kind::FuseReply { fuse: id }) = kind else { return };
+        let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else {
+            return self.finish_unstarted(index, IoFailure::CANCELLED);
+        };
+        fuse.operations += 1;
+        if len == 0 {
+            return self.finish(index, Err(IoFailure::INVALID));
+        }
+        if matches!(kind, Kind::FuseReply { .. }) {
+            return self.push_step(index);
+        }
+        fuse.parked.push_back(index);
+        if fuse.reading.is_empty() && fuse.watching.is_none() {
+            self.next_fuse_step(id);
+        }
+    }
+
+    /// The system call of a FUSE operation.
+    pub(super) fn fuse_step(&mut self, index: u32) -> Result<Request, IoFailure> {
+        let memory = &mut *self.memory;
+        let slot = memory.slots.get_mut(index);
+        slot.fill_vectors(&memory.pool);
+        let (iov, count) = vectors(slot);
+        match slot.kind {
+            Kind::FuseReceive { fuse, watches: true } => Ok(Request::Watch { fd: self.fuse_fd(fuse)? }),
+            Kind::FuseReceive { fuse, watches: false } => {
+                Ok(Request::TakeMessage { fd: self.fuse_fd(fuse)?, iov, count })
+            }
+            Kind::FuseReply { fuse } => Ok(Request::PutMessage { fd: self.fuse_fd(fuse)?, iov, count }),
+            _ => Err(IoFailure::INVALID),
+        }
+    }
+
+    fn fuse_fd(&self, id: u32) -> Result<RawFd, IoFailure> {
+        let fuse = self.fuses.get(id as usize).and_then(Option::as_ref).ok_or(IoFailure::CANCELLED)?;
+        Ok(fuse.fd.as_raw_fd())
+    }
+
+    /// A step of a receive is back.
+    pub(super) fn settle_fuse_receive(&mut self, index: u32, id: u32, watched: bool, result: i32) {
+        let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else {
+            return self.finish(index, Err(IoFailure::CANCELLED));
+        };
+        if watched {
+            fuse.watching = None;
+            self.set_watches(index, false);
+            return match u32::try_from(result) {
+                // Whatever woke us, a request or the end of the connection, the read will tell.
+                Ok(_) => self.park_first(index, id),
+                Err(_) => self.finish(index, Err(IoFailure::from_errno(result.wrapping_neg()))),
+            };
+        }
+        fuse.reading.retain(|&read| read != index);
+        if result == -libc::EAGAIN && !fuse.closing {
+            fuse.drained = true;
+            fuse.parked.push_back(index);
+        } else {
+            fuse.found += usize::from(result >= 0);
+            let failure = if result == -libc::EAGAIN { libc::ECANCELED } else { result.wrapping_neg() };
+            self.finish(index, u32::try_from(result).map_err(|_| IoFailure::from_errno(failure)));
+        }
+        if let Some(Some(fuse)) = self.fuses.get(id as usize)
+            && fuse.reading.is_empty()
+            && fuse.watching.is_none()
+        {
+            self.next_fuse_step(id);
+        }
+    }
+
+    /// The watching receive goes first in the burst that follows.
+    fn park_first(&mut self, index: u32, id: u32) {
+        let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else { return };
+        if fuse.closing {
+            return self.finish(index, Err(IoFailure::CANCELLED));
+        }
+        fuse.drained = false;
+        fuse.parked.push_front(index);
+        self.next_fuse_step(id);
+    }
+
+    /// With nothing at the engine: watches if the last burst found the connection empty, otherwise reads a burst.
+    fn next_fuse_step(&mut self, id: u32) {
+        let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else { return };
+        if fuse.drained {
+            if let Some(index) = fuse.parked.pop_front() {
+                fuse.watching = Some(index);
+                self.set_watches(index, true);
+                self.push_step(index);
+            }
+            return;
+        }
+        let burst = (2 * fuse.found).max(BURST_MIN).min(fuse.parked.len());
+        fuse.found = 0;
+        fuse.reading.extend(fuse.parked.drain(..burst));
+        for position in 0..burst {
+            let read = self.fuses.get(id as usize).and_then(Option::as_ref);
+            let Some(&index) = read.and_then(|fuse| fuse.reading.get(position)) else { return };
+            self.push_step(index);
+        }
+    }
+
+    fn set_watches(&mut self, index: u32, on: bool) {
+        if let Kind::FuseReceive { watches, .. } = &mut self.memory.slots.get_mut(index).kind {
+            *watches = on;
+        }
+    }
+
+    /// An operation was reported.
+    pub(super) fn fuse_op_ended(&mut self, id: u32) {
+        if let Some(Some(fuse)) = self.fuses.get_mut(id as usize) {
+            fuse.operations -= 1;
+        }
+        self.forget_idle_fuse(id);
+    }
+
+    fn forget_idle_fuse(&mut self, id: u32) {
+        if let Some(entry) = self.fuses.get_mut(id as usize)
+            && entry.as_ref().is_some_and(|fuse| fuse.closing && fuse.operations == 0)
+        {
+            *entry = None;
+        }
+    }
+}
+
+fn vectors(slot: &Slot) -> (*const libc::iovec, u32) {
+    (slot.vectors.as_ptr(), slot.vectors.len() as u32)
+}

@@ -1,0 +1,478 @@
+//! Volumes that come, change their size and go, and a pool that grows and shrinks: the operator's side.
+//!
+//! The operator knows for sure only what it was told. After a crash it attaches at once the volumes of which nothing was
+//! under way; for the others it looks into the volume table, and then both must be true: the change has happened as a
+//! whole or not at all, and what was promised to have happened has.
+//!
+//! A number that is used again gets a backing store with new contents, and so does what a smaller volume has given up:
+//! old blocks that come back show as wrong data. What a smaller pool gives up is overwritten with junk.
+
+use crate::content::Content;
+use crate::device::SimDevice;
+use crate::memory::JUNK;
+use crate::oracle::Oracle;
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::world::{CACHE, PATIENCE_NS, World, backing_record, ensure};
+use forebay_core::{Attachment, DetachHow, LifeError, Notice, Status};
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::{BLOCK_BYTES, VolumeId};
+
+/// Where a volume is, as the operator was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Served.
+    Attached,
+    /// Not known to the cache.
+    Gone,
+    /// In the cache, and not attached.
+    Kept,
+    /// On its way in: new, or kept before.
+    Coming {
+        /// The cache did not know it.
+        new: bool,
+    },
+    /// On its way out.
+    Leaving(DetachHow),
+}
+
+/// A volume as its operator sees it.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Where it is.
+    pub place: Place,
+    /// Its size.
+    pub bytes: u64,
+    /// The size that it is to get.
+    pub resizing: Option<u64>,
+    /// It is being drained to its end.
+    pub ending: bool,
+    /// How often its number was used.
+    pub incarnation: u8,
+}
+
+impl Tenant {
+    /// Nothing is under way.
+    fn is_settled(&self) -> bool {
+        self.resizing.is_none() && matches!(self.place, Place::Attached | Place::Gone | Place::Kept)
+    }
+
+    /// Served, for sure.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.place == Place::Attached && self.resizing.is_none()
+    }
+}
+
+/// The entry of a volume in the table.
+#[must_use]
+pub fn entry(plan: &Plan, tenant: &Tenant, volume: usize) -> VolumeEntry {
+    VolumeEntry {
+        id: VolumeId(volume as u16),
+        mode: plan.volumes[volume].mode,
+        name: format!("volume-{volume}"),
+        size_bytes: tenant.bytes,
+        uuid: [tenant.incarnation.wrapping_mul(16).wrapping_add(volume as u8 + 1); 16],
+        backing: forebay_format::checkpoint::BackingRecord {
+            stamp_ns: None,
+            ..backing_record(tenant.bytes, 0, volume)
+        },
+    }
+}
+
+/// Gives sectors of a backing store new contents, as if somebody else had written them.
+fn renew(
+    device: &mut SimDevice,
+    oracle: &mut Oracle,
+    volume: usize,
+    sectors: core::ops::Range<u64>,
+    rng: &mut Rng,
+) {
+    for sector in sectors {
+        let content = if rng.chance(1, 4) { Content::Zero } else { Content::Tag(rng.word() | 1) };
+        let mut bytes = [0; 512];
+        content.fill(&mut bytes);
+        device.poke(sector * 512, &bytes);
+        oracle.replace(volume, sector, content, false);
+    }
+}
+
+impl World {
+    /// What the operator hands over to attach a volume.
+    #[must_use]
+    pub fn attachment(&self, volume: usize, bytes: u64) -> Attachment {
+        crate::world::attachment(&self.plan, &self.disks, volume, bytes)
+    }
+
+    /// Volumes that are served.
+    #[must_use]
+    pub fn attached(&self) -> Vec<usize> {
+        let serves = |tenant: &Tenant| matches!(tenant.place, Place::Attached | Place::Leaving(_));
+        (0..self.disks.tenants.len()).filter(|volume| serves(&self.disks.tenants[*volume])).collect()
+    }
+
+    /// Volumes that are served and stay so.
+    #[must_use]
+    pub fn staying(&self) -> Vec<usize> {
+        (0..self.disks.tenants.len())
+            .filter(|volume| self.disks.tenants[*volume].place == Place::Attached)
+            .collect()
+    }
+
+    /// Bytes of a volume that clients may ask for now.
+    #[must_use]
+    pub fn served_bytes(&self, volume: usize) -> u64 {
+        let tenant = &self.disks.tenants[volume];
+        tenant.bytes.min(tenant.resizing.unwrap_or(u64::MAX))
+    }
+
+    fn refused(&self, volume: usize, what: &str, error: LifeError) -> Result<(), String> {
+        let tenant = &self.disks.tenants[volume];
+        let fine = match error {
+            LifeError::Fenced => self.fenced,
+            LifeError::NotServing => self.stopping,
+            LifeError::TooDirty { .. } | LifeError::Busy => true,
+            LifeError::Lost { .. } => self.errors[CACHE] > 0 || self.disks.damaged || self.oracle.relaxed,
+            LifeError::Dirty { .. } => self.engine.dirty_blocks(VolumeId(volume as u16)) > 0,
+            _ => false,
+        };
+        ensure!(fine, "{what} of volume {volume} ({tenant:?}) is refused: {error}");
+        Ok(())
+    }
+
+    /// The operator does something to a volume.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn meddle(&mut self, volume: usize) -> Result<(), String> {
+        let tenant = self.disks.tenants[volume].clone();
+        match tenant.place {
+            Place::Gone => self.attach_new(volume),
+            Place::Kept => self.attach_kept(volume),
+            Place::Leaving(_) if self.rng.chance(1, 3) => self.cancel(volume),
+            Place::Attached if tenant.resizing.is_none() => match self.rng.below(8) {
+                0 => self.begin_detach(volume),
+                1 if tenant.ending => self.cancel(volume),
+                1 | 2 => self.detach(volume, DetachHow::Drained),
+                3 | 4 => self.detach(volume, DetachHow::Keep),
+                5 => self.detach(volume, DetachHow::Discard),
+                _ => self.resize(volume),
+            },
+            _ => Ok(()),
+        }?;
+        self.pump()
+    }
+
+    fn begin_detach(&mut self, volume: usize) -> Result<(), String> {
+        match self.engine.begin_detach(self.now, VolumeId(volume as u16)) {
+            Ok(()) => self.disks.tenants[volume].ending = true,
+            Err(error) => self.refused(volume, "drain to the end", error)?,
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, volume: usize) -> Result<(), String> {
+        match self.engine.cancel_detach(self.now, VolumeId(volume as u16)) {
+            Ok(()) => {
+                let tenant = &mut self.disks.tenants[volume];
+                (tenant.place, tenant.ending) = (Place::Attached, false);
+                Ok(())
+            }
+            Err(error) => self.refused(volume, "cancelling", error),
+        }
+    }
+
+    fn detach(&mut self, volume: usize, how: DetachHow) -> Result<(), String> {
+        match self.engine.detach_volume(self.now, VolumeId(volume as u16), how) {
+            Ok(()) => {
+                self.disks.tenants[volume].place = Place::Leaving(how);
+                Ok(())
+            }
+            Err(error) => self.refused(volume, "detaching", error),
+        }
+    }
+
+    fn attach_new(&mut self, volume: usize) -> Result<(), String> {
+        let sectors = self.oracle.sectors(volume);
+        renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, 0..sectors, &mut self.rng);
+        self.oracle.tainted.retain(|(other, _)| *other != volume);
+        self.disks.tenants[volume].incarnation += 1;
+        self.disks.tenants[volume].ending = false;
+        self.attach(volume, true)
+    }
+
+    fn attach_kept(&mut self, volume: usize) -> Result<(), String> {
+        self.disks.tenants[volume].ending = false;
+        self.attach(volume, false)
+    }
+
+    fn attach(&mut self, volume: usize, new: bool) -> Result<(), String> {
+        let before = self.disks.tenants[volume].place;
+        let entry = entry(&self.plan, &self.disks.tenants[volume], volume);
+        let attachment = self.attachment(volume, self.disks.tenants[volume].bytes);
+        self.disks.tenants[volume].place = Place::Coming { new };
+        match self.engine.attach_volume(self.now, entry, attachment) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.disks.tenants[volume].place = before;
+                self.refused(volume, "attaching", error)
+            }
+        }
+    }
+
+    fn resize(&mut self, volume: usize) -> Result<(), String> {
+        let unit = u64::from(self.plan.volumes[volume].sector_bytes);
+        let most = self.disks.devices[1 + volume].bytes();
+        let old = self.disks.tenants[volume].bytes;
+        let new = match self.rng.below(4) {
+            0 => most,
+            // Cut inside a block, or grow from there.
+            1 => old - unit.min(old - unit),
+            _ => self.rng.range((128 << 10) / unit, most / unit) * unit,
+        };
+        if new > old {
+            let range = old / 512..new / 512;
+            renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
+        }
+        self.disks.tenants[volume].resizing = Some(new);
+        match self.engine.resize_volume(self.now, VolumeId(volume as u16), new) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.disks.tenants[volume].resizing = None;
+                self.refused(volume, "resizing", error)
+            }
+        }
+    }
+
+    /// The operator changes the size of the pool, or thinks better of it.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn meddle_with_pool(&mut self) -> Result<(), String> {
+        if self.disks.cache_pending.is_some() {
+            if self.rng.chance(1, 3) && self.engine.cancel_pool_resize(self.now).is_ok() {
+                self.pump()?;
+            }
+            return Ok(());
+        }
+        let unit = self.plan.geometry.segment_bytes();
+        let least = self.plan.geometry.segments_start_block * BLOCK_BYTES as u64 + 16 * unit;
+        let most = self.disks.devices[CACHE].bytes();
+        let bytes = least + self.rng.below((most - least) / unit + 1) * unit;
+        self.disks.cache_pending = Some(bytes);
+        if let Err(error) = self.engine.grow_pool(self.now, bytes) {
+            self.disks.cache_pending = None;
+            self.refused(0, "changing the pool", error)?;
+        }
+        self.pump()
+    }
+
+    /// The engine asks what the backing store of a volume looks like that is being let go.
+    pub(crate) fn volume_quiet(&mut self, volume: VolumeId) -> Result<(), String> {
+        let index = usize::from(volume.0);
+        ensure!(
+            self.disks.tenants[index].place == Place::Leaving(DetachHow::Keep),
+            "{volume:?} is not leaving"
+        );
+        let busy = self.flights.values().any(|flight| flight.device == 1 + index);
+        ensure!(!busy, "{volume:?} is called quiet with operations under way");
+        if self.rng.chance(1, 8) {
+            return self.cancel(index);
+        }
+        let mut record = backing_record(self.disks.tenants[index].bytes, self.disks.stamps[index], index);
+        record.samples = self.samples(index);
+        let taken = self.engine.finish_detach(self.now, volume, record);
+        ensure!(taken.is_ok(), "the record of {volume:?} is refused: {taken:?}");
+        Ok(())
+    }
+
+    /// The engine tells how a change has ended.
+    pub(crate) fn life_notice(&mut self, notice: Notice) -> Result<(), String> {
+        match notice {
+            Notice::Attached { volume } => {
+                let place = &mut self.disks.tenants[usize::from(volume.0)].place;
+                ensure!(matches!(place, Place::Coming { .. }), "{notice:?}, but it is {place:?}");
+                *place = Place::Attached;
+            }
+            Notice::AttachFailed { volume, error } => {
+                let index = usize::from(volume.0);
+                self.judge_failure_of_life(index, &notice, error)?;
+                let new = self.disks.tenants[index].place == Place::Coming { new: true };
+                if error != LifeError::Fenced {
+                    self.disks.tenants[index].place = if new { Place::Gone } else { Place::Kept };
+                }
+            }
+            Notice::Detached { volume } => self.detached(usize::from(volume.0))?,
+            Notice::DetachFailed { volume, error } => {
+                let index = usize::from(volume.0);
+                self.judge_failure_of_life(index, &notice, error)?;
+                if error != LifeError::Fenced && error != LifeError::Cancelled {
+                    self.disks.tenants[index].place = Place::Attached;
+                }
+            }
+            Notice::VolumeResized { volume, bytes } => {
+                let tenant = &self.disks.tenants[usize::from(volume.0)];
+                ensure!(tenant.resizing == Some(bytes), "{notice:?}, but {tenant:?}");
+                self.resized(usize::from(volume.0), bytes);
+            }
+            Notice::ResizeFailed { volume, error } => {
+                self.judge_failure_of_life(usize::from(volume.0), &notice, error)?;
+                if error != LifeError::Fenced {
+                    self.disks.tenants[usize::from(volume.0)].resizing = None;
+                }
+            }
+            Notice::PoolResized { .. } => self.pool_resized(),
+            Notice::PoolResizeFailed { error } => {
+                self.judge_failure_of_life(0, &notice, error)?;
+                if error != LifeError::Fenced {
+                    self.disks.cache_pending = None;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn judge_failure_of_life(&self, volume: usize, notice: &Notice, error: LifeError) -> Result<(), String> {
+        let faults = self.errors[CACHE] > 0 || self.disks.damaged || self.oracle.relaxed;
+        let fine = match error {
+            LifeError::Cancelled | LifeError::TooDirty { .. } => true,
+            LifeError::Fenced => self.fenced,
+            LifeError::NotServing => self.stopping,
+            LifeError::Lost { .. } => faults,
+            LifeError::BackingUnreadable | LifeError::BackingFlush => self.errors[1 + volume] > 0,
+            LifeError::BackingChanged { .. } => self.oracle.relaxed,
+            _ => false,
+        };
+        ensure!(fine, "{notice:?} without a cause");
+        Ok(())
+    }
+
+    fn detached(&mut self, volume: usize) -> Result<(), String> {
+        let Place::Leaving(how) = self.disks.tenants[volume].place else {
+            return Err(format!("volume {volume} is detached, but nobody asked"));
+        };
+        let open = self.requests.values().any(|pending| pending.is_of(volume));
+        ensure!(!open, "volume {volume} is detached with requests open");
+        let busy = self.flights.values().any(|flight| flight.device == 1 + volume);
+        ensure!(!busy, "volume {volume} is detached with operations under way");
+        if how == DetachHow::Drained && !self.disks.damaged {
+            let image = self.disks.devices[1 + volume].durable();
+            self.oracle.check_image(
+                volume,
+                image,
+                "backing store of a volume that was drained and detached",
+            )?;
+        }
+        self.disks.tenants[volume].place = if how == DetachHow::Keep { Place::Kept } else { Place::Gone };
+        Ok(())
+    }
+
+    /// A volume has this size for sure: what is beyond it is somebody else's now.
+    fn resized(&mut self, volume: usize, bytes: u64) {
+        let old = self.disks.tenants[volume].bytes;
+        if bytes < old {
+            let range = bytes / 512..old / 512;
+            renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
+        }
+        self.disks.tenants[volume].bytes = bytes;
+        self.disks.tenants[volume].resizing = None;
+    }
+
+    fn pool_resized(&mut self) {
+        let bytes = self.engine.geometry().device_blocks * BLOCK_BYTES as u64;
+        let most = self.disks.devices[CACHE].bytes();
+        self.disks.devices[CACHE].poke(bytes, &vec![JUNK; (most - bytes) as usize]);
+        self.disks.cache_bytes = bytes;
+        self.disks.cache_pending = None;
+    }
+
+    /// After a start: finds out what became of the changes that were under way, and brings the volumes back.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub(crate) fn resolve(&mut self) -> Result<(), String> {
+        if self.disks.cache_pending.is_some() {
+            let now = self.engine.geometry().device_blocks * BLOCK_BYTES as u64;
+            let known = now == self.disks.cache_bytes || Some(now) == self.disks.cache_pending;
+            ensure!(known, "the pool has {now} bytes after a crash, which nobody asked for");
+            self.pool_resized();
+        }
+        let table = self.engine.volume_table();
+        for volume in 0..self.disks.tenants.len() {
+            let found = table.iter().find(|entry| usize::from(entry.id.0) == volume);
+            self.resolve_volume(volume, found)?;
+        }
+        self.wait_life()
+    }
+
+    fn resolve_volume(&mut self, volume: usize, found: Option<&VolumeEntry>) -> Result<(), String> {
+        let tenant = self.disks.tenants[volume].clone();
+        let may_be_absent = matches!(
+            tenant.place,
+            Place::Gone
+                | Place::Coming { new: true }
+                | Place::Leaving(DetachHow::Drained | DetachHow::Discard)
+        );
+        ensure!(found.is_some() || may_be_absent, "volume {volume} ({tenant:?}) is not in the table");
+        ensure!(found.is_none() || tenant.place != Place::Gone, "volume {volume} has come back");
+        let Some(found) = found else {
+            if tenant.place == Place::Leaving(DetachHow::Drained) && !self.disks.damaged {
+                let image = self.disks.devices[1 + volume].visible();
+                self.oracle.check_image(volume, image, "backing store after a crash in detaching")?;
+            }
+            self.disks.tenants[volume].place = Place::Gone;
+            return Ok(());
+        };
+        if tenant.is_settled() && tenant.place == Place::Attached {
+            return Ok(());
+        }
+        if let Some(wanted) = tenant.resizing {
+            let size = found.size_bytes;
+            ensure!(size == tenant.bytes || size == wanted, "volume {volume} has {size} bytes: {tenant:?}");
+            self.resized(volume, size);
+        }
+        if tenant.place == Place::Kept && self.rng.chance(1, 2) {
+            return Ok(());
+        }
+        self.attach_kept(volume)?;
+        self.pump()
+    }
+
+    /// Waits until no change is under way.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn wait_life(&mut self) -> Result<(), String> {
+        let end = self.now + PATIENCE_NS;
+        while !self.stopped
+            && !self.fenced
+            && self.engine.status() == Status::Ready
+            && !(self.disks.cache_pending.is_none() && self.disks.tenants.iter().all(Tenant::is_settled))
+        {
+            ensure!(
+                self.step(end)?,
+                "a change does not end: {:?} {:?}, {}",
+                self.disks.tenants,
+                self.disks.cache_pending,
+                self.engine.describe()
+            );
+        }
+        Ok(())
+    }
+
+    /// Brings back what is kept in the cache, so that it can be judged.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn attach_all_kept(&mut self) -> Result<(), String> {
+        self.wait_life()?;
+        for volume in 0..self.disks.tenants.len() {
+            if self.disks.tenants[volume].place == Place::Kept && !self.stopped && !self.fenced {
+                self.attach_kept(volume)?;
+                self.pump()?;
+            }
+        }
+        self.wait_life()
+    }
+}
