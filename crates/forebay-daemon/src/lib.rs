@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod clock;
+pub mod config;
 pub mod control;
 mod engine_io;
 mod error;

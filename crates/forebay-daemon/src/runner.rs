@@ -384,7 +384,7 @@ impl Runner<'_> {
             Notice::BackingChanged { dropped, .. } => format!(
                 "the backing store was changed while the cache was away: {dropped} clean blocks were dropped from the cache"
             ),
-            Notice::Checkpointed { .. } => return,
+            _ => return,
         };
         (self.report)(RunEvent::Note(text));
     }

@@ -292,6 +292,7 @@ fn format(
         geometry: geometry(bytes, plan)?,
         uuid: CacheUuid(random_uuid()?),
         volumes: vec![volume],
+        members: Default::default(),
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
     };

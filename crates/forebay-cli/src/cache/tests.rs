@@ -42,6 +42,7 @@ impl Cache {
             geometry,
             uuid: UUID,
             volumes: vec![volume],
+            members: Default::default(),
             created_unix_s: 0,
             written_by: "test".into(),
         };

@@ -149,8 +149,19 @@ fn exports(reader: &mut Reader, config: &Config) {
     }
     for (volume, section) in in_file_order(reader, config) {
         for (index, uri) in section.exports.iter().enumerate() {
-            let ExportUri::Nbd { endpoint, name } = uri;
             let span = at(reader, &format!("volume.{volume}.exports[{index}]"));
+            let (endpoint, name) = match uri {
+                ExportUri::Nbd { endpoint, name } => (endpoint, name),
+                ExportUri::Fuse { path } => {
+                    let who = format!("volume `{volume}`");
+                    if let Some((holder, first)) = addresses.take(uri.to_string(), &who, span.clone()) {
+                        let message = format!("{} is used by {holder} already", path.display());
+                        let twice = Diagnostic::error(span, message).related(first, "first used here");
+                        reader.push(twice.help("give one of them another path"));
+                    }
+                    continue;
+                }
+            };
             let address = address(endpoint);
             let who = format!("pool `{}`", section.pool);
             if let Some((holder, first)) = addresses.take(address.clone(), &who, span.clone())
