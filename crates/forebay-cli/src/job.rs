@@ -76,7 +76,9 @@ impl Job {
         if let (Some(left), Some(total)) = (self.bytes_left, self.bytes_total) {
             words.push(format!("{} of {} left", bytes(left), bytes(total)));
         }
-        words.extend(self.rate_bytes_per_s.filter(|rate| *rate > 0.0).map(|rate| format!("{}/s", bytes(rate as u64))));
+        words.extend(
+            self.rate_bytes_per_s.filter(|rate| *rate > 0.0).map(|rate| format!("{}/s", bytes(rate as u64))),
+        );
         words.extend(self.eta_s.map(|eta| format!("ETA {}", screen::uptime(eta.ceil() as u64))));
         words.extend(self.limit().map(|limit| format!("limited by {limit}")));
         if self.errors > 0 {
@@ -106,8 +108,16 @@ impl Job {
 
     fn failure(&self) -> Failure {
         let why = self.error.as_deref().map_or(String::new(), |error| format!(": {}", harmless(error)));
-        Failure::new(format!("{}: {} after {}{why}", self.title(), self.state, screen::uptime(self.elapsed_s as u64)))
-            .hint(format!("forebay events --after oldest --kind job --volume NAME tells more; this was job {}", self.id))
+        Failure::new(format!(
+            "{}: {} after {}{why}",
+            self.title(),
+            self.state,
+            screen::uptime(self.elapsed_s as u64)
+        ))
+        .hint(format!(
+            "forebay events --after oldest --kind job --volume NAME tells more; this was job {}",
+            self.id
+        ))
     }
 }
 
@@ -132,7 +142,11 @@ pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), 
     if wish.json {
         return screen::print_json(answer);
     }
-    eprintln!("forebay: {} goes on in the daemon; follow it with: forebay jobs {} --follow", job.title(), job.id);
+    eprintln!(
+        "forebay: {} goes on in the daemon; follow it with: forebay jobs {} --follow",
+        job.title(),
+        job.id
+    );
     screen::print(&format!("{}\n", job.id))
 }
 
@@ -225,7 +239,8 @@ mod tests {
     #[test]
     fn a_job_is_told_in_one_line_and_what_is_unknown_is_left_out() {
         let job = |value: Value| client::read::<Job>(&value).unwrap();
-        let running = job(json!({ "id": "j1", "kind": "flush", "pool": "fast", "volume": "db", "state": "running",
+        let running =
+            job(json!({ "id": "j1", "kind": "flush", "pool": "fast", "volume": "db", "state": "running",
             "phase": "draining", "percent": 42.05, "bytes_total": 3u64 << 30, "bytes_left": 1u64 << 30,
             "rate_bytes_per_s": 1 << 20, "eta_s": 1023.2, "limited_by": "the rate limit", "errors": 2,
             "deadline_at_risk": true }));
@@ -235,7 +250,8 @@ mod tests {
             "42.0 %, 1.0 GiB of 3.0 GiB left, 1.0 MiB/s, ETA 17m 04s, limited by the rate limit, 2 errors, \
              will miss its deadline"
         );
-        let dark = job(json!({ "id": "j2", "kind": "shrink", "pool": "p", "volume": null, "state": "running",
+        let dark =
+            job(json!({ "id": "j2", "kind": "shrink", "pool": "p", "volume": null, "state": "running",
             "phase": "applying", "percent": null, "rate_bytes_per_s": null, "limited_by": null }));
         assert_eq!((dark.title(), dark.progress()), ("shrink of pool p".into(), "applying".into()));
         assert!(job(json!({ "state": "queued" })).progress().contains("waits"));
@@ -243,7 +259,9 @@ mod tests {
 
     #[test]
     fn only_completed_is_done() {
-        for (state, over, done) in [("queued", false, false), ("running", false, false), ("completed", true, true)] {
+        for (state, over, done) in
+            [("queued", false, false), ("running", false, false), ("completed", true, true)]
+        {
             let job = Job { state: state.into(), ..Job::default() };
             assert_eq!((job.is_over(), job.is_done()), (over, done), "{state}");
         }

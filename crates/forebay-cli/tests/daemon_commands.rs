@@ -64,7 +64,11 @@ fn what_people_see() {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(path, &all).unwrap();
     }
-    assert_eq!(all, std::fs::read_to_string(path).unwrap_or_default(), "UPDATE_GOLDEN=1 writes the file anew");
+    assert_eq!(
+        all,
+        std::fs::read_to_string(path).unwrap_or_default(),
+        "UPDATE_GOLDEN=1 writes the file anew"
+    );
     let status = done(&fake, &["status"]);
     for part in ["forebay 0.1.0, process 4711", "1 alarm", "fast", "60.0 %", "flush of volume db"] {
         assert!(status.contains(part), "{part} is not in\n{status}");
@@ -80,8 +84,12 @@ fn what_the_daemon_is_asked_for() {
     };
     assert_eq!(
         ask("pool create fast --device /dev/x --device /f.img:10GiB --set k=v"),
-        asked("POST", "/v1/pools", json!({ "name": "fast", "settings": { "k": "v" },
-            "devices": [{ "path": "/dev/x", "size": null }, { "path": "/f.img", "size": "10GiB" }] }))
+        asked(
+            "POST",
+            "/v1/pools",
+            json!({ "name": "fast", "settings": { "k": "v" },
+            "devices": [{ "path": "/dev/x", "size": null }, { "path": "/f.img", "size": "10GiB" }] })
+        )
     );
     assert_eq!(
         ask("pool grow fast --size max"),
@@ -91,11 +99,18 @@ fn what_the_daemon_is_asked_for() {
         ask("pool shrink fast --device /dev/x --background"),
         asked("POST", "/v1/pools/fast/shrink", json!({ "device": "/dev/x", "size": null }))
     );
-    assert_eq!(ask("pool remove fast --erase --background"), asked("DELETE", "/v1/pools/fast?erase=true", Value::Null));
+    assert_eq!(
+        ask("pool remove fast --erase --background"),
+        asked("DELETE", "/v1/pools/fast?erase=true", Value::Null)
+    );
     assert_eq!(
         ask("volume attach db --backing /dev/sdb --export nbd://h/db --set mode=writeback"),
-        asked("POST", "/v1/volumes", json!({ "name": "db", "pool": null, "backing": "/dev/sdb",
-            "exports": ["nbd://h/db"], "settings": { "mode": "writeback" } }))
+        asked(
+            "POST",
+            "/v1/volumes",
+            json!({ "name": "db", "pool": null, "backing": "/dev/sdb",
+            "exports": ["nbd://h/db"], "settings": { "mode": "writeback" } })
+        )
     );
     for (option, how) in [("", "drain"), (" --keep", "keep"), (" --discard", "discard")] {
         let expected = asked("DELETE", &format!("/v1/volumes/db?how={how}"), Value::Null);
@@ -104,8 +119,12 @@ fn what_the_daemon_is_asked_for() {
     assert_eq!(ask("volume resize db max"), asked("POST", "/v1/volumes/db/resize", json!({ "size": "max" })));
     assert_eq!(
         ask("set db mode=writethrough dirty_high_pct= --temporary --drain"),
-        asked("PATCH", "/v1/volumes/db/settings", json!({ "set": { "mode": "writethrough", "dirty_high_pct": null },
-            "temporary": true, "leaving": "drain" }))
+        asked(
+            "PATCH",
+            "/v1/volumes/db/settings",
+            json!({ "set": { "mode": "writethrough", "dirty_high_pct": null },
+            "temporary": true, "leaving": "drain" })
+        )
     );
     assert_eq!(ask("set --pool fast k=v").1, "/v1/pools/fast/settings");
     assert_eq!(
@@ -146,7 +165,10 @@ fn a_flush_waits_and_its_exit_code_says_how_it_went() {
     let fake = Fake::start();
     let (out, err, code) = run(&fake, &["flush", "db"]);
     assert_eq!((out.as_str(), code), ("flush of volume db: completed after 5s, 3.0 GiB written back\n", 0));
-    assert!(err.contains("flush of volume db: 50.0 %, 1.5 GiB of 3.0 GiB left, 12.0 MiB/s, ETA 1m 01s"), "{err}");
+    assert!(
+        err.contains("flush of volume db: 50.0 %, 1.5 GiB of 3.0 GiB left, 12.0 MiB/s, ETA 1m 01s"),
+        "{err}"
+    );
     assert_eq!(done(&fake, &["flush", "db", "--background"]), "j1\n");
     for ending in ["failed", "cancelled"] {
         fake.memory.lock().unwrap().ending = ending;
@@ -169,14 +191,20 @@ fn interrupt(child: Child) -> (String, String, i32) {
 fn ctrl_c_ends_the_waiting_and_not_the_job() {
     let fake = Fake::start();
     fake.memory.lock().unwrap().step = 0.0;
-    let mut child =
-        forebay(&fake, &["volume", "detach", "db"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = forebay(&fake, &["volume", "detach", "db"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().contains("0.0 %"));
     let (out, _, code) = interrupt(child);
     let said: String = lines.map(|line| line.unwrap() + "\n").collect();
     assert_eq!((out.as_str(), code), ("", 1));
-    assert!(said.contains("job j1 goes on") && said.contains("jobs j1 --follow") && said.contains("--cancel"), "{said}");
+    assert!(
+        said.contains("job j1 goes on") && said.contains("jobs j1 --follow") && said.contains("--cancel"),
+        "{said}"
+    );
     assert_eq!(fake.last().0, "DELETE", "nothing was asked after the detach itself");
     assert!(fake.last().1.contains("volumes/db"));
 }
@@ -205,9 +233,16 @@ fn events_are_resumed_after_a_break_and_what_is_lost_is_said() {
 fn what_fails_says_what_where_and_what_to_do() {
     let fake = Fake::start();
     let (_, err, code) = run(&fake, &["volume", "show", "x y"]);
-    assert_eq!((code, err.contains("nothing at /v1/volumes/x%20y"), err.contains("hint: there are: db")), (1, true, true), "{err}");
+    assert_eq!(
+        (code, err.contains("nothing at /v1/volumes/x%20y"), err.contains("hint: there are: db")),
+        (1, true, true),
+        "{err}"
+    );
     let (_, err, code) = run(&fake, &["status", "--admin", "/nowhere/s"]);
-    assert!(code == 1 && err.contains("/nowhere/s: no daemon answers") && err.contains("forebay serve"), "{err}");
+    assert!(
+        code == 1 && err.contains("/nowhere/s: no daemon answers") && err.contains("forebay serve"),
+        "{err}"
+    );
     for wrong in [
         &["pool", "grow", "fast"][..],
         &["pool", "grow", "fast", "--size", "1G", "--device", "/d"],
@@ -232,7 +267,10 @@ fn configuration_is_checked_without_a_daemon() {
     let file = fake.folder.path().join("forebay.toml");
     let path = file.to_str().unwrap();
     std::fs::write(&file, done(&fake, &["config", "example"])).unwrap();
-    assert!(run(&fake, &["config", "check", path]).2 == 0 && run(&fake, &["serve", "--check", "--config", path]).2 == 0);
+    assert!(
+        run(&fake, &["config", "check", path]).2 == 0
+            && run(&fake, &["serve", "--check", "--config", path]).2 == 0
+    );
     std::fs::write(&file, "[volume.db]\nbakcing = \"/dev/sdb\"\n").unwrap();
     let (_, err, code) = run(&fake, &["config", "check", path]);
     assert!(code == 1 && err.contains("bakcing") && !err.contains('\u{1b}'), "{err}");
@@ -249,7 +287,10 @@ fn every_command_has_a_manual_page() {
     done(&fake, &["man", "--dir", folder.to_str().unwrap()]);
     for page in ["forebay", "forebay-volume-attach", "forebay-flush", "forebay-rules-add", "forebay-top"] {
         let text = std::fs::read_to_string(folder.join(format!("{page}.1"))).unwrap();
-        assert!(text.contains(".TH") && text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"), "{page}: {text}");
+        assert!(
+            text.contains(".TH") && text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"),
+            "{page}: {text}"
+        );
     }
     let attach = std::fs::read_to_string(folder.join("forebay-volume-attach.1")).unwrap();
     assert!(attach.contains("backing") && attach.contains("Example"), "{attach}");

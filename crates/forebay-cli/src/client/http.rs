@@ -268,7 +268,9 @@ mod tests {
         let _listener = UnixListener::bind(&socket).unwrap();
         let request = Request { method: "GET", path: "/", body: None, headers: vec![] };
         let timed = |patience, stop: bool| {
-            let Err(Error::Io(error)) = ask(&socket, &request, patience, &|| stop) else { panic!("answered") };
+            let Err(Error::Io(error)) = ask(&socket, &request, patience, &|| stop) else {
+                panic!("answered")
+            };
             error.kind()
         };
         assert_eq!(timed(Duration::from_millis(50), false), ErrorKind::TimedOut);

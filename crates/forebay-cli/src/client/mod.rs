@@ -155,10 +155,18 @@ impl Client {
         match error {
             Error::Connect(error) => {
                 let hint = match error.kind() {
-                    ErrorKind::NotFound => "start `forebay serve` (or `forebay run` with --admin SOCKET); give another socket with --admin or FOREBAY_ADMIN",
-                    ErrorKind::ConnectionRefused => "the daemon that made this socket has ended: start it again",
-                    ErrorKind::PermissionDenied => "only owner and group of the socket may ask: run this as one of them",
-                    ErrorKind::TimedOut => "the daemon is alive but too busy: try again, and look into its log",
+                    ErrorKind::NotFound => {
+                        "start `forebay serve` (or `forebay run` with --admin SOCKET); give another socket with --admin or FOREBAY_ADMIN"
+                    }
+                    ErrorKind::ConnectionRefused => {
+                        "the daemon that made this socket has ended: start it again"
+                    }
+                    ErrorKind::PermissionDenied => {
+                        "only owner and group of the socket may ask: run this as one of them"
+                    }
+                    ErrorKind::TimedOut => {
+                        "the daemon is alive but too busy: try again, and look into its log"
+                    }
                     _ => "it must be the admin socket of a daemon",
                 };
                 Failure::new(format!("{socket}: no daemon answers: {error}")).hint(hint)
@@ -203,8 +211,9 @@ fn to_text(body: &impl Serialize) -> Result<String, Failure> {
 /// An answer as the structure that it should be.
 pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     T::deserialize(answer).map_err(|error| {
-        Failure::new(format!("the answer of the daemon is not understood: {error}"))
-            .hint("daemon and command are of different versions: `forebay --version`, `forebay status --json`")
+        Failure::new(format!("the answer of the daemon is not understood: {error}")).hint(
+            "daemon and command are of different versions: `forebay --version`, `forebay status --json`",
+        )
     })
 }
 
@@ -237,7 +246,10 @@ mod tests {
     fn a_daemon_that_is_not_there_is_named_with_what_to_do() {
         let failure = client().get("/v1/daemon").unwrap_err();
         let text = format!("{failure:?}");
-        assert!(text.contains("/nowhere/admin.sock: no daemon answers") && text.contains("forebay serve"), "{text}");
+        assert!(
+            text.contains("/nowhere/admin.sock: no daemon answers") && text.contains("forebay serve"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         });
     };
     let by = options.by.clone().unwrap_or_else(user);
-    let answer = client.post_nothing(&format!("/v1/alarms/{}/acknowledge?by={}", escaped(id), escaped(&by)))?;
+    let answer =
+        client.post_nothing(&format!("/v1/alarms/{}/acknowledge?by={}", escaped(id), escaped(&by)))?;
     if options.admin.json {
         return screen::print_json(&answer);
     }
@@ -49,7 +50,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 /// Who this is.
 pub(super) fn user() -> String {
     let named = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
-    named.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
+    named
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
 }
 
 /// One line for each alarm.
@@ -58,7 +61,8 @@ pub(super) fn table(alarms: &[Value]) -> comfy_table::Table {
     for alarm in alarms {
         let text = |name: &str| harmless(alarm[name].as_str().unwrap_or("-"));
         let about = alarm["volume"].as_str().or(alarm["pool"].as_str()).map_or("-".into(), harmless);
-        let since = text("raised").split('.').next().unwrap_or_default().trim_end_matches('Z').replace('T', " ");
+        let since =
+            text("raised").split('.').next().unwrap_or_default().trim_end_matches('Z').replace('T', " ");
         let by = alarm["acknowledged"]["by"].as_str().map_or("nobody".into(), harmless);
         table.add_row([text("id"), text("severity"), about, since, by, text("message")]);
     }

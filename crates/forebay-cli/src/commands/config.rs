@@ -28,7 +28,9 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 the file can be used, 1 it cannot. Warnings do not change the exit code.")]
+#[command(
+    after_help = "Exit codes: 0 the file can be used, 1 it cannot. Warnings do not change the exit code."
+)]
 struct Check {
     /// The file
     #[arg(default_value = DEFAULT_FILE)]
@@ -74,7 +76,10 @@ pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
 fn read(file: &Path) -> Result<String, Failure> {
     let length = std::fs::metadata(file).map_err(system(file.display()))?.len();
     if length > config::file::BYTES_MAX as u64 {
-        return Err(Failure::new(format!("{}: {length} bytes are too many for a configuration", file.display())));
+        return Err(Failure::new(format!(
+            "{}: {length} bytes are too many for a configuration",
+            file.display()
+        )));
     }
     std::fs::read_to_string(file).map_err(system(file.display()))
 }

@@ -60,7 +60,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         match events.next(Instant::now() + within)? {
             Received::Event(kind, event) => out.print(&kind, &event)?,
             Received::Place => {}
-            Received::Broken(why) if options.follow => out.note("broken", &format!("{why}; connecting again"))?,
+            Received::Broken(why) if options.follow => {
+                out.note("broken", &format!("{why}; connecting again"))?
+            }
             Received::Broken(why) => return Err(Failure::new(format!("the history was cut off: {why}"))),
             Received::Again => {
                 let last = events.last_id().unwrap_or("now").to_owned();
@@ -74,7 +76,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 
 fn query(options: &Options, oldest: bool) -> String {
     let wanted = [("kind", &options.kind), ("volume", &options.volume), ("severity", &options.severity)];
-    let wanted = wanted.iter().filter_map(|(name, value)| Some(format!("{name}={}", escaped(value.as_ref()?))));
+    let wanted =
+        wanted.iter().filter_map(|(name, value)| Some(format!("{name}={}", escaped(value.as_ref()?))));
     let all: Vec<String> = wanted.chain(oldest.then(|| "after=oldest".to_owned())).collect();
     if all.is_empty() { String::new() } else { format!("?{}", all.join("&")) }
 }
@@ -123,7 +126,8 @@ fn line(event: &Value, paint: Paint) -> String {
         Some("debug") => paint.dim("debug  "),
         _ => "info   ".into(),
     };
-    let about = ["volume", "pool", "job"].iter().find_map(|name| event[*name].as_str()).map_or("-".into(), harmless);
+    let about =
+        ["volume", "pool", "job"].iter().find_map(|name| event[*name].as_str()).map_or("-".into(), harmless);
     let time = text("time");
     // Milliseconds are enough for people.
     let time = time.split_once('.').map_or(time.clone(), |(whole, part)| {

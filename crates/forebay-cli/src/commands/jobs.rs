@@ -67,7 +67,8 @@ fn print(
 pub(super) fn table(jobs: &[Job]) -> comfy_table::Table {
     let mut table = screen::table(&["job", "what", "state", "progress"], &[]);
     for job in jobs {
-        let progress = if job.is_over() { job.error.as_deref().map_or(String::new(), harmless) } else { job.progress() };
+        let progress =
+            if job.is_over() { job.error.as_deref().map_or(String::new(), harmless) } else { job.progress() };
         table.add_row([harmless(&job.id), job.title(), harmless(&job.state), progress]);
     }
     table

@@ -31,7 +31,10 @@ fn write(folder: &Path, command: &clap::Command, name: &str) -> Result<usize, Fa
     let page = page(command, name).map_err(system(file.display()))?;
     std::fs::write(&file, page).map_err(system(file.display()))?;
     let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
-    inner.map(|inner| write(folder, inner, &format!("{name}-{}", inner.get_name()))).sum::<Result<usize, _>>().map(|pages| pages + 1)
+    inner
+        .map(|inner| write(folder, inner, &format!("{name}-{}", inner.get_name())))
+        .sum::<Result<usize, _>>()
+        .map(|pages| pages + 1)
 }
 
 fn page(command: &clap::Command, name: &str) -> std::io::Result<Vec<u8>> {

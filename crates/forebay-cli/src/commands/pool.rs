@@ -36,7 +36,9 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: forebay pool create fast --device /dev/nvme0n1p4 --device /srv/flash.img:10GiB")]
+#[command(
+    after_help = "Example: forebay pool create fast --device /dev/nvme0n1p4 --device /srv/flash.img:10GiB"
+)]
 struct Create {
     /// Name of the pool
     name: String,
@@ -122,7 +124,9 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         }
         Command::Grow(Grow { name, device, size, admin }) => {
             let pool = admin.client().post(&path(&name, "/grow"), Some(&GrowRequest { device, size }))?;
-            print(&admin, &pool, |pool| format!("pool {}: {} now\n", harmless(&pool.name), bytes(pool.capacity_bytes)))
+            print(&admin, &pool, |pool| {
+                format!("pool {}: {} now\n", harmless(&pool.name), bytes(pool.capacity_bytes))
+            })
         }
         Command::Shrink(Shrink { name, device, size, background, admin }) => {
             let client = admin.client();
@@ -149,7 +153,11 @@ fn create(Create { name, devices, settings, admin }: Create) -> Result<(), Failu
     let request = PoolRequest { name, devices, settings: settings.into_iter().collect::<BTreeMap<_, _>>() };
     let pool = admin.client().post("/v1/pools", Some(&request))?;
     print(&admin, &pool, |pool| {
-        let cached = if pool.cached_bytes > 0 { format!(", {} cached", bytes(pool.cached_bytes)) } else { String::new() };
+        let cached = if pool.cached_bytes > 0 {
+            format!(", {} cached", bytes(pool.cached_bytes))
+        } else {
+            String::new()
+        };
         format!("pool {}: {}{cached}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
     })
 }
@@ -168,7 +176,8 @@ fn list(admin: &Admin) -> Result<(), Failure> {
 
 /// One line for each pool.
 pub(super) fn table(pools: &[PoolInfo]) -> comfy_table::Table {
-    let mut table = screen::table(&["pool", "size", "cached", "dirty", "devices", "volumes", "state"], &[1, 2, 3, 4]);
+    let mut table =
+        screen::table(&["pool", "size", "cached", "dirty", "devices", "volumes", "state"], &[1, 2, 3, 4]);
     for pool in pools {
         table.add_row([
             harmless(&pool.name),

@@ -70,7 +70,11 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         Command::Add(options) => add(options),
         Command::Delete(Delete { volume, id, admin }) => {
             let answer = admin.client().delete(&path(&volume, &format!("/rules/{}", escaped(&id))))?;
-            if admin.json { screen::print_json(&answer) } else { screen::print(&format!("rule {}: deleted\n", harmless(&id))) }
+            if admin.json {
+                screen::print_json(&answer)
+            } else {
+                screen::print(&format!("rule {}: deleted\n", harmless(&id)))
+            }
         }
     }
 }
@@ -120,7 +124,13 @@ fn add(Add { volume, rule, position, admin }: Add) -> Result<(), Failure> {
     }
     let warnings = answer["warnings"].as_array().map(Vec::as_slice).unwrap_or_default();
     for warning in warnings.iter().chain(Some(&answer["warning"]).filter(|warning| !warning.is_null())) {
-        let never = || format!("rule {} ({}) never applies: earlier rules take all it matches", number(&warning["rule"]), text(&warning["text"]));
+        let never = || {
+            format!(
+                "rule {} ({}) never applies: earlier rules take all it matches",
+                number(&warning["rule"]),
+                text(&warning["text"])
+            )
+        };
         let words = warning.as_str().map_or_else(never, harmless);
         eprintln!("forebay: warning: {words}");
     }
@@ -135,7 +145,10 @@ mod tests {
     #[test]
     fn a_rule_is_shown_as_it_is_typed() {
         assert_eq!(text(&json!("bypass exe=rsync")), "bypass exe=rsync");
-        assert_eq!(text(&json!({ "action": "bypass", "exe": "rsync", "direction": "read" })), "bypass exe=rsync direction=read");
+        assert_eq!(
+            text(&json!({ "action": "bypass", "exe": "rsync", "direction": "read" })),
+            "bypass exe=rsync direction=read"
+        );
         assert_eq!(text(&json!({ "action": "what comes later" })), r#"{"action":"what comes later"}"#);
         assert_eq!([number(&json!(7)), number(&json!("r7"))], ["7", "r7"]);
     }

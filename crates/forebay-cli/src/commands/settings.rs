@@ -70,7 +70,11 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
     let answer = options.admin.client().get(&format!("/v1/{target}/settings"))?;
     let settings: BTreeMap<String, SettingInfo> = client::read(&answer)?;
     let Some(key) = rest.first() else {
-        return if options.admin.json { screen::print_json(&answer) } else { screen::print(&table(&settings)) };
+        return if options.admin.json {
+            screen::print_json(&answer)
+        } else {
+            screen::print(&table(&settings))
+        };
     };
     let Some(setting) = settings.get(key) else {
         let known: Vec<&str> = settings.keys().map(String::as_str).collect();
@@ -92,7 +96,8 @@ pub(crate) fn set(options: Set) -> Result<(), Failure> {
     }
     let mut set = BTreeMap::new();
     for word in &words {
-        let (key, value) = pair(word).map_err(|what| Failure::usage(what).hint("for example: dirty_high_pct=30"))?;
+        let (key, value) =
+            pair(word).map_err(|what| Failure::usage(what).hint("for example: dirty_high_pct=30"))?;
         if set.insert(key.clone(), Some(value).filter(|value| !value.is_empty())).is_some() {
             return Err(Failure::usage(format!("{}: is set twice", harmless(&key))).hint("keep one of them"));
         }
@@ -140,7 +145,9 @@ fn table(settings: &BTreeMap<String, SettingInfo>) -> String {
     let mut table = screen::table(&["tunable", "value", "default", "takes", "live"], &[]);
     for (key, setting) in settings {
         let live = if setting.live { "yes" } else { "no" };
-        table.add_row([key, &setting.value, &setting.default, &setting.takes, live].map(|cell: &str| harmless(cell)));
+        table.add_row(
+            [key, &setting.value, &setting.default, &setting.takes, live].map(|cell: &str| harmless(cell)),
+        );
     }
     format!("{table}\n")
 }
@@ -165,8 +172,10 @@ pub(super) fn pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
 fn candidates(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     let all = tunables::all().filter(|tunable| tunable.name.starts_with(&*typed));
-    all.map(|tunable| CompletionCandidate::new(format!("{}{behind}", tunable.name)).help(Some(tunable.help.into())))
-        .collect()
+    all.map(|tunable| {
+        CompletionCandidate::new(format!("{}{behind}", tunable.name)).help(Some(tunable.help.into()))
+    })
+    .collect()
 }
 
 #[cfg(test)]

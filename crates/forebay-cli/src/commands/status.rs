@@ -12,7 +12,9 @@ use crate::screen::{self, Paint, bytes, harmless};
 
 /// Options of `forebay status`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 the daemon answers, 1 it does not. Alarms do not change the exit code.")]
+#[command(
+    after_help = "Exit codes: 0 the daemon answers, 1 it does not. Alarms do not change the exit code."
+)]
 pub(crate) struct Options {
     #[command(flatten)]
     admin: Admin,
@@ -42,7 +44,8 @@ fn text(all: &Value, now_unix_s: u64, paint: Paint) -> Result<String, Failure> {
     let alarms: Vec<Value> = client::read(&all["alarms"])?;
     let mut text = headline(&daemon, now_unix_s);
     if !alarms.is_empty() {
-        text += &format!("\n{}\n{}\n", paint.red(&plural(alarms.len(), "alarm")), super::alarms::table(&alarms));
+        text +=
+            &format!("\n{}\n{}\n", paint.red(&plural(alarms.len(), "alarm")), super::alarms::table(&alarms));
     }
     if pools.is_empty() {
         text += "\nthere are no pools yet: forebay pool create NAME --device PATH[:SIZE]\n";

@@ -131,7 +131,8 @@ fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> R
     let volume = admin.client().post("/v1/volumes", Some(&request))?;
     print(&admin, &volume, |volume| {
         let (name, pool) = (harmless(&volume.name), harmless(&volume.pool));
-        let mut text = format!("volume {name}: {} in pool {pool}, {}\n", bytes(volume.size_bytes), volume.mode);
+        let mut text =
+            format!("volume {name}: {} in pool {pool}, {}\n", bytes(volume.size_bytes), volume.mode);
         for export in &volume.exports {
             text += &format!("ready: {}\n", harmless(export));
         }
@@ -184,7 +185,10 @@ pub(super) fn table(volumes: &[VolumeInfo]) -> comfy_table::Table {
 
 /// The state by its name in JSON.
 fn state(volume: &VolumeInfo) -> String {
-    serde_json::to_value(volume.state).ok().and_then(|state| Some(state.as_str()?.to_owned())).unwrap_or_default()
+    serde_json::to_value(volume.state)
+        .ok()
+        .and_then(|state| Some(state.as_str()?.to_owned()))
+        .unwrap_or_default()
 }
 
 fn oldest(volume: &VolumeInfo) -> String {
@@ -207,10 +211,17 @@ fn show(volume: &VolumeInfo) -> String {
     }
     list.add("clients", volume.connections.to_string());
     list.add("size", bytes(volume.size_bytes));
-    list.add("cached", format!("{} ({})", bytes(volume.cached_bytes), percent(volume.cached_bytes, volume.size_bytes)));
+    list.add(
+        "cached",
+        format!("{} ({})", bytes(volume.cached_bytes), percent(volume.cached_bytes, volume.size_bytes)),
+    );
     list.add("dirty", format!("{}, oldest {}", bytes(volume.dirty_bytes), oldest(volume)));
     list.add("destage limited by", harmless(&volume.destage_limited_by));
-    let ordered = if volume.ordered { "crash-consistent, older image" } else { "needs the cache while anything is dirty" };
+    let ordered = if volume.ordered {
+        "crash-consistent, older image"
+    } else {
+        "needs the cache while anything is dirty"
+    };
     list.add("backing store alone", ordered.into());
     list.to_string()
 }

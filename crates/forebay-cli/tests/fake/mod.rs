@@ -101,7 +101,9 @@ fn rest(method: &str, path: &str) -> Response {
         ("DELETE", "/v1/volumes/db") => (202, job("detach", 0.0, "running")),
         ("POST", "/v1/volumes/db/resize") => (202, job("resize", 0.0, "running")),
         ("POST", "/v1/volumes/db/flush") => (202, job("flush", 0.0, "running")),
-        ("GET", "/v1/volumes/db/settings" | "/v1/pools/fast/settings") => (200, json!({ "dirty_high_pct": setting })),
+        ("GET", "/v1/volumes/db/settings" | "/v1/pools/fast/settings") => {
+            (200, json!({ "dirty_high_pct": setting }))
+        }
         ("PATCH", "/v1/volumes/db/settings") => {
             (200, json!({ "changed": [["mode", "writeback", "writethrough"]], "job": "j1" }))
         }
@@ -115,9 +117,14 @@ fn rest(method: &str, path: &str) -> Response {
         ("POST", "/v1/alarms/a1/acknowledge") => {
             (200, alarm(json!({ "by": "alice", "time": "2023-11-14T22:20:00Z" })))
         }
-        ("POST", "/v1/reload") => (200, json!({ "changed": ["volume db: dirty_high_pct 60 -> 30"], "refused": [] })),
-        _ => (404, json!({ "title": "Not Found", "status": 404, "kind": "not-found",
-            "what": format!("there is nothing at {path}"), "hint": "there are: db, vm" })),
+        ("POST", "/v1/reload") => {
+            (200, json!({ "changed": ["volume db: dirty_high_pct 60 -> 30"], "refused": [] }))
+        }
+        _ => (
+            404,
+            json!({ "title": "Not Found", "status": 404, "kind": "not-found",
+            "what": format!("there is nothing at {path}"), "hint": "there are: db, vm" }),
+        ),
     };
     let kind = if status < 400 { "application/json" } else { "application/problem+json" };
     (StatusCode::from_u16(status).unwrap(), [(header::CONTENT_TYPE, kind)], value.to_string()).into_response()
@@ -132,9 +139,14 @@ fn events(memory: &Mutex<Memory>, last_id: Option<String>) -> Response {
             "severity": severity, "pool": "fast", "volume": "db", "job": null, "message": message });
         format!("id: a-{id}\nevent: {kind}\ndata: {data}\n\n")
     };
-    let gap = json!({ "reason": "other-run", "lost_max": 3, "message": "the daemon was started again since" });
+    let gap =
+        json!({ "reason": "other-run", "lost_max": 3, "message": "the daemon was started again since" });
     let text = match memory.resumed.len() {
-        1 => "id: a-0\n\n".to_owned() + &event(1, "volume.attached", "info", "db") + &event(2, "alarm.raised", "warning", "uh"),
+        1 => {
+            "id: a-0\n\n".to_owned()
+                + &event(1, "volume.attached", "info", "db")
+                + &event(2, "alarm.raised", "warning", "uh")
+        }
         2 => format!("event: gap\ndata: {gap}\nid: b-0\n\n") + &event(9, "job.completed", "info", "done"),
         _ => return (StatusCode::SERVICE_UNAVAILABLE, "{}").into_response(),
     };
@@ -193,7 +205,8 @@ fn stats() -> Value {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     let wave = 5000 + (now / 100 % 40) * 250;
     let window = json!({ "reads_per_s": wave, "writes_per_s": wave / 3, "read_hit_ratio": 0.982, "destaged_bytes_per_s": 12_582_912 });
-    let latency = |p50: u64| json!({ "10s": { "count": 9, "per_s": wave, "p50_us": p50, "p99_us": p50 * 9 } });
+    let latency =
+        |p50: u64| json!({ "10s": { "count": 9, "per_s": wave, "p50_us": p50, "p99_us": p50 * 9 } });
     json!({ "volume": "db", "windows": { "1s": window }, "dirty_ratio": 0.113, "dirty_age": { "oldest_s": 62.0 },
         "latency": { "read_hit": latency(80), "read_miss": latency(5100), "write": latency(120), "flush": latency(900) } })
 }

@@ -54,7 +54,12 @@ impl Feed {
     }
 }
 
-fn ask_again_and_again(client: &Client, interval: Duration, wished: &Receiver<String>, teller: &Sender<News>) {
+fn ask_again_and_again(
+    client: &Client,
+    interval: Duration,
+    wished: &Receiver<String>,
+    teller: &Sender<News>,
+) {
     let mut next = Instant::now() + interval;
     loop {
         match wished.recv_timeout(next.saturating_duration_since(Instant::now())) {

@@ -44,7 +44,11 @@ pub(crate) struct Options {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text).map_err(|error| error.to_string())?;
-    if (100..=60_000).contains(&interval.as_millis()) { Ok(interval) } else { Err("from 100ms to 60s".into()) }
+    if (100..=60_000).contains(&interval.as_millis()) {
+        Ok(interval)
+    } else {
+        Err("from 100ms to 60s".into())
+    }
 }
 
 /// Shows it until somebody has seen enough.

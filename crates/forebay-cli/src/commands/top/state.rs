@@ -132,7 +132,8 @@ impl State {
         };
         self.trouble = None;
         self.taken = Some(now);
-        self.volumes = snapshot.volumes.iter().map(|(info, stats)| Volume::new(info.as_ref(), stats)).collect();
+        self.volumes =
+            snapshot.volumes.iter().map(|(info, stats)| Volume::new(info.as_ref(), stats)).collect();
         self.history.retain(|name, _| self.volumes.iter().any(|volume| volume.name == *name));
         for volume in &self.volumes {
             self.history.entry(volume.name.clone()).or_default().push(volume);
@@ -153,7 +154,8 @@ impl State {
     /// Looks are missing.
     pub(super) fn is_stale(&self, now: Instant) -> bool {
         let limit = self.interval * STALE_AFTER;
-        self.taken.is_some_and(|taken| now.saturating_duration_since(taken) > limit.max(Duration::from_secs(2)))
+        self.taken
+            .is_some_and(|taken| now.saturating_duration_since(taken) > limit.max(Duration::from_secs(2)))
     }
 
     /// Which of the volumes is selected.
@@ -223,7 +225,9 @@ impl Volume {
         let dirty_blocks = stats["dirty_blocks"].as_u64().unwrap_or(0);
         Self {
             name: info.map_or_else(|| text("volume"), |info| info.name.clone()),
-            state: state.and_then(|state| Some(state.as_str()?.to_owned())).unwrap_or_else(|| "serving".into()),
+            state: state
+                .and_then(|state| Some(state.as_str()?.to_owned()))
+                .unwrap_or_else(|| "serving".into()),
             mode: info.map_or_else(|| text("mode"), |info| info.mode.clone()),
             hit_ratio: now("read_hit_ratio").or(stats["windows"]["10s"]["read_hit_ratio"].as_f64()),
             reads_per_s: now("reads_per_s"),
@@ -233,7 +237,10 @@ impl Volume {
             oldest_s: stats["dirty_age"]["oldest_s"].as_f64(),
             destage_per_s: now("destaged_bytes_per_s"),
             limited_by: info.map_or_else(|| text("limited_by"), |info| info.destage_limited_by.clone()),
-            latencies: PATHS.iter().filter_map(|path| Latency::of(path, &stats["latency"][path]["10s"])).collect(),
+            latencies: PATHS
+                .iter()
+                .filter_map(|path| Latency::of(path, &stats["latency"][path]["10s"]))
+                .collect(),
         }
     }
 

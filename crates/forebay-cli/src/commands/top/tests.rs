@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 fn stats(reads: u64, hits: f64, dirty: f64) -> Value {
     let window = json!({ "reads_per_s": reads, "writes_per_s": reads / 4, "read_hit_ratio": hits,
         "destaged_bytes_per_s": 12_582_912 });
-    let latency = |p50: f64| json!({ "10s": { "count": 9, "per_s": 1234.4, "p50_us": p50, "p99_us": p50 * 9.0 } });
+    let latency =
+        |p50: f64| json!({ "10s": { "count": 9, "per_s": 1234.4, "p50_us": p50, "p99_us": p50 * 9.0 } });
     json!({ "windows": { "1s": window }, "dirty_ratio": dirty, "dirty_age": { "oldest_s": 62.0 },
         "latency": { "read_hit": latency(80.0), "read_miss": latency(5100.0), "write": latency(120.0), "flush": latency(900.0) } })
 }
@@ -60,7 +61,8 @@ fn screen(state: &State, now: Instant, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, state, now)).unwrap();
     let buffer = terminal.backend().buffer();
-    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned() + "\n";
+    let line =
+        |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned() + "\n";
     (0..height).map(line).collect()
 }
 
@@ -123,7 +125,11 @@ fn keys_select_sort_pause_acknowledge_and_quit() {
     press(&mut state, KeyCode::Char('j'));
     assert_eq!(state.selected.as_deref(), Some("vm"), "the last one is the last");
     press(&mut state, KeyCode::Char('r'));
-    assert_eq!((names(&state)[0].as_str(), state.position()), ("vm", Some(0)), "the selection stays with its volume");
+    assert_eq!(
+        (names(&state)[0].as_str(), state.position()),
+        ("vm", Some(0)),
+        "the selection stays with its volume"
+    );
     press(&mut state, KeyCode::Char('s'));
     assert_eq!(names(&state)[0], "vm", "fewest requests first, reversed");
     press(&mut state, KeyCode::Home);

@@ -144,7 +144,8 @@ fn tight(number: u64) -> String {
 }
 
 fn draw_detail(frame: &mut Frame<'_>, state: &State, volume: &Volume, area: Rect) {
-    let block = Block::new().borders(Borders::TOP).title(Span::styled(format!(" {} ", harmless(&volume.name)), BOLD));
+    let block =
+        Block::new().borders(Borders::TOP).title(Span::styled(format!(" {} ", harmless(&volume.name)), BOLD));
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let [left, _, right] =
@@ -164,9 +165,11 @@ fn draw_latencies(frame: &mut Frame<'_>, volume: &Volume, area: Rect) {
             right(us(latency.p99_us)),
         ])
     });
-    let widths = [Constraint::Length(14), Constraint::Length(9), Constraint::Length(9), Constraint::Length(9)];
+    let widths =
+        [Constraint::Length(14), Constraint::Length(9), Constraint::Length(9), Constraint::Length(9)];
     let names = ["last 10 s", "per s", "p50", "p99"].iter().enumerate();
-    let header = names.map(|(index, name)| if index == 0 { Cell::from(*name) } else { right((*name).into()) });
+    let header =
+        names.map(|(index, name)| if index == 0 { Cell::from(*name) } else { right((*name).into()) });
     frame.render_widget(Table::new(rows, widths).header(Row::new(header).style(DIM)), area);
 }
 
@@ -184,7 +187,10 @@ fn draw_history(frame: &mut Frame<'_>, state: &State, volume: &Volume, area: Rec
         Some(ratio) => format!("{:.1} % dirty", ratio * 100.0),
         None => format!("{} dirty", bytes(volume.dirty_bytes)),
     };
-    frame.render_widget(Gauge::default().ratio(ratio).label(label).gauge_style(Style::new().fg(Color::Yellow)), dirty);
+    frame.render_widget(
+        Gauge::default().ratio(ratio).label(label).gauge_style(Style::new().fg(Color::Yellow)),
+        dirty,
+    );
     let limited = if volume.limited_by.is_empty() { "nothing" } else { &volume.limited_by };
     frame.render_widget(Line::from(format!("destage limited by: {}", harmless(limited))), limit);
     let Some(history) = state.history.get(&volume.name) else { return };
@@ -205,7 +211,11 @@ fn draw_history(frame: &mut Frame<'_>, state: &State, volume: &Volume, area: Rec
 fn job_lines(state: &State) -> Vec<Line<'static>> {
     let jobs = &state.snapshot.jobs;
     let lines = jobs.iter().map(|job| {
-        let colour = if job.deadline_at_risk || job.errors > 0 { Style::new().fg(Color::Yellow) } else { Style::new() };
+        let colour = if job.deadline_at_risk || job.errors > 0 {
+            Style::new().fg(Color::Yellow)
+        } else {
+            Style::new()
+        };
         Line::styled(format!("{:<5} {}: {}", harmless(&job.id), job.title(), job.progress()), colour)
     });
     titled("jobs", jobs.len(), lines)
@@ -235,7 +245,8 @@ fn titled(what: &str, number: usize, lines: impl Iterator<Item = Line<'static>>)
 }
 
 fn key_line(state: &State) -> Line<'static> {
-    let order = format!("s order: {}{}  ", state.order.name(), if state.reversed { ", reversed" } else { "" });
+    let order =
+        format!("s order: {}{}  ", state.order.name(), if state.reversed { ", reversed" } else { "" });
     Line::styled(format!("q quit  ↑↓ volume  {order}r reverse  p pause  a acknowledge"), DIM)
 }
 
