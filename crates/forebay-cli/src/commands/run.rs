@@ -117,7 +117,7 @@ fn io_engine(text: &str) -> Result<EnginePreference, String> {
 }
 
 /// `PATH[:SIZE]`. A path with colons is taken as it is if it exists, or if nothing like a size follows the last colon.
-fn cache_spec(text: &str) -> Result<CacheSpec, String> {
+pub(super) fn cache_spec(text: &str) -> Result<CacheSpec, String> {
     let whole = CacheSpec { path: PathBuf::from(text), size_bytes: None };
     if text.is_empty() {
         return Err("the path of the cache is missing".into());

@@ -3,7 +3,6 @@
 //! The daemon gives JSON, Prometheus' and FlashCache's text; what people read is made here of the JSON: `table` shows
 //! everything once, `rows` one line for each interval.
 
-mod http;
 mod rows;
 mod table;
 
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_export::size::parse_duration;
 use serde_json::Value;
 
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::screen;
 
@@ -107,14 +107,12 @@ fn text(socket: &Path, path: &str, options: &Options) -> Result<Answer, Failure>
     if options.admin.is_some() && options.target.is_some() {
         statistics(socket, options)?; // is it the volume that was asked for?
     }
-    http::get(socket, path).map(Answer::Text)
+    Client::new(socket).text(path).map(Answer::Text)
 }
 
 /// The statistics that a daemon gives on its admin socket.
 pub(crate) fn statistics_of(socket: &Path) -> Result<Value, Failure> {
-    let text = http::get(socket, "/v1/stats")?;
-    serde_json::from_str(&text)
-        .map_err(|error| Failure::new(format!("{}: the answer is not JSON: {error}", socket.display())))
+    Client::new(socket).get("/v1/stats")
 }
 
 /// The statistics of the volume, which is the one that was asked for.
