@@ -151,7 +151,7 @@ pub(super) fn flush_state(last: Option<&JobInfo>) -> String {
     let Some(job) = last else { return "idle".into() };
     let head = format!("{} {}", job.state, job.id);
     match job.state.as_str() {
-        "running" => format!("{head} {:.0}%", job.percent),
+        "running" => format!("{head} {:.0}%", job.percent.unwrap_or(0.0)),
         "failed" => match &job.error {
             Some(error) => format!("{head}: {}", line(error)),
             None => head,
