@@ -104,11 +104,19 @@ pub enum PlantedBug {
     RelocateWithoutLock,
     /// A write past the cache does not wait until clean marks are durable.
     TrustUnflushedMarks,
+    /// A block that gets a second chance forgets that it was dirty.
+    ForgetDirtySurvivor,
+    /// A write of a long stream, past the cache, leaves the clean copy in place.
+    SequentialLeavesCopy,
+    /// A volume above its largest share gives up dirty blocks too.
+    TrimDirty,
+    /// Reclaim keeps pinned blocks even if nothing is left to be gained.
+    KeepWithoutBound,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 18] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -123,6 +131,10 @@ impl PlantedBug {
         (Self::SkipChecksum, "skip-checksum"),
         (Self::RelocateWithoutLock, "relocate-without-lock"),
         (Self::TrustUnflushedMarks, "trust-unflushed-marks"),
+        (Self::ForgetDirtySurvivor, "forget-dirty-survivor"),
+        (Self::SequentialLeavesCopy, "sequential-leaves-copy"),
+        (Self::TrimDirty, "trim-dirty"),
+        (Self::KeepWithoutBound, "keep-without-bound"),
     ];
 
     /// The name used on the command line.

@@ -208,10 +208,11 @@ impl Engine {
             State::Clean => clean.push(self.map.key(slot)),
             _ => unclean.push(slot),
         });
-        if !self.planted(PlantedBug::ForgetInvalidation) {
-            for key in clean {
-                self.map.remove(key);
-            }
+        let forgets = self.planted(PlantedBug::ForgetInvalidation)
+            || self.planted(PlantedBug::SequentialLeavesCopy) && self.reqs.get(req).sequential;
+        for key in clean.into_iter().filter(|_| !forgets) {
+            self.map.remove(key);
+            self.note_replaced(key);
         }
         unclean.sort_unstable();
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty();
@@ -412,6 +413,9 @@ impl Engine {
             return;
         }
         for block in from.div_ceil(BLOCK)..to / BLOCK {
+            if !self.admits(req, Key::new(volume, block)) {
+                continue;
+            }
             let request = self.reqs.get(req);
             let item = Item {
                 key: Key::new(volume, block),
@@ -439,6 +443,7 @@ impl Engine {
         for slot in &d.copies {
             if !d.failed {
                 self.map.insert(*slot, State::Clean);
+                self.pin_for(self.reqs.get(d.req).treatment, *slot);
             }
             self.map.unpin(*slot);
         }

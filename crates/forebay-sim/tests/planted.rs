@@ -54,4 +54,8 @@ planted! {
     skip_checksum: SkipChecksum,
     relocate_without_lock: RelocateWithoutLock,
     trust_unflushed_marks: TrustUnflushedMarks,
+    forget_dirty_survivor: ForgetDirtySurvivor,
+    sequential_leaves_copy: SequentialLeavesCopy,
+    trim_dirty: TrimDirty,
+    keep_without_bound: KeepWithoutBound,
 }
