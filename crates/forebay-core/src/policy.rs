@@ -92,6 +92,10 @@ impl View {
         u128::from(all - counts + 1) * age * 1024 / u128::from(all + counts)
     }
 
+    fn is_rank_of_hollow(&self, rank: u128) -> bool {
+        rank > u128::MAX - u128::from(self.segment_blocks)
+    }
+
     fn queue(&self, candidate: &Candidate) -> usize {
         usize::from(self.policy == ReclaimPolicy::S3Fifo && !candidate.probation)
     }
@@ -105,6 +109,8 @@ pub(crate) struct Victims {
     /// Segments in each queue, as counted by the last pass and less what was taken since.
     sizes: [u32; 2],
     made_for: Option<(ReclaimPolicy, bool)>,
+    /// Made by the last pass, and nothing was taken yet.
+    fresh: bool,
     /// The last pass found nothing, in this state of the map.
     barren: Option<(u64, u32)>,
     /// Passes made: a figure for tests.
@@ -130,27 +136,26 @@ impl Victims {
                 list.pop();
             }
         }
-        let queue = self.queue_to_serve(view);
+        let mut queue = self.queue_to_serve(view);
+        if self.lists[queue].is_empty() {
+            if self.sizes[queue] > 0 && !self.fresh {
+                return None; // The list has run dry, not the queue: it is time for a pass.
+            }
+            queue = 1 - queue;
+        }
+        self.fresh = false;
         let (rank, segment) = self.lists[queue].pop()?;
         self.sizes[queue] = self.sizes[queue].saturating_sub(1);
-        let hollow = rank > u128::MAX - u128::from(view.segment_blocks);
-        Some(Choice { segment, hollow, forced: false })
+        Some(Choice { segment, hollow: view.is_rank_of_hollow(rank), forced: false })
     }
 
-    /// Hollow segments first; then probation if it is too large, or if main has nothing to give.
+    /// The queue of a hollow segment; else probation if it is too large, and main if not.
     fn queue_to_serve(&self, view: &View) -> usize {
-        let tops = [0, 1].map(|queue: usize| self.lists[queue].last().map(|(rank, _)| *rank));
-        let hollow = u128::MAX - u128::from(view.segment_blocks);
-        match tops {
-            [_, None] => 0,
-            [None, _] => 1,
-            [Some(top), _] if top > hollow => 0,
-            [_, Some(top)] if top > hollow => 1,
-            _ => {
-                let all = self.sizes[0] + self.sizes[1];
-                usize::from(self.sizes[0] <= (all / PROBATION_ONE_IN).max(1))
-            }
-        }
+        let hollow = (0..2).find(|queue: &usize| {
+            self.lists[*queue].last().is_some_and(|(rank, _)| view.is_rank_of_hollow(*rank))
+        });
+        let all = self.sizes[0] + self.sizes[1];
+        hollow.unwrap_or(usize::from(self.sizes[0] <= (all / PROBATION_ONE_IN).max(1)))
     }
 
     /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was left out now may be on
@@ -179,6 +184,7 @@ impl Victims {
                 last_resort = last_resort.max(Some(entry));
             }
         }
+        self.fresh = true;
         let choice = self.next(view, look);
         let forced = last_resort.map(|(_, segment)| Choice { segment, hollow: false, forced: true });
         let choice = choice.or(forced);

@@ -74,7 +74,7 @@ fn hollow_segments_go_first_when_a_volume_is_at_its_largest_share() {
 #[test]
 fn one_pass_serves_many_choices_and_a_barren_one_is_not_repeated() {
     let mut victims = Victims::default();
-    let view = view(ReclaimPolicy::Fifo);
+    let view = View { newest: 5000, ..view(ReclaimPolicy::Fifo) };
     let all: Vec<Candidate> = (0..4096).map(|at| candidate(at, u64::from(at), 16, 0)).collect();
     for expected in 0..256 {
         let look = |number: u32| (number != 7).then(|| all[number as usize]);
