@@ -34,6 +34,9 @@ use forebay_format::{StreamKind, VolumeId};
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) victims: Victims,
+    /// Rounds of reclaim, from 1: one ends when as many victims were taken as there are segments.
+    pub(crate) round: u64,
+    pub(crate) taken: u32,
     /// Blocks evicted from probation not long ago.
     pub(crate) ghosts: Option<Recent>,
     /// Blocks missed, and not admitted, not long ago.
@@ -54,6 +57,8 @@ impl Memory {
         trims.resize_with(VOLUMES_MAX as usize, Trim::default);
         Self {
             victims: Victims::default(),
+            round: 1,
+            taken: 0,
             ghosts: None,
             missed: None,
             flows,

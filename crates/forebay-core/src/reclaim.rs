@@ -51,7 +51,7 @@ pub(crate) struct Relocation {
 }
 
 /// A segment as reclaim sees it, if it may be a victim.
-fn candidate(map: &CacheMap, number: u32) -> Option<Candidate> {
+fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     let segment = map.segments.get(number as usize)?;
     // What is on its way out of a victim would look like something that cannot be moved, and be evicted.
     let offered =
@@ -60,7 +60,7 @@ fn candidate(map: &CacheMap, number: u32) -> Option<Candidate> {
         segment: number,
         born: segment.born,
         unclean: segment.unclean,
-        pinned: segment.pinned,
+        pinned: if segment.spared == round { map.geometry.segment_blocks } else { segment.pinned },
         live: segment.live,
         probation: segment.stream != StreamKind::Survivor,
     })
@@ -110,6 +110,9 @@ impl Engine {
                     return;
                 };
                 let segment = choice.segment;
+                if self.spares(segment) && !choice.forced {
+                    continue;
+                }
                 let all = self.map.segments[segment as usize].unclean;
                 self.reclaim = Some(Reclaim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
             }
@@ -138,7 +141,8 @@ impl Engine {
     fn choose_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
         let view = self.view();
         let map = &self.map;
-        let look = |number: u32| candidate(map, number).filter(|_| !skipped.contains(&number));
+        let round = self.memory.round;
+        let look = |number: u32| candidate(map, number, round).filter(|_| !skipped.contains(&number));
         let victims = &mut self.memory.victims;
         if let Some(choice) = victims.next(&view, look) {
             return Some(choice);
@@ -149,6 +153,37 @@ impl Engine {
         let relief = skipped.is_empty().then_some(map.relief);
         let count = map.segments.len() as u32;
         victims.pass(&view, relief, (0..count).filter_map(look), count, look)
+    }
+
+    /// Spares a victim for the rest of the round if most of it would be kept for the smallest share of its volume:
+    /// moving it would gain nothing.
+    fn spares(&mut self, number: u32) -> bool {
+        self.memory.taken += 1;
+        if self.memory.taken as usize >= self.map.segments.len() {
+            self.memory.taken = 0;
+            self.memory.round += 1;
+        }
+        // A bit for each volume; there are at most 64.
+        let mut within = 0_u64;
+        for volume in self.volumes.iter().flatten() {
+            let cached = self.map.volumes[usize::from(volume.id.0)].cached;
+            within |= u64::from(cached <= self.share(volume.id).minimum) << volume.id.0;
+        }
+        if within == 0 {
+            return false;
+        }
+        let segment = &self.map.segments[number as usize];
+        let blocks = self.map.geometry.segment_blocks;
+        let kept = (0..blocks).filter(|index| match segment.state(*index) {
+            State::Void => false,
+            State::Clean => segment.is_pinned(*index) || within >> segment.key(*index).volume().0 & 1 == 1,
+            State::Dirty | State::Destaged => true,
+        });
+        let spared = kept.count() as u32 >= blocks * 5 / 8;
+        if spared {
+            self.map.segments[number as usize].spared = self.memory.round;
+        }
+        spared
     }
 
     /// Goes on with the victim.
@@ -163,7 +198,8 @@ impl Engine {
                 State::Clean => {
                     let keep = self.keeps(slot, &kept);
                     if keep != Keep::No && self.is_busy_relocating() {
-                        return self.wait_with_victim(Reclaim { segment, next, kept });
+                        self.reclaim = Some(Reclaim { segment, next, kept });
+                        return Emptying::Moving;
                     }
                     if keep != Keep::No && self.relocate(slot) {
                         self.count_survivor(slot, &mut kept);
@@ -251,9 +287,14 @@ impl Engine {
         Emptying::Moving
     }
 
-    /// As many moves are under way as there may be, and there is room for them: it is only a matter of time.
+    /// Nothing can be moved now, but it is only a matter of time: moves that are under way will end, or segments will
+    /// join the window. Who evicted now would lose what deserves to stay.
     fn is_busy_relocating(&self) -> bool {
-        self.relocations.len() > 0 && self.has_room_to_relocate() && !self.can_relocate()
+        let stream = &self.streams[StreamKind::Survivor.index()];
+        let drains = !self.checkpoint.window.is_empty() || stream.room(self.batch_blocks()) > 1;
+        !self.fenced
+            && !self.can_relocate()
+            && (self.relocations.len() > 0 && drains || self.is_room_coming())
     }
 
     fn can_relocate(&self) -> bool {

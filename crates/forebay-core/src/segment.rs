@@ -88,6 +88,8 @@ pub(crate) struct Segment {
     pub(crate) live: u32,
     /// Slots that are dirty or destaged.
     pub(crate) unclean: u32,
+    /// Round of reclaim in which it was found to be full of what must be kept; 0: never.
+    pub(crate) spared: u64,
     /// Blocks that are being moved out of it.
     pub(crate) leaving: u32,
     /// Slots that are pinned: reclaim keeps them.
@@ -110,6 +112,7 @@ impl Segment {
             summary_block: 0,
             live: 0,
             unclean: 0,
+            spared: 0,
             leaving: 0,
             pinned: 0,
             pins: 0,
