@@ -75,7 +75,7 @@ mod tests {
         let mut late = 0;
         for at in 0..80 {
             for stream in 0..FLOWS_MAX as u64 {
-                late += u64::from(flows.note(stream << 30 | at * BLOCK, BLOCK, THRESHOLD));
+                late += u64::from(flows.note((stream << 30) + at * BLOCK, BLOCK, THRESHOLD));
             }
         }
         assert_eq!(late, 16 * FLOWS_MAX as u64);
