@@ -253,11 +253,15 @@ pub(crate) struct Keeping {
 impl Keeping {
     /// Most blocks of a segment that are moved instead of evicted: the rest is what reclaim gains (I25).
     pub(crate) fn kept_max(&self) -> u32 {
+        if self.segment_blocks < 64 {
+            return self.segment_blocks / 2; // Headers of batches take much of so small a segment.
+        }
         self.segment_blocks - self.segment_blocks / 8 - 2
     }
 
     pub(crate) fn decide(&self, block: &Block, kept: &Kept) -> Keep {
-        if kept.all >= self.kept_max() {
+        let most = if kept.choice.forced { self.segment_blocks / 4 } else { self.kept_max() };
+        if kept.all >= most {
             return Keep::No;
         }
         if block.pinned {
