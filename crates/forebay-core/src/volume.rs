@@ -6,7 +6,7 @@ use crate::destage::Destage;
 use crate::direct::Intents;
 use crate::engine::Engine;
 use crate::flush::Flusher;
-use crate::settings::{Treatment, VolumeSettings};
+use crate::settings::{Admission, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, Mode};
 
@@ -84,7 +84,10 @@ impl Volume {
         let copies = match treatment {
             Treatment::Bypass => false,
             Treatment::WriteThrough => self.is_write_back() || self.settings.mode == Mode::Writethrough,
-            Treatment::Cache | Treatment::Pin => self.settings.mode == Mode::Writethrough,
+            Treatment::Cache => {
+                self.settings.mode == Mode::Writethrough && self.settings.admission != Admission::Never
+            }
+            Treatment::Pin => self.settings.mode == Mode::Writethrough,
         };
         (write_back, copies)
     }
