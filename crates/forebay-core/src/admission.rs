@@ -23,9 +23,10 @@ use crate::policy::Victims;
 use crate::recent::Recent;
 use crate::segment::{Key, State};
 use crate::settings::{Admission, ReclaimPolicy, Treatment};
-use crate::shares::{Sweep, Trim};
+use crate::shares::{Sweep, Task, Trim};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{StreamKind, VolumeId};
@@ -47,6 +48,8 @@ pub(crate) struct Memory {
     pub(crate) trims: Vec<Trim>,
     /// Walks over all blocks that an operator asked for.
     pub(crate) sweeps: VecDeque<Sweep>,
+    /// How often the number of a volume has become free: what is remembered of the one that had it is of no other.
+    owners: Vec<u64>,
 }
 
 impl Memory {
@@ -64,7 +67,13 @@ impl Memory {
             flows,
             trims,
             sweeps: VecDeque::new(),
+            owners: vec![0; VOLUMES_MAX as usize],
         }
+    }
+
+    /// The key under which a block is remembered. Keys of blocks leave the upper 18 bits free.
+    fn remembered(&self, key: Key) -> Key {
+        Key(key.0 | self.owners[usize::from(key.volume().0)] << 46)
     }
 
     /// Bytes allocated for what was seen not long ago.
@@ -133,7 +142,7 @@ impl Engine {
             Admission::Always => true,
             Admission::Never => false,
             Admission::SecondAccess => {
-                let capacity = self.data_capacity();
+                let (capacity, key) = (self.data_capacity(), self.memory.remembered(key));
                 let known = self.memory.ghosts.as_ref().is_some_and(|ghosts| ghosts.contains(key));
                 let missed = Recent::sized(&mut self.memory.missed, capacity);
                 let known = missed.take(key) || known;
@@ -148,7 +157,7 @@ impl Engine {
     /// A clean copy is about to be replaced by a write past the cache: its successor is not asked twice.
     pub(crate) fn note_replaced(&mut self, key: Key) {
         if self.volume(key.volume()).settings.admission == Admission::SecondAccess {
-            let capacity = self.data_capacity();
+            let (capacity, key) = (self.data_capacity(), self.memory.remembered(key));
             Recent::sized(&mut self.memory.missed, capacity).note(key);
         }
     }
@@ -156,7 +165,7 @@ impl Engine {
     /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
     pub(crate) fn note_evicted(&mut self, key: Key, probation: bool) {
         if probation && self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            let capacity = self.data_capacity();
+            let (capacity, key) = (self.data_capacity(), self.memory.remembered(key));
             Recent::sized(&mut self.memory.ghosts, capacity).note(key);
         }
     }
@@ -164,6 +173,7 @@ impl Engine {
     /// The stream for a fill: straight to the survivors if the block left not long ago, and there is plenty of room (the
     /// last segments of the window belong to reclaim).
     pub(crate) fn stream_of_fill(&mut self, key: Key) -> StreamKind {
+        let key = self.memory.remembered(key);
         let returns = self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
             && self.memory.ghosts.as_mut().is_some_and(|ghosts| ghosts.take(key));
         let room = self.checkpoint.window.len() > self.checkpoint.window_size as usize / 2;
@@ -190,6 +200,20 @@ impl Engine {
     pub(crate) fn pin_for(&mut self, treatment: Treatment, slot: u32) {
         if treatment == Treatment::Pin {
             self.pin_block(slot);
+        }
+    }
+
+    /// A volume was detached: its streams, and walks over its blocks, are forgotten. If it stays in the cache its pins are
+    /// released, since nobody could do it; if it goes, they go with its blocks, and nothing is remembered of those.
+    pub(crate) fn forget_policies(&mut self, id: VolumeId, goes: bool) {
+        let number = usize::from(id.0);
+        self.memory.flows[number] = None;
+        self.memory.trims[number] = Trim::default();
+        self.memory.sweeps.retain(|sweep| sweep.volume != id);
+        if goes {
+            self.memory.owners[number] += 1;
+        } else if self.map.volumes[number].pinned > 0 {
+            self.sweep(id, Task::Unpin);
         }
     }
 

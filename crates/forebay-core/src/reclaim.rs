@@ -154,9 +154,12 @@ impl Engine {
 
     fn choose_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
         let view = self.view();
-        let map = &self.map;
-        let round = self.memory.round;
-        let look = |number: u32| candidate(map, number, round).filter(|_| !skipped.contains(&number));
+        let (map, round) = (&self.map, self.memory.round);
+        // Retired segments are emptied by `pool`.
+        let count = self.segments_staying();
+        let offered = |number: &u32| *number < count && !skipped.contains(number);
+        let look =
+            |number: u32| Some(number).filter(offered).and_then(|number| candidate(map, number, round));
         let victims = &mut self.memory.victims;
         if let Some(choice) = victims.next(&view, look) {
             return Some(choice);
@@ -165,7 +168,6 @@ impl Engine {
             return None;
         }
         let relief = skipped.is_empty().then_some(map.relief);
-        let count = map.segments.len() as u32;
         victims.pass(&view, relief, (0..count).filter_map(look), count, look)
     }
 

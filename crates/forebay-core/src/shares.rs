@@ -49,7 +49,7 @@ pub(crate) enum Task {
 /// A walk over all segments, as asked for by an operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sweep {
-    volume: VolumeId,
+    pub(crate) volume: VolumeId,
     task: Task,
     next_segment: u32,
 }
@@ -200,7 +200,7 @@ impl Engine {
         self.memory.sweeps.iter().any(|sweep| sweep.volume == volume)
     }
 
-    fn sweep(&mut self, volume: VolumeId, task: Task) {
+    pub(crate) fn sweep(&mut self, volume: VolumeId, task: Task) {
         // One of each kind for a volume; a second one starts it over.
         self.memory.sweeps.retain(|sweep| sweep.volume != volume || sweep.task != task);
         self.memory.sweeps.push_back(Sweep { volume, task, next_segment: 0 });

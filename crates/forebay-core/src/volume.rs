@@ -77,7 +77,8 @@ impl Volume {
     /// Whether a write with this treatment goes through the log, and whether it is cached if it does not.
     pub(crate) fn writes(&self, treatment: Treatment) -> (bool, bool) {
         if self.ending && self.is_write_back() {
-            return (false, treatment != Treatment::Bypass);
+            let unwanted = treatment == Treatment::Cache && self.settings.admission == Admission::Never;
+            return (false, treatment != Treatment::Bypass && !unwanted);
         }
         let write_back =
             self.is_write_back() && !matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
