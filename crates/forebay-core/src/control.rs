@@ -110,7 +110,8 @@ impl Foreground {
         self.rate.count(1);
         self.mean = (self.mean * 7 + took) / 8;
         let step = (self.p95 / 16).max(10_000);
-        self.p95 = if took > self.p95 { self.p95 + step * 19 / 20 } else { self.p95 - step / 20 };
+        self.p95 =
+            if took > self.p95 { self.p95 + step * 19 / 20 } else { self.p95.saturating_sub(step / 20) };
         self.last_at = now;
         self.samples = self.samples.saturating_add(1);
     }
@@ -500,6 +501,15 @@ mod tests {
             foreground.note(41 * SECOND + sample * 10_000_000, 10_000_000);
         }
         assert!(foreground.p95 < 11_000_000, "{}", foreground.p95);
+    }
+
+    #[test]
+    fn the_percentile_estimate_does_not_fall_below_nothing() {
+        let mut foreground = Foreground::default();
+        for at in 0..100 {
+            foreground.note(at, if at % 2 == 0 { 300 } else { 1 });
+        }
+        assert!(foreground.p95 < 20_000, "{}", foreground.p95);
     }
 
     #[test]

@@ -401,6 +401,9 @@ impl Engine {
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
         let took = self.now - done.started_at;
         self.counters.reply(done.volume, path, done.failed, took);
+        if path == Path::WritePast {
+            self.count_write_past(&done);
+        }
         self.stats.count_reply(done.kind, done.failed, took);
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
@@ -413,6 +416,16 @@ impl Engine {
             volume: done.volume,
             bytes: done.len,
         });
+    }
+
+    fn count_write_past(&mut self, done: &Req) {
+        let blocks = done.last_block - done.first_block + 1;
+        let sequential = if done.sequential { blocks } else { 0 };
+        let one = self.counters.of(done.volume);
+        one.write_bypass_blocks += blocks;
+        one.write_sequential_blocks += sequential;
+        self.stats.write_bypass_blocks += blocks;
+        self.stats.write_sequential_blocks += sequential;
     }
 
     /// Which way a request went.

@@ -136,8 +136,7 @@ impl Engine {
                     {
                         count += 1;
                     }
-                    self.stats.read_miss_blocks += u64::from(count);
-                    self.counters.of(volume).read_miss_blocks += u64::from(count);
+                    self.count_misses(req, u64::from(count));
                     let token = self.register_fills(req, block, count);
                     self.read_misses(req, block, count, Miss { token, tries: 1 });
                 }
@@ -241,6 +240,23 @@ impl Engine {
         let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
         let refused = volume.settings.admission == Admission::Never && !wanted;
         request.treatment != Treatment::Bypass && volume.fills() && !refused
+    }
+
+    fn count_misses(&mut self, req: u32, blocks: u64) {
+        let (volume, sequential) = (self.reqs.get(req).volume, self.reqs.get(req).sequential);
+        let may_fill = self.may_fill(req);
+        let (all, one) = (&mut self.stats, self.counters.of(volume));
+        if may_fill {
+            all.read_miss_blocks += blocks;
+            one.read_miss_blocks += blocks;
+            return;
+        }
+        all.read_bypass_blocks += blocks;
+        one.read_bypass_blocks += blocks;
+        if sequential {
+            all.read_sequential_blocks += blocks;
+            one.read_sequential_blocks += blocks;
+        }
     }
 
     fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {

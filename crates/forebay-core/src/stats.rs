@@ -22,8 +22,16 @@ pub struct Stats {
     pub failed_requests: u64,
     /// Blocks that reads found in the cache.
     pub read_hit_blocks: u64,
-    /// Blocks that reads did not find.
+    /// Blocks that reads did not find and that may be cached.
     pub read_miss_blocks: u64,
+    /// Blocks that reads did not find and that may not be cached: neither hit nor miss.
+    pub read_bypass_blocks: u64,
+    /// Of those, blocks read by a long stream.
+    pub read_sequential_blocks: u64,
+    /// Blocks, counted in part too, of writes that went to the backing store and were not cached.
+    pub write_bypass_blocks: u64,
+    /// Of those, blocks written by a long stream.
+    pub write_sequential_blocks: u64,
     /// Blocks read from the backing store and added to the cache.
     pub filled_blocks: u64,
     /// Time that completed reads took, summed, in nanoseconds.

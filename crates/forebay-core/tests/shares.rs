@@ -213,11 +213,21 @@ fn long_streams_go_past_and_hits_are_still_hits() {
     rig.rest(1_000_000);
     let first = cached(&rig, 0);
     assert!((200..=256).contains(&first), "the first MiB of the stream, as far as there was room: {first}");
-    assert_eq!(rig.engine.stats().sequential_bypassed_reads, (2048 - 256) / 16);
+    let stats = rig.engine.stats();
+    assert_eq!(stats.sequential_bypassed_reads, (2048 - 256) / 16);
+    assert_eq!((stats.read_sequential_blocks, stats.read_bypass_blocks), (2048 - 256, 2048 - 256));
+    assert_eq!(stats.read_miss_blocks, 256);
     for block in (8192..8192 + 1024).step_by(16) {
         rig.request(0, RequestKind::Write { fua: false }, block, 16, Treatment::Cache);
     }
     rig.rest(1_000_000);
-    assert_eq!(rig.engine.stats().sequential_bypassed_writes, (1024 - 256) / 16);
+    let stats = rig.engine.stats();
+    assert_eq!(stats.sequential_bypassed_writes, (1024 - 256) / 16);
+    assert_eq!((stats.write_sequential_blocks, stats.write_bypass_blocks), (1024 - 256, 1024 - 256));
+    let volume = rig.engine.volume_stats(VolumeId(0)).expect("it is attached");
+    assert_eq!(volume.sequential_bypassed_reads, stats.sequential_bypassed_reads);
+    assert_eq!(volume.sequential_bypassed_writes, stats.sequential_bypassed_writes);
+    assert_eq!(volume.read_sequential_blocks, stats.read_sequential_blocks);
+    assert_eq!(volume.write_sequential_blocks, stats.write_sequential_blocks);
     assert_eq!(cached(&rig, 0), first + 256, "and of the other one, dirty or not");
 }

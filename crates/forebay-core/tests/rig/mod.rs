@@ -5,11 +5,11 @@
 #![allow(dead_code, reason = "the example and each test use a part")]
 
 use forebay_core::{
-    Action, Attachment, BufId, Engine, EngineConfig, FormatParams, OpId, PoolSettings, Request, RequestId,
-    RequestKind, Status, Treatment, VolumeSettings, format_cache,
+    Action, Attachment, BufId, DetachHow, Engine, EngineConfig, FormatParams, OnBackingChange, OpId,
+    PoolSettings, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// CRC32C of 4096 zero bytes.
@@ -26,6 +26,7 @@ pub(crate) struct Rig {
     pub(crate) engine: Engine,
     /// Blocks that the cache can hold.
     pub(crate) capacity: u64,
+    volume_blocks: u64,
     now: u64,
     made: u64,
     meta: BTreeMap<u64, Vec<u8>>,
@@ -47,40 +48,22 @@ impl Rig {
                 _ => bytes += u64::from(segment_blocks) * BLOCK,
             }
         };
-        let backing = BackingRecord {
-            kind: 1,
-            size_bytes: volume_blocks * BLOCK,
-            unique: [1, 2],
-            stamp_ns: None,
-            samples: Vec::new(),
-        };
-        let entry = |(at, settings): (usize, &VolumeSettings)| VolumeEntry {
-            id: VolumeId(at as u16),
-            mode: settings.mode,
-            name: format!("v{at}"),
-            size_bytes: volume_blocks * BLOCK,
-            uuid: [at as u8 + 1; 16],
-            backing: backing.clone(),
-        };
+        let entry = |(at, settings): (usize, &VolumeSettings)| entry(at, volume_blocks, settings);
         let params = FormatParams {
             geometry,
+            members: Members::default(),
             uuid: CacheUuid([7; 16]),
             volumes: volumes.iter().enumerate().map(entry).collect(),
             created_unix_s: 1_700_000_000,
             written_by: "rig".into(),
         };
         let meta = format_cache(&params).expect("the parameters are legal").into_iter().collect();
-        let attach = |(at, settings): (usize, &VolumeSettings)| Attachment {
-            volume: VolumeId(at as u16),
-            settings: *settings,
-            size_bytes: volume_blocks * BLOCK,
-            backing: backing.clone(),
-            backing_sector_bytes: 512,
-        };
+        let attach = |(at, settings): (usize, &VolumeSettings)| attachment(at, volume_blocks, settings);
         let config = EngineConfig { pool, ..EngineConfig::default() };
         let attachments = volumes.iter().enumerate().map(attach).collect();
         let engine = Engine::open(config, bytes, attachments, 1);
-        let mut rig = Self { engine, capacity: 0, now: 1, made: 0, meta, done: VecDeque::new() };
+        let mut rig =
+            Self { engine, capacity: 0, volume_blocks, now: 1, made: 0, meta, done: VecDeque::new() };
         rig.run();
         assert_eq!(rig.engine.status(), Status::Ready);
         rig.capacity = rig.engine.stats().capacity_blocks;
@@ -124,6 +107,33 @@ impl Rig {
     /// Writes one block as the volume's settings say.
     pub(crate) fn write(&mut self, volume: u16, block: u64) {
         self.request(volume, RequestKind::Write { fua: false }, block, 1, Treatment::Cache);
+    }
+
+    /// Takes a volume away.
+    pub(crate) fn detach(&mut self, volume: u16, how: DetachHow) {
+        self.rest(10_000_000);
+        self.engine.detach_volume(self.now, VolumeId(volume), how).expect("it can be detached");
+        self.rest(1_000_000_000);
+        assert!(self.engine.volume_stats(VolumeId(volume)).is_none(), "it is gone");
+    }
+
+    /// Brings a volume: a new one, or one that was kept.
+    pub(crate) fn attach(&mut self, volume: u16, settings: &VolumeSettings) {
+        let entry = entry(volume.into(), self.volume_blocks, settings);
+        let attachment = attachment(volume.into(), self.volume_blocks, settings);
+        self.engine.attach_volume(self.now, entry, attachment).expect("it can be attached");
+        self.rest(1_000_000_000);
+        assert!(self.engine.volume_stats(VolumeId(volume)).is_some(), "it is there");
+    }
+
+    /// Takes segments away from the end of the pool.
+    pub(crate) fn shrink(&mut self, segments: u32) {
+        let geometry = self.engine.geometry();
+        let bytes = geometry.device_blocks * BLOCK - u64::from(segments) * geometry.segment_bytes();
+        self.engine.shrink_pool(self.now, bytes).expect("it can be smaller");
+        self.rest(10_000_000_000);
+        assert_eq!(self.engine.geometry().segment_count, geometry.segment_count - segments);
+        self.capacity = self.engine.stats().capacity_blocks;
     }
 
     /// Lets time pass until nothing is due for so long.
@@ -186,6 +196,10 @@ impl Rig {
             | Action::Flush { op, .. }
             | Action::Zero { op, .. } => self.done.push_back((op, Vec::new())),
             Action::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[ZERO_CRC]),
+            Action::VolumeQuiet { volume } => {
+                let backing = backing(self.volume_blocks);
+                self.engine.finish_detach(self.now, volume, backing).expect("it asked for this");
+            }
             Action::Reply { result, .. } => assert!(result.is_ok(), "nothing fails here: {result:?}"),
             Action::Copy { .. }
             | Action::FillZero { .. }
@@ -193,6 +207,38 @@ impl Rig {
             | Action::Quiesced
             | Action::Closed => {}
         }
+    }
+}
+
+fn backing(volume_blocks: u64) -> BackingRecord {
+    BackingRecord {
+        kind: 1,
+        size_bytes: volume_blocks * BLOCK,
+        unique: [1, 2],
+        stamp_ns: None,
+        samples: Vec::new(),
+    }
+}
+
+fn entry(at: usize, volume_blocks: u64, settings: &VolumeSettings) -> VolumeEntry {
+    VolumeEntry {
+        id: VolumeId(at as u16),
+        mode: settings.mode,
+        name: format!("v{at}"),
+        size_bytes: volume_blocks * BLOCK,
+        uuid: [at as u8 + 1; 16],
+        backing: backing(volume_blocks),
+    }
+}
+
+fn attachment(at: usize, volume_blocks: u64, settings: &VolumeSettings) -> Attachment {
+    Attachment {
+        volume: VolumeId(at as u16),
+        settings: *settings,
+        size_bytes: volume_blocks * BLOCK,
+        backing: backing(volume_blocks),
+        backing_sector_bytes: 512,
+        on_change: OnBackingChange::Refuse,
     }
 }
 
