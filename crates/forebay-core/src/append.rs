@@ -207,8 +207,8 @@ impl Engine {
             self.write_summary(kind, segment, next);
         }
         let Some(segment) = self.take_segment(kind) else {
-            if kind == StreamKind::Fill {
-                self.drop_fills();
+            if kind != StreamKind::Write {
+                self.drop_fills(kind);
             }
             return false;
         };
@@ -236,8 +236,15 @@ impl Engine {
     }
 
     /// No room for fills: they are a convenience, forget them.
-    fn drop_fills(&mut self) {
-        while let Some(item) = self.streams[StreamKind::Fill.index()].queue.pop_front() {
+    fn drop_fills(&mut self, kind: StreamKind) {
+        let is_fill = |item: &Item| matches!(item.done, Done::Fill(..) | Done::Copy(_));
+        if !self.streams[kind.index()].queue.iter().any(is_fill) {
+            return;
+        }
+        let queue = core::mem::take(&mut self.streams[kind.index()].queue);
+        let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
+        self.streams[kind.index()].queue = others;
+        for item in fills {
             self.item_done(item, None);
         }
     }
@@ -506,9 +513,10 @@ impl Engine {
     /// be.
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         let ok = slot.is_some();
-        if let (Done::Request(_) | Done::Merge(..), Some(slot)) = (item.done, slot) {
+        if let (Done::Request(req) | Done::Merge(req, _), Some(slot)) = (item.done, slot) {
             let old = self.map.insert(slot, State::Dirty);
             self.counters.logged(item.key.volume(), old);
+            self.pin_for(self.reqs.get(req).treatment, slot);
         }
         match item.done {
             Done::Request(req) => self.logged(req, ok),

@@ -137,6 +137,12 @@ impl Engine {
             || self.has_ended_intents() && self.now >= state.last_at + INTENTS_PAUSE_NS
     }
 
+    /// Segments that hold nothing are about to join the window: a checkpoint that lists them is under way, or due.
+    pub(crate) fn is_room_coming(&self) -> bool {
+        let state = &self.checkpoint;
+        !self.fenced && (!state.joining.is_empty() || !state.pool.is_empty() && self.checkpoint_is_due())
+    }
+
     /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
     fn wants_marks_by_checkpoint(&self) -> bool {
         let stream = &self.streams[StreamKind::Write.index()];

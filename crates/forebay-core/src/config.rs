@@ -121,11 +121,19 @@ pub enum PlantedBug {
     ForgetDirtyAtDetach,
     /// A new volume, or a larger size, is served before a checkpoint says so.
     ServeBeforeCheckpoint,
+    /// A block that gets a second chance forgets that it was dirty.
+    ForgetDirtySurvivor,
+    /// A write of a long stream, past the cache, leaves the clean copy in place.
+    SequentialLeavesCopy,
+    /// A volume above its largest share gives up dirty blocks too.
+    TrimDirty,
+    /// Reclaim keeps pinned blocks even if nothing is left to be gained.
+    KeepWithoutBound,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 24] = [
+    pub const ALL: [(Self, &'static str); 28] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -150,6 +158,10 @@ impl PlantedBug {
         (Self::AppendToRetired, "append-to-retired"),
         (Self::ForgetDirtyAtDetach, "forget-dirty-at-detach"),
         (Self::ServeBeforeCheckpoint, "serve-before-checkpoint"),
+        (Self::ForgetDirtySurvivor, "forget-dirty-survivor"),
+        (Self::SequentialLeavesCopy, "sequential-leaves-copy"),
+        (Self::TrimDirty, "trim-dirty"),
+        (Self::KeepWithoutBound, "keep-without-bound"),
     ];
 
     /// The name used on the command line.

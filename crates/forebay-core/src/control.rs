@@ -8,7 +8,8 @@
 //!    writers wait: two more buckets.
 //! 2. **A failing backing store** is left alone, twice as long after each failure (0.1 s to 10 s), then tried with one
 //!    operation; the first success ends it.
-//! 3. **Pressure**, as fast as it goes: a full drain, writers that wait, reclaim that found nothing to free, volume or
+//! 3. **Pressure**, as fast as it goes: a full drain, a volume that leaves when it is drained, writers that wait, reclaim that
+//!    found nothing to free, volume or
 //!    pool above its soft limit (see `throttle`), data about to be older than `flush_period`.
 //! 4. **Age**: `rate = D / (P' - a)`, with `D` blocks waiting, `a` the age of the oldest and `P' = 15/16 flush_period`
 //!    (the rest is for what is under way). Whatever the order of destage, all that is dirty now is written before the
@@ -109,7 +110,8 @@ impl Foreground {
         self.rate.count(1);
         self.mean = (self.mean * 7 + took) / 8;
         let step = (self.p95 / 16).max(10_000);
-        self.p95 = if took > self.p95 { self.p95 + step * 19 / 20 } else { self.p95 - step / 20 };
+        self.p95 =
+            if took > self.p95 { self.p95 + step * 19 / 20 } else { self.p95.saturating_sub(step / 20) };
         self.last_at = now;
         self.samples = self.samples.saturating_add(1);
     }
@@ -368,7 +370,8 @@ impl Engine {
         let (level, soft, _) = self.volume_levels(id);
         let (pool, pool_soft, _) = self.pool_levels();
         let crowded = level > soft || pool > pool_soft || self.throttle.is_waiting(id);
-        if volume.destage.control.drain == Drain::Full || self.reclaim_wants_destage || crowded {
+        let draining = volume.destage.control.drain == Drain::Full || self.leaves_drained(id);
+        if draining || self.reclaim_wants_destage || crowded {
             return Some(Plan::full(depth, Limit::BackingStore));
         }
         let late = self.age_rate(id).is_some_and(|rate| rate == u64::MAX);
@@ -498,6 +501,15 @@ mod tests {
             foreground.note(41 * SECOND + sample * 10_000_000, 10_000_000);
         }
         assert!(foreground.p95 < 11_000_000, "{}", foreground.p95);
+    }
+
+    #[test]
+    fn the_percentile_estimate_does_not_fall_below_nothing() {
+        let mut foreground = Foreground::default();
+        for at in 0..100 {
+            foreground.note(at, if at % 2 == 0 { 300 } else { 1 });
+        }
+        assert!(foreground.p95 < 20_000, "{}", foreground.p95);
     }
 
     #[test]

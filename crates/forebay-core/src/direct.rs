@@ -212,10 +212,13 @@ impl Engine {
             State::Clean => clean.push(self.map.key(slot)),
             _ => unclean.push(slot),
         });
-        if !self.planted(PlantedBug::ForgetInvalidation) {
+        let forgets = self.planted(PlantedBug::ForgetInvalidation)
+            || self.planted(PlantedBug::SequentialLeavesCopy) && self.reqs.get(req).sequential;
+        if !forgets {
             self.counters.of(volume).invalidated_blocks += clean.len() as u64;
             for key in clean {
                 self.map.remove(key);
+                self.note_replaced(key);
             }
         }
         unclean.sort_unstable();
@@ -417,6 +420,9 @@ impl Engine {
             return;
         }
         for block in from.div_ceil(BLOCK)..to / BLOCK {
+            if !self.admits(req, Key::new(volume, block)) {
+                continue;
+            }
             let request = self.reqs.get(req);
             let item = Item {
                 key: Key::new(volume, block),
@@ -444,6 +450,7 @@ impl Engine {
         for slot in &d.copies {
             if !d.failed {
                 self.map.insert(*slot, State::Clean);
+                self.pin_for(self.reqs.get(d.req).treatment, *slot);
             }
             self.map.unpin(*slot);
         }

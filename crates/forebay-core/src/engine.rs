@@ -7,6 +7,7 @@
 //! The paths are in files of their own: `read`, `write`, `merge`, `direct`, `append`, `flush`, `destage`, `reclaim`,
 //! `throttle`, `checkpoint`, `recovery`. What they share is here.
 
+use crate::admission::Memory;
 use crate::ages::Born;
 use crate::api::{
     Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, Path, REQUEST_BYTES_MAX, Request,
@@ -82,6 +83,8 @@ pub(crate) struct Req {
     pub(crate) treatment: Treatment,
     /// Blocks counted as on their way to the log although they have not set out yet.
     pub(crate) reserved: u64,
+    /// The treatment follows from a long stream, not from a rule.
+    pub(crate) sequential: bool,
     /// A part came from the backing store.
     pub(crate) missed: bool,
     pub(crate) started_at: Nanos,
@@ -215,6 +218,8 @@ pub struct Engine {
     /// The cache flush that makes the last clean mark in the log durable.
     pub(crate) marks_ticket: u64,
     pub(crate) throttle: Throttle,
+    /// What policies remember.
+    pub(crate) memory: Memory,
     pub(crate) reclaim: Option<Reclaim>,
     pub(crate) reclaim_wants_destage: bool,
     pub(crate) checkpoint: CheckpointState,
@@ -266,6 +271,7 @@ impl Engine {
             marks_since: 0,
             marks_ticket: 0,
             throttle: Throttle::new(),
+            memory: Memory::new(),
             reclaim: None,
             reclaim_wants_destage: false,
             checkpoint: CheckpointState::default(),
@@ -299,7 +305,8 @@ impl Engine {
         stats.lost_blocks = self.map.volumes.iter().map(|volume| volume.lost).sum();
         stats.free_segments = self.free_segments() as u64;
         stats.segments = self.map.segments.len() as u64;
-        stats.index_memory_bytes = self.map.memory_bytes() as u64;
+        stats.pinned_blocks = self.map.pinned_blocks();
+        stats.index_memory_bytes = (self.map.memory_bytes() + self.memory.bytes()) as u64;
         stats.requests_in_flight = self.reqs.len() as u64;
         stats
     }
@@ -358,9 +365,10 @@ impl Engine {
         crcs.extend_from_slice(request.block_crcs);
         let last = request.offset + request.len.max(1) - 1;
         let now = self.now;
+        let treatment = self.treat(&request);
         let volume = self.volume_mut(request.volume);
         volume.last_active = now;
-        let (write_back, copies) = volume.writes(request.treatment);
+        let (write_back, copies) = volume.writes(treatment);
         self.stats.count_request(&request);
         self.counters.request(&request);
         self.reqs.insert(Req {
@@ -378,7 +386,8 @@ impl Engine {
             locked: false,
             write_back,
             copies,
-            treatment: request.treatment,
+            treatment,
+            sequential: treatment != request.treatment,
             reserved: 0,
             missed: false,
             started_at: self.now,
@@ -392,6 +401,9 @@ impl Engine {
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
         let took = self.now - done.started_at;
         self.counters.reply(done.volume, path, done.failed, took);
+        if path == Path::WritePast {
+            self.count_write_past(&done);
+        }
         self.stats.count_reply(done.kind, done.failed, took);
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
@@ -404,6 +416,16 @@ impl Engine {
             volume: done.volume,
             bytes: done.len,
         });
+    }
+
+    fn count_write_past(&mut self, done: &Req) {
+        let blocks = done.last_block - done.first_block + 1;
+        let sequential = if done.sequential { blocks } else { 0 };
+        let one = self.counters.of(done.volume);
+        one.write_bypass_blocks += blocks;
+        one.write_sequential_blocks += sequential;
+        self.stats.write_bypass_blocks += blocks;
+        self.stats.write_sequential_blocks += sequential;
     }
 
     /// Which way a request went.
@@ -496,6 +518,7 @@ impl Engine {
         self.step_throttle();
         self.collect_emptied();
         self.step_destage();
+        self.step_shares();
         self.step_reclaim();
         self.collect_emptied();
         self.step_life();
@@ -521,6 +544,7 @@ impl Engine {
             self.marks_deadline(),
             self.checkpoint_deadline(),
             self.life_deadline(),
+            self.sweeps_deadline(),
         ]
         .into_iter()
         .flatten()

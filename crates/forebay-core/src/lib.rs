@@ -5,13 +5,15 @@
 //! numbered invariants (I1, I2, …) that the code refers to, are in `ARCHITECTURE.md`.
 //!
 //! Where to look: `engine` (state, events, settling), `read`, `write`, `merge` and `direct` (life of a request), `append`
-//! (the log), `flush` (what durable means), `destage` with `order` and `control`, `reclaim`, `policy`, `throttle`, `checkpoint`, `recovery`
-//! with `scan` and `attach`; the structures are `map` (with `index`, `segment`, `ages`, `bitset`), `bucket`, `locks`, `pages` and `slab`.
+//! (the log), `flush` (what durable means), `destage` with `order` and `control`, `reclaim`, `policy`, `admission`, `shares`,
+//! `throttle`, `checkpoint`, `recovery` with `scan` and `attach`; the structures are `map` (with `index`, `segment`, `ages`,
+//! `bitset`), `bucket`, `locks`, `pages`, `recent`, `flows` and `slab`.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod admission;
 mod ages;
 pub mod api;
 mod append;
@@ -26,6 +28,7 @@ mod create;
 mod destage;
 mod direct;
 mod engine;
+mod flows;
 mod flush;
 mod index;
 mod life;
@@ -40,12 +43,14 @@ mod pages;
 mod policy;
 mod pool;
 mod read;
+mod recent;
 mod reclaim;
 mod recovery;
 mod report;
 mod scan;
 mod segment;
 pub mod settings;
+mod shares;
 mod slab;
 mod stats;
 mod throttle;

@@ -159,6 +159,12 @@ impl Engine {
             && self.jobs_of(id).any(|job| matches!(job, Job::Detach(job) if job.refuses_requests()))
     }
 
+    /// True if the volume leaves as soon as its last dirty blocks are written back, so nothing else will write them.
+    pub(crate) fn leaves_drained(&self, id: VolumeId) -> bool {
+        let drained = |job: &Job| matches!(job, Job::Detach(job) if job.how == DetachHow::Drained);
+        self.has_life_jobs() && self.jobs_of(id).any(drained)
+    }
+
     pub(crate) fn step_detach(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
         let attached = self.is_attached(id);
         if job.can_be_cancelled() && attached {
@@ -260,6 +266,7 @@ impl Engine {
         let entry = self.checkpoint.volume_table.iter_mut().find(|entry| entry.id == id);
         let entry = entry.expect("an attached volume is in the table");
         (entry.mode, entry.size_bytes, entry.backing) = (volume.settings.mode, volume.table_bytes, backing);
+        self.forget_policies(id, false);
         self.unlock(id);
     }
 
@@ -267,6 +274,7 @@ impl Engine {
     fn leave_table(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
         self.volumes[usize::from(id.0)] = None;
         self.checkpoint.volume_table.retain(|entry| entry.id != id);
+        self.forget_policies(id, true);
         if self.planted(PlantedBug::ReuseVolumeEarly) {
             self.notice(Notice::Detached { volume: id });
             return Progress::Done;

@@ -27,6 +27,7 @@ pub(crate) struct VolumeMap {
     pub(crate) destaged: u64,
     pub(crate) cached: u64,
     pub(crate) lost: u64,
+    pub(crate) pinned: u64,
     /// Dirty blocks (not the lost ones) by the time they were written.
     pub(crate) births: Births,
 }
@@ -45,6 +46,8 @@ pub(crate) struct CacheMap {
     by_age: BTreeSet<(u64, u32)>,
     /// The time that blocks inserted now count from.
     pub(crate) clock: Born,
+    /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean blocks.
+    pub(crate) relief: u64,
 }
 
 impl CacheMap {
@@ -63,6 +66,7 @@ impl CacheMap {
             emptied: Vec::new(),
             by_age: BTreeSet::new(),
             clock: Born::default(),
+            relief: 0,
         }
     }
 
@@ -74,6 +78,7 @@ impl CacheMap {
         }
         self.segments.resize_with(geometry.segment_count as usize, Segment::free);
         self.geometry = geometry;
+        self.relief += 1;
     }
 
     /// Makes room for `blocks` blocks.
@@ -135,6 +140,46 @@ impl CacheMap {
         segment.set_hit(index);
     }
 
+    pub(crate) fn is_hit(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].is_hit(index)
+    }
+
+    pub(crate) fn clear_hit(&mut self, slot: u32) {
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.clear_hit(index);
+    }
+
+    /// Blocks of all volumes that reclaim is asked to keep.
+    pub(crate) fn pinned_blocks(&self) -> u64 {
+        self.volumes.iter().map(|volume| volume.pinned).sum()
+    }
+
+    pub(crate) fn is_pinned(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        let segment = &self.segments[segment as usize];
+        segment.has_table() && segment.is_pinned(index)
+    }
+
+    /// Asks reclaim to keep a block, until its content ends (I26).
+    pub(crate) fn set_pinned(&mut self, slot: u32) {
+        if self.state(slot) != State::Void && !self.is_pinned(slot) {
+            let key = self.key(slot);
+            self.volumes[usize::from(key.volume().0)].pinned += 1;
+            let (segment, index) = self.segment_of_mut(slot);
+            segment.set_pinned(index, true);
+        }
+    }
+
+    pub(crate) fn clear_pinned(&mut self, slot: u32) {
+        if self.is_pinned(slot) {
+            let key = self.key(slot);
+            self.volumes[usize::from(key.volume().0)].pinned -= 1;
+            let (segment, index) = self.segment_of_mut(slot);
+            segment.set_pinned(index, false);
+        }
+    }
+
     pub(crate) fn pin(&mut self, slot: u32) {
         self.segment_of_mut(slot).0.pins += 1;
     }
@@ -172,6 +217,13 @@ impl CacheMap {
         self.by_age.range(from..).next().copied()
     }
 
+    /// A block begins or ends to be moved out of its segment.
+    pub(crate) fn leaves(&mut self, slot: u32, begins: bool) {
+        let segment = self.segment_of_mut(slot).0;
+        segment.leaving = if begins { segment.leaving + 1 } else { segment.leaving - 1 };
+        self.relief += u64::from(!begins);
+    }
+
     /// Ends the use of an empty segment.
     pub(crate) fn end_segment(&mut self, number: u32, phase: Phase) {
         let first = self.slot(number, 0);
@@ -206,6 +258,10 @@ impl CacheMap {
         if let Some(old) = old {
             assert!(old != slot, "a slot is inserted once");
             old_state = Some(self.state(old));
+            // Whoever read the block will read it again, whatever is in it.
+            if state == State::Dirty && self.is_hit(old) {
+                self.set_hit(slot);
+            }
             self.void(old);
         } else {
             self.volumes[usize::from(key.volume().0)].cached += 1;
@@ -239,9 +295,12 @@ impl CacheMap {
         let (segment, index) = self.segment_of_mut(slot);
         let old = segment.state(index);
         let lost = segment.is_lost(index);
+        let pinned = segment.is_pinned(index);
         segment.set_state(index, state);
         let born = segment.written.of(index);
         let volume = &mut self.volumes[usize::from(key.volume().0)];
+        volume.pinned -= u64::from(pinned && state == State::Void);
+        self.relief += u64::from(old != State::Void && state != State::Dirty);
         match old {
             State::Dirty if lost => volume.lost -= 1,
             State::Dirty => {
@@ -304,6 +363,7 @@ impl CacheMap {
 
     /// To be called when a segment becomes sealed: it may be empty already.
     pub(crate) fn sealed(&mut self, number: u32) {
+        self.relief += 1;
         self.note_if_empty(number);
     }
 
@@ -367,15 +427,15 @@ impl CacheMap {
     /// Walks everything and panics if an invariant does not hold. Slow: for tests and the simulator.
     pub(crate) fn check(&self) {
         let mut cached = 0;
-        let mut counts: Vec<[u64; 4]> = Vec::new();
-        counts.resize(self.volumes.len(), [0; 4]);
+        let mut counts: Vec<[u64; 5]> = Vec::new();
+        counts.resize(self.volumes.len(), [0; 5]);
         for number in 0..self.segments.len() as u32 {
             let segment = &self.segments[number as usize];
             if !segment.has_table() {
                 assert!(segment.live == 0 && segment.unclean == 0, "no table, no blocks");
                 continue;
             }
-            let (mut live, mut unclean) = (0, 0);
+            let (mut live, mut unclean, mut pinned) = (0, 0, 0);
             for index in 0..self.geometry.segment_blocks {
                 let state = segment.state(index);
                 if state == State::Void {
@@ -387,18 +447,22 @@ impl CacheMap {
                 live += 1;
                 cached += 1;
                 unclean += u32::from(state != State::Clean);
+                pinned += u32::from(segment.is_pinned(index));
                 let lost = segment.is_lost(index);
                 let count = &mut counts[usize::from(key.volume().0)];
                 count[0] += 1;
                 count[1] += u64::from(state == State::Dirty && !lost);
                 count[2] += u64::from(state == State::Destaged);
                 count[3] += u64::from(lost);
+                count[4] += u64::from(segment.is_pinned(index));
             }
-            assert_eq!((live, unclean), (segment.live, segment.unclean), "segment counts");
+            let counted = (segment.live, segment.unclean, segment.pinned);
+            assert_eq!((live, unclean, pinned), counted, "segment counts; I26: a pin ends with its content");
         }
         assert_eq!(cached, self.index.len(), "I6: the index holds nothing else");
         for (volume, count) in self.volumes.iter().zip(counts) {
-            assert_eq!([volume.cached, volume.dirty, volume.destaged, volume.lost], count, "volume counts");
+            let counted = [volume.cached, volume.dirty, volume.destaged, volume.lost, volume.pinned];
+            assert_eq!(counted, count, "volume counts");
             assert_eq!(volume.births.len(), volume.dirty, "every dirty block has one age");
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
         }

@@ -6,7 +6,7 @@
 //! by the same checkpoint.
 //!
 //! Before that, segments at the end are *retired*: none of them is taken any more, open ones are closed, clean blocks are
-//! dropped, dirty ones move to the survivor stream, or are written back if there is no room for them. Until the snapshot a
+//! dropped, pinned and dirty ones move to the survivor stream; if there is no room, dirty ones are written back. Until the snapshot a
 //! shrink can be cancelled.
 
 use crate::api::{Nanos, Notice};
@@ -164,6 +164,7 @@ impl Engine {
     fn end_pool_job(&mut self, error: LifeError) {
         let Some(job) = self.pool_job.take() else { return };
         self.checkpoint.window_size = crate::checkpoint::window_size(&self.map.geometry);
+        self.map.relief += 1; // What was retired can be reclaimed again.
         if job.ticket.is_none() {
             self.checkpoint.pool.extend(job.idle);
         }
@@ -234,6 +235,7 @@ impl Engine {
         let slot = self.map.slot(segment, index);
         match self.map.state(slot) {
             State::Void => true,
+            State::Clean if self.map.is_pinned(slot) && self.moves_pinned(slot) => true,
             State::Clean => {
                 let key = self.map.key(slot);
                 self.map.remove(key);
@@ -247,6 +249,13 @@ impl Engine {
             }
             State::Dirty | State::Destaged => self.relocate(slot),
         }
+    }
+
+    /// A pinned block moves with the dirty ones, if it can, and as far as half of what stays may be pinned (I26). True if it
+    /// does, or may later.
+    fn moves_pinned(&mut self, slot: u32) -> bool {
+        self.map.pinned_blocks() * 2 <= self.data_capacity()
+            && (self.relocate(slot) || self.relocations.len() > 0)
     }
 
     /// Called with every snapshot, before it is taken: the geometry changes now or not in this checkpoint.

@@ -46,6 +46,7 @@ const FLAG_HIT: u8 = 1 << 2;
 const FLAG_PARTIAL: u8 = 1 << 3;
 const FLAG_LOST: u8 = 1 << 4;
 const FLAG_DATA: u8 = 1 << 5;
+const FLAG_PINNED: u8 = 1 << 6;
 
 #[derive(Debug)]
 struct SlotTable {
@@ -88,6 +89,12 @@ pub(crate) struct Segment {
     pub(crate) live: u32,
     /// Slots that are dirty or destaged.
     pub(crate) unclean: u32,
+    /// Round of reclaim in which it was found to be full of what must be kept; 0: never.
+    pub(crate) spared: u64,
+    /// Blocks that are being moved out of it.
+    pub(crate) leaving: u32,
+    /// Slots that are pinned: reclaim keeps them.
+    pub(crate) pinned: u32,
     /// Operations that still read from the segment or will look at its slots.
     pub(crate) pins: u32,
     /// When its dirty slots were written.
@@ -108,6 +115,9 @@ impl Segment {
             summary_block: 0,
             live: 0,
             unclean: 0,
+            spared: 0,
+            leaving: 0,
+            pinned: 0,
             pins: 0,
             written: Marks::default(),
             table: None,
@@ -193,7 +203,8 @@ impl Segment {
         let byte = &mut self.table_mut().state[index as usize];
         *byte = *byte & !STATE_MASK | state as u8;
         if state == State::Void {
-            *byte &= FLAG_DATA | FLAG_PARTIAL;
+            self.pinned -= u32::from(self.is_pinned(index));
+            self.table_mut().state[index as usize] &= FLAG_DATA | FLAG_PARTIAL;
         }
     }
 
@@ -212,6 +223,19 @@ impl Segment {
 
     pub(crate) fn set_hit(&mut self, index: u32) {
         self.set_flag(index, FLAG_HIT, true);
+    }
+
+    pub(crate) fn clear_hit(&mut self, index: u32) {
+        self.set_flag(index, FLAG_HIT, false);
+    }
+
+    pub(crate) fn is_pinned(&self, index: u32) -> bool {
+        self.flag(index, FLAG_PINNED)
+    }
+
+    pub(crate) fn set_pinned(&mut self, index: u32, on: bool) {
+        self.pinned = self.pinned + u32::from(on) - u32::from(self.is_pinned(index));
+        self.set_flag(index, FLAG_PINNED, on);
     }
 
     pub(crate) fn is_partial(&self, index: u32) -> bool {

@@ -6,7 +6,7 @@ use crate::destage::Destage;
 use crate::direct::Intents;
 use crate::engine::Engine;
 use crate::flush::Flusher;
-use crate::settings::{Treatment, VolumeSettings};
+use crate::settings::{Admission, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, Mode};
 
@@ -77,14 +77,18 @@ impl Volume {
     /// Whether a write with this treatment goes through the log, and whether it is cached if it does not.
     pub(crate) fn writes(&self, treatment: Treatment) -> (bool, bool) {
         if self.ending && self.is_write_back() {
-            return (false, treatment != Treatment::Bypass);
+            let unwanted = treatment == Treatment::Cache && self.settings.admission == Admission::Never;
+            return (false, treatment != Treatment::Bypass && !unwanted);
         }
         let write_back =
             self.is_write_back() && !matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
         let copies = match treatment {
             Treatment::Bypass => false,
             Treatment::WriteThrough => self.is_write_back() || self.settings.mode == Mode::Writethrough,
-            Treatment::Cache | Treatment::Pin => self.settings.mode == Mode::Writethrough,
+            Treatment::Cache => {
+                self.settings.mode == Mode::Writethrough && self.settings.admission != Admission::Never
+            }
+            Treatment::Pin => self.settings.mode == Mode::Writethrough,
         };
         (write_back, copies)
     }

@@ -6,7 +6,9 @@
 
 use crate::device::{Faults, Latency};
 use crate::rng::{Rng, mix};
-use forebay_core::{DestageOrder, EngineConfig, PlantedBug, PoolSettings, Priority, VolumeSettings};
+use forebay_core::{
+    Admission, DestageOrder, EngineConfig, PlantedBug, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
+};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 
@@ -59,6 +61,8 @@ pub struct Mix {
     pub tune: u32,
     /// Drains begun or ended.
     pub drain: u32,
+    /// Walks that an operator asks for: pins released, clean blocks forgotten.
+    pub sweep: u32,
     /// Pauses long enough for idle destage.
     pub pause: u32,
     /// Requests that must be refused.
@@ -179,6 +183,9 @@ impl Plan {
         let destage_only = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
         plan.faults.backing.flush_drops =
             destage_only && plan.mix.zero == 0 && plan.mix.rule_pct == 0 && rng.chance(1, 2);
+        if plan.faults.backing.flush_drops {
+            plan.settings.skip_sequential_bytes = 0;
+        }
         // Without a bug some seeds still go where one would show: what is looked for must not be there.
         let aimed = rng.chance(1, 4);
         let (aim, _) = rng.pick(&PlantedBug::ALL);
@@ -257,6 +264,27 @@ impl Plan {
                 self.faults = FaultPlan::default();
             }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+            PlantedBug::ForgetDirtySurvivor => {
+                self.squeeze();
+                self.start_in(rng);
+                self.settings.dirty_low_pct = self.settings.dirty_high_pct.min(40);
+            }
+            PlantedBug::SequentialLeavesCopy => {
+                self.only_writeback(rng);
+                self.faults.backing.flush_drops = false;
+                self.settings.skip_sequential_bytes = 8 << 10;
+                self.mix.run_pct = 60;
+                self.mix.read += 30;
+            }
+            PlantedBug::TrimDirty => {
+                self.only_writeback(rng);
+                (self.settings.min_share_pct, self.settings.max_share_pct) = (0, 5);
+            }
+            PlantedBug::KeepWithoutBound => {
+                self.squeeze();
+                self.start_in(rng);
+                (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
+            }
         }
     }
 
@@ -364,14 +392,16 @@ pub(crate) fn pool_settings(rng: &mut Rng) -> PoolSettings {
     PoolSettings {
         batches_in_flight: rng.range(1, 4) as u32,
         survivors_max_pct: rng.pick(&[0, 30, 50, 90]),
+        reclaim_policy: rng.pick(&[ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo]),
         dirty_limit_pct: rng.pick(&[10, 40, 60, 90]),
-        ..PoolSettings::default()
     }
 }
 
 /// Settings of a volume as they occur in a run.
 pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
     let dirty_low_pct = rng.pick(&[0, 10, 10, 40]);
+    let (min_share_pct, max_share_pct) =
+        rng.pick(&[(0, 100), (0, 100), (0, 100), (0, 5), (0, 20), (30, 100), (10, 40), (90, 100)]);
     VolumeSettings {
         dirty_low_pct,
         dirty_high_pct: dirty_low_pct + rng.pick(&[10, 30, 50]),
@@ -382,8 +412,17 @@ pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
         max_destage_iops: rng.pick(&[0, 0, 0, 50, 500]),
         max_destage_bytes_per_s: rng.pick(&[0, 0, 0, 1 << 20, 16 << 20]),
         latency_target: rng.pick(&[0, 1_000_000, 20_000_000]),
-        priority: rng.pick(&[Priority::Low, Priority::Normal, Priority::High]),
         zero_direct_min_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
+        admission: rng.pick(&[
+            Admission::Always,
+            Admission::Always,
+            Admission::SecondAccess,
+            Admission::Never,
+        ]),
+        skip_sequential_bytes: rng.pick(&[0, 0, 4 << 10, 32 << 10, 128 << 10]),
+        min_share_pct,
+        max_share_pct,
+        priority: rng.pick(&[Priority::Low, Priority::Normal, Priority::Normal, Priority::High]),
         ..VolumeSettings::default()
     }
 }
@@ -453,6 +492,7 @@ fn requests(rng: &mut Rng) -> Mix {
         mode: rng.pick(&[0, 1, 4]),
         tune: rng.pick(&[0, 0, 1, 4]),
         drain: rng.pick(&[0, 0, 1, 3]),
+        sweep: rng.pick(&[0, 0, 0, 1, 3]),
         pause: rng.pick(&[0, 0, 1, 3]),
         invalid: rng.pick(&[0, 0, 1]),
         restart: rng.pick(&[0, 0, 1]),

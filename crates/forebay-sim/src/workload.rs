@@ -39,6 +39,7 @@ enum Deed {
     Mode,
     Tune,
     Drain,
+    Sweep,
     Pause,
     Invalid,
     Restart,
@@ -56,6 +57,7 @@ fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
         (mix.mode, Deed::Mode),
         (mix.tune, Deed::Tune),
         (mix.drain, Deed::Drain),
+        (mix.sweep, Deed::Sweep),
         (mix.pause, Deed::Pause),
         (mix.invalid, Deed::Invalid),
         (mix.restart, Deed::Restart),
@@ -144,7 +146,10 @@ impl Workload {
             }
             Deed::Tune => {
                 let mode = world.disks.settings[volume].mode;
-                let settings = VolumeSettings { mode, ..crate::plan::settings(&mut world.rng) };
+                let mut settings = VolumeSettings { mode, ..crate::plan::settings(&mut world.rng) };
+                if world.plan.faults.backing.flush_drops {
+                    settings.skip_sequential_bytes = 0;
+                }
                 let pool = crate::plan::pool_settings(&mut world.rng);
                 world.configure_pool(pool)?;
                 world.configure(volume, settings)
@@ -152,6 +157,15 @@ impl Workload {
             Deed::Drain => {
                 let drain = world.rng.pick(&[Drain::Off, Drain::Off, Drain::Background, Drain::Full]);
                 world.engine.set_drain(world.now, VolumeId(volume as u16), drain);
+                world.pump()
+            }
+            Deed::Sweep => {
+                let id = VolumeId(volume as u16);
+                if world.rng.chance(1, 2) {
+                    world.engine.unpin_all(world.now, id);
+                } else {
+                    world.engine.forget_clean(world.now, id);
+                }
                 world.pump()
             }
             Deed::Pause => {

@@ -64,4 +64,8 @@ planted! {
     append_to_retired: AppendToRetired,
     forget_dirty_at_detach: ForgetDirtyAtDetach,
     serve_before_checkpoint: ServeBeforeCheckpoint,
+    forget_dirty_survivor: ForgetDirtySurvivor,
+    sequential_leaves_copy: SequentialLeavesCopy,
+    trim_dirty: TrimDirty,
+    keep_without_bound: KeepWithoutBound,
 }

@@ -17,16 +17,24 @@ macro_rules! convert {
 }
 
 convert! {
-    reads writes flushes zeroes read_bytes written_bytes failed_requests read_hit_blocks read_miss_blocks filled_blocks
-    read_time_ns write_time_ns flush_time_ns cache_reads cache_read_bytes cache_writes cache_written_bytes cache_flushes
-    backing_reads backing_read_bytes backing_writes backing_written_bytes backing_flushes destaged_blocks evicted_blocks
-    relocated_blocks batches checkpoints throttled_writes damaged_blocks dirty_blocks lost_blocks cached_blocks
-    capacity_blocks free_segments segments index_memory_bytes requests_in_flight
+    reads writes flushes zeroes read_bytes written_bytes failed_requests read_hit_blocks read_miss_blocks
+    read_bypass_blocks read_sequential_blocks write_bypass_blocks write_sequential_blocks sequential_bypassed_reads
+    sequential_bypassed_writes filled_blocks read_time_ns write_time_ns flush_time_ns cache_reads cache_read_bytes
+    cache_writes cache_written_bytes cache_flushes backing_reads backing_read_bytes backing_writes
+    backing_written_bytes backing_flushes destaged_blocks destage_writes destage_failures front_merged_blocks
+    back_merged_blocks evicted_blocks trimmed_blocks relocated_blocks survivor_hit_blocks survivor_pinned_blocks
+    survivor_share_blocks survivor_unclean_blocks readmitted_blocks batches checkpoints throttled_writes
+    damaged_blocks dirty_blocks lost_blocks pinned_blocks cached_blocks capacity_blocks free_segments segments
+    index_memory_bytes requests_in_flight
 }
 
 /// Numbers that the engine keeps by volume, under the names that they have here.
 macro_rules! of_volume {
     ($($name:ident = $from:ident;)*) => {
+        /// What is taken over of a volume: our name, and the engine's.
+        #[cfg(test)]
+        const TAKEN_OF_VOLUMES: &[(&str, &str)] = &[$((stringify!($name), stringify!($from)),)*];
+
         impl Counters {
             /// The numbers of a volume. Those of devices, space and memory are the pool's, which all its volumes share.
             pub fn of_volume(volume: &VolumeStats, pool: &Stats) -> Self {
@@ -56,6 +64,11 @@ of_volume! {
     written_blocks = logged_blocks; write_hit_blocks = write_hit_blocks;
     dirty_write_hit_blocks = dirty_write_hit_blocks; write_invalidated_blocks = invalidated_blocks;
     cache_read_errors = cache_read_errors; backing_read_errors = backing_read_errors;
+    read_bypass_blocks = read_bypass_blocks; read_sequential_blocks = read_sequential_blocks;
+    write_bypass_blocks = write_bypass_blocks; write_sequential_blocks = write_sequential_blocks;
+    sequential_bypassed_reads = sequential_bypassed_reads; sequential_bypassed_writes = sequential_bypassed_writes;
+    prefetches = prefetches; uncached_reads = uncached_reads; uncached_writes = uncached_writes;
+    through_writes = through_writes; pinned_blocks = pinned_blocks;
 }
 
 impl Counters {
@@ -68,6 +81,10 @@ impl Counters {
         self.cache_read_errors += volume.cache_read_errors;
         self.backing_read_errors += volume.backing_read_errors;
         self.backing_write_errors += volume.backing_write_errors + volume.backing_flush_errors;
+        self.prefetches += volume.prefetches;
+        self.uncached_reads += volume.uncached_reads;
+        self.uncached_writes += volume.uncached_writes;
+        self.through_writes += volume.through_writes;
     }
 }
 
@@ -90,10 +107,6 @@ impl Path {
 
 /// Counters that neither the engine nor the daemon counts yet.
 pub const UNCOUNTED: &[&str] = &[
-    "read_bypass_blocks",
-    "read_sequential_blocks",
-    "write_bypass_blocks",
-    "write_sequential_blocks",
     "read_invalidated_blocks",
     "fill_cancelled_blocks",
     "fill_no_room_blocks",
@@ -104,8 +117,6 @@ pub const UNCOUNTED: &[&str] = &[
     "buffer_waits",
     "dirtied_blocks",
     "idle_destaged_blocks",
-    "front_merged_blocks",
-    "back_merged_blocks",
     "rules_added",
     "rules_removed",
     "rules_refused",
@@ -114,7 +125,7 @@ pub const UNCOUNTED: &[&str] = &[
 
 /// Counters that the engine keeps by volume only.
 #[cfg(test)]
-const OF_VOLUMES: [&str; 7] = [
+const OF_VOLUMES: [&str; 11] = [
     "written_blocks",
     "write_hit_blocks",
     "dirty_write_hit_blocks",
@@ -122,6 +133,10 @@ const OF_VOLUMES: [&str; 7] = [
     "cache_read_errors",
     "backing_read_errors",
     "backing_write_errors",
+    "prefetches",
+    "uncached_reads",
+    "uncached_writes",
+    "through_writes",
 ];
 
 /// Whether somebody counts it.
@@ -134,12 +149,18 @@ mod tests {
     use super::*;
     use crate::meter::FIELDS;
 
+    /// Names of the fields of a structure, from its debug output.
+    fn names_of(debug: &str) -> Vec<&str> {
+        let fields = debug.split_once('{').unwrap().1.trim_end_matches('}').split(',');
+        let names: Vec<&str> = fields.map(|field| field.split(':').next().unwrap().trim()).collect();
+        assert!(names.len() > 30, "the debug output was not understood: {debug}");
+        names
+    }
+
     #[test]
     fn every_number_of_the_engine_is_taken_over_and_every_other_one_is_called_uncounted() {
         let debug = format!("{:?}", Stats::default());
-        let fields = debug.split_once('{').unwrap().1.trim_end_matches('}').split(',');
-        let mut names: Vec<&str> = fields.map(|field| field.split(':').next().unwrap().trim()).collect();
-        assert!(names.len() > 30, "the debug output was not understood: {debug}");
+        let mut names = names_of(&debug);
         names.extend(UNCOUNTED);
         names.extend(OF_VOLUMES);
         names.sort_unstable();
@@ -150,5 +171,23 @@ mod tests {
         (stats.reads, stats.requests_in_flight) = (3, 4);
         let counters = Counters::from(&stats);
         assert_eq!((counters.reads, counters.requests_in_flight), (3, 4));
+    }
+
+    #[test]
+    fn every_number_of_a_volume_is_taken_over() {
+        let debug = format!("{:?}", VolumeStats::default());
+        let mut names = names_of(&debug);
+        // Its errors are shown with those of writes.
+        names.push("backing_write_errors");
+        names.retain(|name| *name != "backing_flush_errors");
+        names.sort_unstable();
+        names.dedup();
+        let mut taken: Vec<&str> = TAKEN_OF_VOLUMES.iter().map(|(_, from)| *from).collect();
+        taken.push("backing_write_errors");
+        taken.sort_unstable();
+        assert_eq!(taken, names, "left: what is taken over; right: what the engine has");
+        assert!(OF_VOLUMES.iter().all(|name| {
+            *name == "backing_write_errors" || TAKEN_OF_VOLUMES.iter().any(|(ours, _)| ours == name)
+        }));
     }
 }
