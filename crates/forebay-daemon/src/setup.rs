@@ -286,6 +286,7 @@ fn format(
         name,
         size_bytes: attachment.size_bytes,
         uuid: random_uuid()?,
+        flush_epoch: 0,
         backing: BackingRecord { stamp_ns: None, ..attachment.backing.clone() },
     };
     let params = FormatParams {
