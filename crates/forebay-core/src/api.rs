@@ -288,6 +288,14 @@ pub enum Notice {
         /// Its generation.
         generation: u64,
     },
+    /// A version of a block was lost before ordered destage could write it: the backing store alone is no
+    /// crash-consistent image any more, until what is dirty now has been written back.
+    OrderBroken {
+        /// Volume.
+        volume: VolumeId,
+        /// Block of the volume.
+        block: u64,
+    },
     /// The backing store changed while the cache was away: clean blocks were dropped.
     BackingChanged {
         /// Volume.

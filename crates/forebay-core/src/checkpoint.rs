@@ -89,6 +89,11 @@ pub(crate) struct CheckpointState {
 }
 
 impl CheckpointState {
+    /// A checkpoint is to be taken soon.
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.step == Step::Idle
     }
@@ -221,10 +226,11 @@ impl Engine {
         }
     }
 
-    fn volume_table(&self) -> Vec<VolumeEntry> {
+    fn volume_table(&mut self) -> Vec<VolumeEntry> {
         let closing = self.checkpoint.purpose == Purpose::Closing;
         let mut table = self.checkpoint.volume_table.clone();
         for entry in &mut table {
+            entry.flush_epoch = self.claim_order(entry.id);
             let Some(Some(volume)) = self.volumes.get(usize::from(entry.id.0)) else { continue };
             entry.mode = volume.settings.mode;
             entry.size_bytes = volume.size_bytes;
@@ -246,6 +252,8 @@ impl Engine {
             Phase::Sealed => SegmentState::Sealed,
         };
         let slots = (0..self.map.geometry.segment_blocks).map(|index| match segment.state(index) {
+            State::Dirty if segment.is_shadow(index) => SlotState::Shadow,
+            State::Destaged if segment.is_shadow(index) => SlotState::Void,
             State::Void => SlotState::Void,
             State::Clean | State::Destaged => SlotState::Clean,
             State::Dirty => SlotState::Dirty,
@@ -369,9 +377,10 @@ impl Engine {
         }
         for slot in core::mem::take(&mut self.checkpoint.absorbed) {
             if self.map.state(slot) == State::Destaged {
-                self.map.set_state(slot, State::Clean);
+                self.map.mark_clean(slot);
             }
         }
+        self.orders_checkpointed();
         for item in core::mem::take(&mut self.checkpoint.settled) {
             self.item_done(item, Some(0));
         }

@@ -80,6 +80,13 @@ impl Extent {
     }
 }
 
+impl Destage {
+    /// Blocks are being read or written, or wait for a flush of the backing store.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.in_flight > 0 || !self.written.is_empty() || !self.flushing.is_empty()
+    }
+}
+
 /// What a candidate for destage turned out to be.
 enum Pick {
     /// An extent was started.
@@ -117,7 +124,11 @@ impl Engine {
             return 0;
         }
         let most = volume.settings.destage_depth_max.max(1);
-        if volume.draining || self.throttle.has_waiting() || self.reclaim_wants_destage {
+        if volume.draining
+            || self.throttle.has_waiting()
+            || self.reclaim_wants_destage
+            || self.writes_wait_for_order(id)
+        {
             return most;
         }
         let low = self.data_capacity() * u64::from(volume.settings.dirty_low_pct) / 100;
@@ -167,7 +178,7 @@ impl Engine {
     /// Tries to start an extent at `block`.
     fn pick(&mut self, id: VolumeId, block: u64) -> Pick {
         self.volume_mut(id).destage.cursor = block + 1;
-        let slot = self.map.lookup(Key::new(id, block)).expect("a waiting block is in the map");
+        let slot = self.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
         if !self.is_destageable(slot) {
             if (self.cache_flush.unflushed || self.cache_flush.is_running())
                 && !self.cache_flush.waits(Waiter::Nobody)
@@ -209,7 +220,7 @@ impl Engine {
         {
             return None;
         }
-        self.map.lookup(key).filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
+        self.map.slot_to_destage(key).filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
     }
 
     fn start_extent(&mut self, extent: Extent) {

@@ -5,7 +5,7 @@
 //! numbered invariants (I1, I2, …) that the code refers to, are in `ARCHITECTURE.md`.
 //!
 //! Where to look: `engine` (state, events, settling), `read`, `write`, `merge` and `direct` (life of a request), `append`
-//! (the log), `flush` (what durable means), `destage`, `reclaim`, `policy`, `throttle`, `checkpoint`, `recovery`
+//! (the log), `flush` (what durable means), `destage`, `ordered` (with `waiting`), `reclaim`, `policy`, `throttle`, `checkpoint`, `recovery`
 //! with `scan` and `attach`; the structures are `map` (with `index`, `segment`, `bitset`), `locks`, `pages` and `slab`.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -27,6 +27,7 @@ mod index;
 mod locks;
 mod map;
 mod merge;
+mod ordered;
 mod pages;
 mod policy;
 mod read;
@@ -35,10 +36,12 @@ mod recovery;
 mod scan;
 mod segment;
 pub mod settings;
+mod shadow;
 mod slab;
 mod stats;
 mod throttle;
 mod volume;
+mod waiting;
 mod write;
 
 pub use api::*;

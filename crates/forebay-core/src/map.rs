@@ -2,13 +2,14 @@
 //! they cannot disagree.
 //!
 //! Invariants (asserted by [`CacheMap::check`]):
-//! - a slot that is not void is the one that the index gives for its key, and the other way round;
+//! - a slot that is neither void nor a shadow is the one that the index gives for its key, and the other way round (I6);
+//! - a shadow is an unclean slot of an ordered volume, older than the one that the index gives (I24);
 //! - a block waits for destage only if its slot is dirty;
 //! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
 
-use crate::bitset::BlockSet;
 use crate::index::Index;
 use crate::segment::{Key, Phase, Segment, State};
+use crate::waiting::Waiting;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use forebay_format::{Geometry, SECTORS_PER_BLOCK, VolumeId};
@@ -21,7 +22,7 @@ const _: () = assert!(SECTORS_PER_BLOCK == 8);
 #[derive(Debug, Default)]
 pub(crate) struct VolumeMap {
     /// Dirty blocks not yet picked for destage.
-    pub(crate) waiting: BlockSet,
+    pub(crate) waiting: Waiting,
     pub(crate) dirty: u64,
     pub(crate) destaged: u64,
     pub(crate) cached: u64,
@@ -38,6 +39,8 @@ pub(crate) struct CacheMap {
     partial: BTreeMap<u32, u8>,
     /// Segments that have become empty since [`CacheMap::take_emptied`].
     emptied: Vec<u32>,
+    /// A planted bug: overwritten blocks leave no shadow.
+    pub(crate) coalesces_epochs: bool,
 }
 
 impl CacheMap {
@@ -47,7 +50,7 @@ impl CacheMap {
         let mut volumes = Vec::new();
         volumes.resize_with(forebay_format::geometry::VOLUMES_MAX as usize, VolumeMap::default);
         let index = Index::new(geometry.slot_count());
-        Self { geometry, segments, volumes, index, partial: BTreeMap::new(), emptied: Vec::new() }
+        Self { geometry, segments, volumes, index, partial: BTreeMap::new(), emptied: Vec::new(), coalesces_epochs: false }
     }
 
     /// Makes room for `blocks` blocks.
@@ -150,7 +153,7 @@ impl CacheMap {
         let old = self.index.insert(key, slot, |slot| key_of(&self.segments, blocks, slot));
         if let Some(old) = old {
             assert!(old != slot, "a slot is inserted once");
-            self.void(old);
+            self.succeed(old, slot, state);
         } else {
             self.volumes[usize::from(key.volume().0)].cached += 1;
         }
@@ -162,11 +165,12 @@ impl CacheMap {
         let blocks = self.geometry.segment_blocks;
         let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
         self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.end_shadows(key, key, 0);
         self.void(slot);
         Some(slot)
     }
 
-    fn void(&mut self, slot: u32) {
+    pub(crate) fn void(&mut self, slot: u32) {
         self.set_state(slot, State::Void);
         let (number, _) = self.place(slot);
         self.note_if_empty(number);
@@ -175,6 +179,7 @@ impl CacheMap {
     /// Changes what a slot is worth and keeps all counts right.
     pub(crate) fn set_state(&mut self, slot: u32, state: State) {
         let key = self.key(slot);
+        let epoch = (self.epoch(slot), self.is_shadow(slot));
         let (segment, index) = self.segment_of_mut(slot);
         let old = segment.state(index);
         let lost = segment.is_lost(index);
@@ -192,9 +197,10 @@ impl CacheMap {
             State::Void | State::Clean => {}
         }
         if state == State::Dirty {
-            volume.waiting.insert(key.block());
+            self.enter(slot);
         } else if old == State::Dirty {
-            volume.waiting.remove(key.block());
+            let (epoch, shadow) = epoch;
+            volume.waiting.leave(slot, key.block(), epoch, shadow);
         }
     }
 
@@ -208,7 +214,7 @@ impl CacheMap {
             let volume = &mut self.volumes[usize::from(key.volume().0)];
             volume.dirty -= 1;
             volume.lost += 1;
-            volume.waiting.remove(key.block());
+            self.leave(slot);
         }
     }
 
@@ -220,8 +226,7 @@ impl CacheMap {
     /// Puts a block back in line after a destage that failed.
     pub(crate) fn wait_again(&mut self, slot: u32) {
         if self.state(slot) == State::Dirty && !self.is_lost(slot) {
-            let key = self.key(slot);
-            self.volumes[usize::from(key.volume().0)].waiting.insert(key.block());
+            self.enter(slot);
         }
     }
 
@@ -264,7 +269,7 @@ impl CacheMap {
                 continue;
             }
             for index in 0..self.geometry.segment_blocks {
-                if segment.state(index) != State::Void {
+                if segment.state(index) != State::Void && !segment.is_shadow(index) {
                     let key = segment.key(index);
                     if key.volume() == volume && (first..=last).contains(&key.block()) {
                         f(self.slot(number, index));
@@ -286,7 +291,8 @@ impl CacheMap {
     /// Bytes of memory in use for index, slot tables and sets.
     pub(crate) fn memory_bytes(&self) -> usize {
         let tables = self.segments.iter().filter(|segment| segment.has_table()).count();
-        tables * self.geometry.segment_blocks as usize * 11
+        let epochs = self.segments.iter().filter(|segment| segment.has_epochs()).count();
+        (tables * 11 + epochs * 4) * self.geometry.segment_blocks as usize
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
             + self.volumes.iter().map(|volume| volume.waiting.bytes()).sum::<usize>()
@@ -295,7 +301,7 @@ impl CacheMap {
 
     /// Walks everything and panics if an invariant does not hold. Slow: for tests and the simulator.
     pub(crate) fn check(&self) {
-        let mut cached = 0;
+        let (mut cached, mut shadows) = (0, 0);
         let mut counts: Vec<[u64; 4]> = Vec::new();
         counts.resize(self.volumes.len(), [0; 4]);
         for number in 0..self.segments.len() as u32 {
@@ -304,7 +310,7 @@ impl CacheMap {
                 assert!(segment.live == 0 && segment.unclean == 0, "no table, no blocks");
                 continue;
             }
-            let (mut live, mut unclean) = (0, 0);
+            let (mut live, mut unclean, mut fixed) = (0, 0, 0);
             for index in 0..self.geometry.segment_blocks {
                 let state = segment.state(index);
                 if state == State::Void {
@@ -312,24 +318,34 @@ impl CacheMap {
                 }
                 let slot = self.slot(number, index);
                 let key = segment.key(index);
-                assert_eq!(self.lookup(key), Some(slot), "I6: the index points at every live slot");
                 live += 1;
-                cached += 1;
+                fixed += u32::from(segment.is_fixed(index));
+                if segment.is_shadow(index) {
+                    self.check_shadow(slot);
+                    shadows += 1;
+                } else {
+                    assert_eq!(self.lookup(key), Some(slot), "I6: the index points at every live slot");
+                    cached += 1;
+                }
                 unclean += u32::from(state != State::Clean);
                 let lost = segment.is_lost(index);
                 let count = &mut counts[usize::from(key.volume().0)];
-                count[0] += 1;
+                count[0] += u64::from(!segment.is_shadow(index));
                 count[1] += u64::from(state == State::Dirty && !lost);
                 count[2] += u64::from(state == State::Destaged);
                 count[3] += u64::from(lost);
             }
-            assert_eq!((live, unclean), (segment.live, segment.unclean), "segment counts");
+            let counts = (segment.live, segment.unclean, segment.fixed);
+            assert_eq!((live, unclean, fixed), counts, "segment counts");
         }
         assert_eq!(cached, self.index.len(), "I6: the index holds nothing else");
         for (volume, count) in self.volumes.iter().zip(counts) {
             assert_eq!([volume.cached, volume.dirty, volume.destaged, volume.lost], count, "volume counts");
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
+            volume.waiting.check();
         }
+        let known: usize = self.volumes.iter().map(|volume| volume.waiting.shadows()).sum();
+        assert_eq!(shadows, known, "I24: every shadow is known");
     }
 }
 

@@ -3,7 +3,8 @@
 //! One victim at a time: clean blocks that were not hit are dropped from the map, clean ones that were hit and dirty
 //! ones move to the survivor stream. Moving a block takes its block lock, so that the copy, which carries a newer
 //! sequence than anything written before, can never overtake a newer write (I8). If there is no room to move dirty
-//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress.
+//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress. Dirty blocks of a volume that is
+//! destaged in order are never moved: they would lose their place (I23).
 //!
 //! An empty segment is *freed*; it is written again only after a checkpoint that says so is in effect (I7).
 
@@ -17,7 +18,7 @@ use crate::policy::{Candidate, Eviction, SecondChance};
 use crate::read::CACHE_READ_TRIES;
 use crate::segment::{Key, Phase, State};
 use alloc::vec::Vec;
-use forebay_format::{StreamKind, summary};
+use forebay_format::{StreamKind, VolumeId, summary};
 
 /// Most relocations under way.
 const RELOCATIONS_MAX: usize = 64;
@@ -47,6 +48,14 @@ pub(crate) struct Relocation {
     from: u32,
     page: Page,
     tries: u32,
+    /// Its new record says that it is dirty.
+    recorded_dirty: bool,
+}
+
+impl Relocation {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.key.volume()
+    }
 }
 
 impl Engine {
@@ -121,6 +130,7 @@ impl Engine {
                 let offered = segment.phase == Phase::Sealed
                     && segment.live > 0
                     && segment.unclean < movable
+                    && segment.fixed == 0
                     && !segment.unreclaimable
                     && !skipped.contains(&number);
                 offered.then_some(Candidate {
@@ -208,14 +218,20 @@ impl Engine {
     fn relocate(&mut self, slot: u32) -> bool {
         let key = self.map.key(slot);
         let range = BlockRange { first: key, last: key };
-        if !self.can_relocate() {
+        if !self.can_relocate() || self.map.is_fixed(slot) {
             return false;
         }
         if !self.planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
             return false;
         }
         let page = self.pages.take(PageUse::Survivor).expect("a page is available");
-        let relocation = self.relocations.insert(Relocation { key, from: slot, page, tries: 1 });
+        let relocation = self.relocations.insert(Relocation {
+            key,
+            from: slot,
+            page,
+            tries: 1,
+            recorded_dirty: false,
+        });
         self.read_for_relocation(relocation);
         true
     }
@@ -239,13 +255,12 @@ impl Engine {
         if !current {
             self.end_relocation(number);
         } else if right {
+            let dirty = self.map.state(slot) == State::Dirty;
+            self.relocations.get_mut(number).recorded_dirty = dirty;
             let item = Item {
                 key,
                 crc: self.map.crc(slot),
-                kind: ItemKind::Data {
-                    mask: self.map.mask(slot),
-                    dirty: self.map.state(slot) == State::Dirty,
-                },
+                kind: ItemKind::Data { mask: self.map.mask(slot), dirty },
                 span: Some(page.span()),
                 done: Done::Survivor(number),
             };
@@ -262,12 +277,16 @@ impl Engine {
     /// The copy was appended to `slot` (with the pin of the original still held), or not.
     pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
         let relocation = self.relocations.get(number);
-        let (from, key) = (relocation.from, relocation.key);
+        let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
         let current = self.map.lookup(key) == Some(from) || self.planted(PlantedBug::RelocateWithoutLock);
         if let (Some(slot), true) = (slot, current) {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
             let state = self.map.state(from);
-            let state = if state == State::Void { State::Dirty } else { state };
+            let state = match state {
+                State::Void => State::Dirty,
+                State::Clean if recorded_dirty => State::Destaged,
+                state => state,
+            };
             self.map.insert(slot, state);
             self.stats.relocated_blocks += 1;
             if state == State::Destaged {

@@ -36,6 +36,10 @@ impl<T> Slab<T> {
         self.items[id as usize].as_mut().expect("a record is used only while it exists")
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter().flatten()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }

@@ -359,6 +359,10 @@ impl Runner<'_> {
                 "writing back to the backing store failed; the data stays in the cache, next attempt in {} ms",
                 retry_in / 1_000_000
             ),
+            Notice::OrderBroken { block, .. } => format!(
+                "block {block} could not be destaged in order: the backing store alone is no consistent image until what is dirty \
+                 now has been written back"
+            ),
             Notice::CacheWriteFailed { segment } => {
                 format!("a write to segment {segment} of the cache device failed; it is repeated elsewhere")
             }
