@@ -11,6 +11,7 @@
 use crate::content::Content;
 use crate::device::SimDevice;
 use crate::oracle::Oracle;
+use crate::order::check_images;
 use crate::places::Places;
 use crate::plan::{Plan, Style};
 use crate::rng::{Digest, Rng, mix};
@@ -187,6 +188,7 @@ impl Run {
             crash_name(&snapshot)
         });
         self.backing_alone(&snapshot)?;
+        check_images(&mut snapshot)?;
         if snapshot.rng.chance(1, 6) {
             self.damage_one_copy(&mut snapshot);
         }
@@ -344,7 +346,7 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut devices = vec![cache];
     let latency = plan.backing_latency;
     devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes, latency)));
-    let oracle = Oracle::new(&sectors, plan.faults.damages(), |volume, sector| {
+    let oracle = Oracle::new(&sectors, plan.faults.damages(), plan.may_order(), |volume, sector| {
         if rng.chance(1, 4) {
             return Content::Zero;
         }
@@ -366,7 +368,8 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         places: Places::new(&plan.geometry),
         damaged: false,
     };
-    Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true })
+    let ordered = vec![false; plan.volumes.len()];
+    Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })
 }
 
 fn format_params(plan: &Plan) -> FormatParams {
@@ -376,6 +379,7 @@ fn format_params(plan: &Plan) -> FormatParams {
         name: format!("volume-{index}"),
         size_bytes: volume.bytes,
         uuid: [index as u8 + 1; 16],
+        flush_epoch: 0,
         backing: BackingRecord {
             kind: 1,
             size_bytes: volume.bytes,

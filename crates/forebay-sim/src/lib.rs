@@ -14,6 +14,7 @@ pub mod content;
 pub mod device;
 pub mod explore;
 pub mod memory;
+pub mod order;
 pub mod oracle;
 pub mod places;
 pub mod plan;

@@ -109,6 +109,8 @@ pub struct Plan {
     pub volumes: Vec<VolumePlan>,
     /// Modes that occur.
     pub modes: Vec<Mode>,
+    /// Orders of destage that occur.
+    pub orders: Vec<DestageOrder>,
     /// Settings of the engine.
     pub engine: EngineConfig,
     /// Settings of the volumes at the start, apart from the mode.
@@ -138,6 +140,7 @@ impl Plan {
         let segment_blocks = rng.pick(&[16, 16, 16, 32, 32, 64]);
         let geometry = geometry(segment_blocks, rng.pick(&[16, 18, 20, 24, 24, 32, 40]));
         let modes = modes(rng);
+        let orders = orders(rng);
         let volumes = (0..rng.pick(&[1, 1, 1, 2, 3])).map(|_| volume(&modes, rng)).collect();
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&rng.word().to_le_bytes());
@@ -153,7 +156,8 @@ impl Plan {
             volumes,
             modes,
             engine: engine(rng),
-            settings: settings(rng),
+            settings: VolumeSettings { destage_order: rng.pick(&orders), ..settings(rng) },
+            orders,
             cache_latency: cache_latency(rng),
             backing_latency: backing_latency(rng),
             faults: faults(rng),
@@ -200,6 +204,24 @@ impl Plan {
                 self.mix = Mix { mode: 12, flush: 0, zero: 0, fua_pct: 0, hot_pct: 80, pause: 6, ..self.mix };
                 self.faults = FaultPlan::default();
             }
+            PlantedBug::MixFlushEpochs | PlantedBug::EpochBeforeMarks | PlantedBug::CoalesceEpochs => {
+                self.ordered(rng);
+            }
+            PlantedBug::ForgetEpochs => {
+                self.ordered(rng);
+                self.settings.dirty_low_pct = 10;
+            }
+            PlantedBug::OvertakeEpochs => {
+                self.modes = vec![Mode::Writeback, Mode::Writearound];
+                self.start_in(rng);
+                self.ordered(rng);
+                (self.mix.mode, self.mix.rule_pct) = (4, 20);
+                self.settings.dirty_low_pct = 40;
+            }
+            PlantedBug::FuaKeepsEpoch => {
+                self.ordered(rng);
+                self.mix = Mix { flush: 0, fua_pct: 30, ..self.mix };
+            }
             PlantedBug::KeepOvertakenFill => {
                 (self.depth, self.sample) = (16, 50);
                 self.mix = Mix { read: 40, write: 40, hot_pct: 70, run_pct: 10, ..self.mix };
@@ -230,6 +252,20 @@ impl Plan {
         }
     }
 
+    /// Many flush epochs with the same few blocks, destaged slowly all the time.
+    fn ordered(&mut self, rng: &mut Rng) {
+        if self.modes.iter().all(|mode| !matches!(mode, Mode::Writeback | Mode::Writeonly)) {
+            self.modes = vec![Mode::Writeback];
+            self.start_in(rng);
+        }
+        self.orders = vec![DestageOrder::Ordered];
+        self.settings.destage_order = DestageOrder::Ordered;
+        (self.settings.dirty_low_pct, self.settings.idle_delay) = (0, 10_000_000);
+        self.mix = Mix { write: 50, flush: 15, hot_pct: 50, tune: 0, drain: 2, ..self.mix };
+        self.sample = 10;
+        self.faults = FaultPlan::default();
+    }
+
     fn only_writeback(&mut self, rng: &mut Rng) {
         self.modes = vec![Mode::Writeback];
         self.start_in(rng);
@@ -258,6 +294,12 @@ impl Plan {
         self.mix.hot_pct = 30;
     }
 
+    /// True if volumes may be destaged in order.
+    #[must_use]
+    pub fn may_order(&self) -> bool {
+        self.orders.contains(&DestageOrder::Ordered)
+    }
+
     /// True if no mode of this run keeps acknowledged data in the cache only.
     #[must_use]
     pub fn writes_past(&self) -> bool {
@@ -283,6 +325,16 @@ fn modes(rng: &mut Rng) -> Vec<Mode> {
         3 => vec![Mode::Writethrough, Mode::Writearound, Mode::Passthrough],
         4 => vec![Mode::Writeback, Mode::Writethrough, Mode::Writearound],
         _ => Mode::ALL.to_vec(),
+    }
+}
+
+fn orders(rng: &mut Rng) -> Vec<DestageOrder> {
+    use DestageOrder::{Elevator, Fifo, Lru, Ordered};
+    match rng.below(5) {
+        0 => vec![Elevator],
+        1 => vec![Elevator, Fifo, Lru],
+        2 | 3 => vec![Ordered],
+        _ => vec![Elevator, Fifo, Ordered, Ordered],
     }
 }
 
@@ -321,7 +373,6 @@ pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
         dirty_low_pct,
         dirty_high_pct: dirty_low_pct + rng.pick(&[10, 30, 50]),
         idle_delay: rng.pick(&[10_000_000, 200_000_000, 5_000_000_000]),
-        destage_order: rng.pick(&[DestageOrder::Elevator, DestageOrder::Fifo]),
         destage_depth_max: rng.pick(&[1, 4, 16]),
         zero_direct_min_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
         ..VolumeSettings::default()

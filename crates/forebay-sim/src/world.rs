@@ -58,6 +58,8 @@ pub struct Snapshot {
     pub rng: Rng,
     /// Power cut, or only the daemon killed.
     pub power: bool,
+    /// Volumes whose backing store alone was promised to be a crash-consistent image.
+    pub ordered: Vec<bool>,
 }
 
 /// When a crash point becomes a snapshot.
@@ -118,6 +120,8 @@ pub struct World {
     /// All randomness of this world but the crash points.
     pub rng: Rng,
     trap_rng: Rng,
+    /// When, and after which power cut, the order of destage is looked at.
+    pub(crate) order_rng: Rng,
     /// What a crash leaves.
     pub disks: Disks,
     /// The engine under test.
@@ -146,6 +150,10 @@ pub struct World {
     pub(crate) stopping: bool,
     pub(crate) quiesced: bool,
     pub(crate) closed: bool,
+    /// Volumes whose backing store alone was promised to be a crash-consistent image when the engine was opened.
+    pub ordered: Vec<bool>,
+    /// What is wrong with such an image, found where it could not be reported.
+    pub(crate) disorder: Option<String>,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
     /// Counters.
@@ -169,12 +177,14 @@ impl World {
     /// A world with an engine that has begun to open the cache on these disks.
     #[must_use]
     pub fn open(plan: &Rc<Plan>, snapshot: Snapshot, policy: OnBackingChange) -> Self {
-        let Snapshot { disks, oracle, now, mut rng, .. } = snapshot;
+        let Snapshot { disks, oracle, now, mut rng, ordered, .. } = snapshot;
         let trap_rng = Rng::new(rng.word());
+        let order_rng = Rng::new(rng.word());
         let mut world = Self {
             plan: Rc::clone(plan),
             now,
             trap_rng,
+            order_rng,
             engine: open_engine(plan, &disks, policy, now),
             errors: vec![0; disks.devices.len()],
             rng,
@@ -195,6 +205,8 @@ impl World {
             stopping: false,
             quiesced: false,
             closed: false,
+            ordered,
+            disorder: None,
             changed: false,
             counters: Counters::default(),
             verbose: false,
@@ -206,6 +218,7 @@ impl World {
 
     /// Starts another engine on the disks, after an orderly stop or a failure to open.
     pub fn reopen(&mut self, policy: OnBackingChange) {
+        self.ordered = self.ordered_now();
         self.engine = open_engine(&self.plan, &self.disks, policy, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
         self.flights.clear();
@@ -233,6 +246,7 @@ impl World {
             ensure!(untouched, "a failed opening wrote to the cache device");
             return Ok(false);
         }
+        self.check_order_kept()?;
         Ok(true)
     }
 
@@ -303,6 +317,9 @@ impl World {
             self.engine.tick(self.now);
             self.pump()?;
         }
+        if let Some(why) = self.disorder.take() {
+            return Err(why);
+        }
         if let Some((id, request)) = self.requests.first_key_value() {
             let age = self.now - request.submitted_at;
             ensure!(age < PATIENCE_NS, "request {id} {request:?} is open for {age} ns");
@@ -330,6 +347,7 @@ impl World {
     /// A crash may happen here.
     pub(crate) fn crash_point(&mut self) {
         self.counters.crash_points_seen += 1;
+        self.watch_order();
         match &mut self.trap {
             Trap::Off => {}
             Trap::Sample(of) => {
@@ -373,7 +391,7 @@ impl World {
             oracle.kill();
         }
         oracle.relaxed |= disks.damaged;
-        Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power }
+        Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power, ordered: self.ordered_now() }
     }
 
     /// Begins an orderly stop and waits until it can be finished.
