@@ -220,7 +220,9 @@ impl Engine {
         {
             return None;
         }
-        self.map.slot_to_destage(key).filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
+        self.map
+            .slot_to_destage(key)
+            .filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
     }
 
     fn start_extent(&mut self, extent: Extent) {

@@ -50,7 +50,15 @@ impl CacheMap {
         let mut volumes = Vec::new();
         volumes.resize_with(forebay_format::geometry::VOLUMES_MAX as usize, VolumeMap::default);
         let index = Index::new(geometry.slot_count());
-        Self { geometry, segments, volumes, index, partial: BTreeMap::new(), emptied: Vec::new(), coalesces_epochs: false }
+        Self {
+            geometry,
+            segments,
+            volumes,
+            index,
+            partial: BTreeMap::new(),
+            emptied: Vec::new(),
+            coalesces_epochs: false,
+        }
     }
 
     /// Makes room for `blocks` blocks.

@@ -137,7 +137,7 @@ impl Engine {
             if self.volume(id).destage.is_busy() {
                 return;
             }
-            if !marked && !self.planted(PlantedBug::EpochBeforeMarks) {
+            if !marked {
                 self.order_waits_for_marks |= urgent;
                 return;
             }
@@ -154,7 +154,8 @@ impl Engine {
     }
 
     fn step_order_phase(&mut self, id: VolumeId, wanted: bool) {
-        let moving = self.relocations.iter().any(|relocation| relocation.volume() == id);
+        let entering = self.order(id).is_some_and(|order| order.phase == Phase::Entering);
+        let moving = entering && self.relocations.iter().any(|relocation| relocation.volume() == id);
         let Some(order) = self.order_mut(id) else { return };
         match order.phase {
             Phase::Entering if !wanted => self.map.dissolve_order(usize::from(id.0)),
@@ -274,7 +275,10 @@ impl Engine {
     /// Recovery has ended: what comes now is later than all that was found. Volumes that are to be destaged in another
     /// order from now on lose their guarantee; those that are not attached keep it.
     pub(crate) fn resume_orders(&mut self) {
-        let leaving: Vec<VolumeId> = self.volumes.iter().flatten()
+        let leaving: Vec<VolumeId> = self
+            .volumes
+            .iter()
+            .flatten()
             .filter(|volume| volume.settings.destage_order != DestageOrder::Ordered)
             .map(|volume| volume.id)
             .collect();

@@ -225,13 +225,8 @@ impl Engine {
             return false;
         }
         let page = self.pages.take(PageUse::Survivor).expect("a page is available");
-        let relocation = self.relocations.insert(Relocation {
-            key,
-            from: slot,
-            page,
-            tries: 1,
-            recorded_dirty: false,
-        });
+        let relocation =
+            self.relocations.insert(Relocation { key, from: slot, page, tries: 1, recorded_dirty: false });
         self.read_for_relocation(relocation);
         true
     }

@@ -218,10 +218,7 @@ impl Waiting {
     /// A shadow of one of these blocks that is not older than `epoch`.
     pub(crate) fn shadow_in(&self, first: u64, last: u64, epoch: u64) -> Option<u32> {
         let shadows = &self.order.as_ref()?.shadows;
-        shadows
-            .range((first, 0)..=(last, u64::MAX))
-            .find(|((_, of), _)| *of >= epoch)
-            .map(|(_, slot)| *slot)
+        shadows.range((first, 0)..=(last, u64::MAX)).find(|((_, of), _)| *of >= epoch).map(|(_, slot)| *slot)
     }
 
     /// Number of shadows.
@@ -281,7 +278,10 @@ mod tests {
         assert_eq!(order.widen(u32::MAX), (1 << 32) - 1);
         order.advance();
         assert_eq!(order.current, (1 << 32) + 1, "an epoch that would be stored as zero is left out");
-        assert_eq!((order.widen(u32::MAX), order.widen(1), order.widen(2)), ((1 << 32) - 1, (1 << 32) + 1, (1 << 32) + 2));
+        assert_eq!(
+            (order.widen(u32::MAX), order.widen(1), order.widen(2)),
+            ((1 << 32) - 1, (1 << 32) + 1, (1 << 32) + 2)
+        );
         assert_eq!(order.widen(0), 0);
         order.base = 1 << 32;
         assert_eq!(order.widen(u32::MAX), 0, "from before the order began");

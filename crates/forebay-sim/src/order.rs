@@ -10,7 +10,7 @@ use forebay_core::{DestageOrder, Status};
 use forebay_format::VolumeId;
 
 /// Of the crash points that pass by, one in so many has the images of its ordered volumes judged.
-const LOOK: u64 = 12;
+const LOOK: u64 = 30;
 
 impl World {
     /// Volumes whose backing stores alone are promised to be crash-consistent images now.

@@ -54,4 +54,10 @@ planted! {
     skip_checksum: SkipChecksum,
     relocate_without_lock: RelocateWithoutLock,
     trust_unflushed_marks: TrustUnflushedMarks,
+    mix_flush_epochs: MixFlushEpochs,
+    epoch_before_marks: EpochBeforeMarks,
+    coalesce_epochs: CoalesceEpochs,
+    forget_epochs: ForgetEpochs,
+    overtake_epochs: OvertakeEpochs,
+    fua_keeps_epoch: FuaKeepsEpoch,
 }

@@ -332,7 +332,8 @@ impl Walk<'_> {
         let place =
             format!("segment {}, slot {index}: volume {}, byte {bytes_from}", self.number, content.key.0.0);
         if state == SlotState::Shadow {
-            let what = format!("an older version of a dirty block is damaged; the newest is elsewhere: {why}");
+            let what =
+                format!("an older version of a dirty block is damaged; the newest is elsewhere: {why}");
             self.findings.add(Severity::Damaged, place, what);
         } else if state == SlotState::Dirty {
             held.dirty_bad += 1;
