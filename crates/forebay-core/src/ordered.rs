@@ -282,7 +282,9 @@ impl Engine {
             .filter(|volume| volume.settings.destage_order != DestageOrder::Ordered)
             .map(|volume| volume.id)
             .collect();
-        for volume in leaving {
+        let all = (0..self.map.volumes.len() as u16).map(VolumeId);
+        let unsound: Vec<VolumeId> = all.filter(|volume| !self.map.shadows_are_sound(*volume)).collect();
+        for volume in leaving.into_iter().chain(unsound) {
             self.forget_order(volume);
         }
         for volume in &mut self.map.volumes {

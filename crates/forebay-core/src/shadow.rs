@@ -3,6 +3,7 @@
 
 use crate::map::CacheMap;
 use crate::segment::{Key, State};
+use forebay_format::VolumeId;
 
 impl CacheMap {
     /// The flush epoch of a slot: 0 if it has none, or one from before the order began.
@@ -118,13 +119,25 @@ impl CacheMap {
         self.volumes[volume].waiting.dissolve();
     }
 
+    /// True if every shadow of a volume is older than a dirty slot of its block. Only a cache device that lost what it
+    /// had flushed can make recovery find something else.
+    pub(crate) fn shadows_are_sound(&self, volume: VolumeId) -> bool {
+        let waiting = &self.volumes[usize::from(volume.0)].waiting;
+        waiting.each_shadow().all(|(block, slot)| {
+            self.lookup(Key::new(volume, block)).is_some_and(|newest| {
+                self.state(newest) == State::Dirty && self.epoch(slot) < self.epoch(newest)
+            })
+        })
+    }
+
     /// Panics if a shadow is not what it should be.
     pub(crate) fn check_shadow(&self, slot: u32) {
         let (key, epoch) = (self.key(slot), self.epoch(slot));
         let newest = self.lookup(key).expect("I24: a shadow has a newer version");
+        let of_newest = (self.state(newest), self.epoch(newest));
         assert!(
-            self.state(newest) == State::Dirty && epoch < self.epoch(newest),
-            "I24: a shadow is older than a dirty slot"
+            of_newest.0 == State::Dirty && epoch < of_newest.1,
+            "I24: {key:?} has a shadow of epoch {epoch} in slot {slot}, and {of_newest:?} in slot {newest}"
         );
         assert!(matches!(self.state(slot), State::Dirty | State::Destaged), "I24: a shadow is unclean");
         let waiting = &self.volumes[usize::from(key.volume().0)].waiting;

@@ -226,6 +226,11 @@ impl Waiting {
         self.order.as_ref().map_or(0, |order| order.shadows.len())
     }
 
+    /// Blocks and slots of shadows.
+    pub(crate) fn each_shadow(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.order.iter().flat_map(|order| &order.shadows).map(|((block, _), slot)| (*block, *slot))
+    }
+
     /// Ends the order. There must be no shadows; what waits goes on waiting.
     pub(crate) fn dissolve(&mut self) {
         let Some(order) = self.order.take() else { return };
