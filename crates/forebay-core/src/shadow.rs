@@ -71,6 +71,11 @@ impl CacheMap {
 
     fn make_shadow(&mut self, slot: u32) {
         let (key, epoch) = (self.key(slot), self.epoch(slot));
+        let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
+        let other = waiting.shadow_in(key.block(), key.block(), epoch);
+        if let Some(other) = other.filter(|other| self.epoch(*other) == epoch) {
+            self.end_shadow(other); // A cache device that loses writes can show recovery slots of an earlier time.
+        }
         let (segment, index) = self.place(slot);
         self.segments[segment as usize].set_shadow(index);
         self.volumes[usize::from(key.volume().0)].waiting.add_shadow(slot, key.block(), epoch);
@@ -78,16 +83,7 @@ impl CacheMap {
 
     /// Recovery found a shadow in the checkpoint; the slot is described.
     pub(crate) fn insert_shadow(&mut self, slot: u32) {
-        let (key, epoch) = (self.key(slot), self.epoch(slot));
-        let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
-        if let Some(other) = waiting.shadow_in(key.block(), key.block(), epoch)
-            && self.epoch(other) == epoch
-        {
-            self.end_shadow(other); // One of the two is what a lost write left of an earlier time.
-        }
-        let (segment, index) = self.place(slot);
-        self.segments[segment as usize].set_shadow(index);
-        self.volumes[usize::from(key.volume().0)].waiting.add_shadow(slot, key.block(), epoch);
+        self.make_shadow(slot);
         self.set_state(slot, State::Dirty);
     }
 
