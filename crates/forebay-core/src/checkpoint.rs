@@ -123,8 +123,10 @@ pub(crate) fn window_size(geometry: &Geometry) -> u32 {
 impl Engine {
     fn checkpoint_is_due(&self) -> bool {
         let state = &self.checkpoint;
-        if self.status == Status::Opening {
-            return state.wanted; // There is no map yet to judge by.
+        match self.status {
+            Status::Opening => return state.wanted, // There is no map yet to judge by.
+            Status::Failed(_) => return false,      // There may be no geometry either.
+            Status::Ready | Status::Stopping => {}
         }
         let (window, pool) = (state.window.len(), state.pool.len());
         let low = state.window_size as usize / 2;

@@ -457,7 +457,7 @@ impl Oracle {
     /// # Errors
     /// Says which sector does not fit the others.
     pub fn check_order(&self, volume: usize, image: &Image) -> Result<(), String> {
-        let mut legal: Vec<Steps> = Vec::from([0..NEVER]);
+        let mut legal: Vec<Steps> = core::iter::once(0..NEVER).collect();
         let mut bytes = [0; SECTOR_BYTES];
         for sector in 0..self.sectors(volume) {
             if self.tainted.contains(&(volume, sector / SECTORS_PER_BLOCK as u64)) {
