@@ -33,14 +33,14 @@ impl Machine {
             ..VolumeEntry::default()
         };
         let params = FormatParams {
-            geometry: Geometry::for_device(CACHE_BYTES as u64, Some(16)).unwrap(),
+            geometry: Geometry::for_device(CACHE_BYTES as u64, Some(16)).expect("a device of that size"),
             uuid: CacheUuid([7; 16]),
             volumes: vec![entry],
             created_unix_s: 0,
             written_by: String::new(),
         };
         let mut cache = vec![0; CACHE_BYTES];
-        for (offset, bytes) in format_cache(&params).unwrap() {
+        for (offset, bytes) in format_cache(&params).expect("these parameters") {
             cache[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
         }
         let backing = vec![b'.'; BLOCKS * BLOCK_BYTES];
@@ -238,19 +238,19 @@ fn fua_writes_are_order_points_and_the_order_can_be_changed() {
     let mut machine = Machine::new(DestageOrder::Ordered);
     machine.request(RequestKind::Write { fua: true }, 2, b'a');
     machine.write(0, b'a');
-    let mut settings = machine.engine.volume_settings(VOLUME).unwrap();
+    let mut settings = machine.engine.volume_settings(VOLUME).expect("it is attached");
     machine.drain();
     assert_eq!(machine.images, ["..a", "a.a"]);
 
     machine.engine.set_drain(machine.now, VOLUME, false);
     machine.story();
     settings.destage_order = DestageOrder::Elevator;
-    machine.engine.configure_volume(machine.now, VOLUME, settings).unwrap();
+    machine.engine.configure_volume(machine.now, VOLUME, settings).expect("settings in range");
     assert!(!machine.engine.is_ordered(VOLUME));
     machine.run();
     assert_eq!(machine.engine.shadow_blocks(VOLUME), 0, "they are given up");
     settings.destage_order = DestageOrder::Ordered;
-    machine.engine.configure_volume(machine.now, VOLUME, settings).unwrap();
+    machine.engine.configure_volume(machine.now, VOLUME, settings).expect("settings in range");
     machine.run();
     assert!(!machine.engine.is_ordered(VOLUME), "not before what is dirty now is drained");
     machine.drain();
