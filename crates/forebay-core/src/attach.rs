@@ -225,6 +225,7 @@ impl Engine {
                 OnBackingChange::DiscardDirty => self.discard(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
+            self.forget_order(*id);
             let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
             self.notice(Notice::BackingChanged { volume: *id, dropped });
         }

@@ -126,11 +126,23 @@ pub enum PlantedBug {
     ForgetDirtyAtDetach,
     /// A new volume, or a larger size, is served before a checkpoint says so.
     ServeBeforeCheckpoint,
+    /// Ordered destage begins a flush epoch before the one before it is durable on the backing store.
+    MixFlushEpochs,
+    /// Ordered destage begins a flush epoch before the clean marks of the one before it are durable.
+    EpochBeforeMarks,
+    /// A dirty block that is overwritten in a later flush epoch leaves no shadow.
+    CoalesceEpochs,
+    /// Recovery forgets flush epochs.
+    ForgetEpochs,
+    /// A write past the cache does not wait for earlier flush epochs.
+    OvertakeEpochs,
+    /// A FUA write does not end its flush epoch.
+    FuaKeepsEpoch,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 24] = [
+    pub const ALL: [(Self, &'static str); 30] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -155,6 +167,12 @@ impl PlantedBug {
         (Self::AppendToRetired, "append-to-retired"),
         (Self::ForgetDirtyAtDetach, "forget-dirty-at-detach"),
         (Self::ServeBeforeCheckpoint, "serve-before-checkpoint"),
+        (Self::MixFlushEpochs, "mix-flush-epochs"),
+        (Self::EpochBeforeMarks, "epoch-before-marks"),
+        (Self::CoalesceEpochs, "coalesce-epochs"),
+        (Self::ForgetEpochs, "forget-epochs"),
+        (Self::OvertakeEpochs, "overtake-epochs"),
+        (Self::FuaKeepsEpoch, "fua-keeps-epoch"),
     ];
 
     /// The name used on the command line.

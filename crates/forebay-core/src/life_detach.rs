@@ -5,7 +5,7 @@
 //!
 //! - *Drained*: nothing of it is dirty, its backing store is flushed and stands for itself. The table forgets it.
 //! - *Keep*: its blocks stay, dirty ones too, and so does its entry, with what its backing store looked like when it was
-//!   let go, so that it can be attached again with a warm cache.
+//!   let go, so that it can be attached again with a warm cache. Its flush epochs stay as well: they go on when it comes back.
 //! - *Discard*: the table forgets it, and its dirty data is gone.
 
 use crate::api::{Action, Nanos, Notice};
@@ -267,6 +267,7 @@ impl Engine {
     fn leave_table(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
         self.volumes[usize::from(id.0)] = None;
         self.checkpoint.volume_table.retain(|entry| entry.id != id);
+        self.forget_order(id);
         if self.planted(PlantedBug::ReuseVolumeEarly) {
             self.notice(Notice::Detached { volume: id });
             return Progress::Done;

@@ -114,7 +114,8 @@ impl Engine {
         (volume.size_bytes, volume.limit_bytes) = (bytes, bytes);
     }
 
-    /// Makes sure that the cached copy of the block at an odd end has nothing beyond it. Returns true once it has not.
+    /// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older versions of it have then
+    /// been written back). Returns true once it has not.
     fn trim_end(&mut self, id: VolumeId) -> bool {
         let size = self.volume(id).size_bytes;
         if size.is_multiple_of(BLOCK) {
@@ -174,5 +175,15 @@ impl Engine {
         if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
             self.map.remove(key);
         }
+        self.map.end_shadows_outside(key, kept);
+    }
+
+    /// A volume has lost blocks beyond its new end, and a crash would bring them back.
+    pub(crate) fn is_shrinking(&self, id: VolumeId) -> bool {
+        let cut = |job: &Job| match job {
+            Job::Resize(job) => matches!(job.stage, Stage::Sweeping(_) | Stage::Checkpoint(_)),
+            _ => false,
+        };
+        self.has_life_jobs() && self.jobs_of(id).any(cut)
     }
 }

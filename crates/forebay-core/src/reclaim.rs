@@ -3,7 +3,9 @@
 //! One victim at a time: clean blocks that were not hit are dropped from the map, clean ones that were hit and dirty
 //! ones move to the survivor stream. Moving a block takes its block lock, so that the copy, which carries a newer
 //! sequence than anything written before, can never overtake a newer write (I8). If there is no room to move dirty
-//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress.
+//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress. Dirty blocks of a volume that is
+//! destaged in order are never moved: they would lose their place (I23). If nothing else helps, volumes that are not attached
+//! give up their order (`ordered`).
 //!
 //! An empty segment is *freed*; it is written again only after a checkpoint that says so is in effect (I7).
 
@@ -31,12 +33,6 @@ pub(crate) struct Reclaim {
     kept: u32,
 }
 
-impl Relocation {
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.key.volume()
-    }
-}
-
 impl Reclaim {
     pub(crate) fn segment(&self) -> u32 {
         self.segment
@@ -62,6 +58,14 @@ pub(crate) struct Relocation {
     mask: Option<u8>,
     page: Page,
     tries: u32,
+    /// Its new record says that it is dirty.
+    recorded_dirty: bool,
+}
+
+impl Relocation {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.key.volume()
+    }
 }
 
 impl Engine {
@@ -105,6 +109,7 @@ impl Engine {
                 }
                 let Some(segment) = self.choose_victim(&skipped) else {
                     self.reclaim_wants_destage = true;
+                    self.yield_kept_orders();
                     return;
                 };
                 self.reclaim = Some(Reclaim { segment, next: 0, kept: 0 });
@@ -136,6 +141,7 @@ impl Engine {
                 let offered = segment.phase == Phase::Sealed
                     && segment.live > 0
                     && segment.unclean < movable
+                    && segment.fixed == 0
                     && !segment.unreclaimable
                     && !skipped.contains(&number);
                 offered.then_some(Candidate {
@@ -230,14 +236,15 @@ impl Engine {
     pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
         let key = self.map.key(slot);
         let range = BlockRange { first: key, last: key };
-        if !self.can_relocate() {
+        if !self.can_relocate() || self.map.is_fixed(slot) {
             return false;
         }
         if !self.planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
             return false;
         }
         let page = self.pages.take(PageUse::Survivor).expect("a page is available");
-        let relocation = self.relocations.insert(Relocation { key, from: slot, mask, page, tries: 1 });
+        let relocation = Relocation { key, from: slot, mask, page, tries: 1, recorded_dirty: false };
+        let relocation = self.relocations.insert(relocation);
         self.read_for_relocation(relocation);
         true
     }
@@ -262,13 +269,12 @@ impl Engine {
         if !current {
             self.end_relocation(number);
         } else if right {
+            let dirty = self.map.state(slot) == State::Dirty;
+            self.relocations.get_mut(number).recorded_dirty = dirty;
             let item = Item {
                 key,
                 crc: self.map.crc(slot),
-                kind: ItemKind::Data {
-                    mask: self.map.mask(slot) & mask,
-                    dirty: self.map.state(slot) == State::Dirty,
-                },
+                kind: ItemKind::Data { mask: self.map.mask(slot) & mask, dirty },
                 span: Some(page.span()),
                 done: Done::Survivor(number),
             };
@@ -285,12 +291,16 @@ impl Engine {
     /// The copy was appended to `slot` (with the pin of the original still held), or not.
     pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
         let relocation = self.relocations.get(number);
-        let (from, key) = (relocation.from, relocation.key);
+        let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
         let current = self.map.lookup(key) == Some(from) || self.planted(PlantedBug::RelocateWithoutLock);
         if let (Some(slot), true) = (slot, current) {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
             let state = self.map.state(from);
-            let state = if state == State::Void { State::Dirty } else { state };
+            let state = match state {
+                State::Void => State::Dirty,
+                State::Clean if recorded_dirty => State::Destaged,
+                state => state,
+            };
             let born = self.map.born(from);
             self.map.insert_born(slot, state, born);
             self.stats.relocated_blocks += 1;

@@ -54,19 +54,19 @@ impl Limit {
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
-        Self::NothingToDo => "nothing to do",
-        Self::IdleDelay => "idle delay",
-        Self::AgeDeadline => "age deadline",
-        Self::DirtyLevel => "dirty level",
-        Self::ForegroundLatency => "foreground latency",
-        Self::MaxIops => "max_destage_iops",
-        Self::MaxBandwidth => "max_destage_bandwidth",
-        Self::BackingStore => "backing store",
-        Self::RetryAfterFailure => "retry after failure",
-        Self::CacheFlush => "cache flush",
-        Self::Scratch => "scratch memory",
-        Self::BusyBlocks => "busy blocks",
-        Self::Stopped => "stopped",
+            Self::NothingToDo => "nothing to do",
+            Self::IdleDelay => "idle delay",
+            Self::AgeDeadline => "age deadline",
+            Self::DirtyLevel => "dirty level",
+            Self::ForegroundLatency => "foreground latency",
+            Self::MaxIops => "max_destage_iops",
+            Self::MaxBandwidth => "max_destage_bandwidth",
+            Self::BackingStore => "backing store",
+            Self::RetryAfterFailure => "retry after failure",
+            Self::CacheFlush => "cache flush",
+            Self::Scratch => "scratch memory",
+            Self::BusyBlocks => "busy blocks",
+            Self::Stopped => "stopped",
         }
     }
 }

@@ -144,7 +144,9 @@ impl Workload {
             }
             Deed::Tune => {
                 let mode = world.disks.settings[volume].mode;
-                let settings = VolumeSettings { mode, ..crate::plan::settings(&mut world.rng) };
+                let destage_order = world.rng.pick(&world.plan.orders);
+                let settings =
+                    VolumeSettings { mode, destage_order, ..crate::plan::settings(&mut world.rng) };
                 let pool = crate::plan::pool_settings(&mut world.rng);
                 world.configure_pool(pool)?;
                 world.configure(volume, settings)

@@ -64,4 +64,10 @@ planted! {
     append_to_retired: AppendToRetired,
     forget_dirty_at_detach: ForgetDirtyAtDetach,
     serve_before_checkpoint: ServeBeforeCheckpoint,
+    mix_flush_epochs: MixFlushEpochs,
+    epoch_before_marks: EpochBeforeMarks,
+    coalesce_epochs: CoalesceEpochs,
+    forget_epochs: ForgetEpochs,
+    overtake_epochs: OvertakeEpochs,
+    fua_keeps_epoch: FuaKeepsEpoch,
 }
