@@ -381,7 +381,9 @@ impl Engine {
         self.checkpoint.bytes = Vec::new();
         for number in core::mem::take(&mut self.checkpoint.joining) {
             self.map.end_segment(number, Phase::Free);
-            self.checkpoint.window.push_back(number);
+            if !self.keep_retired(number) {
+                self.checkpoint.window.push_back(number);
+            }
         }
         for slot in core::mem::take(&mut self.checkpoint.absorbed) {
             if self.map.state(slot) == State::Destaged {

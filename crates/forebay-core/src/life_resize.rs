@@ -102,6 +102,7 @@ impl Engine {
                     return Progress::Waits(Job::Resize(job));
                 }
                 self.serve_size(id, job.bytes);
+                self.wake_in(1); // Flush epochs have waited for this.
                 self.notice(Notice::VolumeResized { volume: id, bytes: job.bytes });
                 return Progress::Done;
             }
