@@ -369,7 +369,8 @@ impl Engine {
         let (pool, pool_soft, _) = self.pool_levels();
         let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
         let crowded = level > soft || pool > pool_soft || awaited;
-        if volume.destage.control.drain == Drain::Full || self.reclaim_wants_destage || crowded {
+        let drains = volume.destage.control.drain == Drain::Full || self.drains_to_leave(id);
+        if drains || self.reclaim_wants_destage || crowded {
             return Some(Plan::full(depth, Limit::BackingStore));
         }
         let late = self.age_rate(id).is_some_and(|rate| rate == u64::MAX);

@@ -717,7 +717,7 @@ impl Engine {
             self.streams.iter().map(|stream| stream.describe(self.batch_blocks())).collect();
         alloc::format!(
             "{} requests, {} operations, {} merges ({} wait for pages), {} direct, {} extents, {} relocations, {} \
-             throttled, {} marks, reclaim {:?}, fenced {}, checkpoint: {}; streams {streams:?}; unclean {}, levels {:?}, now {} dl {:?} {:?} {:?} {:?} {:?} POOL {:?} {:?} ORD {:?} {:?} JOBS {:?} F {:?} {} {:?}",
+             throttled, {} marks, reclaim {:?}, fenced {}, checkpoint: {}; streams {streams:?}; unclean {}, levels {:?}",
             self.reqs.len(),
             self.ops.len(),
             self.merges.len(),
@@ -731,14 +731,7 @@ impl Engine {
             self.fenced,
             self.checkpoint.describe(),
             self.map.unclean_blocks(),
-            self.pool_levels(), self.now,
-            self.throttle.deadline(self.now),
-            self.marks_deadline(),
-            self.checkpoint_deadline(),
-            self.life_deadline(),
-            self.volumes.iter().flatten().map(|volume| (self.volume_deadline(volume), volume.destage.flush_deadline(), self.intents_deadline(volume))).collect::<Vec<_>>(),
- self.pool_job, self.map.segments.iter().enumerate().skip(self.segments_staying() as usize).map(|(n,s)| (n, s.phase, s.live, s.pins, s.unclean, s.fixed)).collect::<Vec<_>>(),
- self.map.volumes.iter().filter_map(|v| v.waiting.order.as_ref()).map(|o| (o.phase, o.current, o.used, o.active, o.until, o.barrier, o.marks_ticket, o.first())).collect::<Vec<_>>(), self.order_waiters, self.life, self.cache_flush, self.order_waits_for_marks, self.volumes.iter().flatten().map(|v| (v.destage.is_under_way(), v.settings.destage_order)).collect::<Vec<_>>(),
+            self.pool_levels(),
         ) + &self.volumes.iter().flatten().fold(String::new(), |text, volume| {
             let (report, levels) = (self.destage_report(volume.id), self.volume_levels(volume.id));
             alloc::format!("{text}; volume {}: levels {levels:?}, {report:?}", volume.id.0)

@@ -159,6 +159,14 @@ impl Engine {
             && self.jobs_of(id).any(|job| matches!(job, Job::Detach(job) if job.refuses_requests()))
     }
 
+    /// True if the volume leaves as soon as nothing of it is dirty: what requests under way have made dirty since must not
+    /// wait for its time.
+    pub(crate) fn drains_to_leave(&self, id: VolumeId) -> bool {
+        let waits =
+            |job: &Job| matches!(job, Job::Detach(job) if job.how == DetachHow::Drained && !job.cancelled);
+        self.has_life_jobs() && self.jobs_of(id).any(waits)
+    }
+
     pub(crate) fn step_detach(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
         let attached = self.is_attached(id);
         if job.can_be_cancelled() && attached {
