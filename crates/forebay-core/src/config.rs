@@ -138,11 +138,15 @@ pub enum PlantedBug {
     OvertakeEpochs,
     /// A FUA write does not end its flush epoch.
     FuaKeepsEpoch,
+    /// A volume that is attached to an open cache does not go on with its flush epochs.
+    ForgetOrderAtAttach,
+    /// Flush epochs go on while a shrinking volume has given up blocks that a crash would bring back.
+    AdvanceInShrink,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 30] = [
+    pub const ALL: [(Self, &'static str); 32] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -173,6 +177,8 @@ impl PlantedBug {
         (Self::ForgetEpochs, "forget-epochs"),
         (Self::OvertakeEpochs, "overtake-epochs"),
         (Self::FuaKeepsEpoch, "fua-keeps-epoch"),
+        (Self::ForgetOrderAtAttach, "forget-order-at-attach"),
+        (Self::AdvanceInShrink, "advance-in-shrink"),
     ];
 
     /// The name used on the command line.

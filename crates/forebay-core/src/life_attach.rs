@@ -206,6 +206,9 @@ impl Engine {
         entry.backing.samples.clear();
         self.checkpoint.volume_table.retain(|other| other.id != id);
         self.checkpoint.volume_table.push(entry);
+        if self.planted(PlantedBug::ForgetOrderAtAttach) {
+            self.forget_order(id);
+        }
         let ticket = self.force_checkpoint();
         let early = self.planted(PlantedBug::ServeBeforeCheckpoint);
         job.stage = Stage::Checkpoint(if early { 0 } else { ticket });

@@ -347,7 +347,7 @@ impl World {
             LifeError::NotServing => self.stopping,
             LifeError::Lost { .. } => faults,
             LifeError::BackingUnreadable | LifeError::BackingFlush => self.errors[1 + volume] > 0,
-            LifeError::BackingChanged { .. } => self.oracle.relaxed,
+            LifeError::BackingChanged { .. } => self.changed || self.oracle.relaxed,
             _ => false,
         };
         ensure!(fine, "{notice:?} without a cause");

@@ -23,7 +23,10 @@ impl World {
         let here = |volume: usize| {
             !matches!(self.disks.tenants[volume].place, Place::Gone | Place::Coming { new: true })
         };
-        let ordered = |volume: usize| here(volume) && self.engine.is_ordered(VolumeId(volume as u16));
+        // Of a volume that is to be attached, nobody knows yet what a changed backing store means.
+        let known = |id| !self.changed || self.engine.volume_settings(id).is_some();
+        let kept = |id| known(id) && self.engine.is_ordered(id);
+        let ordered = |volume: usize| here(volume) && kept(VolumeId(volume as u16));
         (0..self.plan.volumes.len()).map(ordered).collect()
     }
 
@@ -35,15 +38,19 @@ impl World {
         if self.order_rng.chance(1, 4) && self.engine.status() == Status::Ready {
             self.engine.check_invariants();
         }
+        self.disorder = self.judge_order().err();
+    }
+
+    fn judge_order(&mut self) -> Result<(), String> {
         for (volume, ordered) in self.ordered_now().into_iter().enumerate() {
             if !ordered || self.oracle.relaxed {
                 continue;
             }
             let left = self.disks.devices[1 + volume].power_cut(&mut self.order_rng);
-            if let Err(why) = self.oracle.check_order(volume, self.served_bytes(volume), left.visible()) {
-                self.disorder = Some(format!("the backing store alone is out of order: {why}"));
-            }
+            let judged = self.oracle.check_order(volume, self.served_bytes(volume), left.visible());
+            judged.map_err(|why| format!("the backing store alone is out of order: {why}"))?;
         }
+        Ok(())
     }
 
     /// An engine that has just opened must go on where the one before it stopped.
@@ -59,7 +66,7 @@ impl World {
             let kept = !before || !wanted || self.engine.is_ordered(VolumeId(volume as u16));
             ensure!(kept, "volume {volume} was destaged in order, and is not after the start");
         }
-        Ok(())
+        self.judge_order()
     }
 }
 

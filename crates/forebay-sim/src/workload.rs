@@ -1,5 +1,6 @@
 //! What clients and operators do: random requests in the mixture of the plan.
 
+use crate::life::Place;
 use crate::plan::Mix;
 use crate::rng::Rng;
 use crate::world::{PATIENCE_NS, Trap, World, ensure};
@@ -256,16 +257,26 @@ fn open_changed(
     dirty: &[bool],
 ) -> Result<(), String> {
     world.reopen(OnBackingChange::Refuse);
-    let serves = world.wait_open()?;
+    let opens = world.wait_open()?;
+    let serves = opens && world.disks.tenants[volume].place == Place::Attached;
     let stays_dirty = dirty.iter().any(|dirty| *dirty);
     ensure!(!(serves && stays_dirty), "opened although the backing store changed under dirty data");
     ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
     let keep = stays_dirty && world.rng.chance(1, 2);
     take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
-    if serves {
+    if serves || world.stopped {
         return Ok(());
     }
-    open_quietly(world, if keep { OnBackingChange::KeepDirty } else { OnBackingChange::DiscardDirty })
+    if opens {
+        // It was to be attached to the open cache and was refused: the operator starts it again with another policy.
+        world.quiesce()?;
+        world.close()?;
+        world.disks.tenants[volume].place = Place::Attached;
+    }
+    open_quietly(world, if keep { OnBackingChange::KeepDirty } else { OnBackingChange::DiscardDirty })?;
+    let tenant = &world.disks.tenants[volume];
+    ensure!(tenant.place == Place::Attached || world.stopped || world.fenced, "not attached: {tenant:?}");
+    Ok(())
 }
 
 fn faulty(world: &World) -> bool {

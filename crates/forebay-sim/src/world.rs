@@ -236,9 +236,6 @@ impl World {
         self.disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
         self.ordered = self.ordered_now();
         self.late = draw_late(&self.plan, &mut self.rng);
-        if self.changed {
-            self.late.fill(false); // What the engine makes of a change is known when it is open, or not at all.
-        }
         self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
         self.pace = Pace::new(&self.plan);

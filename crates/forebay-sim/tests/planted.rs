@@ -70,4 +70,6 @@ planted! {
     forget_epochs: ForgetEpochs,
     overtake_epochs: OvertakeEpochs,
     fua_keeps_epoch: FuaKeepsEpoch,
+    forget_order_at_attach: ForgetOrderAtAttach,
+    advance_in_shrink: AdvanceInShrink,
 }
