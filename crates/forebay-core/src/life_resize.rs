@@ -20,6 +20,9 @@ use forebay_format::VolumeId;
 /// Time until another attempt to move a block for which there was no room.
 const RETRY_NS: Nanos = 1_000_000;
 
+/// Time until another look at a block that must be written back.
+const DESTAGE_NS: Nanos = 10_000_000;
+
 #[derive(Debug)]
 enum Stage {
     /// Growing: until nobody changes the block at an odd old end, and it holds nothing beyond it.
@@ -130,6 +133,13 @@ impl Engine {
         // A fill that was read when the volume was larger may still be on its way.
         self.cancel_fills(range);
         let mask = self.block_mask(id, key.block());
+        if self.map.shadows_reach_beyond(key, mask) {
+            // They cannot be moved. What lies beyond is not written back as long as the volume ends here.
+            self.unlock(id);
+            self.reclaim_wants_destage = true;
+            self.wake_in(DESTAGE_NS);
+            return false;
+        }
         let slot = self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !mask != 0);
         let Some(slot) = slot.filter(|slot| !self.map.is_lost(*slot)) else {
             self.unlock(id);
@@ -143,9 +153,10 @@ impl Engine {
             }
             _ => {
                 self.unlock(id);
+                let fixed = self.map.is_fixed(slot);
                 if !self.relocate_masked(slot, Some(mask)) {
                     self.reclaim_wants_destage = true;
-                    self.wake_in(RETRY_NS);
+                    self.wake_in(if fixed { DESTAGE_NS } else { RETRY_NS });
                 }
                 false
             }

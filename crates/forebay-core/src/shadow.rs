@@ -125,6 +125,12 @@ impl CacheMap {
         }
     }
 
+    /// True if a shadow of a block has other sectors than those in `mask`.
+    pub(crate) fn shadows_reach_beyond(&self, key: Key, mask: u8) -> bool {
+        let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
+        waiting.shadows_of(key.block()).any(|slot| self.mask(slot) & !mask != 0)
+    }
+
     /// Ends the order of a volume: shadows are void, everything else waits as a set, and may be moved.
     pub(crate) fn dissolve_order(&mut self, volume: usize) {
         while let Some(slot) = self.volumes[volume].waiting.shadow_in(0, u64::MAX, 0) {

@@ -26,6 +26,7 @@ impl World {
         // Of a volume that is to be attached, nobody knows yet what a changed backing store means.
         let known = |id| !self.changed || self.engine.volume_settings(id).is_some();
         let kept = |id| known(id) && self.engine.is_ordered(id);
+        let here = |volume: usize| here(volume) && self.unlearned != Some(volume);
         let ordered = |volume: usize| here(volume) && kept(VolumeId(volume as u16));
         (0..self.plan.volumes.len()).map(ordered).collect()
     }

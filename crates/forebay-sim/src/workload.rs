@@ -256,6 +256,7 @@ fn open_changed(
     sectors: std::ops::Range<u64>,
     dirty: &[bool],
 ) -> Result<(), String> {
+    world.unlearned = Some(volume);
     world.reopen(OnBackingChange::Refuse);
     let opens = world.wait_open()?;
     let serves = opens && world.disks.tenants[volume].place == Place::Attached;
@@ -264,6 +265,7 @@ fn open_changed(
     ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
     let keep = stays_dirty && world.rng.chance(1, 2);
     take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
+    world.unlearned = None;
     if serves || world.stopped {
         return Ok(());
     }

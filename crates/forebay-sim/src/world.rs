@@ -167,6 +167,8 @@ pub struct World {
     pub(crate) disorder: Option<String>,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
+    /// The volume, as long as the oracle does not know of the change.
+    pub(crate) unlearned: Option<usize>,
     /// Counters.
     pub counters: Counters,
     /// Print every event to the error output.
@@ -223,6 +225,7 @@ impl World {
             late,
             disorder: None,
             changed: false,
+            unlearned: None,
             counters: Counters::default(),
             verbose: false,
             label: 0,
