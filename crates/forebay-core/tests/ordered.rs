@@ -1,11 +1,11 @@
 //! The story of ordered destage, told by what the backing store holds after every write to it.
 
 use forebay_core::{
-    Action, Attachment, BufId, DestageOrder, Device, Engine, EngineConfig, FormatParams, OpId, Request,
-    RequestId, RequestKind, Span, Status, Treatment, VolumeSettings, format_cache,
+    Action, Attachment, BufId, DestageOrder, Device, Drain, Engine, EngineConfig, FormatParams, OpId,
+    Request, RequestId, RequestKind, Span, Status, Treatment, VolumeSettings, format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
 
 const VOLUME: VolumeId = VolumeId(0);
 const CACHE_BYTES: usize = 8 << 20;
@@ -35,6 +35,7 @@ impl Machine {
         let params = FormatParams {
             geometry: Geometry::for_device(CACHE_BYTES as u64, Some(16)).expect("a device of that size"),
             uuid: CacheUuid([7; 16]),
+            members: Members::default(),
             volumes: vec![entry],
             created_unix_s: 0,
             written_by: String::new(),
@@ -173,7 +174,7 @@ impl Machine {
     }
 
     fn drain(&mut self) {
-        self.engine.set_drain(self.now, VOLUME, true);
+        self.engine.set_drain(self.now, VOLUME, Drain::Full);
         self.run();
     }
 
@@ -242,7 +243,7 @@ fn fua_writes_are_order_points_and_the_order_can_be_changed() {
     machine.drain();
     assert_eq!(machine.images, ["..a", "a.a"]);
 
-    machine.engine.set_drain(machine.now, VOLUME, false);
+    machine.engine.set_drain(machine.now, VOLUME, Drain::Off);
     machine.story();
     settings.destage_order = DestageOrder::Elevator;
     machine.engine.configure_volume(machine.now, VOLUME, settings).expect("settings in range");
