@@ -1,8 +1,9 @@
 //! The story of ordered destage, told by what the backing store holds after every write to it.
 
 use forebay_core::{
-    Action, Attachment, BufId, DestageOrder, Device, Drain, Engine, EngineConfig, FormatParams, OpId,
-    Request, RequestId, RequestKind, Span, Status, Treatment, VolumeSettings, format_cache,
+    Action, Attachment, BufId, DestageOrder, Device, Drain, Engine, EngineConfig, FormatParams,
+    OnBackingChange, OpId, Request, RequestId, RequestKind, Span, Status, Treatment, VolumeSettings,
+    format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
@@ -60,6 +61,7 @@ impl Machine {
             size_bytes: backing.len() as u64,
             backing: BackingRecord::default(),
             backing_sector_bytes: 512,
+            on_change: OnBackingChange::Refuse,
         };
         let config = EngineConfig { scratch_blocks: 256, ..EngineConfig::default() };
         let scratch = vec![0; 256 * BLOCK_BYTES];
