@@ -165,6 +165,7 @@ impl CacheMap {
             "I24: {key:?} has a shadow of epoch {epoch} in slot {slot}, and {of_newest:?} in slot {newest}"
         );
         assert!(matches!(self.state(slot), State::Dirty | State::Destaged), "I24: a shadow is unclean");
+        assert!(!self.is_pinned(slot), "I26: a pin ends with its content");
         let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
         let known = waiting.shadow_in(key.block(), key.block(), epoch);
         assert!(known == Some(slot), "I24: a shadow is known by its block and epoch");
