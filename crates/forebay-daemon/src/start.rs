@@ -4,6 +4,7 @@
 use crate::api::{ApiOptions, ApiServer, Limits, TcpOptions};
 use crate::config::{AdminTcp, Config, DaemonConfig, PoolConfig, VolumeConfig};
 use crate::control::{Control, ControlError, ErrorKind};
+use crate::control_fs::{self, AlarmSource, ControlFs};
 use crate::error::RunError;
 use crate::service::{Service, ServiceStart, Told};
 use crate::settings::Plan;
@@ -20,6 +21,8 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(500);
 /// Name of the volume of `forebay run` if its export has none.
 const UNNAMED: &str = "volume";
+/// Name of the pool of `forebay run`.
+const RUN_POOL: &str = "run";
 
 /// What the main thread waits for.
 enum Word {
@@ -37,7 +40,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     let volume = volume_name(&options.exports);
     let pool = PoolConfig { devices: vec![options.cache.clone()], settings: pool_settings };
     let volume_config = VolumeConfig {
-        pool: String::new(),
+        pool: RUN_POOL.into(),
         backing: options.backing.clone(),
         exports: options.exports.clone(),
         size_bytes: None,
@@ -52,7 +55,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     }
     let config = Config {
         daemon: DaemonConfig::default(),
-        pools: [(String::new(), pool)].into(),
+        pools: [(RUN_POOL.to_owned(), pool)].into(),
         volumes: [(volume.clone(), volume_config)].into(),
     };
     let (words, heard) = mpsc::channel();
@@ -100,8 +103,10 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
         Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
     };
     report(RunEvent::Admin(daemon.admin_socket));
+    let control_fs = daemon.control_fs.and_then(|path| show_files(&path, &service, report));
     report(RunEvent::Serving);
     wait(&service, &heard, report);
+    drop(control_fs);
     drop(admin);
     stop(&service, &heard, report)
 }
@@ -155,6 +160,20 @@ fn start_api(
     served.map_err(|error| RunError::failed(error, "choose another socket for the admin API"))
 }
 
+/// Mounts the control file system. The daemon serves without it if that fails.
+fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEvent)) -> Option<ControlFs> {
+    let hub = service.services().events;
+    let alarms: AlarmSource = Arc::new(move || hub.alarms().iter().map(crate::events::Alarm::to_json).collect());
+    let options = control_fs::Options { alarms: Some(alarms) };
+    match control_fs::mount_with(path, service.clone(), options) {
+        Ok(mounted) => Some(mounted),
+        Err(error) => {
+            report(RunEvent::Problem(format!("the control file system is not there: {error}")));
+            None
+        }
+    }
+}
+
 /// Signals reach the main thread; a second SIGINT or SIGTERM ends the process at once (the next start recovers).
 fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Result<(), RunError> {
     let fail = |error| RunError::failed(format!("cannot watch signals: {error}"), "");
@@ -178,6 +197,8 @@ fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Result<(), RunE
 
 fn say(told: Told) -> RunEvent {
     match told {
+        // The only pool of `forebay run` needs no name.
+        Told::Pool { pool, event } if pool == RUN_POOL => RunEvent::Pool { pool: String::new(), event },
         Told::Pool { pool, event } => RunEvent::Pool { pool, event },
         Told::Problem(what) => RunEvent::Problem(what),
     }

@@ -70,8 +70,13 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         }
         event => eprintln!("forebay: {event}"),
     });
+    ended(result).and(said)
+}
+
+/// How a daemon ended, in words.
+pub(super) fn ended(result: Result<(), RunError>) -> Result<(), Failure> {
     match result {
-        Ok(()) => said,
+        Ok(()) => Ok(()),
         Err(RunError::Usage(what)) => {
             Err(Failure::usage(what).hint("`forebay run --help` shows how it is written"))
         }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_daemon::ServeOptions;
+
 use crate::failure::Failure;
 
 /// Options of `forebay serve`.
@@ -25,9 +27,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if options.check { super::config::check(&options.config, false) } else { start(&options.config) }
 }
 
-/// The one place where the daemon is called.
 fn start(config: &Path) -> Result<(), Failure> {
     super::config::check(config, false)?;
-    Err(Failure::new("this build has no daemon for many volumes yet")
-        .hint("`forebay run` serves one volume; the file can be checked with --check"))
+    let options = ServeOptions { config: config.to_owned() };
+    super::run::ended(forebay_daemon::serve(&options, &mut |event| eprintln!("forebay: {event}")))
 }

@@ -151,7 +151,7 @@ pub(super) fn flush_state(last: Option<&JobInfo>) -> String {
     let Some(job) = last else { return "idle".into() };
     let head = format!("{} {}", job.state, job.id);
     match job.state.as_str() {
-        "running" => format!("{head} {:.0}%", job.percent),
+        "running" => format!("{head} {:.0}%", job.percent.unwrap_or(0.0)),
         "failed" => match &job.error {
             Some(error) => format!("{head}: {}", line(error)),
             None => head,
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn nested_statistics_are_flat_lines() {
         let stats = json!({"reads": 7, "limited_by": null, "mode": "write\nback", "latency": {"hit": {"p50_us": 1.5}}, "a": [1]});
-        assert_eq!(key_values(&stats), "a.0=1\nlatency.hit.p50_us=1.5\nmode=write\\nback\nreads=7\n");
+        assert_eq!(key_values(&stats), "reads=7\nmode=write\\nback\nlatency.hit.p50_us=1.5\na.0=1\n");
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
     fn an_alarm_is_a_line() {
         let value = json!({"id": "a1", "condition": "cache-full", "severity": "warning", "message": "no\nroom",
             "pool": null, "volume": "db", "acknowledged": {"by": "me"}});
-        assert_eq!(alarm(&value), "a1 warning cache-full acknowledged=yes volume=db: no\\nroom\n");
+        assert_eq!(alarm(&value), "a1 warning cache-full volume=db acknowledged=yes: no\\nroom\n");
     }
 
     #[test]

@@ -117,14 +117,14 @@ pub(super) const JOB: &[Field<JobInfo>] = fields! {
     "volume": |j| optional(j.volume.as_deref()),
     "state": |j| j.state.clone(),
     "phase": |j| j.phase.clone(),
-    "bytes_total": |j| j.bytes_total.to_string(),
-    "bytes_left": |j| j.bytes_left.to_string(),
-    "percent": |j| format!("{:.1}", j.percent),
-    "rate_bytes_per_s": |j| format!("{:.0}", j.rate_bytes_per_s),
+    "bytes_total": |j| known(j.bytes_total),
+    "bytes_left": |j| known(j.bytes_left),
+    "percent": |j| j.percent.map_or_else(String::new, |percent| format!("{percent:.1}")),
+    "rate_bytes_per_s": |j| known(j.rate_bytes_per_s),
     "eta_s": |j| j.eta_s.map(seconds).unwrap_or_default(),
     "elapsed_s": |j| seconds(j.elapsed_s),
     "deadline_at_risk": |j| j.deadline_at_risk.to_string(),
-    "limited_by": |j| j.limited_by.clone(),
+    "limited_by": |j| j.limited_by.clone().unwrap_or_default(),
     "errors": |j| j.errors.to_string(),
     "error": |j| optional(j.error.as_deref()),
 };
@@ -300,4 +300,9 @@ mod tests {
             Some(Node::File(File::Setting(Target::Volume("v"), "k")))
         ));
     }
+}
+
+/// A number, or nothing if it is not known.
+fn known(number: Option<u64>) -> String {
+    number.map_or_else(String::new, |number| number.to_string())
 }

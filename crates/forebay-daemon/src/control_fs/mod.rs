@@ -169,6 +169,7 @@ fn mount_point(path: &Path) -> io::Result<PathBuf> {
 /// What a program that reads or writes a file is told.
 fn errno(kind: ErrorKind) -> Errno {
     match kind {
+        ErrorKind::Denied => Errno::NotPermitted,
         ErrorKind::NotFound => Errno::NotFound,
         ErrorKind::Invalid => Errno::Invalid,
         ErrorKind::Conflict => Errno::Busy,

@@ -490,6 +490,14 @@ impl Pool {
         Ok(())
     }
 
+    /// Lets go of everything that a rule has pinned.
+    pub(crate) fn unpin(&mut self, name: &str) -> Result<(), ControlError> {
+        let id = self.known(name)?;
+        let now = self.io.now();
+        self.engine.unpin_all(now, id);
+        Ok(())
+    }
+
     /// Begins or ends a drain.
     pub(crate) fn set_drain(&mut self, name: &str, drain: Drain) -> Result<(), ControlError> {
         let id = self.known(name)?;

@@ -78,6 +78,7 @@ impl Service {
                 let set = self.running().rules.get(volume).cloned();
                 if let Some(set) = set {
                     set.replace_all(rules, Instant::now())?;
+                    self.release_pins(volume, &set)?;
                 }
                 if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
                     config.rules = tables;

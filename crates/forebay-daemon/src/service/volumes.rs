@@ -9,7 +9,7 @@ use crate::control::{ControlError, ErrorKind, RuleRequest, VolumeInfo, VolumeReq
 use crate::events::{Kind, NewEvent};
 use crate::open::open_backing;
 use crate::pool::{PoolHandle, VolumeSpec};
-use crate::rules::{Position, Rule, RuleSet};
+use crate::rules::{Action, Position, Rule, RuleSet};
 use forebay_core::VolumeSettings;
 use forebay_export::size::ByteSize;
 use serde_json::{Value, json};
@@ -218,7 +218,18 @@ impl Service {
             Err(_) => rules.find_name(id).ok_or_else(|| ControlError::not_found("rule", id, &[]))?,
         };
         rules.remove(id, Instant::now())?;
+        self.release_pins(volume, &rules)?;
         self.keep_rules(volume, &rules, file.as_mut())
+    }
+
+    /// Without a rule that pins, nothing stays pinned.
+    pub(super) fn release_pins(&self, volume: &str, rules: &RuleSet) -> Result<(), ControlError> {
+        if rules.list(Instant::now()).iter().any(|report| report.rule.action == Action::Pin) {
+            return Ok(());
+        }
+        let (_, handle) = self.pool_of(volume)?;
+        let volume = volume.to_owned();
+        Self::ask(&handle, move |pool| pool.unpin(&volume))?
     }
 
     /// Writes the rules of a volume into the file: those that mean something after a restart.
@@ -246,7 +257,12 @@ impl Service {
         let all: Vec<(String, Arc<RuleSet>)> =
             self.running().rules.iter().map(|(name, rules)| (name.clone(), Arc::clone(rules))).collect();
         for (volume, rules) in all {
-            for dropped in rules.expire(Instant::now()) {
+            let expired = rules.expire(Instant::now());
+            if !expired.is_empty() {
+                // A pool that is stopping has no pins to release.
+                let _ = self.release_pins(&volume, &rules);
+            }
+            for dropped in expired {
                 let (rule, reason) = (&dropped.report.rule, dropped.reason.words());
                 let message = format!("the rule \"{rule}\" of {volume} was dropped: {reason}");
                 self.hub.publish(NewEvent::new(Kind::VolumeSettingChanged, message).volume(&volume));
