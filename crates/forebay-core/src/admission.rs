@@ -9,7 +9,8 @@
 //! `Treatment::Bypass`: reads are answered from the cache where it has the data and do not fill it, writes go to the
 //! backing store at once. FlashCache and bcache do the same in write-back mode too: a long stream is what a disk does
 //! well. A write over dirty blocks stays on the normal path: past the cache it would have to wait for a flush of the
-//! backing store and a drop mark.
+//! backing store and a drop mark. So does a write to a volume that is destaged in order, as long as something of it is
+//! unclean: past the cache it would have to wait for that.
 //!
 //! **Pins** are a flag of a slot: they go where reclaim moves the block and end with its content (I26). At most half of the
 //! pool is pinned; beyond that, or above the volume's largest share, a pin counts as a hit. A restart forgets them; the
@@ -95,7 +96,9 @@ impl Engine {
                 self.stats.sequential_bypassed_reads += 1;
                 self.counters.of(request.volume).sequential_bypassed_reads += 1;
             }
-            _ if self.is_over_dirty(request) => return request.treatment,
+            _ if self.is_over_dirty(request) || self.waits_for_order(request.volume) => {
+                return request.treatment;
+            }
             _ => {
                 self.stats.sequential_bypassed_writes += 1;
                 self.counters.of(request.volume).sequential_bypassed_writes += 1;
@@ -118,6 +121,12 @@ impl Engine {
         }
         let flows = flows.get_or_insert_with(|| Box::new([Flows::new(), Flows::new()]));
         flows[direction].note(request.offset, request.len, threshold)
+    }
+
+    /// True if a write past the cache would have to wait until earlier flush epochs are written back.
+    fn waits_for_order(&self, volume: VolumeId) -> bool {
+        let map = &self.map.volumes[usize::from(volume.0)];
+        map.waiting.order.is_some() && map.dirty + map.destaged > 0
     }
 
     /// True if a block of the range is dirty, or on its way to be.

@@ -298,6 +298,21 @@ pub enum Notice {
         /// Its generation.
         generation: u64,
     },
+    /// A version of a block was lost before ordered destage could write it: the backing store alone is no
+    /// crash-consistent image any more, until what is dirty now has been written back.
+    OrderBroken {
+        /// Volume.
+        volume: VolumeId,
+        /// Block of the volume.
+        block: u64,
+    },
+    /// A volume that is not attached has lost the guarantee of ordered destage, because what it has dirty had to be moved to
+    /// make room: when it is attached again its backing store alone is no crash-consistent image until what is dirty
+    /// now has been written back.
+    OrderYielded {
+        /// Volume.
+        volume: VolumeId,
+    },
     /// The backing store changed while the cache was away: clean blocks were dropped.
     BackingChanged {
         /// Volume.

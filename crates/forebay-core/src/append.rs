@@ -127,6 +127,11 @@ impl Stream {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
     }
 
+    /// Nothing waits in the queue.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// A mark or an intent is in the queue.
     pub(crate) fn waits_without_payload(&self) -> bool {
         self.queue.iter().any(|item| item.span.is_none())
@@ -261,12 +266,15 @@ impl Engine {
         let mut payload = 0;
         while entries.len() < ENTRIES_MAX {
             let Some(item) = self.next_item(kind, payload < room) else { break };
+            let flush_epoch = self.flush_epoch(kind, &item);
             if let Some(span) = item.span {
                 payload += 1;
-                self.map.describe(self.map.slot(segment, start + payload), item.key, item.crc, item.mask());
+                let slot = self.map.slot(segment, start + payload);
+                self.map.describe(slot, item.key, item.crc, item.mask());
+                self.map.set_epoch(slot, flush_epoch);
                 push_span(&mut self.ops.get_mut(op).spans, span);
             }
-            entries.push(item.entry());
+            entries.push(item.entry(flush_epoch));
             batch.items.push(item);
         }
         if entries.is_empty() {
@@ -353,6 +361,7 @@ impl Engine {
                 block: table.key(index).block(),
                 sector_mask: self.map.mask(self.map.slot(segment, index)),
                 crc32c: table.crc(index),
+                flush_epoch: table.epoch(index),
             })
         }));
         let entry = Entry::Summary { slots: at, crc32c: forebay_format::checksum(&payload) };
@@ -436,7 +445,8 @@ impl Engine {
         }
         for slot in batch.marks.drain(..) {
             if self.map.state(slot) == State::Destaged {
-                self.map.set_state(slot, State::Clean);
+                self.note_marked(slot);
+                self.map.mark_clean(slot);
             }
         }
         let mut slot = self.map.slot(batch.segment, batch.start);
@@ -547,6 +557,7 @@ impl Engine {
         !self.marks.is_empty()
             && (self.marks.len() >= MARKS_WORTH_A_BATCH
                 || self.now >= self.marks_since + MARKS_DELAY_NS
+                || self.order_waits_for_marks
                 || self.is_short_of_segments())
     }
 
@@ -589,7 +600,7 @@ impl Item {
         }
     }
 
-    fn entry(&self) -> Entry {
+    fn entry(&self, flush_epoch: u32) -> Entry {
         match self.kind {
             ItemKind::Data { mask, dirty } => Entry::Data {
                 volume: self.key.volume(),
@@ -597,6 +608,7 @@ impl Item {
                 crc32c: self.crc,
                 sector_mask: mask,
                 dirty,
+                flush_epoch,
             },
             ItemKind::Drop { slot, count } => Entry::DropMark { slot: Slot(slot), count },
             ItemKind::Intent { volume, region, count } => Entry::Intent { volume, region, count },

@@ -129,11 +129,27 @@ pub enum PlantedBug {
     TrimDirty,
     /// Reclaim keeps pinned blocks even if nothing is left to be gained.
     KeepWithoutBound,
+    /// Ordered destage begins a flush epoch before the one before it is durable on the backing store.
+    MixFlushEpochs,
+    /// Ordered destage begins a flush epoch before the clean marks of the one before it are durable.
+    EpochBeforeMarks,
+    /// A dirty block that is overwritten in a later flush epoch leaves no shadow.
+    CoalesceEpochs,
+    /// Recovery forgets flush epochs.
+    ForgetEpochs,
+    /// A write past the cache does not wait for earlier flush epochs.
+    OvertakeEpochs,
+    /// A FUA write does not end its flush epoch.
+    FuaKeepsEpoch,
+    /// A volume that is attached to an open cache does not go on with its flush epochs.
+    ForgetOrderAtAttach,
+    /// Flush epochs go on while a shrinking volume has given up blocks that a crash would bring back.
+    AdvanceInShrink,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 28] = [
+    pub const ALL: [(Self, &'static str); 36] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -162,6 +178,14 @@ impl PlantedBug {
         (Self::SequentialLeavesCopy, "sequential-leaves-copy"),
         (Self::TrimDirty, "trim-dirty"),
         (Self::KeepWithoutBound, "keep-without-bound"),
+        (Self::MixFlushEpochs, "mix-flush-epochs"),
+        (Self::EpochBeforeMarks, "epoch-before-marks"),
+        (Self::CoalesceEpochs, "coalesce-epochs"),
+        (Self::ForgetEpochs, "forget-epochs"),
+        (Self::OvertakeEpochs, "overtake-epochs"),
+        (Self::FuaKeepsEpoch, "fua-keeps-epoch"),
+        (Self::ForgetOrderAtAttach, "forget-order-at-attach"),
+        (Self::AdvanceInShrink, "advance-in-shrink"),
     ];
 
     /// The name used on the command line.

@@ -8,8 +8,8 @@
 //!    writers wait: two more buckets.
 //! 2. **A failing backing store** is left alone, twice as long after each failure (0.1 s to 10 s), then tried with one
 //!    operation; the first success ends it.
-//! 3. **Pressure**, as fast as it goes: a full drain, a volume that leaves when it is drained, writers that wait, reclaim that
-//!    found nothing to free, volume or
+//! 3. **Pressure**, as fast as it goes: a full drain, a volume that leaves when it is drained, writers that wait (for room, or
+//!    for their flush epoch), reclaim that found nothing to free, volume or
 //!    pool above its soft limit (see `throttle`), data about to be older than `flush_period`.
 //! 4. **Age**: `rate = D / (P' - a)`, with `D` blocks waiting, `a` the age of the oldest and `P' = 15/16 flush_period`
 //!    (the rest is for what is under way). Whatever the order of destage, all that is dirty now is written before the
@@ -369,9 +369,10 @@ impl Engine {
         let depth = volume.settings.destage_depth_max.max(1);
         let (level, soft, _) = self.volume_levels(id);
         let (pool, pool_soft, _) = self.pool_levels();
-        let crowded = level > soft || pool > pool_soft || self.throttle.is_waiting(id);
-        let draining = volume.destage.control.drain == Drain::Full || self.leaves_drained(id);
-        if draining || self.reclaim_wants_destage || crowded {
+        let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
+        let crowded = level > soft || pool > pool_soft || awaited;
+        let drains = volume.destage.control.drain == Drain::Full || self.drains_to_leave(id);
+        if drains || self.reclaim_wants_destage || crowded {
             return Some(Plan::full(depth, Limit::BackingStore));
         }
         let late = self.age_rate(id).is_some_and(|rate| rate == u64::MAX);

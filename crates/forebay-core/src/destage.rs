@@ -163,7 +163,7 @@ impl Engine {
     /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then backwards.
     fn pick(&mut self, id: VolumeId, block: u64, most: u32) -> Pick {
         self.volume_mut(id).destage.cursor = block + 1;
-        let slot = self.map.lookup(Key::new(id, block)).expect("a waiting block is in the map");
+        let slot = self.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
         if !self.is_destageable(slot) {
             if (self.cache_flush.unflushed || self.cache_flush.is_running())
                 && !self.cache_flush.waits(Waiter::Nobody)
@@ -217,7 +217,9 @@ impl Engine {
         {
             return None;
         }
-        self.map.lookup(key).filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
+        self.map
+            .slot_to_destage(key)
+            .filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
     }
 
     fn start_extent(&mut self, extent: Extent) {
@@ -409,7 +411,9 @@ impl Engine {
     fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
         let volume = self.volume(id);
         let destage = &volume.destage;
-        let nothing_else = self.map.volumes[usize::from(id.0)].waiting.len() == 0 || pressed || self.stopping;
+        // What waits for a later flush epoch waits for this flush.
+        let may_go = self.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
+        let nothing_else = !may_go || pressed || self.stopping;
         let due = destage.in_flight == 0 && nothing_else
             || destage.written_blocks >= FLUSH_WORTH_BLOCKS
             || self.now >= destage.written_since + FLUSH_DELAY_NS;

@@ -24,6 +24,7 @@ use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
 use crate::map::CacheMap;
 use crate::merge::Merge;
+use crate::ordered::OrderWaiter;
 use crate::pages::Pages;
 use crate::pool::PoolJob;
 use crate::read::{Fills, Miss};
@@ -217,6 +218,10 @@ pub struct Engine {
     pub(crate) marks_since: Nanos,
     /// The cache flush that makes the last clean mark in the log durable.
     pub(crate) marks_ticket: u64,
+    /// The next flush epoch of some volume can begin only when clean marks are in the log.
+    pub(crate) order_waits_for_marks: bool,
+    /// Writes past the cache that wait until a flush epoch of their volume is active.
+    pub(crate) order_waiters: Vec<OrderWaiter>,
     pub(crate) throttle: Throttle,
     /// What policies remember.
     pub(crate) memory: Memory,
@@ -270,6 +275,8 @@ impl Engine {
             marks: Vec::new(),
             marks_since: 0,
             marks_ticket: 0,
+            order_waits_for_marks: false,
+            order_waiters: Vec::new(),
             throttle: Throttle::new(),
             memory: Memory::new(),
             reclaim: None,
@@ -517,6 +524,7 @@ impl Engine {
         self.resume_merges();
         self.step_throttle();
         self.collect_emptied();
+        self.step_ordered();
         self.step_destage();
         self.step_shares();
         self.step_reclaim();
@@ -630,7 +638,8 @@ impl Engine {
         self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.limit_bytes)
     }
 
-    /// Blocks of a volume that the backing store does not hold durably. Lost blocks are not counted.
+    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered destage still has to
+    /// write included. Lost blocks are not counted.
     #[must_use]
     pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
         self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)

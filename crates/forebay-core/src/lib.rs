@@ -5,9 +5,9 @@
 //! numbered invariants (I1, I2, …) that the code refers to, are in `ARCHITECTURE.md`.
 //!
 //! Where to look: `engine` (state, events, settling), `read`, `write`, `merge` and `direct` (life of a request), `append`
-//! (the log), `flush` (what durable means), `destage` with `order` and `control`, `reclaim`, `policy`, `admission`, `shares`,
-//! `throttle`, `checkpoint`, `recovery` with `scan` and `attach`; the structures are `map` (with `index`, `segment`, `ages`,
-//! `bitset`), `bucket`, `locks`, `pages`, `recent`, `flows` and `slab`.
+//! (the log), `flush` (what durable means), `destage` with `order`, `ordered` (with `waiting`, `shadow`) and `control`, `reclaim`,
+//! `policy`, `admission`, `shares`, `throttle`, `checkpoint`, `recovery` with `scan` and `attach`; the structures are `map` (with
+//! `index`, `segment`, `ages`, `bitset`), `bucket`, `locks`, `pages`, `recent`, `flows` and `slab`.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,7 @@ mod locks;
 mod map;
 mod merge;
 mod order;
+mod ordered;
 mod pages;
 mod policy;
 mod pool;
@@ -50,11 +51,13 @@ mod report;
 mod scan;
 mod segment;
 pub mod settings;
+mod shadow;
 mod shares;
 mod slab;
 mod stats;
 mod throttle;
 mod volume;
+mod waiting;
 mod write;
 
 pub use api::*;

@@ -5,7 +5,7 @@
 //!
 //! - *Drained*: nothing of it is dirty, its backing store is flushed and stands for itself. The table forgets it.
 //! - *Keep*: its blocks stay, dirty ones too, and so does its entry, with what its backing store looked like when it was
-//!   let go, so that it can be attached again with a warm cache.
+//!   let go, so that it can be attached again with a warm cache. Its flush epochs stay as well: they go on when it comes back.
 //! - *Discard*: the table forgets it, and its dirty data is gone.
 
 use crate::api::{Action, Nanos, Notice};
@@ -159,10 +159,12 @@ impl Engine {
             && self.jobs_of(id).any(|job| matches!(job, Job::Detach(job) if job.refuses_requests()))
     }
 
-    /// True if the volume leaves as soon as its last dirty blocks are written back, so nothing else will write them.
-    pub(crate) fn leaves_drained(&self, id: VolumeId) -> bool {
-        let drained = |job: &Job| matches!(job, Job::Detach(job) if job.how == DetachHow::Drained);
-        self.has_life_jobs() && self.jobs_of(id).any(drained)
+    /// True if the volume leaves as soon as nothing of it is dirty: what requests under way have made dirty since must not
+    /// wait for its time.
+    pub(crate) fn drains_to_leave(&self, id: VolumeId) -> bool {
+        let waits =
+            |job: &Job| matches!(job, Job::Detach(job) if job.how == DetachHow::Drained && !job.cancelled);
+        self.has_life_jobs() && self.jobs_of(id).any(waits)
     }
 
     pub(crate) fn step_detach(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
@@ -274,6 +276,7 @@ impl Engine {
     fn leave_table(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
         self.volumes[usize::from(id.0)] = None;
         self.checkpoint.volume_table.retain(|entry| entry.id != id);
+        self.forget_order(id);
         self.forget_policies(id, true);
         if self.planted(PlantedBug::ReuseVolumeEarly) {
             self.notice(Notice::Detached { volume: id });

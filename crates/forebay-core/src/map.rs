@@ -2,14 +2,15 @@
 //! they cannot disagree.
 //!
 //! Invariants (asserted by [`CacheMap::check`]):
-//! - a slot that is not void is the one that the index gives for its key, and the other way round;
+//! - a slot that is neither void nor a shadow is the one that the index gives for its key, and the other way round (I6);
+//! - a shadow is an unclean slot of an ordered volume, older than the one that the index gives (I24);
 //! - a block waits for destage only if its slot is dirty;
 //! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
 
 use crate::ages::{Births, Born};
-use crate::bitset::BlockSet;
 use crate::index::Index;
 use crate::segment::{Key, Phase, Segment, State};
+use crate::waiting::Waiting;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
@@ -22,7 +23,7 @@ const _: () = assert!(SECTORS_PER_BLOCK == 8);
 #[derive(Debug, Default)]
 pub(crate) struct VolumeMap {
     /// Dirty blocks not yet picked for destage.
-    pub(crate) waiting: BlockSet,
+    pub(crate) waiting: Waiting,
     pub(crate) dirty: u64,
     pub(crate) destaged: u64,
     pub(crate) cached: u64,
@@ -48,6 +49,8 @@ pub(crate) struct CacheMap {
     pub(crate) clock: Born,
     /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean blocks.
     pub(crate) relief: u64,
+    /// A planted bug: overwritten blocks leave no shadow.
+    pub(crate) coalesces_epochs: bool,
 }
 
 impl CacheMap {
@@ -67,6 +70,7 @@ impl CacheMap {
             by_age: BTreeSet::new(),
             clock: Born::default(),
             relief: 0,
+            coalesces_epochs: false,
         }
     }
 
@@ -262,16 +266,21 @@ impl CacheMap {
             if state == State::Dirty && self.is_hit(old) {
                 self.set_hit(slot);
             }
-            self.void(old);
+            self.succeed(old, slot, state);
         } else {
             self.volumes[usize::from(key.volume().0)].cached += 1;
         }
         if state != State::Clean {
-            let (segment, index) = self.segment_of_mut(slot);
-            segment.written.note(index, born);
+            self.note_birth(slot, born);
         }
         self.set_state(slot, state);
         old_state
+    }
+
+    /// Notes since when a slot that is about to become unclean holds what it holds.
+    pub(crate) fn note_birth(&mut self, slot: u32, born: Born) {
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.written.note(index, born);
     }
 
     /// Forgets a block; returns where it was.
@@ -279,11 +288,12 @@ impl CacheMap {
         let blocks = self.geometry.segment_blocks;
         let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
         self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.end_shadows(key, key, 0);
         self.void(slot);
         Some(slot)
     }
 
-    fn void(&mut self, slot: u32) {
+    pub(crate) fn void(&mut self, slot: u32) {
         self.set_state(slot, State::Void);
         let (number, _) = self.place(slot);
         self.note_if_empty(number);
@@ -292,6 +302,7 @@ impl CacheMap {
     /// Changes what a slot is worth and keeps all counts right.
     pub(crate) fn set_state(&mut self, slot: u32, state: State) {
         let key = self.key(slot);
+        let epoch = (self.epoch(slot), self.is_shadow(slot));
         let (segment, index) = self.segment_of_mut(slot);
         let old = segment.state(index);
         let lost = segment.is_lost(index);
@@ -319,9 +330,10 @@ impl CacheMap {
             State::Void | State::Clean => {}
         }
         if state == State::Dirty {
-            volume.waiting.insert(key.block());
+            self.enter(slot);
         } else if old == State::Dirty {
-            volume.waiting.remove(key.block());
+            let (epoch, shadow) = epoch;
+            volume.waiting.leave(slot, key.block(), epoch, shadow);
         }
     }
 
@@ -337,7 +349,7 @@ impl CacheMap {
             volume.dirty -= 1;
             volume.births.remove(born);
             volume.lost += 1;
-            volume.waiting.remove(key.block());
+            self.leave(slot);
         }
     }
 
@@ -349,8 +361,7 @@ impl CacheMap {
     /// Puts a block back in line after a destage that failed.
     pub(crate) fn wait_again(&mut self, slot: u32) {
         if self.state(slot) == State::Dirty && !self.is_lost(slot) {
-            let key = self.key(slot);
-            self.volumes[usize::from(key.volume().0)].waiting.insert(key.block());
+            self.enter(slot);
         }
     }
 
@@ -394,7 +405,7 @@ impl CacheMap {
                 continue;
             }
             for index in 0..self.geometry.segment_blocks {
-                if segment.state(index) != State::Void {
+                if segment.state(index) != State::Void && !segment.is_shadow(index) {
                     let key = segment.key(index);
                     if key.volume() == volume && (first..=last).contains(&key.block()) {
                         f(self.slot(number, index));
@@ -416,7 +427,8 @@ impl CacheMap {
     /// Bytes of memory in use for index, slot tables and sets.
     pub(crate) fn memory_bytes(&self) -> usize {
         let tables = self.segments.iter().filter(|segment| segment.has_table()).count();
-        tables * self.geometry.segment_blocks as usize * 11
+        let epochs = self.segments.iter().filter(|segment| segment.has_epochs()).count();
+        (tables * 11 + epochs * 4) * self.geometry.segment_blocks as usize
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
             + self.volumes.iter().map(|volume| volume.waiting.bytes() + volume.births.bytes()).sum::<usize>()
@@ -426,7 +438,7 @@ impl CacheMap {
 
     /// Walks everything and panics if an invariant does not hold. Slow: for tests and the simulator.
     pub(crate) fn check(&self) {
-        let mut cached = 0;
+        let (mut cached, mut shadows) = (0, 0);
         let mut counts: Vec<[u64; 5]> = Vec::new();
         counts.resize(self.volumes.len(), [0; 5]);
         for number in 0..self.segments.len() as u32 {
@@ -435,7 +447,7 @@ impl CacheMap {
                 assert!(segment.live == 0 && segment.unclean == 0, "no table, no blocks");
                 continue;
             }
-            let (mut live, mut unclean, mut pinned) = (0, 0, 0);
+            let (mut live, mut unclean, mut fixed, mut pinned) = (0, 0, 0, 0);
             for index in 0..self.geometry.segment_blocks {
                 let state = segment.state(index);
                 if state == State::Void {
@@ -443,21 +455,28 @@ impl CacheMap {
                 }
                 let slot = self.slot(number, index);
                 let key = segment.key(index);
-                assert_eq!(self.lookup(key), Some(slot), "I6: the index points at every live slot");
                 live += 1;
-                cached += 1;
+                fixed += u32::from(segment.is_fixed(index));
+                if segment.is_shadow(index) {
+                    self.check_shadow(slot);
+                    shadows += 1;
+                } else {
+                    assert_eq!(self.lookup(key), Some(slot), "I6: the index points at every live slot");
+                    cached += 1;
+                }
                 unclean += u32::from(state != State::Clean);
                 pinned += u32::from(segment.is_pinned(index));
                 let lost = segment.is_lost(index);
                 let count = &mut counts[usize::from(key.volume().0)];
-                count[0] += 1;
+                count[0] += u64::from(!segment.is_shadow(index));
                 count[1] += u64::from(state == State::Dirty && !lost);
                 count[2] += u64::from(state == State::Destaged);
                 count[3] += u64::from(lost);
                 count[4] += u64::from(segment.is_pinned(index));
             }
-            let counted = (segment.live, segment.unclean, segment.pinned);
-            assert_eq!((live, unclean, pinned), counted, "segment counts; I26: a pin ends with its content");
+            let counts = (segment.live, segment.unclean, segment.fixed, segment.pinned);
+            let counted = (live, unclean, fixed, pinned);
+            assert_eq!(counted, counts, "segment counts; I26: a pin ends with its content");
         }
         assert_eq!(cached, self.index.len(), "I6: the index holds nothing else");
         for (volume, count) in self.volumes.iter().zip(counts) {
@@ -465,7 +484,10 @@ impl CacheMap {
             assert_eq!(counted, count, "volume counts");
             assert_eq!(volume.births.len(), volume.dirty, "every dirty block has one age");
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
+            volume.waiting.check();
         }
+        let known: usize = self.volumes.iter().map(|volume| volume.waiting.shadows()).sum();
+        assert_eq!(shadows, known, "I24: every shadow is known");
     }
 }
 

@@ -6,7 +6,8 @@
 //! by the same checkpoint.
 //!
 //! Before that, segments at the end are *retired*: none of them is taken any more, open ones are closed, clean blocks are
-//! dropped, pinned and dirty ones move to the survivor stream; if there is no room, dirty ones are written back. Until the snapshot a
+//! dropped, pinned and dirty ones move to the survivor stream; dirty ones are written back if there is no room for them or if
+//! they must keep their place in the order of destage. Until the snapshot a
 //! shrink can be cancelled.
 
 use crate::api::{Nanos, Notice};
@@ -20,6 +21,9 @@ use forebay_format::{Geometry, Members, StreamKind};
 
 /// Time until another attempt to move what could not be moved.
 const RETRY_NS: Nanos = 1_000_000;
+
+/// The same if nothing is being moved: it must be written back, which takes longer.
+const DESTAGE_NS: Nanos = 10_000_000;
 
 /// A change of the pool's size.
 #[derive(Debug)]
@@ -226,7 +230,12 @@ impl Engine {
         let Some(job) = &mut self.pool_job else { return false };
         (job.segment, job.index) = if ended { (count, 0) } else { (segment, index) };
         self.reclaim_wants_destage |= blocked;
-        self.wake_in(if ended || blocked { RETRY_NS } else { 1 });
+        let moving = self.relocations.len() > 0;
+        self.wake_in(match ended || blocked {
+            true if moving => RETRY_NS,
+            true => DESTAGE_NS,
+            false => 1,
+        });
         false
     }
 
@@ -247,7 +256,10 @@ impl Engine {
                 self.map.segments[segment as usize].unreclaimable = true;
                 false
             }
-            State::Dirty | State::Destaged => self.relocate(slot),
+            State::Dirty | State::Destaged => {
+                self.yield_order_of(slot);
+                self.relocate(slot)
+            }
         }
     }
 

@@ -215,8 +215,14 @@ impl Engine {
     pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
         let key = self.map.key(slot);
         let damage = match self.map.state(slot) {
+            State::Dirty if self.map.is_shadow(slot) => {
+                self.break_order(key);
+                self.map.end_shadow(slot);
+                Damage::Dropped
+            }
             State::Dirty if self.map.is_lost(slot) => return Damage::Lost,
             State::Dirty => {
+                self.break_order(key);
                 self.map.set_lost(slot);
                 Damage::Lost
             }

@@ -3,7 +3,9 @@
 //! One victim at a time, chosen by `policy`: of the clean blocks some are kept (hit, pinned, within the smallest share of
 //! their volume), the rest is dropped from the map. What is kept, and what is dirty, moves to the survivor stream. Moving a block takes its block lock, so that the copy, which carries a newer
 //! sequence than anything written before, can never overtake a newer write (I8). If there is no room to move dirty
-//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress.
+//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress. Dirty blocks of a volume that is
+//! destaged in order are never moved: they would lose their place (I23). If nothing else helps, volumes that are not attached
+//! give up their order (`ordered`).
 //!
 //! An empty segment is *freed*; it is written again only after a checkpoint that says so is in effect (I7).
 
@@ -31,12 +33,6 @@ pub(crate) struct Reclaim {
     kept: Kept,
 }
 
-impl Relocation {
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.key.volume()
-    }
-}
-
 impl Reclaim {
     pub(crate) fn segment(&self) -> u32 {
         self.segment
@@ -62,14 +58,22 @@ pub(crate) struct Relocation {
     mask: Option<u8>,
     page: Page,
     tries: u32,
+    /// Its new record says that it is dirty.
+    recorded_dirty: bool,
+}
+
+impl Relocation {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.key.volume()
+    }
 }
 
 /// A segment as reclaim sees it, if it may be a victim.
 fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     let segment = map.segments.get(number as usize)?;
     // What is on its way out of a victim would look like something that cannot be moved, and be evicted.
-    let offered =
-        segment.phase == Phase::Sealed && segment.live > 0 && segment.leaving == 0 && !segment.unreclaimable;
+    let held = segment.leaving > 0 || segment.fixed > 0 || segment.unreclaimable;
+    let offered = segment.phase == Phase::Sealed && segment.live > 0 && !held;
     offered.then_some(Candidate {
         segment: number,
         born: segment.born,
@@ -121,6 +125,7 @@ impl Engine {
                 }
                 let Some(choice) = self.choose_victim(&skipped) else {
                     self.reclaim_wants_destage = true;
+                    self.yield_kept_orders();
                     return;
                 };
                 let segment = choice.segment;
@@ -339,14 +344,15 @@ impl Engine {
     pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
         let key = self.map.key(slot);
         let range = BlockRange { first: key, last: key };
-        if !self.can_relocate() {
+        if !self.can_relocate() || self.map.is_fixed(slot) {
             return false;
         }
         if !self.planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
             return false;
         }
         let page = self.pages.take(PageUse::Survivor).expect("a page is available");
-        let relocation = self.relocations.insert(Relocation { key, from: slot, mask, page, tries: 1 });
+        let relocation = Relocation { key, from: slot, mask, page, tries: 1, recorded_dirty: false };
+        let relocation = self.relocations.insert(relocation);
         self.map.leaves(slot, true);
         self.read_for_relocation(relocation);
         true
@@ -372,14 +378,13 @@ impl Engine {
         if !current {
             self.end_relocation(number);
         } else if right {
+            let dirty =
+                self.map.state(slot) == State::Dirty && !self.planted(PlantedBug::ForgetDirtySurvivor);
+            self.relocations.get_mut(number).recorded_dirty = dirty;
             let item = Item {
                 key,
                 crc: self.map.crc(slot),
-                kind: ItemKind::Data {
-                    mask: self.map.mask(slot) & mask,
-                    dirty: self.map.state(slot) == State::Dirty
-                        && !self.planted(PlantedBug::ForgetDirtySurvivor),
-                },
+                kind: ItemKind::Data { mask: self.map.mask(slot) & mask, dirty },
                 span: Some(page.span()),
                 done: Done::Survivor(number),
             };
@@ -396,7 +401,7 @@ impl Engine {
     /// The copy was appended to `slot` (with the pin of the original still held), or not.
     pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
         let relocation = self.relocations.get(number);
-        let (from, key) = (relocation.from, relocation.key);
+        let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
         let current = self.map.lookup(key) == Some(from) || self.planted(PlantedBug::RelocateWithoutLock);
         if let (Some(slot), true) = (slot, current) {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
@@ -404,6 +409,7 @@ impl Engine {
             let state = match state {
                 State::Void => State::Dirty,
                 State::Dirty if self.planted(PlantedBug::ForgetDirtySurvivor) => State::Clean,
+                State::Clean if recorded_dirty => State::Destaged,
                 state => state,
             };
             let (pinned, born) = (self.map.is_pinned(from), self.map.born(from));

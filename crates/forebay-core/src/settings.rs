@@ -18,7 +18,8 @@ pub enum DestageOrder {
     Fifo,
     /// The one that has not been used for longest first.
     Lru,
-    /// Flush epoch by flush epoch: the backing store alone is always a crash-consistent, older image of the volume.
+    /// Flush epoch by flush epoch: the backing store alone is always a crash-consistent, older image of the volume. In
+    /// force once [`crate::Engine::is_ordered`] says so.
     Ordered,
 }
 

@@ -367,6 +367,13 @@ impl World {
                 self.counters.damaged_blocks += 1;
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
             }
+            Notice::OrderBroken { .. } => {
+                ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
+            }
+            Notice::OrderYielded { volume } => {
+                let attached = self.engine.volume_settings(volume).is_some();
+                ensure!(!attached, "{notice:?}, but it is attached");
+            }
             Notice::CacheWriteFailed { .. } => ensure!(cache_errors > 0, "{notice:?}, but no write failed"),
             Notice::CacheFenced => {
                 ensure!(cache_errors > 0, "{notice:?}, but no flush failed");

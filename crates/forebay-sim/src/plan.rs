@@ -119,6 +119,8 @@ pub struct Plan {
     pub volumes: Vec<VolumePlan>,
     /// Modes that occur.
     pub modes: Vec<Mode>,
+    /// Orders of destage that occur.
+    pub orders: Vec<DestageOrder>,
     /// Settings of the engine.
     pub engine: EngineConfig,
     /// Settings of the volumes at the start, apart from the mode.
@@ -154,6 +156,7 @@ impl Plan {
         let segment_blocks = rng.pick(&[16, 16, 16, 32, 32, 64]);
         let geometry = geometry(segment_blocks, rng.pick(&[16, 18, 20, 24, 24, 32, 40]));
         let modes = modes(rng);
+        let orders = orders(rng);
         let volumes = (0..rng.pick(&[1, 1, 1, 2, 3])).map(|_| volume(&modes, rng)).collect();
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&rng.word().to_le_bytes());
@@ -169,7 +172,8 @@ impl Plan {
             volumes,
             modes,
             engine: engine(rng),
-            settings: settings(rng),
+            settings: VolumeSettings { destage_order: rng.pick(&orders), ..settings(rng) },
+            orders,
             cache_latency: cache_latency(rng),
             backing_latency: backing_latency(rng),
             faults: faults(rng),
@@ -218,6 +222,30 @@ impl Plan {
                 (self.sample, self.requests) = (2, self.requests * 2);
                 self.mix = Mix { mode: 12, flush: 0, zero: 0, fua_pct: 0, hot_pct: 80, pause: 6, ..self.mix };
                 self.faults = FaultPlan::default();
+            }
+            PlantedBug::MixFlushEpochs | PlantedBug::EpochBeforeMarks | PlantedBug::CoalesceEpochs => {
+                self.ordered(rng);
+            }
+            PlantedBug::ForgetEpochs => {
+                self.ordered(rng);
+                self.settings.dirty_low_pct = 10;
+            }
+            PlantedBug::ForgetOrderAtAttach => self.ordered(rng),
+            PlantedBug::AdvanceInShrink => {
+                self.ordered(rng);
+                (self.mix.life, self.mix.hot_pct, self.mix.drain) = (20, 0, 0);
+                self.settings.dirty_low_pct = 10;
+            }
+            PlantedBug::OvertakeEpochs => {
+                self.modes = vec![Mode::Writeback, Mode::Writearound];
+                self.start_in(rng);
+                self.ordered(rng);
+                (self.mix.mode, self.mix.rule_pct) = (4, 20);
+                self.settings.dirty_low_pct = 40;
+            }
+            PlantedBug::FuaKeepsEpoch => {
+                self.ordered(rng);
+                self.mix = Mix { flush: 0, fua_pct: 30, ..self.mix };
             }
             PlantedBug::KeepOvertakenFill => {
                 (self.depth, self.sample) = (16, 50);
@@ -293,6 +321,8 @@ impl Plan {
         self.only_writeback(rng);
         (self.mix.zero, self.mix.rule_pct, self.mix.tune, self.mix.restart) = (0, 0, 0, 0);
         (self.mix.life, self.mix.pool) = (0, 0);
+        self.orders = vec![DestageOrder::Elevator, DestageOrder::Fifo, DestageOrder::Lru];
+        self.settings.destage_order = rng.pick(&self.orders);
         self.settings =
             VolumeSettings { idle_delay: 0, dirty_low_pct: 40, dirty_high_pct: 80, ..self.settings };
         (self.settings.max_destage_iops, self.settings.max_destage_bytes_per_s) = (0, 0);
@@ -314,6 +344,20 @@ impl Plan {
             }
             _ => self.mix.tune += 10,
         }
+    }
+
+    /// Many flush epochs with the same few blocks, destaged slowly all the time.
+    fn ordered(&mut self, rng: &mut Rng) {
+        if self.modes.iter().all(|mode| !matches!(mode, Mode::Writeback | Mode::Writeonly)) {
+            self.modes = vec![Mode::Writeback];
+            self.start_in(rng);
+        }
+        self.orders = vec![DestageOrder::Ordered];
+        self.settings.destage_order = DestageOrder::Ordered;
+        (self.settings.dirty_low_pct, self.settings.idle_delay) = (0, 10_000_000);
+        self.mix = Mix { write: 50, flush: 15, hot_pct: 50, tune: 0, drain: 2, ..self.mix };
+        self.sample = 10;
+        self.faults = FaultPlan::default();
     }
 
     fn only_writeback(&mut self, rng: &mut Rng) {
@@ -344,6 +388,12 @@ impl Plan {
         self.mix.hot_pct = 30;
     }
 
+    /// True if volumes may be destaged in order.
+    #[must_use]
+    pub fn may_order(&self) -> bool {
+        self.orders.contains(&DestageOrder::Ordered)
+    }
+
     /// True if no mode of this run keeps acknowledged data in the cache only.
     #[must_use]
     pub fn writes_past(&self) -> bool {
@@ -369,6 +419,16 @@ fn modes(rng: &mut Rng) -> Vec<Mode> {
         3 => vec![Mode::Writethrough, Mode::Writearound, Mode::Passthrough],
         4 => vec![Mode::Writeback, Mode::Writethrough, Mode::Writearound],
         _ => Mode::ALL.to_vec(),
+    }
+}
+
+fn orders(rng: &mut Rng) -> Vec<DestageOrder> {
+    use DestageOrder::{Elevator, Fifo, Lru, Ordered};
+    match rng.below(5) {
+        0 => vec![Elevator],
+        1 => vec![Elevator, Fifo, Lru],
+        2 | 3 => vec![Ordered],
+        _ => vec![Elevator, Fifo, Ordered, Ordered],
     }
 }
 
@@ -406,7 +466,6 @@ pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
         dirty_low_pct,
         dirty_high_pct: dirty_low_pct + rng.pick(&[10, 30, 50]),
         idle_delay: rng.pick(&[0, 10_000_000, 200_000_000, 5_000_000_000]),
-        destage_order: rng.pick(&[DestageOrder::Elevator, DestageOrder::Fifo, DestageOrder::Lru]),
         destage_depth_max: rng.pick(&[1, 4, 16]),
         flush_period: rng.pick(&[0, 0, 1_000_000_000, 8_000_000_000, 60_000_000_000]),
         max_destage_iops: rng.pick(&[0, 0, 0, 50, 500]),

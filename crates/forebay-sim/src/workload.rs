@@ -1,5 +1,6 @@
 //! What clients and operators do: random requests in the mixture of the plan.
 
+use crate::life::Place;
 use crate::plan::Mix;
 use crate::rng::Rng;
 use crate::world::{PATIENCE_NS, Trap, World, ensure};
@@ -146,7 +147,9 @@ impl Workload {
             }
             Deed::Tune => {
                 let mode = world.disks.settings[volume].mode;
-                let mut settings = VolumeSettings { mode, ..crate::plan::settings(&mut world.rng) };
+                let destage_order = world.rng.pick(&world.plan.orders);
+                let mut settings =
+                    VolumeSettings { mode, destage_order, ..crate::plan::settings(&mut world.rng) };
                 if world.plan.faults.backing.flush_drops {
                     settings.skip_sequential_bytes = 0;
                 }
@@ -267,17 +270,29 @@ fn open_changed(
     sectors: std::ops::Range<u64>,
     dirty: &[bool],
 ) -> Result<(), String> {
+    world.unlearned = Some(volume);
     world.reopen(OnBackingChange::Refuse);
-    let serves = world.wait_open()?;
+    let opens = world.wait_open()?;
+    let serves = opens && world.disks.tenants[volume].place == Place::Attached;
     let stays_dirty = dirty.iter().any(|dirty| *dirty);
     ensure!(!(serves && stays_dirty), "opened although the backing store changed under dirty data");
     ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
     let keep = stays_dirty && world.rng.chance(1, 2);
     take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
-    if serves {
+    world.unlearned = None;
+    if serves || world.stopped {
         return Ok(());
     }
-    open_quietly(world, if keep { OnBackingChange::KeepDirty } else { OnBackingChange::DiscardDirty })
+    if opens {
+        // It was to be attached to the open cache and was refused: the operator starts it again with another policy.
+        world.quiesce()?;
+        world.close()?;
+        world.disks.tenants[volume].place = Place::Attached;
+    }
+    open_quietly(world, if keep { OnBackingChange::KeepDirty } else { OnBackingChange::DiscardDirty })?;
+    let tenant = &world.disks.tenants[volume];
+    ensure!(tenant.place == Place::Attached || world.stopped || world.fenced, "not attached: {tenant:?}");
+    Ok(())
 }
 
 fn faulty(world: &World) -> bool {

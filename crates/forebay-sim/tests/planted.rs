@@ -68,4 +68,12 @@ planted! {
     sequential_leaves_copy: SequentialLeavesCopy,
     trim_dirty: TrimDirty,
     keep_without_bound: KeepWithoutBound,
+    mix_flush_epochs: MixFlushEpochs,
+    epoch_before_marks: EpochBeforeMarks,
+    coalesce_epochs: CoalesceEpochs,
+    forget_epochs: ForgetEpochs,
+    overtake_epochs: OvertakeEpochs,
+    fua_keeps_epoch: FuaKeepsEpoch,
+    forget_order_at_attach: ForgetOrderAtAttach,
+    advance_in_shrink: AdvanceInShrink,
 }

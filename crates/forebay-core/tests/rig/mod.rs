@@ -226,6 +226,7 @@ fn entry(at: usize, volume_blocks: u64, settings: &VolumeSettings) -> VolumeEntr
         mode: settings.mode,
         name: format!("v{at}"),
         size_bytes: volume_blocks * BLOCK,
+        flush_epoch: 0,
         uuid: [at as u8 + 1; 16],
         backing: backing(volume_blocks),
     }
