@@ -137,9 +137,7 @@ impl Service {
             return Err(invalid("the pool has no device", ""));
         };
         match (&request.device, &request.size) {
-            (Some(device), None) if Path::new(device) == path && snapshot.devices.len() > 1 => {
-                Ok(all - last)
-            }
+            (Some(device), None) if Path::new(device) == path && snapshot.devices.len() > 1 => Ok(all - last),
             (Some(device), None) => Err(invalid(
                 format!("{device} cannot be taken out of pool {name}"),
                 if snapshot.devices.len() > 1 {

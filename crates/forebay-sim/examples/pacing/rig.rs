@@ -101,6 +101,7 @@ impl Rig {
             size_bytes: VOLUME_BYTES,
             uuid: [volume as u8 + 1; 16],
             backing: backing(volume),
+            flush_epoch: 0,
         };
         let params = FormatParams {
             geometry,
