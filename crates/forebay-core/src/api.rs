@@ -337,7 +337,8 @@ pub enum Notice {
         /// Volume.
         volume: VolumeId,
     },
-    /// A volume was not detached and is served as before.
+    /// A volume was not detached and is served as before; or the cache is fenced, and it is open whether the volume is
+    /// there at the next start ([`crate::Engine::volume_size_bytes`] tells whether it is served until then).
     DetachFailed {
         /// Volume.
         volume: VolumeId,

@@ -306,7 +306,12 @@ impl World {
             self.oracle.end_write(ticket, false, false);
         }
         match why {
-            RequestError::Invalid => ensure!(pending.invalid, "refused as invalid"),
+            RequestError::Invalid => {
+                // A volume that was leaving when the cache was fenced may be gone from it already.
+                let id = VolumeId(pending.volume as u16);
+                let gone = self.fenced && self.engine.volume_size_bytes(id).is_none();
+                ensure!(pending.invalid || gone, "refused as invalid");
+            }
             RequestError::Shutdown => {
                 ensure!(
                     pending.refused || self.stopping || self.engine.status() != Status::Ready,

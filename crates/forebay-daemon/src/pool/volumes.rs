@@ -397,7 +397,10 @@ impl Pool {
 
     /// The volume stays, and is served as before.
     pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifeError) {
-        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
+        let Some(size_bytes) = self.engine.volume_size_bytes(id) else {
+            // The cache was fenced in the middle of it: the volume is gone from it until the next start.
+            return self.attach_failed(id, error);
+        };
         let Some(served) = self.served_mut(id) else { return };
         served.state = VolumeState::Serving;
         let (name, exports) = (served.spec.name.clone(), served.spec.exports.clone());
