@@ -163,7 +163,8 @@ fn start_api(
 /// Mounts the control file system. The daemon serves without it if that fails.
 fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEvent)) -> Option<ControlFs> {
     let hub = service.services().events;
-    let alarms: AlarmSource = Arc::new(move || hub.alarms().iter().map(crate::events::Alarm::to_json).collect());
+    let alarms: AlarmSource =
+        Arc::new(move || hub.alarms().iter().map(crate::events::Alarm::to_json).collect());
     let options = control_fs::Options { alarms: Some(alarms) };
     match control_fs::mount_with(path, service.clone(), options) {
         Ok(mounted) => Some(mounted),

@@ -249,6 +249,11 @@ pub(super) fn is_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && name.len() <= NAME_BYTES_MAX && !name.contains(['/', '\0'])
 }
 
+/// A number, or nothing if it is not known.
+fn known(number: Option<u64>) -> String {
+    number.map_or_else(String::new, |number| number.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,9 +305,4 @@ mod tests {
             Some(Node::File(File::Setting(Target::Volume("v"), "k")))
         ));
     }
-}
-
-/// A number, or nothing if it is not known.
-fn known(number: Option<u64>) -> String {
-    number.map_or_else(String::new, |number| number.to_string())
 }

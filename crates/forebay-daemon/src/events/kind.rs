@@ -102,6 +102,7 @@ kinds! {
     BlockDamaged, "block.damaged", Warning, "A clean block of the cache was damaged; it is read from the backing store again.";
     BlockLost, "block.lost", Error, "A dirty block was damaged and there is no other copy; its sectors answer with an error.";
     CacheFenced, "cache.fenced", Error, "The cache device failed a flush; it takes no more writes.";
+    OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
     ClientConnected, "client.connected", Debug, "A client connected to an export.";
     ClientDisconnected, "client.disconnected", Debug, "A client left an export.";

@@ -51,6 +51,11 @@ pub enum PoolEvent {
     },
     /// The cache device failed to flush.
     CacheFenced,
+    /// The backing store alone is no crash-consistent image any more, until what is dirty now has been written back.
+    OrderLost {
+        /// Name of the volume.
+        volume: String,
+    },
     /// A backing store was changed while the cache was away.
     BackingChanged {
         /// Name of the volume.
@@ -120,6 +125,10 @@ impl fmt::Display for PoolEvent {
                 "the cache device failed to flush: writes are refused from now on. Replace the device; what it \
                  holds can still be read",
             ),
+            Self::OrderLost { volume } => write!(
+                f,
+                "the backing store of {volume} alone is no crash-consistent image until what is dirty now is written back"
+            ),
             Self::BackingChanged { volume, dropped } => write!(
                 f,
                 "the backing store of {volume} was changed while the cache was away: {dropped} clean blocks were dropped \
@@ -178,6 +187,9 @@ impl Pool {
             },
             Notice::CacheWriteFailed { segment } => PoolEvent::CacheWriteFailed { segment },
             Notice::CacheFenced => PoolEvent::CacheFenced,
+            Notice::OrderBroken { volume, .. } | Notice::OrderYielded { volume } => {
+                PoolEvent::OrderLost { volume: self.name_of(volume) }
+            }
             Notice::BackingChanged { volume, dropped } => {
                 PoolEvent::BackingChanged { volume: self.name_of(volume), dropped }
             }

@@ -81,7 +81,7 @@ impl Pool {
             settings: served.spec.settings,
             stats: self.engine.volume_stats(id).unwrap_or_default(),
             destage: self.engine.destage_report(id),
-            ordered: false,
+            ordered: self.engine.is_ordered(id),
             connections: self.server.connections_to(id),
         })
     }

@@ -217,6 +217,7 @@ impl Pool {
             size_bytes,
             uuid,
             backing: BackingRecord { stamp_ns: None, ..backing.record.clone() },
+            flush_epoch: 0,
         })
     }
 

@@ -15,7 +15,7 @@ use crate::open::{Making, erase_cache, open_caches, open_joining};
 use crate::pool::{PoolHandle, PoolStart, Promise};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 impl Service {
@@ -137,9 +137,7 @@ impl Service {
             return Err(invalid("the pool has no device", ""));
         };
         match (&request.device, &request.size) {
-            (Some(device), None) if PathBuf::from(device) == *path && snapshot.devices.len() > 1 => {
-                Ok(all - last)
-            }
+            (Some(device), None) if Path::new(device) == path && snapshot.devices.len() > 1 => Ok(all - last),
             (Some(device), None) => Err(invalid(
                 format!("{device} cannot be taken out of pool {name}"),
                 if snapshot.devices.len() > 1 {

@@ -34,6 +34,9 @@ impl Service {
             PoolEvent::BackingChanged { volume, .. } => {
                 self.hub.publish(NewEvent::new(Kind::BackingChanged, text).pool(pool).volume(volume));
             }
+            PoolEvent::OrderLost { volume } => {
+                self.hub.publish(NewEvent::new(Kind::OrderLost, text).pool(pool).volume(volume));
+            }
             PoolEvent::Resized { volume, .. } => {
                 self.hub.publish(NewEvent::new(Kind::VolumeResized, text).pool(pool).volume(volume));
             }
