@@ -102,7 +102,6 @@ impl Rig {
             flush_epoch: 0,
             uuid: [volume as u8 + 1; 16],
             backing: backing(volume),
-            flush_epoch: 0,
         };
         let params = FormatParams {
             geometry,
