@@ -178,7 +178,8 @@ impl World {
         );
         if device != CACHE {
             let volume = device - 1;
-            self.pace.wrote(volume, self.now, len, &self.disks.settings[volume])?;
+            let oldest = self.requests.first_key_value().map(|(id, _)| *id);
+            self.pace.wrote(volume, self.now, len, &self.disks.settings[volume], oldest)?;
         }
         let data = Rc::new(data);
         let number = self.disks.devices[device].submit_write(offset, Rc::clone(&data), &mut self.rng);

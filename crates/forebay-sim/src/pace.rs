@@ -51,7 +51,7 @@ struct Volume {
 /// The judge of one world.
 pub(crate) struct Pace {
     volumes: Vec<Volume>,
-    /// All writes of backing stores are destage.
+    /// All writes of backing stores are destage, but for those of long streams.
     destage_only: bool,
     /// Nothing in this world keeps destage from its pace.
     smooth: bool,
@@ -86,18 +86,21 @@ impl Pace {
             Volume { writes: fresh, bytes: fresh, ceiling: None, grace: next_request, period_since: now };
     }
 
-    /// The engine writes to a backing store.
+    /// The engine writes to a backing store. `oldest` is the lowest number of the requests under way.
     pub(crate) fn wrote(
         &mut self,
         volume: usize,
         now: u64,
         len: u64,
         settings: &VolumeSettings,
+        oldest: Option<u64>,
     ) -> Result<(), String> {
-        if !self.destage_only {
+        let state = &mut self.volumes[volume];
+        // Requests of long streams go past the cache, also those under way that were made under other settings.
+        let streams = settings.skip_sequential_bytes > 0 || oldest.is_some_and(|oldest| oldest < state.grace);
+        if !self.destage_only || streams {
             return Ok(());
         }
-        let state = &mut self.volumes[volume];
         let iops = u64::from(settings.max_destage_iops);
         if iops > 0 {
             let owed = state.writes.take(now, iops, 1);

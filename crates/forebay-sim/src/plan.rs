@@ -242,6 +242,7 @@ impl Plan {
                 self.ordered(rng);
                 (self.mix.mode, self.mix.rule_pct) = (4, 20);
                 self.settings.dirty_low_pct = 40;
+                self.settings.dirty_high_pct = self.settings.dirty_high_pct.max(50);
             }
             PlantedBug::FuaKeepsEpoch => {
                 self.ordered(rng);
@@ -326,6 +327,7 @@ impl Plan {
         self.settings =
             VolumeSettings { idle_delay: 0, dirty_low_pct: 40, dirty_high_pct: 80, ..self.settings };
         (self.settings.max_destage_iops, self.settings.max_destage_bytes_per_s) = (0, 0);
+        self.settings.skip_sequential_bytes = 0; // Or not all writes of backing stores are destage.
         match bug {
             PlantedBug::IgnoreFlushPeriod => {
                 self.settings.flush_period = rng.pick(&[8_000_000_000, 20_000_000_000]);

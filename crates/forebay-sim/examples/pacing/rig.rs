@@ -99,9 +99,9 @@ impl Rig {
             mode: settings.mode,
             name: format!("pacing-{volume}"),
             size_bytes: VOLUME_BYTES,
+            flush_epoch: 0,
             uuid: [volume as u8 + 1; 16],
             backing: backing(volume),
-            flush_epoch: 0,
         };
         let params = FormatParams {
             geometry,
