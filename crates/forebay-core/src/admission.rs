@@ -39,6 +39,8 @@ pub(crate) struct Memory {
     /// Rounds of reclaim, from 1: one ends when as many victims were taken as there are segments.
     pub(crate) round: u64,
     pub(crate) taken: u32,
+    /// Victims taken since there were enough free segments.
+    pub(crate) victims_since_enough: u64,
     /// Blocks evicted from probation not long ago.
     pub(crate) ghosts: Option<Recent>,
     /// Blocks missed, and not admitted, not long ago.
@@ -63,6 +65,7 @@ impl Memory {
             victims: Victims::default(),
             round: 1,
             taken: 0,
+            victims_since_enough: 0,
             ghosts: None,
             missed: None,
             flows,

@@ -116,6 +116,9 @@ impl Engine {
         if self.is_winding_down() {
             return;
         }
+        if self.free_segments() >= self.checkpoint.window_size as usize {
+            self.memory.victims_since_enough = 0;
+        }
         // Each pass either frees a segment, leaves moves under way, or finds that this victim has to wait.
         let mut skipped = Vec::new();
         while self.free_segments() < self.checkpoint.window_size as usize {
@@ -129,9 +132,10 @@ impl Engine {
                     return;
                 };
                 let segment = choice.segment;
-                if self.spares(segment) && !choice.forced {
+                if self.spares(segment) && !choice.forced && !self.is_moving_in_vain() {
                     continue;
                 }
+                self.memory.victims_since_enough += 1;
                 let all = self.map.segments[segment as usize].unclean;
                 self.reclaim = Some(Reclaim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
             }
@@ -143,6 +147,13 @@ impl Engine {
         }
     }
 
+    /// So many victims were emptied without ever having enough free segments that what is kept of them must take all
+    /// the room that they give. From here on nothing is kept and nothing dirty is moved, until there is enough: what is
+    /// clean goes, and destage makes clean what is not, so reclaim ends whatever the policies want (I25).
+    fn is_moving_in_vain(&self) -> bool {
+        self.memory.victims_since_enough > 2 * self.map.segments.len() as u64
+    }
+
     /// What the choice of a victim depends on.
     fn view(&self) -> View {
         let blocks = self.map.geometry.segment_blocks;
@@ -151,7 +162,7 @@ impl Engine {
         View {
             policy: self.config.pool.reclaim_policy,
             segment_blocks: blocks,
-            movable: if self.can_relocate() { most * 3 / 4 } else { 1 },
+            movable: if self.can_relocate() && !self.is_moving_in_vain() { most * 3 / 4 } else { 1 },
             newest: self.next_sequence,
             hollow_first: self.is_any_at_maximum(),
         }
@@ -253,6 +264,9 @@ impl Engine {
         let pinned = self.map.is_pinned(slot);
         if self.planted(PlantedBug::KeepWithoutBound) && pinned {
             return Keep::Must;
+        }
+        if self.is_moving_in_vain() {
+            return Keep::No;
         }
         let volume = self.map.key(slot).volume();
         let (share, cached) = (self.share(volume), self.map.volumes[usize::from(volume.0)].cached);

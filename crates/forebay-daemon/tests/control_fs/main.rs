@@ -110,7 +110,7 @@ fn values_are_files() {
         m.ok("cd volumes/db && head state size_bytes mode oldest_dirty_age_s ordered exports -qn9"),
         "serving\n1073741824\nwriteback\n1.500\ntrue\nnbd://localhost/db\nfuse:/mnt/db/disk\n"
     );
-    assert_eq!(m.ok("cat volumes/db/stats"), "latency.hit.p50_us=1.5\nreads=7\n");
+    assert_eq!(m.ok("cat volumes/db/stats"), "reads=7\nlatency.hit.p50_us=1.5\n");
     assert_eq!(m.ok("cat volumes/db/flashcache_stats"), "reads=7 writes=8 \nread_hits=6\n");
     assert_eq!(m.ok("cat volumes/db/flashcache_errors"), "disk_read_errors=0 disk_write_errors=1\n");
     assert_eq!(m.ok("cat volumes/db/flush volumes/db/job volumes/db/last_error"), "idle\n");
@@ -253,7 +253,7 @@ fn a_thousand_cats_while_questions_are_slow() {
     assert!(slow.iter().all(|thread| !thread.is_finished()));
     m.fake.change(|state| state.stuck = false);
     for thread in slow {
-        assert_eq!(thread.join().unwrap(), "latency.hit.p50_us=1.5\nreads=7\n");
+        assert_eq!(thread.join().unwrap(), "reads=7\nlatency.hit.p50_us=1.5\n");
     }
 }
 
