@@ -20,7 +20,7 @@ Examples:
   forebay get db dirty_high_pct         one value, for scripts
   forebay get --pool fast")]
 pub(crate) struct Get {
-    /// Names: VOLUME [KEY], or [KEY] with --pool
+    /// A volume and perhaps a name of a tunable; with --pool only the name
     #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(keys))]
     names: Vec<String>,
     /// Tunables of this pool
