@@ -11,12 +11,13 @@ pub(crate) struct Failure {
     what: String,
     hint: Option<String>,
     code: u8,
+    not_found: bool,
 }
 
 impl Failure {
     /// It did not work: exit code 1.
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, code: 1 }
+        Self { what: what.into(), hint: None, code: 1, not_found: false }
     }
 
     /// It was asked for in a wrong way: exit code 2.
@@ -24,9 +25,25 @@ impl Failure {
         Self { code: 2, ..Self::new(what) }
     }
 
+    /// The daemon knows no such thing: exit code 1.
+    pub(crate) fn not_found(what: impl Into<String>) -> Self {
+        Self { not_found: true, ..Self::new(what) }
+    }
+
+    /// Whether it failed because there is no such thing.
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.not_found
+    }
+
     /// Says what to do next.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The exit code.
+    #[cfg(test)]
+    pub(crate) fn code(&self) -> u8 {
+        self.code
     }
 
     /// Prints it and gives the exit code.

@@ -1,15 +1,19 @@
 //! `forebay`: the command line tool.
 //!
 //! One file per command in `commands`; each has its options (a `clap` structure) and a function that does it. What
-//! they share: `failure` (how a command fails), `screen` (how things look), `cache` (reading a cache device offline).
+//! they share: `failure` (how a command fails), `screen` (how things look), `cache` (reading a cache device offline),
+//! `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C).
 //!
 //! Contract with scripts: results on stdout, everything else on stderr; exit code 0 done, 1 failed, 2 wrong usage;
 //! `--json` wherever a script reads. A closed pipe behind stdout is no failure.
 #![forbid(unsafe_code)]
 
 mod cache;
+mod client;
 mod commands;
 mod failure;
+mod interrupt;
+mod job;
 mod screen;
 
 use clap::{CommandFactory, Parser};
@@ -25,6 +29,8 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    // If a shell asks for words to offer, this answers and ends the process.
+    clap_complete::CompleteEnv::with_factory(Arguments::command).bin("forebay").complete();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return failure::usage(&error),

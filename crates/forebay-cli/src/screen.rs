@@ -31,6 +31,17 @@ impl Paint {
         Self { on: terminal && set("NO_COLOR").is_none() && !dumb }
     }
 
+    /// Whether there are any.
+    pub(crate) fn is_on(self) -> bool {
+        self.on
+    }
+
+    /// None, whatever the terminal is.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self { on: false }
+    }
+
     fn wrap(self, code: &str, text: &str) -> String {
         if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }

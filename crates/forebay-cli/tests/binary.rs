@@ -233,10 +233,13 @@ fn a_running_volume_says_how_it_is() {
     assert!(String::from_utf8_lossy(&table.stdout).contains("dirty"));
     assert_eq!(code(&forebay(&["stats", "other", "--admin", text(&admin)])), 1);
     let metrics = forebay(&["stats", text(&admin), "--format", "prometheus"]);
-    assert!(String::from_utf8_lossy(&metrics.stdout).contains("forebay_writes_total{volume=\"vol\"} 512"));
+    assert!(
+        String::from_utf8_lossy(&metrics.stdout)
+            .contains("forebay_writes_total{pool=\"run\",volume=\"vol\"} 512")
+    );
     assert!(String::from_utf8_lossy(&metrics.stdout).contains("forebay_latency_seconds_bucket"));
     assert_eq!(report["latency"]["write"]["total"]["count"], BLOCKS);
-    assert!(report["latency"]["cache_write"]["total"]["p99_us"].as_f64().unwrap() > 0.0);
+    assert!(report["latency"]["write"]["total"]["p99_us"].as_f64().unwrap() > 0.0);
     let flashcache = forebay(&["stats", text(&admin), "--format", "flashcache"]);
     assert!(String::from_utf8_lossy(&flashcache.stdout).contains(" writes=512 "));
     assert_eq!(code(&forebay(&["stats", "other", "--admin", text(&admin), "--format", "flashcache"])), 1);
@@ -282,9 +285,13 @@ fn a_small_demo_ends_well_and_leaves_nothing_behind() {
 
 #[test]
 fn a_wrong_command_line_is_answered_with_2_and_a_hint() {
-    for arguments in
-        [&["frobnicate"][..], &["run"], &["check"], &["demo", "--cache-size", "1MiB"], &["stats"]]
-    {
+    for arguments in [
+        &["frobnicate"][..],
+        &["run"],
+        &["check"],
+        &["demo", "--cache-size", "1MiB"],
+        &["stats", "--format", "x"],
+    ] {
         let output = forebay(arguments);
         assert_eq!(code(&output), 2, "{arguments:?}");
         let stderr = String::from_utf8(output.stderr).unwrap();

@@ -217,6 +217,10 @@ pub enum Action {
         path: Path,
         /// Time since it was submitted.
         took: Nanos,
+        /// Its volume.
+        volume: VolumeId,
+        /// Bytes that it asked for.
+        bytes: u64,
     },
     /// Something that an operator or a test wants to know.
     Notice(Notice),
@@ -294,6 +298,21 @@ pub enum Notice {
         /// Its generation.
         generation: u64,
     },
+    /// A version of a block was lost before ordered destage could write it: the backing store alone is no
+    /// crash-consistent image any more, until what is dirty now has been written back.
+    OrderBroken {
+        /// Volume.
+        volume: VolumeId,
+        /// Block of the volume.
+        block: u64,
+    },
+    /// A volume that is not attached has lost the guarantee of ordered destage, because what it has dirty had to be moved to
+    /// make room: when it is attached again its backing store alone is no crash-consistent image until what is dirty
+    /// now has been written back.
+    OrderYielded {
+        /// Volume.
+        volume: VolumeId,
+    },
     /// The backing store changed while the cache was away: clean blocks were dropped.
     BackingChanged {
         /// Volume.
@@ -318,7 +337,8 @@ pub enum Notice {
         /// Volume.
         volume: VolumeId,
     },
-    /// A volume was not detached and is served as before.
+    /// A volume was not detached and is served as before; or the cache is fenced, and it is open whether the volume is
+    /// there at the next start ([`crate::Engine::volume_size_bytes`] tells whether it is served until then).
     DetachFailed {
         /// Volume.
         volume: VolumeId,

@@ -127,6 +127,11 @@ impl Stream {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
     }
 
+    /// Nothing waits in the queue.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// A mark or an intent is in the queue.
     pub(crate) fn waits_without_payload(&self) -> bool {
         self.queue.iter().any(|item| item.span.is_none())
@@ -207,14 +212,13 @@ impl Engine {
             self.write_summary(kind, segment, next);
         }
         let Some(segment) = self.take_segment(kind) else {
-            if kind == StreamKind::Fill {
-                self.drop_fills();
+            if kind != StreamKind::Write {
+                self.drop_fills(kind);
             }
             return false;
         };
         let first = (self.streams[kind.index()].next_sequence, self.next_sequence);
-        let blocks = self.map.geometry.segment_blocks;
-        self.map.segments[segment as usize].begin(Phase::Open, kind, first, blocks);
+        self.map.begin_segment(segment, Phase::Open, kind, first);
         self.streams[kind.index()].open = Some((segment, 0));
         true
     }
@@ -237,8 +241,15 @@ impl Engine {
     }
 
     /// No room for fills: they are a convenience, forget them.
-    fn drop_fills(&mut self) {
-        while let Some(item) = self.streams[StreamKind::Fill.index()].queue.pop_front() {
+    fn drop_fills(&mut self, kind: StreamKind) {
+        let is_fill = |item: &Item| matches!(item.done, Done::Fill(..) | Done::Copy(_));
+        if !self.streams[kind.index()].queue.iter().any(is_fill) {
+            return;
+        }
+        let queue = core::mem::take(&mut self.streams[kind.index()].queue);
+        let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
+        self.streams[kind.index()].queue = others;
+        for item in fills {
             self.item_done(item, None);
         }
     }
@@ -255,12 +266,15 @@ impl Engine {
         let mut payload = 0;
         while entries.len() < ENTRIES_MAX {
             let Some(item) = self.next_item(kind, payload < room) else { break };
+            let flush_epoch = self.flush_epoch(kind, &item);
             if let Some(span) = item.span {
                 payload += 1;
-                self.map.describe(self.map.slot(segment, start + payload), item.key, item.crc, item.mask());
+                let slot = self.map.slot(segment, start + payload);
+                self.map.describe(slot, item.key, item.crc, item.mask());
+                self.map.set_epoch(slot, flush_epoch);
                 push_span(&mut self.ops.get_mut(op).spans, span);
             }
-            entries.push(item.entry());
+            entries.push(item.entry(flush_epoch));
             batch.items.push(item);
         }
         if entries.is_empty() {
@@ -347,6 +361,7 @@ impl Engine {
                 block: table.key(index).block(),
                 sector_mask: self.map.mask(self.map.slot(segment, index)),
                 crc32c: table.crc(index),
+                flush_epoch: table.epoch(index),
             })
         }));
         let entry = Entry::Summary { slots: at, crc32c: forebay_format::checksum(&payload) };
@@ -430,7 +445,8 @@ impl Engine {
         }
         for slot in batch.marks.drain(..) {
             if self.map.state(slot) == State::Destaged {
-                self.map.set_state(slot, State::Clean);
+                self.note_marked(slot);
+                self.map.mark_clean(slot);
             }
         }
         let mut slot = self.map.slot(batch.segment, batch.start);
@@ -507,9 +523,10 @@ impl Engine {
     /// be.
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         let ok = slot.is_some();
-        if let (Done::Request(_) | Done::Merge(..), Some(slot)) = (item.done, slot) {
+        if let (Done::Request(req) | Done::Merge(req, _), Some(slot)) = (item.done, slot) {
             let old = self.map.insert(slot, State::Dirty);
             self.counters.logged(item.key.volume(), old);
+            self.pin_for(self.reqs.get(req).treatment, slot);
         }
         match item.done {
             Done::Request(req) => self.logged(req, ok),
@@ -540,6 +557,7 @@ impl Engine {
         !self.marks.is_empty()
             && (self.marks.len() >= MARKS_WORTH_A_BATCH
                 || self.now >= self.marks_since + MARKS_DELAY_NS
+                || self.order_waits_for_marks
                 || self.is_short_of_segments())
     }
 
@@ -582,7 +600,7 @@ impl Item {
         }
     }
 
-    fn entry(&self) -> Entry {
+    fn entry(&self, flush_epoch: u32) -> Entry {
         match self.kind {
             ItemKind::Data { mask, dirty } => Entry::Data {
                 volume: self.key.volume(),
@@ -590,6 +608,7 @@ impl Item {
                 crc32c: self.crc,
                 sector_mask: mask,
                 dirty,
+                flush_epoch,
             },
             ItemKind::Drop { slot, count } => Entry::DropMark { slot: Slot(slot), count },
             ItemKind::Intent { volume, region, count } => Entry::Intent { volume, region, count },

@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// The size to serve. A volume that has grown keeps its old size as long as its last block is odd and dirty and has
-    /// more than the volume had: it was larger once, and what lies behind the old end in that block is long gone.
+    /// (or an older version of it has) more than the volume had: it was larger once, and what lies behind the old end in that block is long gone.
     pub(crate) fn size_to_serve(&mut self, attachment: &Attachment, entry: &VolumeEntry) -> u64 {
         let grown = attachment.size_bytes > entry.size_bytes;
         if !grown || entry.size_bytes.is_multiple_of(BLOCK) {
@@ -92,6 +92,9 @@ impl Engine {
         }
         let key = Key::new(entry.id, entry.size_bytes / BLOCK);
         let inside = sector_mask(0, entry.size_bytes % BLOCK);
+        if self.map.shadows_reach_beyond(key, inside) {
+            return entry.size_bytes;
+        }
         match self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !inside != 0) {
             Some(slot) if self.map.state(slot) != State::Clean => entry.size_bytes,
             Some(_) => {
@@ -213,18 +216,21 @@ impl Engine {
         let verdicts = core::mem::take(&mut recovery.verdicts);
         let volumes: Vec<VolumeId> =
             recovery.attachments.iter().map(|attachment| attachment.volume).collect();
-        for (id, verdict) in volumes.iter().zip(verdicts) {
+        let policies: Vec<OnBackingChange> =
+            recovery.attachments.iter().map(|attachment| attachment.on_change).collect();
+        for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
             if !verdict.is_changed() {
                 continue;
             }
             let dirty_blocks = self.dirty_blocks(*id);
-            match self.config.on_backing_change {
+            match policy {
                 OnBackingChange::Refuse if dirty_blocks > 0 => {
                     return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
                 }
                 OnBackingChange::DiscardDirty => self.discard(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
+            self.forget_order(*id);
             let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
             self.notice(Notice::BackingChanged { volume: *id, dropped });
         }

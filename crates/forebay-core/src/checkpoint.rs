@@ -91,6 +91,11 @@ pub(crate) struct CheckpointState {
 }
 
 impl CheckpointState {
+    /// A checkpoint is to be taken soon.
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.step == Step::Idle
     }
@@ -103,11 +108,6 @@ impl CheckpointState {
             self.window.len(),
             self.pool.len()
         )
-    }
-
-    /// Has a checkpoint taken soon.
-    pub(crate) fn want(&mut self) {
-        self.wanted = true;
     }
 
     /// No batch may be started: the snapshot is about to be taken.
@@ -125,8 +125,10 @@ pub(crate) fn window_size(geometry: &Geometry) -> u32 {
 impl Engine {
     fn checkpoint_is_due(&self) -> bool {
         let state = &self.checkpoint;
-        if self.status == Status::Opening {
-            return state.wanted; // There is no map yet to judge by.
+        match self.status {
+            Status::Opening => return state.wanted, // There is no map yet to judge by.
+            Status::Failed(_) => return false,      // There may be no geometry either.
+            Status::Ready | Status::Stopping => {}
         }
         let (window, pool) = (state.window.len(), state.pool.len());
         let low = state.window_size as usize / 2;
@@ -135,6 +137,12 @@ impl Engine {
             || window <= 2 && pool > 0
             || self.wants_marks_by_checkpoint()
             || self.has_ended_intents() && self.now >= state.last_at + INTENTS_PAUSE_NS
+    }
+
+    /// Segments that hold nothing are about to join the window: a checkpoint that lists them is under way, or due.
+    pub(crate) fn is_room_coming(&self) -> bool {
+        let state = &self.checkpoint;
+        !self.fenced && (!state.joining.is_empty() || !state.pool.is_empty() && self.checkpoint_is_due())
     }
 
     /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
@@ -215,6 +223,7 @@ impl Engine {
         let opening = self.checkpoint.purpose == Purpose::Opening;
         self.superblock.epoch += u64::from(opening);
         self.superblock.checkpoint_generation += 1;
+        self.note_order_claims();
         Checkpoint {
             uuid: self.superblock.uuid,
             generation: self.superblock.checkpoint_generation,
@@ -235,6 +244,7 @@ impl Engine {
         let closing = self.checkpoint.purpose == Purpose::Closing;
         let mut table = self.checkpoint.volume_table.clone();
         for entry in &mut table {
+            entry.flush_epoch = self.order_claim(entry.id);
             let Some(Some(volume)) = self.volumes.get(usize::from(entry.id.0)) else { continue };
             entry.mode = volume.settings.mode;
             entry.size_bytes = volume.table_bytes;
@@ -256,6 +266,8 @@ impl Engine {
             Phase::Sealed => SegmentState::Sealed,
         };
         let slots = (0..self.map.geometry.segment_blocks).map(|index| match segment.state(index) {
+            State::Dirty if segment.is_shadow(index) => SlotState::Shadow,
+            State::Destaged if segment.is_shadow(index) => SlotState::Void,
             State::Void => SlotState::Void,
             State::Clean | State::Destaged => SlotState::Clean,
             State::Dirty => SlotState::Dirty,
@@ -375,13 +387,16 @@ impl Engine {
         self.checkpoint.bytes = Vec::new();
         for number in core::mem::take(&mut self.checkpoint.joining) {
             self.map.end_segment(number, Phase::Free);
-            self.checkpoint.window.push_back(number);
+            if !self.keep_retired(number) {
+                self.checkpoint.window.push_back(number);
+            }
         }
         for slot in core::mem::take(&mut self.checkpoint.absorbed) {
             if self.map.state(slot) == State::Destaged {
-                self.map.set_state(slot, State::Clean);
+                self.map.mark_clean(slot);
             }
         }
+        self.orders_checkpointed();
         for item in core::mem::take(&mut self.checkpoint.settled) {
             self.item_done(item, Some(0));
         }

@@ -13,20 +13,13 @@ pub struct EngineConfig {
     pub scratch_blocks: u32,
     /// What can be changed while the engine runs.
     pub pool: PoolSettings,
-    /// What to do if a backing store changed while the cache was away.
-    pub on_backing_change: OnBackingChange,
     /// A bug to plant; only the simulator does.
     pub planted: Option<PlantedBug>,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self {
-            scratch_blocks: 4096,
-            pool: PoolSettings::default(),
-            on_backing_change: OnBackingChange::Refuse,
-            planted: None,
-        }
+        Self { scratch_blocks: 4096, pool: PoolSettings::default(), planted: None }
     }
 }
 
@@ -56,6 +49,8 @@ pub struct Attachment {
     pub backing: BackingRecord,
     /// Smallest unit that the backing store writes: 512 or 4096 bytes.
     pub backing_sector_bytes: u32,
+    /// What to do if the backing store changed while the cache was away.
+    pub on_change: OnBackingChange,
 }
 
 /// What to write to a device to make it an empty cache, see [`crate::format_cache`].
@@ -106,6 +101,16 @@ pub enum PlantedBug {
     RelocateWithoutLock,
     /// A write past the cache does not wait until clean marks are durable.
     TrustUnflushedMarks,
+    /// Blocks may get older than `flush_period`.
+    IgnoreFlushPeriod,
+    /// What was taken from the buckets of the destage limits is never worked off.
+    StarveLimiter,
+    /// Destage exceeds the limits that the operator set.
+    ExceedLimits,
+    /// Writers are let in beyond the dirty limit of their volume.
+    ThrottleBeyondLimit,
+    /// A change of the destage order forgets which blocks wait.
+    ForgetOnOrderChange,
     /// The number of a volume that was detached is free before its blocks are forgotten.
     ReuseVolumeEarly,
     /// Blocks beyond the new end of a volume stay in the cache.
@@ -116,11 +121,35 @@ pub enum PlantedBug {
     ForgetDirtyAtDetach,
     /// A new volume, or a larger size, is served before a checkpoint says so.
     ServeBeforeCheckpoint,
+    /// A block that gets a second chance forgets that it was dirty.
+    ForgetDirtySurvivor,
+    /// A write of a long stream, past the cache, leaves the clean copy in place.
+    SequentialLeavesCopy,
+    /// A volume above its largest share gives up dirty blocks too.
+    TrimDirty,
+    /// Reclaim keeps pinned blocks even if nothing is left to be gained.
+    KeepWithoutBound,
+    /// Ordered destage begins a flush epoch before the one before it is durable on the backing store.
+    MixFlushEpochs,
+    /// Ordered destage begins a flush epoch before the clean marks of the one before it are durable.
+    EpochBeforeMarks,
+    /// A dirty block that is overwritten in a later flush epoch leaves no shadow.
+    CoalesceEpochs,
+    /// Recovery forgets flush epochs.
+    ForgetEpochs,
+    /// A write past the cache does not wait for earlier flush epochs.
+    OvertakeEpochs,
+    /// A FUA write does not end its flush epoch.
+    FuaKeepsEpoch,
+    /// A volume that is attached to an open cache does not go on with its flush epochs.
+    ForgetOrderAtAttach,
+    /// Flush epochs go on while a shrinking volume has given up blocks that a crash would bring back.
+    AdvanceInShrink,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 19] = [
+    pub const ALL: [(Self, &'static str); 36] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -135,11 +164,28 @@ impl PlantedBug {
         (Self::SkipChecksum, "skip-checksum"),
         (Self::RelocateWithoutLock, "relocate-without-lock"),
         (Self::TrustUnflushedMarks, "trust-unflushed-marks"),
+        (Self::IgnoreFlushPeriod, "ignore-flush-period"),
+        (Self::StarveLimiter, "starve-limiter"),
+        (Self::ExceedLimits, "exceed-limits"),
+        (Self::ThrottleBeyondLimit, "throttle-beyond-limit"),
+        (Self::ForgetOnOrderChange, "forget-on-order-change"),
         (Self::ReuseVolumeEarly, "reuse-volume-early"),
         (Self::KeepBeyondShrink, "keep-beyond-shrink"),
         (Self::AppendToRetired, "append-to-retired"),
         (Self::ForgetDirtyAtDetach, "forget-dirty-at-detach"),
         (Self::ServeBeforeCheckpoint, "serve-before-checkpoint"),
+        (Self::ForgetDirtySurvivor, "forget-dirty-survivor"),
+        (Self::SequentialLeavesCopy, "sequential-leaves-copy"),
+        (Self::TrimDirty, "trim-dirty"),
+        (Self::KeepWithoutBound, "keep-without-bound"),
+        (Self::MixFlushEpochs, "mix-flush-epochs"),
+        (Self::EpochBeforeMarks, "epoch-before-marks"),
+        (Self::CoalesceEpochs, "coalesce-epochs"),
+        (Self::ForgetEpochs, "forget-epochs"),
+        (Self::OvertakeEpochs, "overtake-epochs"),
+        (Self::FuaKeepsEpoch, "fua-keeps-epoch"),
+        (Self::ForgetOrderAtAttach, "forget-order-at-attach"),
+        (Self::AdvanceInShrink, "advance-in-shrink"),
     ];
 
     /// The name used on the command line.

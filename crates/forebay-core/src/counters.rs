@@ -36,8 +36,16 @@ pub struct VolumeStats {
     pub flush_time_ns: u64,
     /// Blocks that reads found in the cache.
     pub read_hit_blocks: u64,
-    /// Blocks that reads did not find.
+    /// Blocks that reads did not find and that may be cached.
     pub read_miss_blocks: u64,
+    /// Blocks that reads did not find and that may not be cached: neither hit nor miss.
+    pub read_bypass_blocks: u64,
+    /// Of those, blocks read by a long stream.
+    pub read_sequential_blocks: u64,
+    /// Blocks, counted in part too, of writes that went to the backing store and were not cached.
+    pub write_bypass_blocks: u64,
+    /// Of those, blocks written by a long stream.
+    pub write_sequential_blocks: u64,
     /// Blocks that went through the log.
     pub logged_blocks: u64,
     /// Of those, blocks that were in the cache before.
@@ -80,6 +88,8 @@ pub struct VolumeStats {
     pub dirty_blocks: u64,
     /// Dirty blocks whose only copy is damaged, now.
     pub lost_blocks: u64,
+    /// Blocks that are pinned, now.
+    pub pinned_blocks: u64,
 }
 
 /// The counters of all volumes.
@@ -154,6 +164,7 @@ impl Engine {
                 cached_blocks: map.cached,
                 dirty_blocks: map.dirty,
                 lost_blocks: map.lost,
+                pinned_blocks: map.pinned,
                 ..self.counters.0[usize::from(volume.0)]
             }
         })

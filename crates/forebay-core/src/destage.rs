@@ -10,56 +10,62 @@
 //! 4. when the backing store has been flushed: those of its blocks that were not overwritten meanwhile become
 //!    *destaged*, and a clean mark for them is queued for the log. When the mark has been appended they are clean (I5).
 //!
-//! How many extents are under way grows with the pressure: how far the dirty level is above `dirty_low_pct`, a drain,
-//! writers that wait, reclaim that found nothing to free. Foreground reads of the backing store hold it down.
+//! Which block is next is decided in `order`, how fast and how many at once in `control`.
 
 use crate::api::{Device, Nanos, Notice, Span};
 use crate::config::PlantedBug;
+use crate::control::{Control, Plan};
 use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
 use crate::flush::Waiter;
 use crate::locks::BlockRange;
 use crate::map::MASK_FULL;
+use crate::order::Walk;
 use crate::pages::{Page, PageUse};
 use crate::read::CACHE_READ_TRIES;
+use crate::report::Limit;
 use crate::segment::{Key, State};
-use crate::settings::DestageOrder;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// Most blocks in one extent (1 MiB).
-const EXTENT_BLOCKS_MAX: u32 = 256;
 /// Blocks written since the last backing flush that are worth a flush.
 const FLUSH_WORTH_BLOCKS: u64 = 512;
-/// First and longest pause after a failed write-back.
-const BACKOFF_NS: core::ops::RangeInclusive<Nanos> = 100_000_000..=10_000_000_000;
+/// What was written is made durable after this time at the latest, if nothing else calls for a flush.
+const FLUSH_DELAY_NS: Nanos = 1_000_000_000;
+/// Blocks that cannot be taken before a look at a volume is given up.
+const BUSY_MAX: u32 = 16;
 
 /// Destage of one volume.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Destage {
     /// Where the elevator is.
-    cursor: u64,
+    pub(crate) cursor: u64,
+    /// Where the walk by age is.
+    pub(crate) walk: Walk,
+    /// How fast it goes.
+    pub(crate) control: Control,
     /// Extents being read or written.
     in_flight: u32,
+    /// Pages that they hold.
+    pages_held: u32,
     /// Extents on the backing store that no flush covers.
     pub(crate) written: Vec<u32>,
     written_blocks: u64,
+    /// When the first of them was written.
+    written_since: Nanos,
     /// Extents that the running flush covers.
     pub(crate) flushing: Vec<u32>,
-    pub(crate) backoff_until: Nanos,
-    backoff: Nanos,
 }
 
-impl Default for Destage {
-    fn default() -> Self {
-        Self {
-            cursor: 0,
-            in_flight: 0,
-            written: Vec::new(),
-            written_blocks: 0,
-            flushing: Vec::new(),
-            backoff_until: 0,
-            backoff: *BACKOFF_NS.start(),
-        }
+impl Destage {
+    /// Extents being read or written.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// When blocks that were written must be made durable, if nothing happens before.
+    pub(crate) fn flush_deadline(&self) -> Option<Nanos> {
+        let due = self.written_since.saturating_add(FLUSH_DELAY_NS).max(self.control.backoff_until());
+        (!self.written.is_empty()).then_some(due)
     }
 }
 
@@ -98,7 +104,11 @@ enum Pick {
     /// This block cannot be taken now; look further.
     Busy,
     /// Nothing can be taken until something else happens.
-    Wait,
+    Wait(Limit),
+}
+
+fn limit_is_of_operator(limit: Limit) -> bool {
+    matches!(limit, Limit::MaxIops | Limit::MaxBandwidth)
 }
 
 impl Engine {
@@ -106,104 +116,91 @@ impl Engine {
         for index in 0..self.volumes.len() {
             let Some(volume) = &self.volumes[index] else { continue };
             let id = volume.id;
-            let depth = self.destage_depth(id);
-            let mut misses = 0;
-            while self.volume(id).destage.in_flight < depth && misses < 16 {
-                let Some(block) = self.next_to_destage(id) else { break };
-                match self.pick(id, block) {
-                    Pick::Started => misses = 0,
-                    Pick::Busy => misses += 1,
-                    Pick::Wait => break,
-                }
+            let plan = self.destage_plan(id);
+            let limit = self.start_extents(id, &plan);
+            let wake = match limit {
+                (_, Some(at)) => Some(at),
+                (limit, None) => self.wake_for(id, limit),
+            };
+            self.volume_mut(id).destage.control.rest(&plan, limit.0, wake);
+            self.flush_extents(id, plan.pressed);
+        }
+    }
+
+    /// Starts what the plan allows. Returns what keeps it from more, and until when if that is known.
+    fn start_extents(&mut self, id: VolumeId, plan: &Plan) -> (Limit, Option<Nanos>) {
+        if plan.depth == 0 {
+            return (plan.why, None);
+        }
+        let quota = self.page_quota(id, self.pages.limit(PageUse::Destage));
+        let settings = self.volume(id).settings;
+        let mut busy = 0;
+        while busy < BUSY_MAX {
+            if self.volume(id).destage.in_flight >= plan.depth {
+                let yields = plan.why == Limit::ForegroundLatency;
+                return (if yields { plan.why } else { Limit::BackingStore }, None);
             }
-            self.flush_extents(id);
-        }
-    }
-
-    /// How many extents of a volume may be under way now.
-    fn destage_depth(&self, id: VolumeId) -> u32 {
-        let volume = self.volume(id);
-        let waiting = self.map.volumes[usize::from(id.0)].waiting.len();
-        if waiting == 0 || self.now < volume.destage.backoff_until || self.is_winding_down() || self.fenced {
-            return 0;
-        }
-        let most = volume.settings.destage_depth_max.max(1);
-        if volume.draining || self.throttle.has_waiting() || self.reclaim_wants_destage {
-            return most;
-        }
-        let low = self.data_capacity() * u64::from(volume.settings.dirty_low_pct) / 100;
-        let (level, _, high) = self.dirty_levels();
-        let mut depth = 0;
-        if level > low {
-            depth = 1 + u64::from(most - 1) * (level - low) / high.saturating_sub(low).max(1);
-        }
-        if volume.idle_at().is_some_and(|at| self.now >= at) {
-            depth = depth.max(u64::from(most / 2).max(1));
-        }
-        let depth = depth.min(u64::from(most)) as u32;
-        // Reads that wait for the disk go first: leave it one write at a time while there is no pressure.
-        if volume.misses_in_flight > 0 { depth.min(1) } else { depth }
-    }
-
-    fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
-        let waiting = &self.map.volumes[usize::from(id.0)].waiting;
-        match self.volume(id).settings.destage_order {
-            DestageOrder::Elevator | DestageOrder::Lru | DestageOrder::Ordered => {
-                let cursor = self.volume(id).destage.cursor;
-                waiting.next_from(cursor).or_else(|| waiting.next_from(0))
+            let now = self.now;
+            if let Some((limit, at)) = self.volume_mut(id).destage.control.gate(now, plan, &settings)
+                && !(limit_is_of_operator(limit) && self.planted(PlantedBug::ExceedLimits))
+            {
+                return (limit, Some(at));
             }
-            DestageOrder::Fifo => self.oldest_waiting(id),
+            let Some(block) = self.next_to_destage(id) else {
+                return (if busy > 0 { Limit::BusyBlocks } else { Limit::BackingStore }, None);
+            };
+            let held = self.volume(id).destage.pages_held;
+            let room = quota.saturating_sub(held).min(self.pages.available(PageUse::Destage));
+            match self.pick(id, block, room.min(plan.extent_blocks)) {
+                Pick::Started => busy = 0,
+                Pick::Busy => busy += 1,
+                Pick::Wait(limit) => return (limit, None),
+            }
         }
+        (Limit::BusyBlocks, None)
     }
 
-    /// The waiting block that was written first: segments age as a whole, slots in their order.
-    fn oldest_waiting(&self, id: VolumeId) -> Option<u64> {
-        let waiting = &self.map.volumes[usize::from(id.0)].waiting;
-        let mut numbers: Vec<u32> = (0..self.map.segments.len() as u32)
-            .filter(|number| self.map.segments[*number as usize].unclean > 0)
-            .collect();
-        numbers.sort_unstable_by_key(|number| self.map.segments[*number as usize].born);
-        numbers.into_iter().find_map(|number| {
-            let segment = &self.map.segments[number as usize];
-            (0..self.map.geometry.segment_blocks).find_map(|index| {
-                let key = segment.key(index);
-                let found = segment.state(index) == State::Dirty
-                    && key.volume() == id
-                    && waiting.contains(key.block());
-                found.then(|| key.block())
-            })
-        })
-    }
-
-    /// Tries to start an extent at `block`.
-    fn pick(&mut self, id: VolumeId, block: u64) -> Pick {
+    /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then backwards.
+    fn pick(&mut self, id: VolumeId, block: u64, most: u32) -> Pick {
         self.volume_mut(id).destage.cursor = block + 1;
-        let slot = self.map.lookup(Key::new(id, block)).expect("a waiting block is in the map");
+        let slot = self.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
         if !self.is_destageable(slot) {
             if (self.cache_flush.unflushed || self.cache_flush.is_running())
                 && !self.cache_flush.waits(Waiter::Nobody)
             {
                 self.flush(Device::Cache, Waiter::Nobody);
             }
-            return Pick::Wait;
+            return Pick::Wait(Limit::CacheFlush);
         }
-        let pages = self.pages.available(PageUse::Destage).min(EXTENT_BLOCKS_MAX);
-        if pages == 0 {
-            return Pick::Wait;
+        if most == 0 {
+            return Pick::Wait(Limit::Scratch);
         }
-        let mut slots = alloc::vec![slot];
-        let mask = self.map.mask(slot);
-        if mask == MASK_FULL {
-            while (slots.len() as u32) < pages {
+        let (mut slots, mut first) = (alloc::vec![slot], block);
+        if self.map.mask(slot) == MASK_FULL {
+            while (slots.len() as u32) < most {
                 let Some(next) = self.joins(id, block + slots.len() as u64) else { break };
                 slots.push(next);
             }
+            self.stats.back_merged_blocks += slots.len() as u64 - 1;
+            let mut before = Vec::new();
+            while first > 0 && ((slots.len() + before.len()) as u32) < most {
+                let Some(previous) = self.joins(id, first - 1) else { break };
+                before.push(previous);
+                first -= 1;
+            }
+            self.stats.front_merged_blocks += before.len() as u64;
+            if !before.is_empty() {
+                before.reverse();
+                before.append(&mut slots);
+                slots = before;
+            }
         }
-        let extent = Extent { volume: id, first: block, slots, pages: Vec::new(), pending: 1, failed: false };
+        let end = first + slots.len() as u64;
+        let extent = Extent { volume: id, first, slots, pages: Vec::new(), pending: 1, failed: false };
         if !self.backing_locks.try_acquire(extent.blocks()) {
             return Pick::Busy;
         }
-        self.volume_mut(id).destage.cursor = block + extent.slots.len() as u64;
+        self.volume_mut(id).destage.cursor = end;
         self.start_extent(extent);
         Pick::Started
     }
@@ -220,12 +217,20 @@ impl Engine {
         {
             return None;
         }
-        self.map.lookup(key).filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
+        self.map
+            .slot_to_destage(key)
+            .filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
     }
 
     fn start_extent(&mut self, extent: Extent) {
         let id = extent.volume;
-        self.volume_mut(id).destage.in_flight += 1;
+        let blocks = extent.slots.len() as u32;
+        let mask = self.map.mask(extent.slots[0]);
+        let writes = if mask == MASK_FULL { 1 } else { sector_runs(mask).count() as u64 };
+        let destage = &mut self.volume_mut(id).destage;
+        destage.in_flight += 1;
+        destage.pages_held += blocks;
+        destage.control.charge(u64::from(blocks), writes);
         let first = extent.first;
         let number = self.extents.insert(extent);
         for at in 0..self.extents.get(number).slots.len() {
@@ -320,6 +325,7 @@ impl Engine {
             for (from, to) in runs {
                 let offset = first * BLOCK + u64::from(from);
                 let kind = OpKind::DestageWrite { extent: number };
+                self.count_destage_write(id);
                 self.write_backing(id, offset, &[page.part(from, to)], kind);
             }
             return;
@@ -330,7 +336,13 @@ impl Engine {
             push_span(&mut spans, page.part(0, len));
         }
         self.extents.get_mut(number).pending = 1;
+        self.count_destage_write(id);
         self.write_backing(id, first * BLOCK, &spans, OpKind::DestageWrite { extent: number });
+    }
+
+    fn count_destage_write(&mut self, id: VolumeId) {
+        self.stats.destage_writes += 1;
+        self.volume_mut(id).destage.control.count_write();
     }
 
     pub(crate) fn destage_written(&mut self, number: u32, ok: bool) {
@@ -348,7 +360,12 @@ impl Engine {
             self.retry_extent(number);
             return;
         }
+        let now = self.now;
         let destage = &mut self.volume_mut(id).destage;
+        destage.control.succeeded();
+        if destage.written.is_empty() {
+            destage.written_since = now;
+        }
         destage.written.push(number);
         destage.written_blocks += blocks;
         if self.planted(PlantedBug::CleanBeforeBackingFlush) {
@@ -362,10 +379,13 @@ impl Engine {
     fn end_extent_io(&mut self, number: u32) {
         let extent = self.extents.get_mut(number);
         let (id, range) = (extent.volume, extent.blocks());
-        for page in core::mem::take(&mut extent.pages) {
+        let pages = core::mem::take(&mut extent.pages);
+        let destage = &mut self.volume_mut(id).destage;
+        destage.in_flight -= 1;
+        destage.pages_held -= pages.len() as u32;
+        for page in pages {
             self.pages.give(PageUse::Destage, page);
         }
-        self.volume_mut(id).destage.in_flight -= 1;
         self.release_backing(range);
     }
 
@@ -374,29 +394,31 @@ impl Engine {
         let extent = self.extents.remove(number);
         for slot in extent.slots {
             self.map.wait_again(slot);
+            self.rewind_walk(extent.volume, slot);
             self.map.unpin(slot);
         }
     }
 
     fn back_off(&mut self, id: VolumeId) {
         let now = self.now;
-        let destage = &mut self.volume_mut(id).destage;
-        let retry_in = destage.backoff;
-        destage.backoff_until = now + retry_in;
-        destage.backoff = (retry_in * 2).min(*BACKOFF_NS.end());
-        self.notice(Notice::DestageFailed { volume: id, retry_in });
+        self.stats.destage_failures += 1;
+        if let Some(retry_in) = self.volume_mut(id).destage.control.failed(now) {
+            self.notice(Notice::DestageFailed { volume: id, retry_in });
+        }
     }
 
-    /// Flushes the backing store if that is worth it, or if there is nothing else to do for it.
-    fn flush_extents(&mut self, id: VolumeId) {
+    /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is nothing else to do for it.
+    fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
         let volume = self.volume(id);
         let destage = &volume.destage;
-        let due = destage.in_flight == 0 || destage.written_blocks >= FLUSH_WORTH_BLOCKS;
-        if !destage.written.is_empty()
-            && due
-            && !volume.flusher.is_running()
-            && self.now >= destage.backoff_until
-        {
+        // What waits for a later flush epoch waits for this flush.
+        let may_go = self.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
+        let nothing_else = !may_go || pressed || self.stopping;
+        let due = destage.in_flight == 0 && nothing_else
+            || destage.written_blocks >= FLUSH_WORTH_BLOCKS
+            || self.now >= destage.written_since + FLUSH_DELAY_NS;
+        let resting = destage.control.is_backing_off(self.now);
+        if !destage.written.is_empty() && due && !volume.flusher.is_running() && !resting {
             self.volume_mut(id).destage.written_blocks = 0;
             self.flush(Device::Backing(id), Waiter::Nobody);
         }
@@ -429,9 +451,11 @@ impl Engine {
         }
         self.stats.destaged_blocks += blocks;
         self.counters.of(id).destaged_blocks += blocks;
-        let busy = self.throttle.has_waiting();
-        self.throttle.note_destaged(self.now, blocks, busy);
-        self.volume_mut(id).destage.backoff = *BACKOFF_NS.start();
+        let control = &mut self.volume_mut(id).destage.control;
+        control.succeeded();
+        control.note_destaged(blocks);
+        let saturated = !core::mem::take(&mut control.paced);
+        self.throttle.note_destaged(self.now, id, blocks, saturated);
     }
 
     /// What was written back of these blocks is about to be written over: whatever a flush makes durable, it is not
@@ -456,6 +480,7 @@ impl Engine {
                 State::Destaged => self.map.set_state(*slot, State::Dirty),
                 _ => self.map.wait_again(*slot),
             }
+            self.rewind_walk(id, *slot);
         }
     }
 

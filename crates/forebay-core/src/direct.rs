@@ -8,6 +8,7 @@
 //!    unclean stop no clean block in a region with intent counts (I10), so whatever the crash interrupts, no clean
 //!    copy can be stale. An intent stays until a checkpoint is taken after the writes ended and the backing store was
 //!    flushed.
+//!    In a volume that is destaged in order it waits for its turn (`ordered`).
 //! 2. The backing lock, so that no destage of the same blocks is under way; and clean marks that are in the log but not
 //!    durable are made so.
 //! 3. Clean copies leave the map. Ragged ends that cannot be written as they are are merged to whole blocks.
@@ -134,7 +135,7 @@ impl Engine {
             durable &= region.durable;
         }
         if durable || self.planted(PlantedBug::SkipIntent) {
-            self.lock_backing(direct);
+            self.await_turn(direct, volume);
             return;
         }
         let count = (regions.end() - regions.start() + 1) as u32;
@@ -168,10 +169,10 @@ impl Engine {
         for (_, region) in self.volume_mut(volume).intents.regions.range_mut(regions) {
             region.durable = true;
         }
-        self.lock_backing(direct);
+        self.await_turn(direct, volume);
     }
 
-    fn lock_backing(&mut self, direct: u32) {
+    pub(crate) fn lock_backing(&mut self, direct: u32) {
         let range = self.directs.get(direct).blocks();
         if self.backing_locks.acquire(range, LockOwner(direct)) {
             self.direct_locked(direct);
@@ -212,15 +213,20 @@ impl Engine {
             State::Clean => clean.push(self.map.key(slot)),
             _ => unclean.push(slot),
         });
-        if !self.planted(PlantedBug::ForgetInvalidation) {
+        let forgets = self.planted(PlantedBug::ForgetInvalidation)
+            || self.planted(PlantedBug::SequentialLeavesCopy) && self.reqs.get(req).sequential;
+        if !forgets {
             self.counters.of(volume).invalidated_blocks += clean.len() as u64;
             for key in clean {
                 self.map.remove(key);
+                self.note_replaced(key);
             }
         }
         unclean.sort_unstable();
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty();
         self.undo_destage(volume, &unclean);
+        // There are shadows only while an order begins; they are older than what is about to be written.
+        self.map.end_shadows(Key::new(volume, first), Key::new(volume, last), 0);
         if !zero {
             for block in if first == last { alloc::vec![first] } else { alloc::vec![first, last] } {
                 let part =
@@ -417,6 +423,9 @@ impl Engine {
             return;
         }
         for block in from.div_ceil(BLOCK)..to / BLOCK {
+            if !self.admits(req, Key::new(volume, block)) {
+                continue;
+            }
             let request = self.reqs.get(req);
             let item = Item {
                 key: Key::new(volume, block),
@@ -444,6 +453,7 @@ impl Engine {
         for slot in &d.copies {
             if !d.failed {
                 self.map.insert(*slot, State::Clean);
+                self.pin_for(self.reqs.get(d.req).treatment, *slot);
             }
             self.map.unpin(*slot);
         }

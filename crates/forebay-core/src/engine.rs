@@ -7,6 +7,8 @@
 //! The paths are in files of their own: `read`, `write`, `merge`, `direct`, `append`, `flush`, `destage`, `reclaim`,
 //! `throttle`, `checkpoint`, `recovery`. What they share is here.
 
+use crate::admission::Memory;
+use crate::ages::Born;
 use crate::api::{
     Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, Path, REQUEST_BYTES_MAX, Request,
     RequestError, RequestId, RequestKind, Span,
@@ -22,6 +24,7 @@ use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
 use crate::map::CacheMap;
 use crate::merge::Merge;
+use crate::ordered::OrderWaiter;
 use crate::pages::Pages;
 use crate::pool::PoolJob;
 use crate::read::{Fills, Miss};
@@ -79,6 +82,10 @@ pub(crate) struct Req {
     /// What is written past the cache is cached as clean as well.
     pub(crate) copies: bool,
     pub(crate) treatment: Treatment,
+    /// Blocks counted as on their way to the log although they have not set out yet.
+    pub(crate) reserved: u64,
+    /// The treatment follows from a long stream, not from a rule.
+    pub(crate) sequential: bool,
     /// A part came from the backing store.
     pub(crate) missed: bool,
     pub(crate) started_at: Nanos,
@@ -158,6 +165,9 @@ pub(crate) enum OpKind {
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(crate) kind: OpKind,
+    /// When it was handed out, and the volume if it reads or writes a backing store.
+    started_at: Nanos,
+    backing: Option<VolumeId>,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
     pub(crate) meta: Vec<u8>,
@@ -208,7 +218,13 @@ pub struct Engine {
     pub(crate) marks_since: Nanos,
     /// The cache flush that makes the last clean mark in the log durable.
     pub(crate) marks_ticket: u64,
+    /// The next flush epoch of some volume can begin only when clean marks are in the log.
+    pub(crate) order_waits_for_marks: bool,
+    /// Writes past the cache that wait until a flush epoch of their volume is active.
+    pub(crate) order_waiters: Vec<OrderWaiter>,
     pub(crate) throttle: Throttle,
+    /// What policies remember.
+    pub(crate) memory: Memory,
     pub(crate) reclaim: Option<Reclaim>,
     pub(crate) reclaim_wants_destage: bool,
     pub(crate) checkpoint: CheckpointState,
@@ -259,7 +275,10 @@ impl Engine {
             marks: Vec::new(),
             marks_since: 0,
             marks_ticket: 0,
+            order_waits_for_marks: false,
+            order_waiters: Vec::new(),
             throttle: Throttle::new(),
+            memory: Memory::new(),
             reclaim: None,
             reclaim_wants_destage: false,
             checkpoint: CheckpointState::default(),
@@ -293,7 +312,8 @@ impl Engine {
         stats.lost_blocks = self.map.volumes.iter().map(|volume| volume.lost).sum();
         stats.free_segments = self.free_segments() as u64;
         stats.segments = self.map.segments.len() as u64;
-        stats.index_memory_bytes = self.map.memory_bytes() as u64;
+        stats.pinned_blocks = self.map.pinned_blocks();
+        stats.index_memory_bytes = (self.map.memory_bytes() + self.memory.bytes()) as u64;
         stats.requests_in_flight = self.reqs.len() as u64;
         stats
     }
@@ -316,6 +336,8 @@ impl Engine {
                 result: Err(error),
                 path: Path::Refused,
                 took: 0,
+                volume: request.volume,
+                bytes: request.len,
             });
             return;
         }
@@ -350,9 +372,10 @@ impl Engine {
         crcs.extend_from_slice(request.block_crcs);
         let last = request.offset + request.len.max(1) - 1;
         let now = self.now;
+        let treatment = self.treat(&request);
         let volume = self.volume_mut(request.volume);
         volume.last_active = now;
-        let (write_back, copies) = volume.writes(request.treatment);
+        let (write_back, copies) = volume.writes(treatment);
         self.stats.count_request(&request);
         self.counters.request(&request);
         self.reqs.insert(Req {
@@ -370,7 +393,9 @@ impl Engine {
             locked: false,
             write_back,
             copies,
-            treatment: request.treatment,
+            treatment,
+            sequential: treatment != request.treatment,
+            reserved: 0,
             missed: false,
             started_at: self.now,
         })
@@ -383,11 +408,31 @@ impl Engine {
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
         let took = self.now - done.started_at;
         self.counters.reply(done.volume, path, done.failed, took);
+        if path == Path::WritePast {
+            self.count_write_past(&done);
+        }
         self.stats.count_reply(done.kind, done.failed, took);
         self.volume_mut(done.volume).last_active = self.now;
         done.crcs.clear();
         self.spare_crcs.push(done.crcs);
-        self.actions.push_back(Action::Reply { request: done.id, result, path, took });
+        self.actions.push_back(Action::Reply {
+            request: done.id,
+            result,
+            path,
+            took,
+            volume: done.volume,
+            bytes: done.len,
+        });
+    }
+
+    fn count_write_past(&mut self, done: &Req) {
+        let blocks = done.last_block - done.first_block + 1;
+        let sequential = if done.sequential { blocks } else { 0 };
+        let one = self.counters.of(done.volume);
+        one.write_bypass_blocks += blocks;
+        one.write_sequential_blocks += sequential;
+        self.stats.write_bypass_blocks += blocks;
+        self.stats.write_sequential_blocks += sequential;
     }
 
     /// Which way a request went.
@@ -411,6 +456,7 @@ impl Engine {
         self.advance(now);
         let op = self.take_op(op);
         let ok = result.is_ok();
+        self.note_latency(&op, ok);
         if !ok {
             self.count_failure(&op.kind);
         }
@@ -455,6 +501,7 @@ impl Engine {
     pub(crate) fn advance(&mut self, now: Nanos) {
         debug_assert!(now >= self.now, "time never goes back");
         self.now = self.now.max(now);
+        self.map.clock = Born::at(self.now);
         self.unsettled = true;
     }
 
@@ -477,7 +524,9 @@ impl Engine {
         self.resume_merges();
         self.step_throttle();
         self.collect_emptied();
+        self.step_ordered();
         self.step_destage();
+        self.step_shares();
         self.step_reclaim();
         self.collect_emptied();
         self.step_life();
@@ -503,6 +552,7 @@ impl Engine {
             self.marks_deadline(),
             self.checkpoint_deadline(),
             self.life_deadline(),
+            self.sweeps_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -529,14 +579,6 @@ impl Engine {
         &self.ops.get(op.0).meta
     }
 
-    /// Starts or ends a drain: everything dirty is written back as fast as the backing store allows.
-    pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: bool) {
-        self.advance(now);
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
-            volume.draining = drain;
-        }
-    }
-
     /// Changes settings of a volume; requests already under way end as they began.
     ///
     /// # Errors
@@ -544,13 +586,19 @@ impl Engine {
     pub fn configure_volume(
         &mut self,
         now: Nanos,
-        volume: VolumeId,
+        id: VolumeId,
         settings: VolumeSettings,
     ) -> Result<(), SettingsError> {
         settings.check()?;
         self.advance(now);
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
-            volume.settings = settings;
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
+            let was = core::mem::replace(&mut volume.settings, settings);
+            if was.flush_period != settings.flush_period {
+                volume.destage.control.period_set(now);
+            }
+            if was.destage_order != settings.destage_order && self.planted(PlantedBug::ForgetOnOrderChange) {
+                self.map.volumes[usize::from(id.0)].waiting = Default::default();
+            }
         }
         Ok(())
     }
@@ -572,6 +620,12 @@ impl Engine {
         Ok(())
     }
 
+    /// A flush of the cache device has failed: it takes no writes until it is opened again.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
     /// Settings of the pool.
     #[must_use]
     pub fn pool_settings(&self) -> PoolSettings {
@@ -584,7 +638,8 @@ impl Engine {
         self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.limit_bytes)
     }
 
-    /// Blocks of a volume that the backing store does not hold durably. Lost blocks are not counted.
+    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered destage still has to
+    /// write included. Lost blocks are not counted.
     #[must_use]
     pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
         self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
@@ -700,8 +755,11 @@ impl Engine {
             self.fenced,
             self.checkpoint.describe(),
             self.map.unclean_blocks(),
-            self.dirty_levels(),
-        )
+            self.pool_levels(),
+        ) + &self.volumes.iter().flatten().fold(String::new(), |text, volume| {
+            let (report, levels) = (self.destage_report(volume.id), self.volume_levels(volume.id));
+            alloc::format!("{text}; volume {}: levels {levels:?}, {report:?}", volume.id.0)
+        })
     }
 
     // --- shared by the paths
@@ -724,7 +782,14 @@ impl Engine {
 
     pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
         let spans = self.spare_spans.pop().unwrap_or_default();
-        self.ops.insert(Op { kind, spans, header: None, meta: Vec::new() })
+        self.ops.insert(Op {
+            kind,
+            started_at: self.now,
+            backing: None,
+            spans,
+            header: None,
+            meta: Vec::new(),
+        })
     }
 
     pub(crate) fn spare_header(&mut self) -> Box<[u8; BLOCK_BYTES]> {
@@ -738,14 +803,33 @@ impl Engine {
         if let Some(header) = done.header {
             self.spare_headers.push(header);
         }
-        DoneOp { id: op.0, kind: done.kind }
+        DoneOp { id: op.0, kind: done.kind, started_at: done.started_at, backing: done.backing }
+    }
+
+    /// How long an operation on a backing store took is what `control` goes by.
+    fn note_latency(&mut self, op: &DoneOp, ok: bool) {
+        let Some(id) = op.backing.filter(|_| ok && self.status == Status::Ready) else { return };
+        let (now, took) = (self.now, self.now - op.started_at);
+        // A volume that is being attached is read before it is there.
+        let Some(volume) = &mut self.volumes[usize::from(id.0)] else { return };
+        let control = &mut volume.destage.control;
+        match op.kind {
+            OpKind::DestageWrite { .. } => control.note_write(took),
+            OpKind::Sample { .. } => {}
+            _ => control.note_foreground(now, took),
+        }
     }
 
     /// Reads from a device into the spans that `fill` gives.
     pub(crate) fn read(&mut self, device: Device, offset: u64, spans: &[Span], crc: bool, kind: OpKind) {
         let op = self.new_op(kind);
         let len = spans.iter().map(|span| span.len).sum();
-        self.ops.get_mut(op).spans.extend_from_slice(spans);
+        let state = self.ops.get_mut(op);
+        state.spans.extend_from_slice(spans);
+        state.backing = match device {
+            Device::Backing(volume) => Some(volume),
+            Device::Cache => None,
+        };
         self.stats.count_read(device, len);
         self.actions.push_back(Action::Read { op: OpId(op), device, offset, len, crc });
     }
@@ -754,7 +838,9 @@ impl Engine {
     pub(crate) fn write_backing(&mut self, volume: VolumeId, offset: u64, spans: &[Span], kind: OpKind) {
         let op = self.new_op(kind);
         let len = spans.iter().map(|span| span.len).sum();
-        self.ops.get_mut(op).spans.extend_from_slice(spans);
+        let state = self.ops.get_mut(op);
+        state.spans.extend_from_slice(spans);
+        state.backing = Some(volume);
         self.stats.count_write(Device::Backing(volume), len);
         self.actions.push_back(Action::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
     }
@@ -807,6 +893,8 @@ impl Engine {
 struct DoneOp {
     id: u32,
     kind: OpKind,
+    started_at: Nanos,
+    backing: Option<VolumeId>,
 }
 
 impl DoneOp {

@@ -191,6 +191,7 @@ impl Engine {
     /// Adds the device flushes that a FLUSH or FUA of this volume needs to the parts of a request.
     pub(crate) fn flush_for(&mut self, req: u32) {
         let volume = self.reqs.get(req).volume;
+        self.end_flush_epoch(volume, self.reqs.get(req).kind);
         if self.fenced {
             self.reqs.get_mut(req).failed = true;
             return;

@@ -28,7 +28,7 @@ pub(crate) struct Index {
 }
 
 /// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): every bit of the key reaches every bit of the hash.
-fn hash(key: Key) -> u64 {
+pub(crate) fn hash(key: Key) -> u64 {
     let mut x = key.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

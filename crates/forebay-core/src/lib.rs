@@ -5,24 +5,30 @@
 //! numbered invariants (I1, I2, …) that the code refers to, are in `ARCHITECTURE.md`.
 //!
 //! Where to look: `engine` (state, events, settling), `read`, `write`, `merge` and `direct` (life of a request), `append`
-//! (the log), `flush` (what durable means), `destage`, `reclaim`, `policy`, `throttle`, `checkpoint`, `recovery`
-//! with `scan` and `attach`; the structures are `map` (with `index`, `segment`, `bitset`), `locks`, `pages` and `slab`.
+//! (the log), `flush` (what durable means), `destage` with `order`, `ordered` (with `waiting`, `shadow`) and `control`, `reclaim`,
+//! `policy`, `admission`, `shares`, `throttle`, `checkpoint`, `recovery` with `scan` and `attach`; the structures are `map` (with
+//! `index`, `segment`, `ages`, `bitset`), `bucket`, `locks`, `pages`, `recent`, `flows` and `slab`.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod admission;
+mod ages;
 pub mod api;
 mod append;
 mod attach;
 mod bitset;
+mod bucket;
 mod checkpoint;
 pub mod config;
+mod control;
 mod counters;
 mod create;
 mod destage;
 mod direct;
 mod engine;
+mod flows;
 mod flush;
 mod index;
 mod life;
@@ -32,19 +38,26 @@ mod life_resize;
 mod locks;
 mod map;
 mod merge;
+mod order;
+mod ordered;
 mod pages;
 mod policy;
 mod pool;
 mod read;
+mod recent;
 mod reclaim;
 mod recovery;
+mod report;
 mod scan;
 mod segment;
 pub mod settings;
+mod shadow;
+mod shares;
 mod slab;
 mod stats;
 mod throttle;
 mod volume;
+mod waiting;
 mod write;
 
 pub use api::*;
@@ -55,5 +68,6 @@ pub use engine::{Engine, Status};
 pub use life::LifeError;
 pub use life_detach::DetachHow;
 pub use recovery::OpenError;
+pub use report::{DestageReport, Drain, Limit};
 pub use settings::*;
 pub use stats::Stats;

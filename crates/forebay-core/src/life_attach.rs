@@ -1,7 +1,8 @@
 //! Attaching a volume to a running cache: a new one, or one of the table that nobody has attached since the start.
 //!
 //! A volume of the table is judged as at the end of recovery (`attach`): its backing store must be what the cache left
-//! behind. Until a checkpoint with its entry is in effect it takes no request: a write that was acknowledged before would
+//! behind. Its flush epochs were recovered with everything else, or have been here since it was detached: they go on, unless
+//! the backing store has changed (`ordered`). Until a checkpoint with its entry is in effect it takes no request: a write that was acknowledged before would
 //! belong to a volume that recovery does not know.
 
 use crate::api::{Action, Device, Notice, OpId};
@@ -184,10 +185,12 @@ impl Engine {
             return self.enter_table(id, job);
         }
         let dirty_blocks = self.dirty_blocks(id);
-        let policy = self.config.on_backing_change;
+        let policy = job.attachment.on_change;
         if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
             return self.attach_failed(id, &job, LifeError::BackingChanged { dirty_blocks });
         }
+        // The forced checkpoint says so before anything is destaged.
+        self.forget_order(id);
         job.stage = Stage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
         Progress::Goes(Job::Attach(job))
     }
@@ -203,6 +206,9 @@ impl Engine {
         entry.backing.samples.clear();
         self.checkpoint.volume_table.retain(|other| other.id != id);
         self.checkpoint.volume_table.push(entry);
+        if self.planted(PlantedBug::ForgetOrderAtAttach) {
+            self.forget_order(id);
+        }
         let ticket = self.force_checkpoint();
         let early = self.planted(PlantedBug::ServeBeforeCheckpoint);
         job.stage = Stage::Checkpoint(if early { 0 } else { ticket });

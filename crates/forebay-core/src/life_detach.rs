@@ -5,13 +5,14 @@
 //!
 //! - *Drained*: nothing of it is dirty, its backing store is flushed and stands for itself. The table forgets it.
 //! - *Keep*: its blocks stay, dirty ones too, and so does its entry, with what its backing store looked like when it was
-//!   let go, so that it can be attached again with a warm cache.
+//!   let go, so that it can be attached again with a warm cache. Its flush epochs stay as well: they go on when it comes back.
 //! - *Discard*: the table forgets it, and its dirty data is gone.
 
 use crate::api::{Action, Nanos, Notice};
 use crate::config::PlantedBug;
 use crate::engine::Engine;
 use crate::life::{Job, LifeError, Progress, Sweep, whole_volume};
+use crate::report::Drain;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
@@ -70,7 +71,7 @@ impl Engine {
             return Err(LifeError::NotAttached);
         }
         let volume = self.volume_mut(volume);
-        (volume.ending, volume.draining) = (true, true);
+        (volume.ending, volume.destage.control.drain) = (true, Drain::Full);
         Ok(())
     }
 
@@ -91,7 +92,7 @@ impl Engine {
         }
         if attached {
             let volume = self.volume_mut(volume);
-            (volume.ending, volume.draining) = (false, false);
+            (volume.ending, volume.destage.control.drain) = (false, Drain::Off);
         }
         Ok(())
     }
@@ -156,6 +157,14 @@ impl Engine {
     pub(crate) fn is_leaving(&self, id: VolumeId) -> bool {
         self.has_life_jobs()
             && self.jobs_of(id).any(|job| matches!(job, Job::Detach(job) if job.refuses_requests()))
+    }
+
+    /// True if the volume leaves as soon as nothing of it is dirty: what requests under way have made dirty since must not
+    /// wait for its time.
+    pub(crate) fn drains_to_leave(&self, id: VolumeId) -> bool {
+        let waits =
+            |job: &Job| matches!(job, Job::Detach(job) if job.how == DetachHow::Drained && !job.cancelled);
+        self.has_life_jobs() && self.jobs_of(id).any(waits)
     }
 
     pub(crate) fn step_detach(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
@@ -259,6 +268,7 @@ impl Engine {
         let entry = self.checkpoint.volume_table.iter_mut().find(|entry| entry.id == id);
         let entry = entry.expect("an attached volume is in the table");
         (entry.mode, entry.size_bytes, entry.backing) = (volume.settings.mode, volume.table_bytes, backing);
+        self.forget_policies(id, false);
         self.unlock(id);
     }
 
@@ -266,6 +276,8 @@ impl Engine {
     fn leave_table(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
         self.volumes[usize::from(id.0)] = None;
         self.checkpoint.volume_table.retain(|entry| entry.id != id);
+        self.forget_order(id);
+        self.forget_policies(id, true);
         if self.planted(PlantedBug::ReuseVolumeEarly) {
             self.notice(Notice::Detached { volume: id });
             return Progress::Done;

@@ -20,6 +20,9 @@ use forebay_format::VolumeId;
 /// Time until another attempt to move a block for which there was no room.
 const RETRY_NS: Nanos = 1_000_000;
 
+/// Time until another look at a block that must be written back.
+const DESTAGE_NS: Nanos = 10_000_000;
+
 #[derive(Debug)]
 enum Stage {
     /// Growing: until nobody changes the block at an odd old end, and it holds nothing beyond it.
@@ -102,6 +105,7 @@ impl Engine {
                     return Progress::Waits(Job::Resize(job));
                 }
                 self.serve_size(id, job.bytes);
+                self.wake_in(1); // Flush epochs have waited for this.
                 self.notice(Notice::VolumeResized { volume: id, bytes: job.bytes });
                 return Progress::Done;
             }
@@ -114,7 +118,8 @@ impl Engine {
         (volume.size_bytes, volume.limit_bytes) = (bytes, bytes);
     }
 
-    /// Makes sure that the cached copy of the block at an odd end has nothing beyond it. Returns true once it has not.
+    /// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older versions of it have then
+    /// been written back). Returns true once it has not.
     fn trim_end(&mut self, id: VolumeId) -> bool {
         let size = self.volume(id).size_bytes;
         if size.is_multiple_of(BLOCK) {
@@ -128,6 +133,13 @@ impl Engine {
         // A fill that was read when the volume was larger may still be on its way.
         self.cancel_fills(range);
         let mask = self.block_mask(id, key.block());
+        if self.map.shadows_reach_beyond(key, mask) {
+            // They cannot be moved. What lies beyond is not written back as long as the volume ends here.
+            self.unlock(id);
+            self.reclaim_wants_destage = true;
+            self.wake_in(DESTAGE_NS);
+            return false;
+        }
         let slot = self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !mask != 0);
         let Some(slot) = slot.filter(|slot| !self.map.is_lost(*slot)) else {
             self.unlock(id);
@@ -141,9 +153,10 @@ impl Engine {
             }
             _ => {
                 self.unlock(id);
+                let fixed = self.map.is_fixed(slot);
                 if !self.relocate_masked(slot, Some(mask)) {
                     self.reclaim_wants_destage = true;
-                    self.wake_in(RETRY_NS);
+                    self.wake_in(if fixed { DESTAGE_NS } else { RETRY_NS });
                 }
                 false
             }
@@ -162,7 +175,9 @@ impl Engine {
         self.lock_for_life(id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
     }
 
-    /// The point of no return: the volume has its new size. What lies beyond stays locked until it is swept away.
+    /// The point of no return: the volume has its new size. What lies beyond stays locked until a checkpoint says so, and
+    /// so does the block that the new end cuts: if it were written back now, only as far as the new end, and a crash
+    /// brought the old size back, it would be called clean with sectors that the backing store does not have.
     fn cut(&mut self, id: VolumeId, bytes: u64) {
         let volume = self.volume_mut(id);
         (volume.table_bytes, volume.size_bytes, volume.limit_bytes) = (bytes, bytes, bytes);
@@ -172,9 +187,15 @@ impl Engine {
         if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
             self.map.remove(key);
         }
-        self.unlock(id);
-        let (first, last) = (Key::new(id, bytes.div_ceil(BLOCK)), Key::new(id, BLOCK_LAST));
-        let held = self.lock_for_life(id, BlockRange { first, last });
-        debug_assert!(held, "nobody asks for blocks beyond the end");
+        self.map.end_shadows_outside(key, kept);
+    }
+
+    /// A volume has lost blocks beyond its new end, and a crash would bring them back.
+    pub(crate) fn is_shrinking(&self, id: VolumeId) -> bool {
+        let cut = |job: &Job| match job {
+            Job::Resize(job) => matches!(job.stage, Stage::Sweeping(_) | Stage::Checkpoint(_)),
+            _ => false,
+        };
+        self.has_life_jobs() && self.jobs_of(id).any(cut)
     }
 }

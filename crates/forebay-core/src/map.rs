@@ -2,16 +2,18 @@
 //! they cannot disagree.
 //!
 //! Invariants (asserted by [`CacheMap::check`]):
-//! - a slot that is not void is the one that the index gives for its key, and the other way round;
+//! - a slot that is neither void nor a shadow is the one that the index gives for its key, and the other way round (I6);
+//! - a shadow is an unclean slot of an ordered volume, older than the one that the index gives (I24);
 //! - a block waits for destage only if its slot is dirty;
 //! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
 
-use crate::bitset::BlockSet;
+use crate::ages::{Births, Born};
 use crate::index::Index;
 use crate::segment::{Key, Phase, Segment, State};
-use alloc::collections::BTreeMap;
+use crate::waiting::Waiting;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use forebay_format::{Geometry, SECTORS_PER_BLOCK, VolumeId};
+use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
 
 /// Sector mask of a whole block.
 pub(crate) const MASK_FULL: u8 = 0xff;
@@ -21,11 +23,14 @@ const _: () = assert!(SECTORS_PER_BLOCK == 8);
 #[derive(Debug, Default)]
 pub(crate) struct VolumeMap {
     /// Dirty blocks not yet picked for destage.
-    pub(crate) waiting: BlockSet,
+    pub(crate) waiting: Waiting,
     pub(crate) dirty: u64,
     pub(crate) destaged: u64,
     pub(crate) cached: u64,
     pub(crate) lost: u64,
+    pub(crate) pinned: u64,
+    /// Dirty blocks (not the lost ones) by the time they were written.
+    pub(crate) births: Births,
 }
 
 #[derive(Debug)]
@@ -38,6 +43,14 @@ pub(crate) struct CacheMap {
     partial: BTreeMap<u32, u8>,
     /// Segments that have become empty since [`CacheMap::take_emptied`].
     emptied: Vec<u32>,
+    /// Segments in use by age: sequence of the first batch, number.
+    by_age: BTreeSet<(u64, u32)>,
+    /// The time that blocks inserted now count from.
+    pub(crate) clock: Born,
+    /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean blocks.
+    pub(crate) relief: u64,
+    /// A planted bug: overwritten blocks leave no shadow.
+    pub(crate) coalesces_epochs: bool,
 }
 
 impl CacheMap {
@@ -47,7 +60,18 @@ impl CacheMap {
         let mut volumes = Vec::new();
         volumes.resize_with(forebay_format::geometry::VOLUMES_MAX as usize, VolumeMap::default);
         let index = Index::new(geometry.slot_count());
-        Self { geometry, segments, volumes, index, partial: BTreeMap::new(), emptied: Vec::new() }
+        Self {
+            geometry,
+            segments,
+            volumes,
+            index,
+            partial: BTreeMap::new(),
+            emptied: Vec::new(),
+            by_age: BTreeSet::new(),
+            clock: Born::default(),
+            relief: 0,
+            coalesces_epochs: false,
+        }
     }
 
     /// Segments are added at the end, or taken away there: those hold nothing.
@@ -58,6 +82,7 @@ impl CacheMap {
         }
         self.segments.resize_with(geometry.segment_count as usize, Segment::free);
         self.geometry = geometry;
+        self.relief += 1;
     }
 
     /// Makes room for `blocks` blocks.
@@ -119,6 +144,46 @@ impl CacheMap {
         segment.set_hit(index);
     }
 
+    pub(crate) fn is_hit(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].is_hit(index)
+    }
+
+    pub(crate) fn clear_hit(&mut self, slot: u32) {
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.clear_hit(index);
+    }
+
+    /// Blocks of all volumes that reclaim is asked to keep.
+    pub(crate) fn pinned_blocks(&self) -> u64 {
+        self.volumes.iter().map(|volume| volume.pinned).sum()
+    }
+
+    pub(crate) fn is_pinned(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        let segment = &self.segments[segment as usize];
+        segment.has_table() && segment.is_pinned(index)
+    }
+
+    /// Asks reclaim to keep a block, until its content ends (I26).
+    pub(crate) fn set_pinned(&mut self, slot: u32) {
+        if self.state(slot) != State::Void && !self.is_pinned(slot) {
+            let key = self.key(slot);
+            self.volumes[usize::from(key.volume().0)].pinned += 1;
+            let (segment, index) = self.segment_of_mut(slot);
+            segment.set_pinned(index, true);
+        }
+    }
+
+    pub(crate) fn clear_pinned(&mut self, slot: u32) {
+        if self.is_pinned(slot) {
+            let key = self.key(slot);
+            self.volumes[usize::from(key.volume().0)].pinned -= 1;
+            let (segment, index) = self.segment_of_mut(slot);
+            segment.set_pinned(index, false);
+        }
+    }
+
     pub(crate) fn pin(&mut self, slot: u32) {
         self.segment_of_mut(slot).0.pins += 1;
     }
@@ -142,6 +207,27 @@ impl CacheMap {
         }
     }
 
+    /// Takes a segment into use, see [`Segment::begin`].
+    pub(crate) fn begin_segment(&mut self, number: u32, phase: Phase, stream: StreamKind, first: (u64, u64)) {
+        let blocks = self.geometry.segment_blocks;
+        let segment = &mut self.segments[number as usize];
+        self.by_age.remove(&(segment.born, number));
+        segment.begin(phase, stream, first, blocks);
+        self.by_age.insert((segment.born, number));
+    }
+
+    /// The segment in use that is not older than `from` (sequence of its first batch, number) and next to it.
+    pub(crate) fn next_by_age(&self, from: (u64, u32)) -> Option<(u64, u32)> {
+        self.by_age.range(from..).next().copied()
+    }
+
+    /// A block begins or ends to be moved out of its segment.
+    pub(crate) fn leaves(&mut self, slot: u32, begins: bool) {
+        let segment = self.segment_of_mut(slot).0;
+        segment.leaving = if begins { segment.leaving + 1 } else { segment.leaving - 1 };
+        self.relief += u64::from(!begins);
+    }
+
     /// Ends the use of an empty segment.
     pub(crate) fn end_segment(&mut self, number: u32, phase: Phase) {
         let first = self.slot(number, 0);
@@ -150,11 +236,24 @@ impl CacheMap {
             let slot = *slot;
             self.partial.remove(&slot);
         }
-        self.segments[number as usize].end(phase);
+        let segment = &mut self.segments[number as usize];
+        self.by_age.remove(&(segment.born, number));
+        segment.end(phase);
     }
 
     /// Makes `slot`, described before, the place of its key. The former place becomes void; its state is returned.
     pub(crate) fn insert(&mut self, slot: u32, state: State) -> Option<State> {
+        self.insert_born(slot, state, self.clock)
+    }
+
+    /// The time since which the bytes of a dirty block are what they are.
+    pub(crate) fn born(&self, slot: u32) -> Born {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].written.of(index)
+    }
+
+    /// As [`CacheMap::insert`], of a block that was written at another time.
+    pub(crate) fn insert_born(&mut self, slot: u32, state: State, born: Born) -> Option<State> {
         debug_assert!(state != State::Void);
         let key = self.key(slot);
         let blocks = self.geometry.segment_blocks;
@@ -163,12 +262,25 @@ impl CacheMap {
         if let Some(old) = old {
             assert!(old != slot, "a slot is inserted once");
             old_state = Some(self.state(old));
-            self.void(old);
+            // Whoever read the block will read it again, whatever is in it.
+            if state == State::Dirty && self.is_hit(old) {
+                self.set_hit(slot);
+            }
+            self.succeed(old, slot, state);
         } else {
             self.volumes[usize::from(key.volume().0)].cached += 1;
         }
+        if state != State::Clean {
+            self.note_birth(slot, born);
+        }
         self.set_state(slot, state);
         old_state
+    }
+
+    /// Notes since when a slot that is about to become unclean holds what it holds.
+    pub(crate) fn note_birth(&mut self, slot: u32, born: Born) {
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.written.note(index, born);
     }
 
     /// Forgets a block; returns where it was.
@@ -176,11 +288,12 @@ impl CacheMap {
         let blocks = self.geometry.segment_blocks;
         let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
         self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.end_shadows(key, key, 0);
         self.void(slot);
         Some(slot)
     }
 
-    fn void(&mut self, slot: u32) {
+    pub(crate) fn void(&mut self, slot: u32) {
         self.set_state(slot, State::Void);
         let (number, _) = self.place(slot);
         self.note_if_empty(number);
@@ -189,26 +302,38 @@ impl CacheMap {
     /// Changes what a slot is worth and keeps all counts right.
     pub(crate) fn set_state(&mut self, slot: u32, state: State) {
         let key = self.key(slot);
+        let epoch = (self.epoch(slot), self.is_shadow(slot));
         let (segment, index) = self.segment_of_mut(slot);
         let old = segment.state(index);
         let lost = segment.is_lost(index);
+        let pinned = segment.is_pinned(index);
         segment.set_state(index, state);
+        let born = segment.written.of(index);
         let volume = &mut self.volumes[usize::from(key.volume().0)];
+        volume.pinned -= u64::from(pinned && state == State::Void);
+        self.relief += u64::from(old != State::Void && state != State::Dirty);
         match old {
             State::Dirty if lost => volume.lost -= 1,
-            State::Dirty => volume.dirty -= 1,
+            State::Dirty => {
+                volume.dirty -= 1;
+                volume.births.remove(born);
+            }
             State::Destaged => volume.destaged -= 1,
             State::Void | State::Clean => {}
         }
         match state {
-            State::Dirty => volume.dirty += 1,
+            State::Dirty => {
+                volume.dirty += 1;
+                volume.births.add(born);
+            }
             State::Destaged => volume.destaged += 1,
             State::Void | State::Clean => {}
         }
         if state == State::Dirty {
-            volume.waiting.insert(key.block());
+            self.enter(slot);
         } else if old == State::Dirty {
-            volume.waiting.remove(key.block());
+            let (epoch, shadow) = epoch;
+            volume.waiting.leave(slot, key.block(), epoch, shadow);
         }
     }
 
@@ -219,10 +344,12 @@ impl CacheMap {
         assert!(segment.state(index) == State::Dirty, "only dirty data can be lost");
         if !segment.is_lost(index) {
             segment.set_lost(index);
+            let born = segment.written.of(index);
             let volume = &mut self.volumes[usize::from(key.volume().0)];
             volume.dirty -= 1;
+            volume.births.remove(born);
             volume.lost += 1;
-            volume.waiting.remove(key.block());
+            self.leave(slot);
         }
     }
 
@@ -234,8 +361,7 @@ impl CacheMap {
     /// Puts a block back in line after a destage that failed.
     pub(crate) fn wait_again(&mut self, slot: u32) {
         if self.state(slot) == State::Dirty && !self.is_lost(slot) {
-            let key = self.key(slot);
-            self.volumes[usize::from(key.volume().0)].waiting.insert(key.block());
+            self.enter(slot);
         }
     }
 
@@ -248,6 +374,7 @@ impl CacheMap {
 
     /// To be called when a segment becomes sealed: it may be empty already.
     pub(crate) fn sealed(&mut self, number: u32) {
+        self.relief += 1;
         self.note_if_empty(number);
     }
 
@@ -278,7 +405,7 @@ impl CacheMap {
                 continue;
             }
             for index in 0..self.geometry.segment_blocks {
-                if segment.state(index) != State::Void {
+                if segment.state(index) != State::Void && !segment.is_shadow(index) {
                     let key = segment.key(index);
                     if key.volume() == volume && (first..=last).contains(&key.block()) {
                         f(self.slot(number, index));
@@ -300,25 +427,27 @@ impl CacheMap {
     /// Bytes of memory in use for index, slot tables and sets.
     pub(crate) fn memory_bytes(&self) -> usize {
         let tables = self.segments.iter().filter(|segment| segment.has_table()).count();
-        tables * self.geometry.segment_blocks as usize * 11
+        let epochs = self.segments.iter().filter(|segment| segment.has_epochs()).count();
+        (tables * 11 + epochs * 4) * self.geometry.segment_blocks as usize
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
-            + self.volumes.iter().map(|volume| volume.waiting.bytes()).sum::<usize>()
+            + self.volumes.iter().map(|volume| volume.waiting.bytes() + volume.births.bytes()).sum::<usize>()
+            + self.segments.iter().map(|segment| segment.written.bytes()).sum::<usize>()
             + self.partial.len() * 16
     }
 
     /// Walks everything and panics if an invariant does not hold. Slow: for tests and the simulator.
     pub(crate) fn check(&self) {
-        let mut cached = 0;
-        let mut counts: Vec<[u64; 4]> = Vec::new();
-        counts.resize(self.volumes.len(), [0; 4]);
+        let (mut cached, mut shadows) = (0, 0);
+        let mut counts: Vec<[u64; 5]> = Vec::new();
+        counts.resize(self.volumes.len(), [0; 5]);
         for number in 0..self.segments.len() as u32 {
             let segment = &self.segments[number as usize];
             if !segment.has_table() {
                 assert!(segment.live == 0 && segment.unclean == 0, "no table, no blocks");
                 continue;
             }
-            let (mut live, mut unclean) = (0, 0);
+            let (mut live, mut unclean, mut fixed, mut pinned) = (0, 0, 0, 0);
             for index in 0..self.geometry.segment_blocks {
                 let state = segment.state(index);
                 if state == State::Void {
@@ -326,24 +455,39 @@ impl CacheMap {
                 }
                 let slot = self.slot(number, index);
                 let key = segment.key(index);
-                assert_eq!(self.lookup(key), Some(slot), "I6: the index points at every live slot");
                 live += 1;
-                cached += 1;
+                fixed += u32::from(segment.is_fixed(index));
+                if segment.is_shadow(index) {
+                    self.check_shadow(slot);
+                    shadows += 1;
+                } else {
+                    assert_eq!(self.lookup(key), Some(slot), "I6: the index points at every live slot");
+                    cached += 1;
+                }
                 unclean += u32::from(state != State::Clean);
+                pinned += u32::from(segment.is_pinned(index));
                 let lost = segment.is_lost(index);
                 let count = &mut counts[usize::from(key.volume().0)];
-                count[0] += 1;
+                count[0] += u64::from(!segment.is_shadow(index));
                 count[1] += u64::from(state == State::Dirty && !lost);
                 count[2] += u64::from(state == State::Destaged);
                 count[3] += u64::from(lost);
+                count[4] += u64::from(segment.is_pinned(index));
             }
-            assert_eq!((live, unclean), (segment.live, segment.unclean), "segment counts");
+            let counts = (segment.live, segment.unclean, segment.fixed, segment.pinned);
+            let counted = (live, unclean, fixed, pinned);
+            assert_eq!(counted, counts, "segment counts; I26: a pin ends with its content");
         }
         assert_eq!(cached, self.index.len(), "I6: the index holds nothing else");
         for (volume, count) in self.volumes.iter().zip(counts) {
-            assert_eq!([volume.cached, volume.dirty, volume.destaged, volume.lost], count, "volume counts");
+            let counted = [volume.cached, volume.dirty, volume.destaged, volume.lost, volume.pinned];
+            assert_eq!(counted, count, "volume counts");
+            assert_eq!(volume.births.len(), volume.dirty, "every dirty block has one age");
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
+            volume.waiting.check();
         }
+        let known: usize = self.volumes.iter().map(|volume| volume.waiting.shadows()).sum();
+        assert_eq!(shadows, known, "I24: every shadow is known");
     }
 }
 

@@ -48,6 +48,11 @@ impl Pages {
         (self.limit[purpose] - self.used[purpose]).min(self.free.len() as u32)
     }
 
+    /// Most pages of a use.
+    pub(crate) fn limit(&self, purpose: PageUse) -> u32 {
+        self.limit[purpose as usize]
+    }
+
     pub(crate) fn take(&mut self, purpose: PageUse) -> Option<Page> {
         if self.available(purpose) == 0 {
             return None;

@@ -1,6 +1,28 @@
-//! Small interfaces behind which policies are chosen: which segment to reclaim, what of it to keep.
+//! Which segment to reclaim, and what of it to keep: decisions without effects.
+//!
+//! **Victims.** Looking at all segments for every choice would cost more than the rest of reclaim on a large cache. So
+//! one pass ranks them all and keeps a short list of the best (one in 64, at most 64) of each queue; the next choices
+//! are served from it, each looked at again. A pass over n segments is paid for by n/64 choices.
+//!
+//! **Policies.** `Fifo`: the oldest. `Lru`: cost and benefit, `(1 - u) * age / (1 + u)`, the rule of log-structured file
+//! systems (Rosenblum and Ousterhout, 1991), where `u` is the share of blocks that still count; unclean blocks weigh
+//! twice, since they must be moved. `S3Fifo`: two queues by age (Yang and others, 2023): what was filled or written is
+//! on *probation*, survivors are *main*; probation gives way while it holds more than its tenth. All but `Fifo` keep
+//! blocks that were hit, within the endurance budget.
+//!
+//! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a minimum share
+//! included; segments that hold too many pinned blocks are taken only if there is no other, and give up what cannot be
+//! moved then.
 
-/// What an eviction policy sees of a segment that could be reclaimed.
+use crate::settings::{Priority, ReclaimPolicy};
+use alloc::vec::Vec;
+
+/// Share of the segments that is on probation under `S3Fifo`: one in this many.
+const PROBATION_ONE_IN: u32 = 10;
+/// Choices served by one pass over the segments: one in this many segments, and at most so many.
+const LISTED_ONE_IN: u32 = 64;
+
+/// What a policy sees of a segment that could be reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     pub(crate) segment: u32,
@@ -8,88 +30,260 @@ pub(crate) struct Candidate {
     pub(crate) born: u64,
     /// Blocks that must be moved or destaged before it can be freed.
     pub(crate) unclean: u32,
+    /// Blocks that are pinned; unclean ones are among them or not.
+    pub(crate) pinned: u32,
     /// Blocks that count, unclean ones included.
     pub(crate) live: u32,
+    /// Holds fills or writes, no survivors.
+    pub(crate) probation: bool,
 }
 
-/// Chooses the next segment to reclaim and which of its clean blocks to keep.
-pub(crate) trait Eviction {
-    /// The segment to reclaim, of those on offer (in no particular order).
-    fn victim(&self, candidates: &[Candidate]) -> Option<u32>;
-
-    /// Whether to keep a clean block, given whether it was hit and how many were kept of this segment already.
-    fn keeps(&self, hit: bool, kept: u32) -> bool;
-}
-
-/// Cost and benefit by segment, with a second chance for blocks that were hit.
-///
-/// The segment with the most space to win for the work, weighed by its age, is taken: `(1 - u) * age / (1 + u)`, the rule
-/// of log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of blocks that still count.
-/// Unclean blocks weigh twice, since they must be moved; clean ones weigh too, since each may be wanted again. So what
-/// was overwritten goes first, then what is old, and a segment full of clean, hot blocks stays.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SecondChance {
-    /// Most blocks kept of a segment because they were hit: the endurance budget.
-    pub(crate) survivors_max: u32,
+/// What a choice depends on besides the segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct View {
+    pub(crate) policy: ReclaimPolicy,
     /// Blocks of a segment.
     pub(crate) segment_blocks: u32,
+    /// Most blocks that a victim may have to move.
+    pub(crate) movable: u32,
+    /// Sequence of the batch to be written next.
+    pub(crate) newest: u64,
+    /// A volume is at its largest share: segments that it left nearly empty go first.
+    pub(crate) hollow_first: bool,
 }
 
-impl SecondChance {
-    /// Worth of reclaiming a segment, in units without meaning; `newest` is the youngest segment's first sequence.
-    fn worth(&self, candidate: &Candidate, newest: u64) -> u128 {
+/// A segment to be reclaimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Choice {
+    pub(crate) segment: u32,
+    /// Nearly empty, and taken for that: what is left of it is kept.
+    pub(crate) hollow: bool,
+    /// There was nothing better: pinned blocks that cannot be moved are given up.
+    pub(crate) forced: bool,
+}
+
+impl View {
+    fn is_hollow(&self, candidate: &Candidate) -> bool {
+        self.hollow_first && candidate.live <= self.segment_blocks / 4
+    }
+
+    /// Few enough of its blocks must be moved.
+    fn is_movable(&self, candidate: &Candidate) -> bool {
+        candidate.unclean < self.movable
+    }
+
+    /// The same, if its pinned blocks are to be moved as well.
+    fn is_easy(&self, candidate: &Candidate) -> bool {
+        candidate.unclean + candidate.pinned < self.movable
+    }
+
+    /// Worth of reclaiming a segment; comparable within a queue.
+    fn rank(&self, candidate: &Candidate) -> u128 {
+        let age = u128::from(self.newest.saturating_sub(candidate.born) + 1);
+        if self.is_hollow(candidate) {
+            return u128::MAX - u128::from(candidate.live);
+        }
+        if self.policy != ReclaimPolicy::Lru {
+            return age;
+        }
         let all = 2 * self.segment_blocks;
         let counts = (candidate.live + candidate.unclean).min(all);
-        let age = newest - candidate.born + 1;
         // One is added so that age decides among segments that are full.
-        u128::from(all - counts + 1) * u128::from(age) * 1024 / u128::from(all + counts)
+        u128::from(all - counts + 1) * age * 1024 / u128::from(all + counts)
+    }
+
+    fn is_rank_of_hollow(&self, rank: u128) -> bool {
+        rank > u128::MAX - u128::from(self.segment_blocks)
+    }
+
+    fn queue(&self, candidate: &Candidate) -> usize {
+        usize::from(self.policy == ReclaimPolicy::S3Fifo && !candidate.probation)
     }
 }
 
-impl Eviction for SecondChance {
-    fn victim(&self, candidates: &[Candidate]) -> Option<u32> {
-        let newest = candidates.iter().map(|candidate| candidate.born).max()?;
-        let best =
-            candidates.iter().max_by_key(|candidate| (self.worth(candidate, newest), candidate.segment));
-        best.map(|candidate| candidate.segment)
+/// The short lists of victims. A hint only: whatever they say is looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Victims {
+    /// By queue: rank and segment, the best last.
+    lists: [Vec<(u128, u32)>; 2],
+    /// Segments in each queue, as counted by the last pass and less what was taken since.
+    sizes: [u32; 2],
+    made_for: Option<(ReclaimPolicy, bool)>,
+    /// Made by the last pass, and nothing was taken yet.
+    fresh: bool,
+    /// The last pass found nothing, in this state of the map.
+    barren: Option<(u64, u32)>,
+    /// Passes made: a figure for tests.
+    pub(crate) passes: u64,
+}
+
+impl Victims {
+    /// Nothing was found, and nothing has changed that could help.
+    pub(crate) fn is_barren(&self, relief: u64, view: &View) -> bool {
+        self.barren == Some((relief, view.movable))
     }
 
-    fn keeps(&self, hit: bool, kept: u32) -> bool {
-        hit && kept < self.survivors_max
+    /// The best segment of the lists that is still eligible; `look` gives what it is now.
+    pub(crate) fn next(&mut self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> Option<Choice> {
+        if self.made_for != Some((view.policy, view.hollow_first)) {
+            self.lists.iter_mut().for_each(Vec::clear);
+        }
+        for list in &mut self.lists {
+            while let Some((_, segment)) = list.last() {
+                if look(*segment).is_some_and(|candidate| view.is_easy(&candidate)) {
+                    break;
+                }
+                list.pop();
+            }
+        }
+        let mut queue = self.queue_to_serve(view);
+        if self.lists[queue].is_empty() {
+            if self.sizes[queue] > 0 && !self.fresh {
+                return None; // The list has run dry, not the queue: it is time for a pass.
+            }
+            queue = 1 - queue;
+        }
+        self.fresh = false;
+        let (rank, segment) = self.lists[queue].pop()?;
+        self.sizes[queue] = self.sizes[queue].saturating_sub(1);
+        Some(Choice { segment, hollow: view.is_rank_of_hollow(rank), forced: false })
+    }
+
+    /// The queue of a hollow segment; else probation if it is too large, and main if not.
+    fn queue_to_serve(&self, view: &View) -> usize {
+        let hollow = (0..2).find(|queue: &usize| {
+            self.lists[*queue].last().is_some_and(|(rank, _)| view.is_rank_of_hollow(*rank))
+        });
+        let all = self.sizes[0] + self.sizes[1];
+        hollow.unwrap_or(usize::from(self.sizes[0] <= (all / PROBATION_ONE_IN).max(1)))
+    }
+
+    /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was left out now may be on
+    /// offer at any time.
+    pub(crate) fn pass(
+        &mut self,
+        view: &View,
+        relief: Option<u64>,
+        candidates: impl Iterator<Item = Candidate>,
+        segments: u32,
+        look: impl Fn(u32) -> Option<Candidate>,
+    ) -> Option<Choice> {
+        self.passes += 1;
+        self.made_for = Some((view.policy, view.hollow_first));
+        self.lists.iter_mut().for_each(Vec::clear);
+        self.sizes = [0; 2];
+        let most = (segments / LISTED_ONE_IN).clamp(1, LISTED_ONE_IN) as usize;
+        let mut last_resort: Option<(u128, u32)> = None;
+        for candidate in candidates {
+            let queue = view.queue(&candidate);
+            self.sizes[queue] += 1;
+            let entry = (view.rank(&candidate), candidate.segment);
+            if view.is_easy(&candidate) {
+                enlist(&mut self.lists[queue], entry, most);
+            } else if view.is_movable(&candidate) {
+                last_resort = last_resort.max(Some(entry));
+            }
+        }
+        self.fresh = true;
+        let choice = self.next(view, look);
+        let forced = last_resort.map(|(_, segment)| Choice { segment, hollow: false, forced: true });
+        let choice = choice.or(forced);
+        self.barren = relief.filter(|_| choice.is_none()).map(|relief| (relief, view.movable));
+        choice
+    }
+}
+
+/// Enters into a list of at most `most`, sorted with the best last.
+fn enlist(list: &mut Vec<(u128, u32)>, entry: (u128, u32), most: usize) {
+    if list.len() == most && list.first().is_some_and(|worst| *worst >= entry) {
+        return;
+    }
+    let at = list.partition_point(|other| *other < entry);
+    list.insert(at, entry);
+    if list.len() > most {
+        list.remove(0);
+    }
+}
+
+/// What becomes of a clean block of a victim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Keep {
+    /// It is evicted.
+    No,
+    /// It is moved, or evicted if that is not possible now.
+    IfPossible,
+    /// It is moved; the victim waits until that is possible.
+    Must,
+}
+
+/// A clean block of a victim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Block {
+    pub(crate) hit: bool,
+    pub(crate) pinned: bool,
+    /// Not a survivor yet.
+    pub(crate) probation: bool,
+    /// Of its volume, next to the others.
+    pub(crate) priority: Priority,
+    /// Its volume does not have more than its smallest share.
+    pub(crate) within_minimum: bool,
+    /// Its volume has more than its largest share.
+    pub(crate) above_maximum: bool,
+}
+
+/// What was kept of a victim so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kept {
+    pub(crate) choice: Choice,
+    /// Blocks moved because they were hit.
+    pub(crate) hits: u32,
+    /// Blocks moved or to be moved, for whatever reason.
+    pub(crate) all: u32,
+}
+
+/// The rules of keeping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    pub(crate) policy: ReclaimPolicy,
+    pub(crate) segment_blocks: u32,
+    /// Share of a segment kept because it was hit, percent: the endurance budget.
+    pub(crate) survivors_max_pct: u32,
+}
+
+impl Keeping {
+    /// Most blocks of a segment that are moved instead of evicted: the rest is what reclaim gains (I25).
+    pub(crate) fn kept_max(&self) -> u32 {
+        if self.segment_blocks < 64 {
+            return self.segment_blocks / 2; // Headers of batches take much of so small a segment.
+        }
+        self.segment_blocks - self.segment_blocks / 8 - 2
+    }
+
+    pub(crate) fn decide(&self, block: &Block, kept: &Kept) -> Keep {
+        let most = if kept.choice.forced { self.segment_blocks / 4 } else { self.kept_max() };
+        if kept.all >= most {
+            return Keep::No;
+        }
+        if block.pinned {
+            return if kept.choice.forced { Keep::IfPossible } else { Keep::Must };
+        }
+        if block.above_maximum {
+            return Keep::No;
+        }
+        let second_chance = match block.priority {
+            Priority::Low => false,
+            Priority::Normal => block.hit && self.policy != ReclaimPolicy::Fifo,
+            Priority::High => block.probation || block.hit && self.policy != ReclaimPolicy::Fifo,
+        };
+        let in_budget = kept.hits < self.segment_blocks * self.survivors_max_pct / 100;
+        if block.within_minimum || kept.choice.hollow || second_chance && in_budget {
+            Keep::IfPossible
+        } else {
+            Keep::No
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const POLICY: SecondChance = SecondChance { survivors_max: 2, segment_blocks: 16 };
-
-    fn candidate(segment: u32, born: u64, live: u32, unclean: u32) -> Candidate {
-        Candidate { segment, born, unclean, live }
-    }
-
-    #[test]
-    fn among_equals_the_oldest_is_reclaimed() {
-        let candidates = [candidate(1, 30, 10, 0), candidate(2, 10, 10, 0), candidate(3, 20, 10, 0)];
-        assert_eq!(POLICY.victim(&candidates), Some(2));
-        assert_eq!(POLICY.victim(&[]), None);
-    }
-
-    #[test]
-    fn what_was_overwritten_goes_before_what_is_full_and_clean() {
-        let candidates = [candidate(1, 10, 16, 0), candidate(2, 12, 4, 2), candidate(3, 90, 16, 0)];
-        assert_eq!(POLICY.victim(&candidates), Some(2));
-    }
-
-    #[test]
-    fn moving_dirty_blocks_costs_more_than_dropping_clean_ones() {
-        let candidates = [candidate(1, 10, 8, 8), candidate(2, 10, 8, 0), candidate(3, 11, 16, 16)];
-        assert_eq!(POLICY.victim(&candidates), Some(2));
-    }
-
-    #[test]
-    fn hit_blocks_are_kept_up_to_the_budget() {
-        assert!(POLICY.keeps(true, 1) && !POLICY.keeps(true, 2) && !POLICY.keeps(false, 0));
-    }
-}
+#[path = "policy_tests.rs"]
+mod tests;

@@ -6,7 +6,8 @@
 //! by the same checkpoint.
 //!
 //! Before that, segments at the end are *retired*: none of them is taken any more, open ones are closed, clean blocks are
-//! dropped, dirty ones move to the survivor stream, or are written back if there is no room for them. Until the snapshot a
+//! dropped, pinned and dirty ones move to the survivor stream; dirty ones are written back if there is no room for them or if
+//! they must keep their place in the order of destage. Until the snapshot a
 //! shrink can be cancelled.
 
 use crate::api::{Nanos, Notice};
@@ -20,6 +21,9 @@ use forebay_format::{Geometry, Members, StreamKind};
 
 /// Time until another attempt to move what could not be moved.
 const RETRY_NS: Nanos = 1_000_000;
+
+/// The same if nothing is being moved: it must be written back, which takes longer.
+const DESTAGE_NS: Nanos = 10_000_000;
 
 /// A change of the pool's size.
 #[derive(Debug)]
@@ -126,6 +130,12 @@ impl Engine {
         }
     }
 
+    /// Identity of the cache.
+    #[must_use]
+    pub fn uuid(&self) -> forebay_format::CacheUuid {
+        self.superblock.uuid
+    }
+
     /// How the device is divided now.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
@@ -158,6 +168,7 @@ impl Engine {
     fn end_pool_job(&mut self, error: LifeError) {
         let Some(job) = self.pool_job.take() else { return };
         self.checkpoint.window_size = crate::checkpoint::window_size(&self.map.geometry);
+        self.map.relief += 1; // What was retired can be reclaimed again.
         if job.ticket.is_none() {
             self.checkpoint.pool.extend(job.idle);
         }
@@ -219,7 +230,12 @@ impl Engine {
         let Some(job) = &mut self.pool_job else { return false };
         (job.segment, job.index) = if ended { (count, 0) } else { (segment, index) };
         self.reclaim_wants_destage |= blocked;
-        self.wake_in(if ended || blocked { RETRY_NS } else { 1 });
+        let moving = self.relocations.len() > 0;
+        self.wake_in(match ended || blocked {
+            true if moving => RETRY_NS,
+            true => DESTAGE_NS,
+            false => 1,
+        });
         false
     }
 
@@ -228,6 +244,7 @@ impl Engine {
         let slot = self.map.slot(segment, index);
         match self.map.state(slot) {
             State::Void => true,
+            State::Clean if self.map.is_pinned(slot) && self.moves_pinned(slot) => true,
             State::Clean => {
                 let key = self.map.key(slot);
                 self.map.remove(key);
@@ -239,8 +256,18 @@ impl Engine {
                 self.map.segments[segment as usize].unreclaimable = true;
                 false
             }
-            State::Dirty | State::Destaged => self.relocate(slot),
+            State::Dirty | State::Destaged => {
+                self.yield_order_of(slot);
+                self.relocate(slot)
+            }
         }
+    }
+
+    /// A pinned block moves with the dirty ones, if it can, and as far as half of what stays may be pinned (I26). True if it
+    /// does, or may later.
+    fn moves_pinned(&mut self, slot: u32) -> bool {
+        self.map.pinned_blocks() * 2 <= self.data_capacity()
+            && (self.relocate(slot) || self.relocations.len() > 0)
     }
 
     /// Called with every snapshot, before it is taken: the geometry changes now or not in this checkpoint.

@@ -21,10 +21,9 @@ use crate::map::MASK_FULL;
 use crate::merge::MergeFor;
 use crate::pages::{Page, PageUse};
 use crate::segment::{Key, State};
-use crate::settings::Treatment;
+use crate::settings::{Admission, Treatment};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use forebay_format::StreamKind;
 use forebay_format::checkpoint::Mode;
 
 /// Reads of a cached block before it is given up as damaged.
@@ -44,6 +43,8 @@ pub(crate) struct Fills {
 struct Registration {
     token: u64,
     valid: bool,
+    /// The reader wants it to stay.
+    pinned: bool,
 }
 
 impl Fills {
@@ -135,8 +136,7 @@ impl Engine {
                     {
                         count += 1;
                     }
-                    self.stats.read_miss_blocks += u64::from(count);
-                    self.counters.of(volume).read_miss_blocks += u64::from(count);
+                    self.count_misses(req, u64::from(count));
                     let token = self.register_fills(req, block, count);
                     self.read_misses(req, block, count, Miss { token, tries: 1 });
                 }
@@ -155,8 +155,10 @@ impl Engine {
     }
 
     fn read_hits(&mut self, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
+        let treatment = self.reqs.get(req).treatment;
         for slot in slot..slot + count {
             self.map.set_hit(slot);
+            self.pin_for(treatment, slot);
         }
         self.map.pin(slot);
         let request = self.reqs.get_mut(req);
@@ -213,8 +215,14 @@ impl Engine {
     pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
         let key = self.map.key(slot);
         let damage = match self.map.state(slot) {
+            State::Dirty if self.map.is_shadow(slot) => {
+                self.break_order(key);
+                self.map.end_shadow(slot);
+                Damage::Dropped
+            }
             State::Dirty if self.map.is_lost(slot) => return Damage::Lost,
             State::Dirty => {
+                self.break_order(key);
                 self.map.set_lost(slot);
                 Damage::Lost
             }
@@ -234,7 +242,27 @@ impl Engine {
     /// True if what this request misses may be cached.
     pub(crate) fn may_fill(&self, req: u32) -> bool {
         let request = self.reqs.get(req);
-        request.treatment != Treatment::Bypass && self.volume(request.volume).fills()
+        let volume = self.volume(request.volume);
+        let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
+        let refused = volume.settings.admission == Admission::Never && !wanted;
+        request.treatment != Treatment::Bypass && volume.fills() && !refused
+    }
+
+    fn count_misses(&mut self, req: u32, blocks: u64) {
+        let (volume, sequential) = (self.reqs.get(req).volume, self.reqs.get(req).sequential);
+        let may_fill = self.may_fill(req);
+        let (all, one) = (&mut self.stats, self.counters.of(volume));
+        if may_fill {
+            all.read_miss_blocks += blocks;
+            one.read_miss_blocks += blocks;
+            return;
+        }
+        all.read_bypass_blocks += blocks;
+        one.read_bypass_blocks += blocks;
+        if sequential {
+            all.read_sequential_blocks += blocks;
+            one.read_sequential_blocks += blocks;
+        }
     }
 
     fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {
@@ -263,7 +291,7 @@ impl Engine {
 
     fn register_fills(&mut self, req: u32, block: u64, count: u32) -> u64 {
         let request = self.reqs.get(req);
-        let volume = request.volume;
+        let (volume, pinned) = (request.volume, request.treatment == Treatment::Pin);
         self.fills.last_token += 1;
         let token = self.fills.last_token;
         if !self.may_fill(req) || self.fenced || self.stopping {
@@ -275,8 +303,8 @@ impl Engine {
         for block in block..block + u64::from(count).min(u64::from(room)).min(whole) {
             let key = Key::new(volume, block);
             let idle = !self.locks.is_held(BlockRange { first: key, last: key });
-            if idle && self.map.lookup(key).is_none() {
-                self.fills.blocks.entry(key).or_insert(Registration { token, valid: true });
+            if idle && self.map.lookup(key).is_none() && self.admits(req, key) {
+                self.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
             }
         }
         token
@@ -313,7 +341,8 @@ impl Engine {
                 span: Some(page.span()),
                 done: Done::Fill(page, token),
             };
-            self.enqueue(StreamKind::Fill, item);
+            let stream = self.stream_of_fill(key);
+            self.enqueue(stream, item);
         }
     }
 
@@ -321,12 +350,16 @@ impl Engine {
     pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
         self.pages.give(PageUse::Fill, page);
         let valid = self.fills.is_valid(key, token);
+        let pinned = self.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
         self.fills.end(key, token);
         let overtaken = self.map.lookup(key).is_some() && !self.planted(PlantedBug::KeepOvertakenFill);
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
             self.map.insert(slot, State::Clean);
             self.stats.filled_blocks += 1;
             self.counters.of(key.volume()).filled_blocks += 1;
+            if pinned {
+                self.pin_block(slot);
+            }
         }
     }
 

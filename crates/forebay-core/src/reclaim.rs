@@ -1,9 +1,11 @@
 //! Reclaim: emptying segments so that they can be written again.
 //!
-//! One victim at a time: clean blocks that were not hit are dropped from the map, clean ones that were hit and dirty
-//! ones move to the survivor stream. Moving a block takes its block lock, so that the copy, which carries a newer
+//! One victim at a time, chosen by `policy`: of the clean blocks some are kept (hit, pinned, within the smallest share of
+//! their volume), the rest is dropped from the map. What is kept, and what is dirty, moves to the survivor stream. Moving a block takes its block lock, so that the copy, which carries a newer
 //! sequence than anything written before, can never overtake a newer write (I8). If there is no room to move dirty
-//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress.
+//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress. Dirty blocks of a volume that is
+//! destaged in order are never moved: they would lose their place (I23). If nothing else helps, volumes that are not attached
+//! give up their order (`ordered`).
 //!
 //! An empty segment is *freed*; it is written again only after a checkpoint that says so is in effect (I7).
 
@@ -12,9 +14,9 @@ use crate::append::{Done, Item, ItemKind};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, LockOwner, OpKind};
 use crate::locks::BlockRange;
-use crate::map::MASK_FULL;
+use crate::map::{CacheMap, MASK_FULL};
 use crate::pages::{Page, PageUse};
-use crate::policy::{Candidate, Eviction, SecondChance};
+use crate::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, View};
 use crate::read::CACHE_READ_TRIES;
 use crate::segment::{Key, Phase, State};
 use alloc::vec::Vec;
@@ -28,13 +30,7 @@ const RELOCATIONS_MAX: usize = 64;
 pub(crate) struct Reclaim {
     segment: u32,
     next: u32,
-    kept: u32,
-}
-
-impl Relocation {
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.key.volume()
-    }
+    kept: Kept,
 }
 
 impl Reclaim {
@@ -62,6 +58,30 @@ pub(crate) struct Relocation {
     mask: Option<u8>,
     page: Page,
     tries: u32,
+    /// Its new record says that it is dirty.
+    recorded_dirty: bool,
+}
+
+impl Relocation {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.key.volume()
+    }
+}
+
+/// A segment as reclaim sees it, if it may be a victim.
+fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
+    let segment = map.segments.get(number as usize)?;
+    // What is on its way out of a victim would look like something that cannot be moved, and be evicted.
+    let held = segment.leaving > 0 || segment.fixed > 0 || segment.unreclaimable;
+    let offered = segment.phase == Phase::Sealed && segment.live > 0 && !held;
+    offered.then_some(Candidate {
+        segment: number,
+        born: segment.born,
+        unclean: segment.unclean,
+        pinned: if segment.spared == round { map.geometry.segment_blocks } else { segment.pinned },
+        live: segment.live,
+        probation: segment.stream != StreamKind::Survivor,
+    })
 }
 
 impl Engine {
@@ -96,6 +116,9 @@ impl Engine {
         if self.is_winding_down() {
             return;
         }
+        if self.free_segments() >= self.checkpoint.window_size as usize {
+            self.memory.victims_since_enough = 0;
+        }
         // Each pass either frees a segment, leaves moves under way, or finds that this victim has to wait.
         let mut skipped = Vec::new();
         while self.free_segments() < self.checkpoint.window_size as usize {
@@ -103,11 +126,18 @@ impl Engine {
                 if self.is_busy_relocating() {
                     return; // What is under way makes room; a victim chosen now would lose what deserves to stay.
                 }
-                let Some(segment) = self.choose_victim(&skipped) else {
+                let Some(choice) = self.choose_victim(&skipped) else {
                     self.reclaim_wants_destage = true;
+                    self.yield_kept_orders();
                     return;
                 };
-                self.reclaim = Some(Reclaim { segment, next: 0, kept: 0 });
+                let segment = choice.segment;
+                if self.spares(segment) && !choice.forced && !self.is_moving_in_vain() {
+                    continue;
+                }
+                self.memory.victims_since_enough += 1;
+                let all = self.map.segments[segment as usize].unclean;
+                self.reclaim = Some(Reclaim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
             }
             match self.empty_victim() {
                 Emptying::Done => self.collect_emptied(),
@@ -117,36 +147,75 @@ impl Engine {
         }
     }
 
-    fn eviction(&self) -> SecondChance {
-        let blocks = self.map.geometry.segment_blocks;
-        SecondChance {
-            survivors_max: blocks * self.config.pool.survivors_max_pct / 100,
-            segment_blocks: blocks,
-        }
+    /// So many victims were emptied without ever having enough free segments that what is kept of them must take all
+    /// the room that they give. From here on nothing is kept and nothing dirty is moved, until there is enough: what is
+    /// clean goes, and destage makes clean what is not, so reclaim ends whatever the policies want (I25).
+    fn is_moving_in_vain(&self) -> bool {
+        self.memory.victims_since_enough > 2 * self.map.segments.len() as u64
     }
 
-    fn choose_victim(&self, skipped: &[u32]) -> Option<u32> {
+    /// What the choice of a victim depends on.
+    fn view(&self) -> View {
         let blocks = self.map.geometry.segment_blocks;
         // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can be moved at all.
         let most = blocks - summary::reserved_blocks(blocks);
-        let movable = if self.can_relocate() { most * 3 / 4 } else { 1 };
-        let candidates: Vec<Candidate> = (0..self.map.segments.len() as u32)
-            .filter_map(|number| {
-                let segment = &self.map.segments[number as usize];
-                let offered = segment.phase == Phase::Sealed
-                    && segment.live > 0
-                    && segment.unclean < movable
-                    && !segment.unreclaimable
-                    && !skipped.contains(&number);
-                offered.then_some(Candidate {
-                    segment: number,
-                    born: segment.born,
-                    unclean: segment.unclean,
-                    live: segment.live,
-                })
-            })
-            .collect();
-        self.eviction().victim(&candidates)
+        View {
+            policy: self.config.pool.reclaim_policy,
+            segment_blocks: blocks,
+            movable: if self.can_relocate() && !self.is_moving_in_vain() { most * 3 / 4 } else { 1 },
+            newest: self.next_sequence,
+            hollow_first: self.is_any_at_maximum(),
+        }
+    }
+
+    fn choose_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
+        let view = self.view();
+        let (map, round) = (&self.map, self.memory.round);
+        // Retired segments are emptied by `pool`.
+        let count = self.segments_staying();
+        let offered = |number: &u32| *number < count && !skipped.contains(number);
+        let look =
+            |number: u32| Some(number).filter(offered).and_then(|number| candidate(map, number, round));
+        let victims = &mut self.memory.victims;
+        if let Some(choice) = victims.next(&view, look) {
+            return Some(choice);
+        }
+        if victims.is_barren(map.relief, &view) {
+            return None;
+        }
+        let relief = skipped.is_empty().then_some(map.relief);
+        victims.pass(&view, relief, (0..count).filter_map(look), count, look)
+    }
+
+    /// Spares a victim for the rest of the round if most of it would be kept for the smallest share of its volume:
+    /// moving it would gain nothing.
+    fn spares(&mut self, number: u32) -> bool {
+        self.memory.taken += 1;
+        if self.memory.taken as usize >= self.map.segments.len() {
+            self.memory.taken = 0;
+            self.memory.round += 1;
+        }
+        // A bit for each volume; there are at most 64.
+        let mut within = 0_u64;
+        for volume in self.volumes.iter().flatten() {
+            let cached = self.map.volumes[usize::from(volume.id.0)].cached;
+            within |= u64::from(cached <= self.share(volume.id).minimum) << volume.id.0;
+        }
+        if within == 0 {
+            return false;
+        }
+        let segment = &self.map.segments[number as usize];
+        let blocks = self.map.geometry.segment_blocks;
+        let kept = (0..blocks).filter(|index| match segment.state(*index) {
+            State::Void => false,
+            State::Clean => segment.is_pinned(*index) || within >> segment.key(*index).volume().0 & 1 == 1,
+            State::Dirty | State::Destaged => true,
+        });
+        let spared = kept.count() as u32 >= blocks * 5 / 8;
+        if spared {
+            self.map.segments[number as usize].spared = self.memory.round;
+        }
+        spared
     }
 
     /// Goes on with the victim.
@@ -154,26 +223,25 @@ impl Engine {
         let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else {
             return Emptying::Done;
         };
-        let policy = self.eviction();
         while next < self.map.geometry.segment_blocks {
             let slot = self.map.slot(segment, next);
             let moves = match self.map.state(slot) {
                 State::Void => false,
                 State::Clean => {
-                    let hit = self.map.segments[segment as usize].is_hit(next);
-                    let keep = policy.keeps(hit, kept);
-                    if keep && self.is_busy_relocating() {
+                    let keep = self.keeps(slot, &kept);
+                    if keep != Keep::No && self.is_busy_relocating() {
+                        self.reclaim = Some(Reclaim { segment, next, kept });
+                        return Emptying::Moving;
+                    }
+                    if keep != Keep::No && self.relocate(slot) {
+                        self.count_survivor(slot, &mut kept);
+                        false
+                    } else if keep == Keep::Must {
                         return self.wait_with_victim(Reclaim { segment, next, kept });
-                    }
-                    if keep && self.relocate(slot) {
-                        kept += 1;
                     } else {
-                        let key = self.map.key(slot);
-                        self.map.remove(key);
-                        self.stats.evicted_blocks += 1;
-                        self.counters.of(key.volume()).evicted_blocks += 1;
+                        self.evict(slot);
+                        false
                     }
-                    false
                 }
                 State::Dirty if self.map.is_lost(slot) => {
                     self.map.segments[segment as usize].unreclaimable = true;
@@ -184,10 +252,64 @@ impl Engine {
             if moves && !self.relocate(slot) {
                 return self.wait_with_victim(Reclaim { segment, next, kept });
             }
+            self.stats.survivor_unclean_blocks += u64::from(moves);
             next += 1;
         }
         // Everything is dropped or on its way. It frees itself when the last move has ended.
         if self.map.segments[segment as usize].live == 0 { Emptying::Done } else { Emptying::Stuck(segment) }
+    }
+
+    /// What becomes of a clean block of the victim.
+    fn keeps(&self, slot: u32, kept: &Kept) -> Keep {
+        let pinned = self.map.is_pinned(slot);
+        if self.planted(PlantedBug::KeepWithoutBound) && pinned {
+            return Keep::Must;
+        }
+        if self.is_moving_in_vain() {
+            return Keep::No;
+        }
+        let volume = self.map.key(slot).volume();
+        let (share, cached) = (self.share(volume), self.map.volumes[usize::from(volume.0)].cached);
+        let block = Block {
+            hit: self.map.is_hit(slot),
+            pinned,
+            probation: self.is_on_probation(slot),
+            priority: share.priority,
+            within_minimum: cached <= share.minimum,
+            above_maximum: cached > share.maximum,
+        };
+        let keeping = Keeping {
+            policy: self.config.pool.reclaim_policy,
+            segment_blocks: self.map.geometry.segment_blocks,
+            survivors_max_pct: self.config.pool.survivors_max_pct,
+        };
+        keeping.decide(&block, kept)
+    }
+
+    fn is_on_probation(&self, slot: u32) -> bool {
+        self.map.segments[self.map.place(slot).0 as usize].stream != StreamKind::Survivor
+    }
+
+    /// A clean block of the victim is on its way: why?
+    fn count_survivor(&mut self, slot: u32, kept: &mut Kept) {
+        kept.all += 1;
+        if self.map.is_pinned(slot) {
+            self.stats.survivor_pinned_blocks += 1;
+        } else if self.map.is_hit(slot) {
+            kept.hits += 1;
+            self.stats.survivor_hit_blocks += 1;
+        } else {
+            self.stats.survivor_share_blocks += 1;
+        }
+    }
+
+    fn evict(&mut self, slot: u32) {
+        let key = self.map.key(slot);
+        let probation = self.is_on_probation(slot);
+        self.map.remove(key);
+        self.stats.evicted_blocks += 1;
+        self.counters.of(key.volume()).evicted_blocks += 1;
+        self.note_evicted(key, probation);
     }
 
     /// A block of the victim cannot be moved now. If moves are under way, they will make it possible; if not, the
@@ -201,9 +323,14 @@ impl Engine {
         Emptying::Moving
     }
 
-    /// As many moves are under way as there may be, and there is room for them: it is only a matter of time.
+    /// Nothing can be moved now, but it is only a matter of time: moves that are under way will end, or segments will
+    /// join the window. Who evicted now would lose what deserves to stay.
     fn is_busy_relocating(&self) -> bool {
-        self.relocations.len() > 0 && self.has_room_to_relocate() && !self.can_relocate()
+        let stream = &self.streams[StreamKind::Survivor.index()];
+        let drains = !self.checkpoint.window.is_empty() || stream.room(self.batch_blocks()) > 1;
+        !self.fenced
+            && !self.can_relocate()
+            && (self.relocations.len() > 0 && drains || self.is_room_coming())
     }
 
     fn can_relocate(&self) -> bool {
@@ -218,7 +345,8 @@ impl Engine {
         let stream = &self.streams[StreamKind::Survivor.index()];
         let segments = self.checkpoint.window.len() as u32;
         let room = stream.room(self.batch_blocks()) + segments * self.batch_blocks();
-        (self.relocations.len() as u32 + 2) * 2 < room
+        let waiting = self.relocations.len() + stream.queue.len();
+        (waiting as u32 + 2) * 2 < room
     }
 
     /// Starts to move a block; false if that is not possible now.
@@ -230,14 +358,16 @@ impl Engine {
     pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
         let key = self.map.key(slot);
         let range = BlockRange { first: key, last: key };
-        if !self.can_relocate() {
+        if !self.can_relocate() || self.map.is_fixed(slot) {
             return false;
         }
         if !self.planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
             return false;
         }
         let page = self.pages.take(PageUse::Survivor).expect("a page is available");
-        let relocation = self.relocations.insert(Relocation { key, from: slot, mask, page, tries: 1 });
+        let relocation = Relocation { key, from: slot, mask, page, tries: 1, recorded_dirty: false };
+        let relocation = self.relocations.insert(relocation);
+        self.map.leaves(slot, true);
         self.read_for_relocation(relocation);
         true
     }
@@ -262,13 +392,13 @@ impl Engine {
         if !current {
             self.end_relocation(number);
         } else if right {
+            let dirty =
+                self.map.state(slot) == State::Dirty && !self.planted(PlantedBug::ForgetDirtySurvivor);
+            self.relocations.get_mut(number).recorded_dirty = dirty;
             let item = Item {
                 key,
                 crc: self.map.crc(slot),
-                kind: ItemKind::Data {
-                    mask: self.map.mask(slot) & mask,
-                    dirty: self.map.state(slot) == State::Dirty,
-                },
+                kind: ItemKind::Data { mask: self.map.mask(slot) & mask, dirty },
                 span: Some(page.span()),
                 done: Done::Survivor(number),
             };
@@ -285,13 +415,22 @@ impl Engine {
     /// The copy was appended to `slot` (with the pin of the original still held), or not.
     pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
         let relocation = self.relocations.get(number);
-        let (from, key) = (relocation.from, relocation.key);
+        let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
         let current = self.map.lookup(key) == Some(from) || self.planted(PlantedBug::RelocateWithoutLock);
         if let (Some(slot), true) = (slot, current) {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
             let state = self.map.state(from);
-            let state = if state == State::Void { State::Dirty } else { state };
-            self.map.insert(slot, state);
+            let state = match state {
+                State::Void => State::Dirty,
+                State::Dirty if self.planted(PlantedBug::ForgetDirtySurvivor) => State::Clean,
+                State::Clean if recorded_dirty => State::Destaged,
+                state => state,
+            };
+            let (pinned, born) = (self.map.is_pinned(from), self.map.born(from));
+            self.map.insert_born(slot, state, born);
+            if pinned {
+                self.map.set_pinned(slot);
+            }
             self.stats.relocated_blocks += 1;
             if state == State::Destaged {
                 self.add_mark(slot);
@@ -305,6 +444,7 @@ impl Engine {
 
     fn end_relocation(&mut self, number: u32) {
         let relocation = self.relocations.remove(number);
+        self.map.leaves(relocation.from, false);
         self.pages.give(PageUse::Survivor, relocation.page);
         if self.planted(PlantedBug::RelocateWithoutLock) {
             return;

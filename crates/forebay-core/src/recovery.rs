@@ -358,6 +358,7 @@ impl Engine {
     fn plan_segments(&mut self) {
         let unclean = self.superblock.state == CacheState::Open;
         let checkpoint = core::mem::take(&mut self.recovering().checkpoint);
+        self.recover_orders(&checkpoint.volumes);
         let slots = checkpoint.segments.iter().flat_map(|entry| &entry.slots);
         self.map.reserve(slots.filter(|slot| **slot != SlotState::Void).count());
         let mut jobs = Vec::new();
@@ -372,9 +373,8 @@ impl Engine {
             }
             let stream = StreamKind::from_u8(entry.stream).expect("the decoder checked it");
             let first = (entry.first_stream_sequence, entry.first_sequence);
-            let blocks = self.map.geometry.segment_blocks;
+            self.map.begin_segment(number, Phase::Sealed, stream, first);
             let segment = &mut self.map.segments[number as usize];
-            segment.begin(Phase::Sealed, stream, first, blocks);
             segment.completed = entry.used_blocks;
             segment.durable = entry.used_blocks;
             segment.summary_block = entry.summary_block;
@@ -429,19 +429,28 @@ impl Engine {
     }
 
     /// Makes a slot count as the checkpoint says, now that its key is known.
-    fn restore(&mut self, number: u32, index: u32, key: Key, crc: u32, mask: u8) {
-        let state = match self.recovering().checkpoint.segments[number as usize].slots[index as usize] {
+    fn restore(&mut self, number: u32, index: u32, key: Key, crc: u32, (mask, epoch): (u8, u32)) {
+        let found = self.recovering().checkpoint.segments[number as usize].slots[index as usize];
+        let state = match found {
             SlotState::Void => return,
             SlotState::Clean => State::Clean,
-            SlotState::Dirty => State::Dirty,
+            SlotState::Dirty | SlotState::Shadow => State::Dirty,
         };
         if self.map.state(self.map.slot(number, index)) != State::Void {
             return;
         }
         let slot = self.map.slot(number, index);
         self.map.describe(slot, key, crc, mask);
-        if self.belongs(key, mask) {
-            self.map.insert(slot, state);
+        if !self.belongs(key, mask) {
+            return;
+        }
+        let ordered = state == State::Dirty && self.recover_epoch(slot, epoch);
+        match found {
+            SlotState::Shadow if ordered => self.map.insert_shadow(slot),
+            SlotState::Shadow => {}
+            _ => {
+                self.map.insert(slot, state);
+            }
         }
     }
 
@@ -467,7 +476,8 @@ impl Engine {
         };
         for (index, item) in (0..).zip(summary::decode(payload, at)) {
             if let Some(item) = item.filter(|item| u32::from(item.volume.0) < VOLUMES_MAX) {
-                self.restore(number, index, Key::new(item.volume, item.block), item.crc32c, item.sector_mask);
+                let rest = (item.sector_mask, item.flush_epoch);
+                self.restore(number, index, Key::new(item.volume, item.block), item.crc32c, rest);
             }
         }
         self.account(number)
@@ -516,8 +526,8 @@ impl Engine {
         let state = self.recovering().checkpoint.segments[number as usize].state;
         for batch in &batches {
             for (index, entry) in batch.data() {
-                if let Entry::Data { volume, block, crc32c, sector_mask, .. } = entry {
-                    self.restore(number, index, Key::new(volume, block), crc32c, sector_mask);
+                if let Entry::Data { volume, block, crc32c, sector_mask, flush_epoch, .. } = entry {
+                    self.restore(number, index, Key::new(volume, block), crc32c, (sector_mask, flush_epoch));
                 }
             }
         }
@@ -539,11 +549,18 @@ impl Engine {
 
     /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely forgotten.
     fn account(&mut self, number: u32) -> Result<(), OpenError> {
-        let mut lost = 0;
+        let (mut lost, mut shadows) = (0, 0);
         for index in 0..self.map.geometry.segment_blocks {
             let counts = self.recovering().checkpoint.segments[number as usize].slots[index as usize];
             let known = self.map.segments[number as usize].has_data(index);
             lost += u32::from(counts == SlotState::Dirty && !known);
+            shadows += u32::from(counts == SlotState::Shadow && !known);
+        }
+        if shadows > 0 {
+            // The newest versions are there; but nobody knows in which volume the order has a gap.
+            for volume in 0..VOLUMES_MAX as u16 {
+                self.forget_order(VolumeId(volume));
+            }
         }
         if lost > 0 {
             return Err(OpenError::SegmentLost { segment: number, dirty_blocks: lost });
@@ -609,11 +626,10 @@ impl Engine {
             expected = last.header.stream_sequence + 1;
             let (end, all) = (last.end(), batches.len() == whole);
             let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
-            let blocks = self.map.geometry.segment_blocks;
-            let segment = &mut self.map.segments[tail.segment as usize];
-            if !segment.has_table() {
-                segment.begin(Phase::Sealed, stream, first, blocks);
+            if !self.map.segments[tail.segment as usize].has_table() {
+                self.map.begin_segment(tail.segment, Phase::Sealed, stream, first);
             }
+            let segment = &mut self.map.segments[tail.segment as usize];
             segment.completed = end;
             segment.durable = end;
             if let (Some(at), true) = (tail.summary, all) {
@@ -632,25 +648,32 @@ impl Engine {
     fn apply(&mut self, number: u32, batch: &Found) {
         self.next_sequence = self.next_sequence.max(batch.header.sequence + 1);
         for (index, entry) in batch.data() {
-            if let (Entry::Data { crc32c, sector_mask, dirty, .. }, Some(key)) = (entry, scan::key_of(entry))
+            if let (Entry::Data { crc32c, sector_mask, dirty, flush_epoch, .. }, Some(key)) =
+                (entry, scan::key_of(entry))
             {
                 let slot = self.map.slot(number, index);
                 self.map.describe(slot, key, crc32c, sector_mask);
-                let state = if dirty { State::Dirty } else { State::Clean };
-                if self.belongs(key, sector_mask) {
-                    self.map.insert(slot, state);
+                if !self.belongs(key, sector_mask) {
+                    continue;
                 }
+                if dirty {
+                    self.replay_epoch(slot, flush_epoch);
+                }
+                let state = if dirty { State::Dirty } else { State::Clean };
+                self.map.insert(slot, state);
             }
         }
         for entry in &batch.entries {
             match *entry {
                 Entry::CleanMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
                     if engine.map.state(slot) == State::Dirty {
-                        engine.map.set_state(slot, State::Clean);
+                        engine.map.mark_clean(slot);
                     }
                 }),
                 Entry::DropMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
-                    if engine.map.state(slot) != State::Void {
+                    if engine.map.is_shadow(slot) {
+                        engine.map.end_shadow(slot);
+                    } else if engine.map.state(slot) != State::Void {
                         engine.map.remove(engine.map.key(slot));
                     }
                 }),
@@ -714,6 +737,7 @@ impl Engine {
             self.fail_opening(error);
             return;
         }
+        self.resume_orders();
         self.checkpoint.window_size = crate::checkpoint::window_size(&self.map.geometry);
         while self.map.take_emptied().is_some() {}
         for number in 0..self.map.segments.len() as u32 {

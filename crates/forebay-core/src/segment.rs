@@ -1,8 +1,10 @@
 //! Segments and their slot tables: what lies where on the cache device.
 //!
 //! A slot table has one row per block of its segment, kept as columns so that a row costs 11 bytes: 46 bits of key,
-//! a checksum and a state byte. Tables exist only for segments in use.
+//! a checksum and a state byte (and 4 bytes of flush epoch in segments that hold blocks of a volume that is destaged in
+//! order). Tables exist only for segments in use.
 
+use crate::ages::Marks;
 use alloc::boxed::Box;
 use alloc::vec;
 use forebay_format::{StreamKind, VolumeId};
@@ -45,6 +47,8 @@ const FLAG_HIT: u8 = 1 << 2;
 const FLAG_PARTIAL: u8 = 1 << 3;
 const FLAG_LOST: u8 = 1 << 4;
 const FLAG_DATA: u8 = 1 << 5;
+const FLAG_PINNED: u8 = 1 << 6;
+const FLAG_SHADOW: u8 = 1 << 7;
 
 #[derive(Debug)]
 struct SlotTable {
@@ -52,6 +56,8 @@ struct SlotTable {
     key_high: Box<[u16]>,
     crc: Box<[u32]>,
     state: Box<[u8]>,
+    /// Low halves of flush epochs; only once a slot has one.
+    epochs: Option<Box<[u32]>>,
 }
 
 /// Where a segment is in its life: `Free -> Open -> Sealed -> Freed -> Free`.
@@ -87,8 +93,18 @@ pub(crate) struct Segment {
     pub(crate) live: u32,
     /// Slots that are dirty or destaged.
     pub(crate) unclean: u32,
+    /// Of those, slots whose place in the order of destage would be lost if they were moved.
+    pub(crate) fixed: u32,
+    /// Round of reclaim in which it was found to be full of what must be kept; 0: never.
+    pub(crate) spared: u64,
+    /// Blocks that are being moved out of it.
+    pub(crate) leaving: u32,
+    /// Slots that are pinned: reclaim keeps them.
+    pub(crate) pinned: u32,
     /// Operations that still read from the segment or will look at its slots.
     pub(crate) pins: u32,
+    /// When its dirty slots were written.
+    pub(crate) written: Marks,
     table: Option<Box<SlotTable>>,
 }
 
@@ -105,7 +121,12 @@ impl Segment {
             summary_block: 0,
             live: 0,
             unclean: 0,
+            spared: 0,
+            leaving: 0,
+            pinned: 0,
+            fixed: 0,
             pins: 0,
+            written: Marks::default(),
             table: None,
         }
     }
@@ -123,6 +144,7 @@ impl Segment {
                 key_high: vec![0; blocks].into(),
                 crc: vec![0; blocks].into(),
                 state: vec![0; blocks].into(),
+                epochs: None,
             })),
             ..Self::free()
         };
@@ -140,6 +162,10 @@ impl Segment {
 
     fn table_mut(&mut self) -> &mut SlotTable {
         self.table.as_deref_mut().expect("a segment in use has a table")
+    }
+
+    pub(crate) fn has_epochs(&self) -> bool {
+        self.table.as_ref().is_some_and(|table| table.epochs.is_some())
     }
 
     pub(crate) fn has_table(&self) -> bool {
@@ -186,11 +212,56 @@ impl Segment {
         self.live = self.live + u32::from(state != State::Void) - u32::from(old != State::Void);
         let unclean = |state| u32::from(matches!(state, State::Dirty | State::Destaged));
         self.unclean = self.unclean + unclean(state) - unclean(old);
+        self.fixed -= u32::from(self.is_fixed(index));
         let byte = &mut self.table_mut().state[index as usize];
         *byte = *byte & !STATE_MASK | state as u8;
         if state == State::Void {
-            *byte &= FLAG_DATA | FLAG_PARTIAL;
+            self.pinned -= u32::from(self.is_pinned(index));
+            self.table_mut().state[index as usize] &= FLAG_DATA | FLAG_PARTIAL;
         }
+        self.fixed += u32::from(self.is_fixed(index));
+    }
+
+    /// True if the slot is unclean and has a place in the order of destage.
+    pub(crate) fn is_fixed(&self, index: u32) -> bool {
+        matches!(self.state(index), State::Dirty | State::Destaged)
+            && (self.epoch(index) != 0 || self.is_shadow(index))
+    }
+
+    /// Low half of the flush epoch of a slot; 0 if it has none.
+    pub(crate) fn epoch(&self, index: u32) -> u32 {
+        self.table().epochs.as_ref().map_or(0, |epochs| epochs[index as usize])
+    }
+
+    /// Notes the flush epoch of a slot that was described just now.
+    pub(crate) fn set_epoch(&mut self, index: u32, epoch: u32) {
+        let table = self.table_mut();
+        debug_assert!(table.state[index as usize] & STATE_MASK == 0, "a slot in use keeps its epoch");
+        if epoch != 0 || table.epochs.is_some() {
+            let blocks = table.state.len();
+            table.epochs.get_or_insert_with(|| vec![0; blocks].into())[index as usize] = epoch;
+        }
+    }
+
+    /// The volume of a slot has no order any more.
+    pub(crate) fn clear_epoch(&mut self, index: u32) {
+        self.fixed -= u32::from(self.is_fixed(index));
+        if let Some(epochs) = &mut self.table_mut().epochs {
+            epochs[index as usize] = 0;
+        }
+        self.fixed += u32::from(self.is_fixed(index));
+    }
+
+    /// True if the slot holds an older version of a block, kept for the order of destage.
+    pub(crate) fn is_shadow(&self, index: u32) -> bool {
+        self.flag(index, FLAG_SHADOW)
+    }
+
+    /// Makes an unclean slot a shadow.
+    pub(crate) fn set_shadow(&mut self, index: u32) {
+        self.fixed -= u32::from(self.is_fixed(index));
+        self.set_flag(index, FLAG_SHADOW, true);
+        self.fixed += u32::from(self.is_fixed(index));
     }
 
     fn flag(&self, index: u32, flag: u8) -> bool {
@@ -208,6 +279,19 @@ impl Segment {
 
     pub(crate) fn set_hit(&mut self, index: u32) {
         self.set_flag(index, FLAG_HIT, true);
+    }
+
+    pub(crate) fn clear_hit(&mut self, index: u32) {
+        self.set_flag(index, FLAG_HIT, false);
+    }
+
+    pub(crate) fn is_pinned(&self, index: u32) -> bool {
+        self.flag(index, FLAG_PINNED)
+    }
+
+    pub(crate) fn set_pinned(&mut self, index: u32, on: bool) {
+        self.pinned = self.pinned + u32::from(on) - u32::from(self.is_pinned(index));
+        self.set_flag(index, FLAG_PINNED, on);
     }
 
     pub(crate) fn is_partial(&self, index: u32) -> bool {

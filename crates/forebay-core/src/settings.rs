@@ -18,7 +18,8 @@ pub enum DestageOrder {
     Fifo,
     /// The one that has not been used for longest first.
     Lru,
-    /// Flush epoch by flush epoch: the backing store alone is always a crash-consistent, older image of the volume.
+    /// Flush epoch by flush epoch: the backing store alone is always a crash-consistent, older image of the volume. In
+    /// force once [`crate::Engine::is_ordered`] says so.
     Ordered,
 }
 
@@ -79,7 +80,8 @@ pub struct VolumeSettings {
     pub mode: Mode,
     /// Order of destage.
     pub destage_order: DestageOrder,
-    /// Longest time that a block may stay dirty; destage is paced evenly to keep it. 0: no limit.
+    /// Longest time that a block may stay dirty since its bytes were written; destage is paced evenly to keep it. 0: no
+    /// limit; less than a second counts as a second. What is dirty when it is set counts from then.
     pub flush_period: Nanos,
     /// A volume without requests for this long is drained completely. 0: never for that reason.
     pub idle_delay: Nanos,
@@ -87,11 +89,12 @@ pub struct VolumeSettings {
     pub dirty_low_pct: u32,
     /// Writers of the volume are slowed to the speed of the backing store at this share of the pool, percent.
     pub dirty_high_pct: u32,
-    /// Most destage writes a second. 0: no limit.
+    /// Most destage writes a second, also in a drain and when writers wait. 0: no limit.
     pub max_destage_iops: u32,
-    /// Most bytes destaged a second. 0: no limit.
+    /// Most bytes destaged a second, also in a drain and when writers wait. 0: no limit.
     pub max_destage_bytes_per_s: u64,
-    /// Latency of foreground operations on the backing store that destage yields to. 0: it does not.
+    /// Latency of foreground operations on the backing store (95th percentile) that destage yields to, unless data is due
+    /// or writers wait. 0: it does not yield.
     pub latency_target: Nanos,
     /// Destage operations in flight under pressure, at least 1.
     pub destage_depth_max: u32,

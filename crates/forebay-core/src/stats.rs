@@ -22,8 +22,16 @@ pub struct Stats {
     pub failed_requests: u64,
     /// Blocks that reads found in the cache.
     pub read_hit_blocks: u64,
-    /// Blocks that reads did not find.
+    /// Blocks that reads did not find and that may be cached.
     pub read_miss_blocks: u64,
+    /// Blocks that reads did not find and that may not be cached: neither hit nor miss.
+    pub read_bypass_blocks: u64,
+    /// Of those, blocks read by a long stream.
+    pub read_sequential_blocks: u64,
+    /// Blocks, counted in part too, of writes that went to the backing store and were not cached.
+    pub write_bypass_blocks: u64,
+    /// Of those, blocks written by a long stream.
+    pub write_sequential_blocks: u64,
     /// Blocks read from the backing store and added to the cache.
     pub filled_blocks: u64,
     /// Time that completed reads took, summed, in nanoseconds.
@@ -54,10 +62,34 @@ pub struct Stats {
     pub backing_flushes: u64,
     /// Blocks written back and durable on the backing store.
     pub destaged_blocks: u64,
+    /// Write operations on backing stores for destage.
+    pub destage_writes: u64,
+    /// Destage writes, and flushes after them, that failed.
+    pub destage_failures: u64,
+    /// Blocks written back together with a block behind them: added in front of the one that was picked.
+    pub front_merged_blocks: u64,
+    /// Blocks written back together with a block before them: added behind the one that was picked.
+    pub back_merged_blocks: u64,
     /// Clean blocks dropped to make room.
     pub evicted_blocks: u64,
     /// Blocks that reclaim moved to the survivor stream.
     pub relocated_blocks: u64,
+    /// Of those asked to be moved, clean blocks kept because they were hit: what the endurance budget limits.
+    pub survivor_hit_blocks: u64,
+    /// The same, kept because they were pinned.
+    pub survivor_pinned_blocks: u64,
+    /// The same, kept for the share of their volume.
+    pub survivor_share_blocks: u64,
+    /// The same, dirty or destaged blocks, that had to be moved.
+    pub survivor_unclean_blocks: u64,
+    /// Clean blocks dropped because their volume had more than its largest share; evicted blocks, too.
+    pub trimmed_blocks: u64,
+    /// Fills that went straight to the survivors because the block had been evicted not long ago.
+    pub readmitted_blocks: u64,
+    /// Reads that went past the cache because they belong to a long stream.
+    pub sequential_bypassed_reads: u64,
+    /// Writes that went past the cache because they belong to a long stream.
+    pub sequential_bypassed_writes: u64,
     /// Batches written.
     pub batches: u64,
     /// Checkpoints in effect since the start.
@@ -70,6 +102,8 @@ pub struct Stats {
     pub dirty_blocks: u64,
     /// Dirty blocks whose only copy is damaged, now.
     pub lost_blocks: u64,
+    /// Blocks that are pinned, now.
+    pub pinned_blocks: u64,
     /// Blocks in the cache, now.
     pub cached_blocks: u64,
     /// Blocks that the cache could hold.
@@ -85,6 +119,14 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Bytes written to the cache device for 1000 bytes that clients wrote or that were filled: the price of headers,
+    /// metadata and survivors.
+    #[must_use]
+    pub fn write_amplification_permille(&self) -> u64 {
+        let asked = self.written_bytes + self.filled_blocks * 4096;
+        self.cache_written_bytes * 1000 / asked.max(1)
+    }
+
     pub(crate) fn count_request(&mut self, request: &Request<'_>) {
         match request.kind {
             RequestKind::Read => {

@@ -1,107 +1,183 @@
 //! Slowing writers down smoothly when too much of the cache is dirty.
 //!
-//! Below a soft limit (10 % of the cache under `dirty_limit_pct`) writers pass freely. Between soft and high limit each
-//! write pays for its blocks: the time that destage needs for a block, multiplied by how far the level has risen from
-//! soft to high. So at the high limit writers go exactly as fast as destage, and on the way there the slope is even.
-//! At the high limit a write passes only if its blocks fit, or if nothing is dirty at all (a request may be larger
-//! than the limit).
+//! There are two levels, each with a soft and a high limit: that of a volume (`dirty_high_pct` of the pool, its own dirty
+//! blocks) and that of the pool (`dirty_limit_pct`). The soft limit lies below the high one by a tenth of the pool, or by
+//! a quarter of the high limit if that is less. Below both soft limits writers pass freely. Between soft and high each
+//! write pays for its blocks: the time that destage of its volume needs for a block, multiplied by how far the level
+//! has risen from soft to high (that of the two which has risen further). So at the high limit writers go exactly as
+//! fast as destage, and on the way there the slope is even. At the high limit a write passes only if its blocks fit;
+//! below the soft one it passes whatever its size (a request may be larger than the limit).
+//!
+//! Each volume has a queue and a clock of its own: a volume at its limit holds up nobody else.
 
 use crate::api::{Nanos, RequestKind};
+use crate::config::PlantedBug;
 use crate::engine::Engine;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+use forebay_format::geometry::VOLUMES_MAX;
 
-/// Share of the cache over which the slope from free to destage speed stretches, percent.
+/// Share of the cache over which the slope from free to destage speed stretches at most, percent.
 const SLOPE_PCT: u64 = 10;
 /// Bounds of the estimate of the destage time of one block.
-const BLOCK_TIME_NS: core::ops::RangeInclusive<u64> = 1_000..=20_000_000;
+const BLOCK_TIME_NS: core::ops::RangeInclusive<u64> = 1_000..=100_000_000;
 /// Estimate before anything was destaged.
 const BLOCK_TIME_INITIAL_NS: u64 = 100_000;
 
+/// Writers of one volume.
 #[derive(Debug)]
-pub(crate) struct Throttle {
+struct Queue {
     waiting: VecDeque<u32>,
     /// The next write may pass at this time.
     free_at: Nanos,
     /// Estimated time that destage needs for a block, exponentially averaged.
-    block_time_ns: u64,
+    block_time: Nanos,
     last_progress: Nanos,
     /// Blocks on their way to the log and not in the map yet.
-    pub(crate) in_flight_blocks: u64,
+    in_flight_blocks: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    queues: Vec<Queue>,
+    waiting: usize,
+    in_flight_blocks: u64,
+    /// The volume that is asked first: so that none is always first at the limit of the pool.
+    first: usize,
 }
 
 impl Throttle {
     pub(crate) fn new() -> Self {
-        Self {
+        let queue = || Queue {
             waiting: VecDeque::new(),
             free_at: 0,
-            block_time_ns: BLOCK_TIME_INITIAL_NS,
+            block_time: BLOCK_TIME_INITIAL_NS,
             last_progress: 0,
             in_flight_blocks: 0,
-        }
+        };
+        let mut queues = Vec::new();
+        queues.resize_with(VOLUMES_MAX as usize, queue);
+        Self { queues, waiting: 0, in_flight_blocks: 0, first: 0 }
+    }
+
+    fn queue(&mut self, id: VolumeId) -> &mut Queue {
+        &mut self.queues[usize::from(id.0)]
     }
 
     /// When the first waiting write may pass, unless it waits for destage.
     pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
-        (!self.waiting.is_empty() && self.free_at > now).then_some(self.free_at)
+        if self.waiting == 0 {
+            return None;
+        }
+        let busy = self.queues.iter().filter(|queue| !queue.waiting.is_empty());
+        busy.map(|queue| queue.free_at).filter(|free_at| *free_at > now).min()
     }
 
     pub(crate) fn waiting_len(&self) -> usize {
-        self.waiting.len()
+        self.waiting
     }
 
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    pub(crate) fn waiting_of(&self, id: VolumeId) -> usize {
+        self.queues.get(usize::from(id.0)).map_or(0, |queue| queue.waiting.len())
     }
 
-    /// Destage made `blocks` durable.
-    pub(crate) fn note_destaged(&mut self, now: Nanos, blocks: u64, was_busy: bool) {
-        if blocks > 0 && was_busy {
-            let took = (now - self.last_progress) / blocks;
-            let averaged = (self.block_time_ns * 7 + took) / 8;
-            self.block_time_ns = averaged.clamp(*BLOCK_TIME_NS.start(), *BLOCK_TIME_NS.end());
+    pub(crate) fn is_waiting(&self, id: VolumeId) -> bool {
+        self.waiting_of(id) > 0
+    }
+
+    /// Blocks of a volume are on their way to the log.
+    pub(crate) fn blocks_enter(&mut self, id: VolumeId, blocks: u64) {
+        self.queue(id).in_flight_blocks += blocks;
+        self.in_flight_blocks += blocks;
+    }
+
+    /// They are in the map, or will never be.
+    pub(crate) fn blocks_leave(&mut self, id: VolumeId, blocks: u64) {
+        self.queue(id).in_flight_blocks -= blocks;
+        self.in_flight_blocks -= blocks;
+    }
+
+    /// Destage made `blocks` durable; `saturated`: it could not have gone faster since the last time.
+    pub(crate) fn note_destaged(&mut self, now: Nanos, id: VolumeId, blocks: u64, saturated: bool) {
+        let queue = self.queue(id);
+        if blocks > 0 && saturated {
+            let took = (now - queue.last_progress) / blocks;
+            let averaged = (queue.block_time * 7 + took) / 8;
+            queue.block_time = averaged.clamp(*BLOCK_TIME_NS.start(), *BLOCK_TIME_NS.end());
         }
-        self.last_progress = now;
+        queue.last_progress = now;
     }
 }
 
 impl Engine {
     /// Takes a write, zero or discard: at once, or after a wait.
     pub(crate) fn admit_mutation(&mut self, req: u32) {
-        if self.throttle.waiting.is_empty() && self.may_pass(req) {
+        let id = self.reqs.get(req).volume;
+        if !self.throttle.is_waiting(id) && self.may_pass(req) {
             self.pass(req);
         } else {
             self.stats.throttled_writes += 1;
-            let volume = self.reqs.get(req).volume;
-            self.counters.of(volume).throttled_writes += 1;
-            self.throttle.waiting.push_back(req);
+            self.counters.of(id).throttled_writes += 1;
+            self.throttle.queue(id).waiting.push_back(req);
+            self.throttle.waiting += 1;
         }
     }
 
+    /// Lets pass who may, one of each volume in turn.
     pub(crate) fn step_throttle(&mut self) {
-        while let Some(req) = self.throttle.waiting.front().copied() {
-            if !self.fenced && !self.may_pass(req) {
-                break;
+        if self.throttle.waiting == 0 {
+            return;
+        }
+        let volumes = self.throttle.queues.len();
+        self.throttle.first = (self.throttle.first + 1) % volumes;
+        let mut passed = true;
+        while passed && self.throttle.waiting > 0 {
+            passed = false;
+            for at in 0..volumes {
+                let index = (self.throttle.first + at) % volumes;
+                let Some(req) = self.throttle.queues[index].waiting.front().copied() else { continue };
+                if self.fenced || self.may_pass(req) {
+                    self.throttle.queues[index].waiting.pop_front();
+                    self.throttle.waiting -= 1;
+                    self.pass(req);
+                    passed = true;
+                }
             }
-            self.throttle.waiting.pop_front();
-            self.pass(req);
         }
     }
 
     fn pass(&mut self, req: u32) {
         let blocks = self.blocks_to_dirty(req);
-        let (level, soft, high) = self.dirty_levels();
-        if blocks > 0 && level > soft {
-            let slope = (level - soft).min(high - soft);
-            let pause = blocks * self.throttle.block_time_ns * slope / (high - soft).max(1);
-            self.throttle.free_at = self.throttle.free_at.max(self.now) + pause;
+        let id = self.reqs.get(req).volume;
+        if blocks > 0 {
+            let steepest =
+                [self.volume_levels(id), self.pool_levels()].into_iter().map(|(level, soft, high)| {
+                    let slope = (high - soft).max(1);
+                    level.saturating_sub(soft).min(slope) * 1024 / slope
+                });
+            let share = steepest.max().unwrap_or(0);
+            let now = self.now;
+            let queue = self.throttle.queue(id);
+            let pause = blocks.saturating_mul(queue.block_time) / 1024 * share;
+            queue.free_at = queue.free_at.max(now) + pause;
+            // Counted from here on: a request that waits for a block lock has passed, too.
+            self.throttle.blocks_enter(id, blocks);
+            self.reqs.get_mut(req).reserved = blocks;
         }
         self.lock_mutation(req);
     }
 
     fn may_pass(&self, req: u32) -> bool {
         let blocks = self.blocks_to_dirty(req);
-        let (level, soft, high) = self.dirty_levels();
-        blocks == 0 || level <= soft || level + blocks <= high && self.now >= self.throttle.free_at
+        let id = self.reqs.get(req).volume;
+        let (level, soft, high) = self.volume_levels(id);
+        let (pool, pool_soft, pool_high) = self.pool_levels();
+        let high = if self.planted(PlantedBug::ThrottleBeyondLimit) { u64::MAX / 2 } else { high };
+        let free = level <= soft && pool <= pool_soft;
+        let fits =
+            (level <= soft || level + blocks <= high) && (pool <= pool_soft || pool + blocks <= pool_high);
+        blocks == 0 || free || fits && self.now >= self.throttle.queues[usize::from(id.0)].free_at
     }
 
     /// Blocks that a request will make dirty: none if it goes past the cache.
@@ -116,13 +192,26 @@ impl Engine {
         if through_log && request.write_back { blocks } else { 0 }
     }
 
-    /// Dirty blocks now, the soft limit and the high limit.
-    pub(crate) fn dirty_levels(&self) -> (u64, u64, u64) {
-        // What volumes that are not attached have dirty cannot be written back: the others share what is left.
+    /// Dirty blocks of a volume now, its soft limit and its high limit.
+    pub(crate) fn volume_levels(&self, id: VolumeId) -> (u64, u64, u64) {
+        let map = &self.map.volumes[usize::from(id.0)];
+        let in_flight = self.throttle.queues[usize::from(id.0)].in_flight_blocks;
+        let high_pct = self.volume(id).settings.dirty_high_pct;
+        self.limits(map.dirty + map.destaged + in_flight, self.kept_dirty(), high_pct)
+    }
+
+    /// Dirty blocks of the pool now, the soft limit and the high limit.
+    pub(crate) fn pool_levels(&self) -> (u64, u64, u64) {
         let kept = self.kept_dirty();
+        let level = self.map.unclean_blocks().saturating_sub(kept) + self.throttle.in_flight_blocks;
+        self.limits(level, kept, self.config.pool.dirty_limit_pct)
+    }
+
+    /// What volumes that are not attached have dirty (`kept`) cannot be written back: the others share what is left.
+    fn limits(&self, level: u64, kept: u64, high_pct: u32) -> (u64, u64, u64) {
         let capacity = self.data_capacity().saturating_sub(kept);
-        let high = capacity * u64::from(self.config.pool.dirty_limit_pct) / 100;
-        let soft = high.saturating_sub(capacity * SLOPE_PCT / 100);
-        (self.map.unclean_blocks().saturating_sub(kept) + self.throttle.in_flight_blocks, soft, high)
+        let high = capacity * u64::from(high_pct) / 100;
+        let slope = (capacity * SLOPE_PCT / 100).min(high / 4);
+        (level, high - slope, high)
     }
 }

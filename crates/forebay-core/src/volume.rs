@@ -6,7 +6,7 @@ use crate::destage::Destage;
 use crate::direct::Intents;
 use crate::engine::Engine;
 use crate::flush::Flusher;
-use crate::settings::{Treatment, VolumeSettings};
+use crate::settings::{Admission, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, Mode};
 
@@ -32,7 +32,6 @@ pub(crate) struct Volume {
     pub(crate) direct_flushing: bool,
     pub(crate) intents: Intents,
     pub(crate) destage: Destage,
-    pub(crate) draining: bool,
     /// The flush before a shutdown has been tried; if it failed the intents stay.
     pub(crate) gave_up: bool,
     pub(crate) last_active: Nanos,
@@ -58,7 +57,6 @@ impl Volume {
             direct_flushing: false,
             intents: Intents::default(),
             destage: Destage::default(),
-            draining: false,
             gave_up: false,
             last_active: now,
             misses_in_flight: 0,
@@ -79,14 +77,18 @@ impl Volume {
     /// Whether a write with this treatment goes through the log, and whether it is cached if it does not.
     pub(crate) fn writes(&self, treatment: Treatment) -> (bool, bool) {
         if self.ending && self.is_write_back() {
-            return (false, treatment != Treatment::Bypass);
+            let unwanted = treatment == Treatment::Cache && self.settings.admission == Admission::Never;
+            return (false, treatment != Treatment::Bypass && !unwanted);
         }
         let write_back =
             self.is_write_back() && !matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
         let copies = match treatment {
             Treatment::Bypass => false,
             Treatment::WriteThrough => self.is_write_back() || self.settings.mode == Mode::Writethrough,
-            Treatment::Cache | Treatment::Pin => self.settings.mode == Mode::Writethrough,
+            Treatment::Cache => {
+                self.settings.mode == Mode::Writethrough && self.settings.admission != Admission::Never
+            }
+            Treatment::Pin => self.settings.mode == Mode::Writethrough,
         };
         (write_back, copies)
     }
@@ -100,15 +102,11 @@ impl Volume {
 impl Engine {
     /// When something is due for a volume though nothing happens.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
-        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0;
-        let unfinished = waiting || !volume.destage.written.is_empty();
-        let destage = if !unfinished || self.fenced && volume.destage.written.is_empty() {
-            None
-        } else if volume.destage.backoff_until > self.now {
-            Some(volume.destage.backoff_until)
-        } else {
-            volume.idle_at().filter(|due| *due > self.now)
-        };
+        let destage = &volume.destage;
+        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0 && !self.fenced;
+        let wake = destage.control.wake().filter(|_| waiting);
+        let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
+        let destage = wake.into_iter().chain(flush).min();
         [destage, self.intents_deadline(volume)].into_iter().flatten().min()
     }
 }

@@ -95,7 +95,13 @@ impl Engine {
             let start = from.max(block * BLOCK) - block * BLOCK;
             let end = to.min((block + 1) * BLOCK) - block * BLOCK;
             self.reqs.get_mut(req).pending += 1;
-            self.throttle.in_flight_blocks += 1;
+            let request = self.reqs.get_mut(req);
+            if request.reserved > 0 {
+                request.reserved -= 1;
+            } else {
+                let volume = request.volume;
+                self.throttle.blocks_enter(volume, 1);
+            }
             if end - start < BLOCK {
                 self.start_merge(req, block, (start as u32, end as u32), MergeFor::Log);
                 continue;
@@ -120,7 +126,7 @@ impl Engine {
 
     /// A block that went through the log has ended.
     pub(crate) fn logged(&mut self, req: u32, ok: bool) {
-        self.throttle.in_flight_blocks -= 1;
+        self.throttle.blocks_leave(self.reqs.get(req).volume, 1);
         self.mutation_part_done(req, ok);
     }
 
@@ -141,6 +147,9 @@ impl Engine {
         let range = request.range();
         request.locked = false;
         let failed = request.failed;
+        // It may have been taken for one that goes through the log, and settings changed while it waited for its lock.
+        let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
+        self.throttle.blocks_leave(volume, unused);
         let mut granted = alloc::vec::Vec::new();
         self.locks.release(range, &mut granted);
         if fua && !failed {

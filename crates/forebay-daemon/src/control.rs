@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Failed,
     /// The daemon is stopping, or too busy to answer in time.
     Unavailable,
+    /// Whoever asks may not.
+    Denied,
 }
 
 impl ControlError {
@@ -286,6 +288,8 @@ pub struct SettingsRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingsDone {
     /// What was changed: key, old value, new value.
+    #[schema(value_type = Vec<[String; 3]>)]
+    // a tuple would be described in a way that JSON Schema 2020-12 does not know
     pub changed: Vec<(String, String, String)>,
     /// The job that drains, if one was begun.
     pub job: Option<String>,
@@ -382,39 +386,53 @@ pub trait Control: Send + Sync + 'static {
     fn reload(&self) -> Result<ReloadDone, ControlError>;
 }
 
-/// A job as it stands.
+/// A job as it stands: the one JSON form of [`crate::jobs::JobView`]. What is not known is null.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobInfo {
     /// Id.
     pub id: String,
     /// `flush`, `detach`, `mode-change`, `shrink`, `remove`, `resize`.
     pub kind: String,
+    /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `how` to detach, `erase`; or null.
+    pub parameters: serde_json::Value,
     /// Pool.
     pub pool: String,
     /// Volume, if it is about one.
     pub volume: Option<String>,
     /// `queued`, `running`, `completed`, `failed`, `cancelled`.
     pub state: String,
-    /// What it is doing, in words.
-    pub phase: String,
-    /// Bytes to write back in all.
-    pub bytes_total: u64,
-    /// Bytes left.
-    pub bytes_left: u64,
-    /// Done, in percent.
-    pub percent: f64,
-    /// Rate just now.
-    pub rate_bytes_per_s: f64,
-    /// Time left, if there is a rate.
-    pub eta_s: Option<f64>,
-    /// Time since it was begun.
-    pub elapsed_s: f64,
-    /// It will not meet its deadline at this rate.
-    pub deadline_at_risk: bool,
-    /// What holds it back, in words.
-    pub limited_by: String,
-    /// Failed attempts at writing back.
-    pub errors: u64,
     /// Why it failed.
     pub error: Option<String>,
+    /// What it is doing, in words.
+    pub phase: String,
+    /// The job whose work does for this one.
+    pub follows: Option<String>,
+    /// Bytes to write back in all.
+    pub bytes_total: Option<u64>,
+    /// Bytes left.
+    pub bytes_left: Option<u64>,
+    /// Done, in percent.
+    pub percent: Option<f64>,
+    /// Rate just now.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Time left, if there is a rate.
+    pub eta_s: Option<f64>,
+    /// Time that it was given.
+    pub deadline_s: Option<f64>,
+    /// It will not meet its deadline at this rate.
+    pub deadline_at_risk: bool,
+    /// Time since it was asked for, until now or until its end.
+    pub elapsed_s: f64,
+    /// What holds it back, in words.
+    pub limited_by: Option<String>,
+    /// Failed attempts at writing back.
+    pub errors: u64,
+    /// It was cancelled, or failed its deadline, and what it began is being undone.
+    pub stopping: bool,
+    /// When it was asked for, in UTC.
+    #[schema(format = DateTime)]
+    pub requested: String,
+    /// When it ended, in UTC.
+    #[schema(format = DateTime)]
+    pub finished: Option<String>,
 }

@@ -2,10 +2,10 @@
 //!
 //! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
 
-use crate::meter::{Meter, Path};
-use crate::setup::VOLUME;
+use crate::members::MemberMap;
+use crate::meter::Path;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
-use forebay_format::BLOCK_BYTES;
+use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{DeviceId, Op, Reactor};
 use std::time::Instant;
 
@@ -22,14 +22,37 @@ struct Held {
     /// Bytes of metadata to hand over.
     meta_bytes: Option<usize>,
     /// What it counts as, its bytes, and when it was submitted.
-    timed: Option<(Path, u64, Nanos)>,
+    timed: Option<Timed>,
+    /// Members whose part of a flush has not ended, beyond the first, and whether one has failed.
+    others: usize,
+    failed: bool,
+}
+
+/// An operation whose time is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    pub(crate) device: Device,
+    pub(crate) path: Path,
+    pub(crate) bytes: u64,
+    /// When it was submitted.
+    pub(crate) began: Nanos,
+}
+
+/// The devices that the cache lies on.
+#[derive(Debug)]
+pub(crate) struct CacheDevices {
+    /// In the order of the members.
+    pub(crate) ids: Vec<DeviceId>,
+    /// What lies on which.
+    pub(crate) map: MemberMap,
 }
 
 /// The engine's side of the reactor.
 #[derive(Debug)]
 pub(crate) struct EngineIo {
-    cache: DeviceId,
-    backing: DeviceId,
+    cache: CacheDevices,
+    /// By volume number.
+    backings: Vec<Option<DeviceId>>,
     scratch: forebay_io::BufId,
     held: Vec<Held>,
     spans: Vec<forebay_io::Span>,
@@ -41,15 +64,10 @@ pub(crate) struct EngineIo {
 }
 
 impl EngineIo {
-    pub(crate) fn new(
-        cache: DeviceId,
-        backing: DeviceId,
-        scratch: forebay_io::BufId,
-        token_base: u64,
-    ) -> Self {
+    pub(crate) fn new(cache: CacheDevices, scratch: forebay_io::BufId, token_base: u64) -> Self {
         Self {
             cache,
-            backing,
+            backings: Vec::new(),
             scratch,
             held: Vec::new(),
             spans: Vec::new(),
@@ -65,13 +83,70 @@ impl EngineIo {
         self.origin.elapsed().as_nanos() as Nanos
     }
 
-    fn device(&self, device: Device) -> DeviceId {
+    /// Names the backing store of a volume, from its attachment to its end.
+    pub(crate) fn set_backing(&mut self, volume: VolumeId, device: Option<DeviceId>) {
+        let index = usize::from(volume.0);
+        if index >= self.backings.len() {
+            self.backings.resize(index + 1, None);
+        }
+        self.backings[index] = device;
+    }
+
+    /// The backing store of a volume. The engine names attached volumes only.
+    fn backing(&self, volume: VolumeId) -> Result<DeviceId, DeviceFailure> {
+        self.backings.get(usize::from(volume.0)).copied().flatten().ok_or(DeviceFailure)
+    }
+
+    pub(crate) fn cache(&self) -> &CacheDevices {
+        &self.cache
+    }
+
+    pub(crate) fn cache_mut(&mut self) -> &mut CacheDevices {
+        &mut self.cache
+    }
+
+    /// The device that has these bytes, and where it has them.
+    fn place(&self, device: Device, offset: u64, len: u64) -> Result<(DeviceId, u64), DeviceFailure> {
         match device {
-            Device::Cache => self.cache,
-            Device::Backing(volume) => {
-                debug_assert!(volume == VOLUME);
-                self.backing
+            Device::Cache => {
+                let (member, offset) = self.cache.map.place(offset, len).ok_or(DeviceFailure)?;
+                Ok((*self.cache.ids.get(member).ok_or(DeviceFailure)?, offset))
             }
+            Device::Backing(volume) => Ok((self.backing(volume)?, offset)),
+        }
+    }
+
+    /// Submits a read or write of bytes that lie on one device, as everything that the engine asks for does.
+    fn submit(
+        &mut self,
+        reactor: &mut Reactor,
+        op: OpId,
+        (device, offset, len): (Device, u64, u64),
+        op_of: impl FnOnce(DeviceId, u64, &[forebay_io::Span]) -> Op<'_>,
+    ) {
+        match self.place(device, offset, len) {
+            Ok((device, offset)) => reactor.submit(self.token(op), op_of(device, offset, &self.spans)),
+            Err(failure) => {
+                self.release(reactor, op);
+                self.ready.push((op, Err(failure)));
+            }
+        }
+    }
+
+    /// A flush of the cache is one of all its members; it ends when they all have ended.
+    fn flush(&mut self, reactor: &mut Reactor, op: OpId, device: Device) {
+        let token = self.token(op);
+        match device {
+            Device::Cache => {
+                self.held(op).others = self.cache.ids.len() - 1;
+                for device in &self.cache.ids {
+                    reactor.submit(token, Op::Flush { device: *device });
+                }
+            }
+            Device::Backing(volume) => match self.backing(volume) {
+                Ok(device) => reactor.submit(token, Op::Flush { device }),
+                Err(failure) => self.ready.push((op, Err(failure))),
+            },
         }
     }
 
@@ -105,32 +180,34 @@ impl EngineIo {
     ) -> Option<Action> {
         match action {
             Action::Read { op, device, offset, len, crc } => {
-                self.time(op, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
+                self.time(op, device, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
                 self.take_spans(engine, op);
                 self.held(op).crc = crc;
-                let device = self.device(device);
-                reactor.submit(self.token(op), Op::Read { device, offset, spans: &self.spans });
+                let range = (device, offset, len.into());
+                self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
             }
             Action::Write { op, device, offset, len } => {
-                self.time(op, of_device(device, Path::CacheWrite, Path::BackingWrite), len.into());
-                self.write(engine, reactor, op, device, offset);
+                self.time(op, device, of_device(device, Path::CacheWrite, Path::BackingWrite), len.into());
+                self.write(engine, reactor, op, (device, offset, len.into()));
             }
             Action::ReadMeta { op, offset, len } => {
-                self.time(op, Path::CacheRead, len.into());
+                self.time(op, Device::Cache, Path::CacheRead, len.into());
                 self.read_meta(reactor, op, offset, len as usize);
             }
             Action::WriteMeta { op, offset } => {
-                self.time(op, Path::CacheWrite, engine.meta(op).len() as u64);
+                self.time(op, Device::Cache, Path::CacheWrite, engine.meta(op).len() as u64);
                 self.write_meta(engine, reactor, op, offset);
             }
             Action::Flush { op, device } => {
-                self.time(op, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
-                let device = self.device(device);
-                reactor.submit(self.token(op), Op::Flush { device });
+                self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
+                self.flush(reactor, op, device);
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
-                self.time(op, Path::BackingWrite, len);
-                let device = self.device(Device::Backing(volume));
+                self.time(op, Device::Backing(volume), Path::BackingWrite, len);
+                let Ok(device) = self.backing(volume) else {
+                    self.ready.push((op, Err(DeviceFailure)));
+                    return None;
+                };
                 reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
             }
             Action::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
@@ -145,16 +222,16 @@ impl EngineIo {
         None
     }
 
-    fn time(&mut self, op: OpId, path: Path, bytes: u64) {
-        let now = self.now();
-        self.held(op).timed = Some((path, bytes, now));
+    fn time(&mut self, op: OpId, device: Device, path: Path, bytes: u64) {
+        let began = self.now();
+        self.held(op).timed = Some(Timed { device, path, bytes, began });
     }
 
     fn token(&self, op: OpId) -> u64 {
         self.token_base | u64::from(op.0)
     }
 
-    fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, device: Device, offset: u64) {
+    fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, range: (Device, u64, u64)) {
         self.take_spans(engine, op);
         if let Some(header) = engine.header(op) {
             let Some(buffer) = reactor.pool_mut().alloc(BLOCK_BYTES) else {
@@ -166,8 +243,7 @@ impl EngineIo {
             self.held(op).buffers.push(buffer);
             self.spans.insert(0, span);
         }
-        let device = self.device(device);
-        reactor.submit(self.token(op), Op::Write { device, offset, spans: &self.spans });
+        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
     }
 
     fn read_meta(&mut self, reactor: &mut Reactor, op: OpId, offset: u64, len: usize) {
@@ -176,7 +252,9 @@ impl EngineIo {
             return;
         };
         self.held(op).meta_bytes = Some(len);
-        reactor.submit(self.token(op), Op::Read { device: self.cache, offset, spans: &spans });
+        self.spans = spans;
+        let range = (Device::Cache, offset, len as u64);
+        self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
     }
 
     fn write_meta(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, offset: u64) {
@@ -191,7 +269,9 @@ impl EngineIo {
             reactor.pool_mut().copy_in(*span, piece);
             left = rest;
         }
-        reactor.submit(self.token(op), Op::Write { device: self.cache, offset, spans: &spans });
+        let range = (Device::Cache, offset, bytes.len() as u64);
+        self.spans = spans;
+        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
     }
 
     /// Memory for `len` bytes of metadata, in pieces.
@@ -238,14 +318,17 @@ impl EngineIo {
         &mut self,
         engine: &mut Engine,
         reactor: &mut Reactor,
-        meter: &mut Meter,
         op: OpId,
         ok: bool,
-    ) {
-        if let Some((path, bytes, began)) = self.held(op).timed.take() {
-            let now = self.now();
-            meter.record(path, now - began, bytes, now);
+    ) -> Option<Timed> {
+        let held = self.held(op);
+        held.failed |= !ok;
+        if held.others > 0 {
+            held.others -= 1;
+            return None;
         }
+        let ok = !std::mem::take(&mut held.failed);
+        let timed = self.held(op).timed.take();
         let crc = std::mem::take(&mut self.held(op).crc);
         let meta = self.held(op).meta_bytes.take();
         self.crcs.clear();
@@ -267,10 +350,11 @@ impl EngineIo {
             }
             self.release(reactor, op);
             engine.complete_meta(now, op, result.map(|()| &bytes[..]));
-            return;
+            return timed;
         }
         self.release(reactor, op);
         engine.complete(now, op, result, &self.crcs);
+        timed
     }
 }
 

@@ -1,35 +1,41 @@
 //! The Forebay daemon: names, settings and lifetimes around one engine.
 //!
-//! `setup` opens devices and decides whether there is a cache to open or one to make; `runner` is the loop that
-//! translates between the engine and the reactor; `server` is the NBD side of it; `admin` answers questions from other
-//! processes; `rules` says which requests of which clients are cached; `meter` counts and times. Nothing here knows
-//! on-disk bytes beyond asking `forebay-format` who a cache belongs to.
+//! [`serve`](fn@serve) and [`run`] are the two ways in. `service` is the operator's side: it implements [`control::Control`] over pools,
+//! configuration, `jobs` and `events`. Each `pool` is a thread that owns one engine and everything that it needs:
+//! `engine_io` carries out its actions, `server` and `fuse_server` bring requests, `rules` say which of them are cached,
+//! `meter` counts and times. `open` opens devices and decides whether there is a cache to open or one to make. [`api`]
+//! is HTTP in front of `control`, [`control_fs`] the same as plain files. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
-pub mod admin;
+pub mod api;
 pub mod clock;
 pub mod config;
 pub mod control;
+pub mod control_fs;
 mod engine_io;
 mod error;
 pub mod events;
 pub mod fuse_server;
 pub mod jobs;
+mod members;
 pub mod meter;
+mod open;
+mod pool;
 pub mod rules;
-mod runner;
 mod server;
+mod service;
 mod settings;
-mod setup;
+mod start;
 
 pub use error::RunError;
+pub use pool::PoolEvent;
 pub use settings::{SettingHelp, settings};
+pub use start::{run, serve};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// What `forebay run` serves.
 #[derive(Clone, Debug)]
@@ -44,7 +50,7 @@ pub struct RunOptions {
     pub mode: Mode,
     /// A disk to imitate in front of the backing store.
     pub emulate: Option<forebay_io::DiskModel>,
-    /// `key=value` settings, see [`settings`].
+    /// `key=value` settings, see [`settings()`].
     pub settings: Vec<(String, String)>,
     /// Socket of the admin API.
     pub admin: Option<PathBuf>,
@@ -61,76 +67,40 @@ pub struct CacheSpec {
     pub size_bytes: Option<u64>,
 }
 
-/// What happens while [`run`] runs. `Display` gives the line for people.
+/// Errors of a start end the program; what happens later is told line by line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RunEvent {
-    /// Something that the operator should know.
-    Note(String),
-    /// The cache was opened.
-    Opened {
-        /// It is new.
-        created: bool,
-        /// Time that it took to open it.
-        took: Duration,
-        /// Blocks in the cache.
-        cached_blocks: u64,
-        /// Of those, blocks that only the cache has.
-        dirty_blocks: u64,
+    /// Something happened in a pool; the name of the pool is empty for `forebay run`.
+    Pool {
+        /// Name of the pool.
+        pool: String,
+        /// What happened.
+        event: PoolEvent,
     },
-    /// Clients can connect.
-    Ready {
-        /// URI of the export.
-        export: String,
-    },
-    /// A signal asked to stop.
-    Stopping,
-    /// Stopped in an orderly way.
-    Stopped {
-        /// Bytes that only the cache has.
-        dirty_bytes: u64,
-    },
+    /// Something could not be done; the rest goes on.
+    Problem(String),
+    /// The admin API answers here.
+    Admin(PathBuf),
+    /// Everything was opened.
+    Serving,
 }
 
 impl fmt::Display for RunEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Note(text) => f.write_str(text),
-            Self::Opened { created: true, .. } => f.write_str("made a new, empty cache"),
-            Self::Opened { took, cached_blocks, dirty_blocks, .. } => write!(
-                f,
-                "opened the cache in {} ms: {cached_blocks} blocks cached, {dirty_blocks} of them dirty",
-                took.as_millis()
-            ),
-            Self::Ready { export } => write!(f, "ready: {export}"),
-            Self::Stopping => f.write_str("stopping: open requests are finished first"),
-            Self::Stopped { dirty_bytes: 0 } => {
-                f.write_str("stopped; the backing store has everything, nothing is dirty")
-            }
-            Self::Stopped { dirty_bytes } => write!(
-                f,
-                "stopped; {dirty_bytes} bytes are dirty: they are safe in the cache, and only there. \
-                 Do not use the backing store without the cache"
-            ),
+            Self::Pool { pool, event } if pool.is_empty() => write!(f, "{event}"),
+            Self::Pool { pool, event } => write!(f, "{pool}: {event}"),
+            Self::Problem(what) => f.write_str(what),
+            Self::Admin(socket) => write!(f, "the admin API is at {}", socket.display()),
+            Self::Serving => f.write_str("serving"),
         }
     }
 }
 
-/// Serves one volume until SIGINT or SIGTERM.
-///
-/// # Errors
-/// [`RunError::Usage`] if the options make no sense; [`RunError::Failed`] if a device, the cache or a socket cannot be
-/// used. Nothing was changed on the devices then, unless the message says so.
-pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
-    let plan = settings::plan(&options)?;
-    let parts = setup::open(&options, &plan, report)?;
-    runner::run(options, plan, parts, report)
-}
-
-/// The name under which clients find an export.
-pub(crate) fn export_name(uri: &ExportUri) -> &str {
-    match uri {
-        ExportUri::Nbd { name, .. } => name,
-        ExportUri::Fuse { path } => path.file_name().and_then(|name| name.to_str()).unwrap_or(""),
-    }
+/// What `forebay serve` needs to know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServeOptions {
+    /// The configuration file.
+    pub config: PathBuf,
 }

@@ -3,15 +3,10 @@
 //! There is no list here. What `run` has an option for, and what needs rules, is refused with the way to say it.
 
 use crate::RunOptions;
-use crate::config::choices::CacheAllocation;
 use crate::config::conflicts;
 use crate::config::tunables::{self, Scope, Tunable};
 use crate::config::{PoolTunables, Settings, ValueError, VolumeTunables};
 use crate::error::RunError;
-use forebay_core::{EngineConfig, VolumeSettings};
-use forebay_export::size::ByteSize;
-use forebay_format::BLOCK_BYTES;
-use std::time::Duration;
 
 /// One setting, for help texts and documents.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,15 +53,11 @@ fn elsewhere(tunable: &Tunable) -> Option<String> {
     }
 }
 
-/// Settings, checked.
+/// Settings of `forebay run`, checked: those of its volume and of the pool that serves it alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) engine: EngineConfig,
-    pub(crate) volume: VolumeSettings,
-    pub(crate) segment_blocks: Option<u32>,
-    pub(crate) preallocate: bool,
-    pub(crate) buffer_bytes: usize,
-    pub(crate) spin: Duration,
+    pub(crate) settings: Settings,
+    pub(crate) pool_settings: Settings,
     pub(crate) drain: bool,
 }
 
@@ -80,27 +71,20 @@ pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
     for (key, value) in &options.settings {
         given.set(key, value).map_err(|why| RunError::Usage(format!("--set {key}={value}: {why}")))?;
     }
-    let (volume, pool) = given.tunables();
+    let usage = |error: ValueError| RunError::Usage(error.to_string());
+    given.volume.set("mode", options.mode.name()).map_err(usage)?;
+    if let Some(model) = options.emulate {
+        given.volume.set("emulate", model.name()).map_err(usage)?;
+    }
+    given.pool.set("io", options.io.name()).map_err(usage)?;
+    given.raise_limit().map_err(usage)?;
+    let (volume, pool) = (VolumeTunables::new(&given.volume), PoolTunables::new(&given.pool));
     let mut found = conflicts::of_volume(&volume);
     found.extend(conflicts::of_volume_in_pool(&volume, &pool));
     if let Some(conflict) = found.first() {
         return Err(RunError::Usage(format!("{}: {}", conflict.message, conflict.help)));
     }
-    let engine = EngineConfig {
-        scratch_blocks: blocks(pool.scratch_size),
-        pool: (&pool).into(),
-        on_backing_change: volume.on_backing_change.into(),
-        planted: None,
-    };
-    Ok(Plan {
-        engine,
-        volume: VolumeSettings { mode: options.mode, ..(&volume).into() },
-        segment_blocks: pool.segment_size.map(blocks),
-        preallocate: pool.cache_allocation == CacheAllocation::Full,
-        buffer_bytes: usize::try_from(pool.buffer_memory.0).unwrap_or(usize::MAX),
-        spin: pool.spin,
-        drain: given.drain,
-    })
+    Ok(Plan { settings: given.volume, pool_settings: given.pool, drain: given.drain })
 }
 
 /// What was given on the command line.
@@ -136,12 +120,14 @@ impl Given {
     }
 
     /// The pool serves this volume alone, so unless its limit was given, it is not below that of the volume.
-    fn tunables(&self) -> (VolumeTunables, PoolTunables) {
-        let (volume, mut pool) = (VolumeTunables::new(&self.volume), PoolTunables::new(&self.pool));
-        if self.pool.explicit("dirty_limit_pct").is_none() {
-            pool.dirty_limit_pct = pool.dirty_limit_pct.max(volume.dirty_high_pct);
+    fn raise_limit(&mut self) -> Result<(), ValueError> {
+        let high = VolumeTunables::new(&self.volume).dirty_high_pct;
+        if self.pool.explicit("dirty_limit_pct").is_none()
+            && PoolTunables::new(&self.pool).dirty_limit_pct < high
+        {
+            self.pool.set("dirty_limit_pct", &high.to_string())?;
         }
-        (volume, pool)
+        Ok(())
     }
 }
 
@@ -153,14 +139,10 @@ fn unknown(key: &str) -> ValueError {
     ValueError::new(format!("no such setting{near}; there are: {}", known.join(", ")))
 }
 
-/// A size within the limits of the registry, in blocks.
-fn blocks(size: ByteSize) -> u32 {
-    u32::try_from(size.0 / BLOCK_BYTES as u64).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_export::size::ByteSize;
 
     fn options(settings: &[(&str, &str)]) -> RunOptions {
         RunOptions {
@@ -204,26 +186,22 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_the_registry_and_settings_arrive() {
+        let volume = |plan: &Plan| forebay_core::VolumeSettings::from(&VolumeTunables::new(&plan.settings));
         let defaults = plan(&options(&[])).unwrap();
-        assert_eq!((defaults.buffer_bytes, defaults.engine.scratch_blocks), (512 << 20, 4096));
-        assert_eq!(defaults.volume, VolumeSettings::default());
-        let set = plan(&options(&[
-            ("idle_delay", "off"),
-            ("segment_size", "1MiB"),
-            ("cache_allocation", "sparse"),
-        ]));
-        let set = set.unwrap();
-        assert_eq!((set.volume.idle_delay, set.segment_blocks, set.preallocate), (0, Some(256), false));
+        assert_eq!(volume(&defaults), forebay_core::VolumeSettings::default());
+        let set = plan(&options(&[("idle_delay", "off"), ("segment_size", "1MiB")])).unwrap();
+        let pool = PoolTunables::new(&set.pool_settings);
+        assert_eq!((volume(&set).idle_delay, pool.segment_size), (0, Some(ByteSize(1 << 20))));
         let set =
             plan(&options(&[("destage_order", "fifo"), ("drain", "on"), ("dirty_thresh_pct", "5")])).unwrap();
-        assert_eq!((set.volume.destage_order, set.drain), (forebay_core::DestageOrder::Fifo, true));
-        assert_eq!(set.volume.dirty_low_pct, 5);
+        assert_eq!((volume(&set).destage_order, set.drain), (forebay_core::DestageOrder::Fifo, true));
+        assert_eq!(volume(&set).dirty_low_pct, 5);
     }
 
     #[test]
     fn the_limit_of_the_pool_follows_that_of_its_only_volume() {
         let set = plan(&options(&[("dirty_high_pct", "90")])).unwrap();
-        assert_eq!(set.engine.pool.dirty_limit_pct, 90);
+        assert_eq!(PoolTunables::new(&set.pool_settings).dirty_limit_pct, 90);
         let both = plan(&options(&[("dirty_high_pct", "90"), ("dirty_limit_pct", "80")]));
         let RunError::Usage(text) = both.unwrap_err() else { panic!() };
         assert!(text.contains("dirty_limit_pct (80)"), "{text}");

@@ -348,6 +348,47 @@ fn forgotten_nodes_are_gone_and_their_numbers_are_not_used_again() {
 }
 
 #[test]
+fn files_can_have_a_node_for_each_lookup() {
+    let tree = ControlTree::new(Numbered(9), (0, 0), 1).with_own_nodes();
+    let mut session = begun(tree, Limits::default());
+    let look = request(opcode::LOOKUP, 1, b"file-1\0");
+    let mut found = || long_at(&step(&mut session, &look).1, 16);
+    let (first, second) = (found(), found());
+    assert_ne!(first, second);
+    for (node, kept) in [(first, second), (second, 1)] {
+        step(&mut session, &request(opcode::FORGET, node, &longs(&[1])));
+        assert_eq!(session.tree().path(node), None);
+        assert!(session.tree().path(kept).is_some());
+    }
+}
+
+#[test]
+fn a_prepared_tree_needs_what_it_is_asked_and_has_it_at_hand() {
+    use forebay_export::fuse::{Found, Need, Prepared, prepared};
+    let mut session = begun(ControlTree::new(Prepared::new(), (0, 0), 1), Limits::default());
+    let file = Kind::File { permissions: 0o644 };
+    let mut answer = |bytes: &[u8], need: Need, found: Found| {
+        assert_eq!(prepared::need(&mut session, bytes, bytes.len()), need);
+        let mut out = Vec::new();
+        prepared::step(&mut session, found, bytes, bytes.len(), &mut out).unwrap();
+        out
+    };
+    let look = request(opcode::LOOKUP, 1, b"x\0");
+    let missing = answer(&look, Need::Kind("x".into()), Found::Kind(None));
+    assert_eq!(error(&missing), Errno::NotFound as i32);
+    let node = long_at(&answer(&look, Need::Kind("x".into()), Found::Kind(Some(file))), 16);
+    let open = |flags: u32| request(opcode::OPEN, node, &words(&[flags, 0]));
+    answer(&open(1), Need::Kind("x".into()), Found::Kind(Some(file)));
+    let opened = answer(&open(0), Need::Text("x".into()), Found::Text(Some(file), "hello".into()));
+    let read = request(opcode::READ, node, &transfer(long_at(&opened, 16), 1, 9, 0));
+    assert_eq!(&answer(&read, Need::Nothing, Found::Nothing)[16..], b"ello");
+    let list = request(opcode::OPENDIR, 1, &words(&[0, 0]));
+    answer(&list, Need::Listing(String::new()), Found::Listing(vec![("x".into(), file)]));
+    let gone = answer(&request(opcode::GETATTR, 77, &[0; 16]), Need::Nothing, Found::Nothing);
+    assert_eq!(error(&gone), Errno::NotFound as i32);
+}
+
+#[test]
 fn a_message_that_is_no_request_is_an_error() {
     let mut session = volume();
     for length in 0..40 {

@@ -46,7 +46,7 @@ pub(crate) mod entry {
         F_VOLUME = "volume", 16, 2;
         F_KIND = "kind", 18, 1;
         F_SECTORS = "sector_mask", 19, 1;
-        F_RESERVED = "reserved", 20, 4;
+        F_FLUSH_EPOCH = "flush_epoch", 20, 4;
     }
 }
 
@@ -91,6 +91,8 @@ pub enum Entry {
         sector_mask: u8,
         /// True if the backing store does not have these bytes yet.
         dirty: bool,
+        /// Low half of the flush epoch that a dirty block was written in, if its volume is destaged in order; else 0.
+        flush_epoch: u32,
     },
     /// These slots were written to the backing store, which was flushed afterwards: they are clean.
     CleanMark {
@@ -132,9 +134,12 @@ impl Entry {
     }
 
     fn encode(self, to: &mut [u8]) {
-        use entry::{F_BLOCK, F_COUNT, F_CRC, F_KIND, F_SECTORS, F_VOLUME};
+        use entry::{F_BLOCK, F_COUNT, F_CRC, F_FLUSH_EPOCH, F_KIND, F_SECTORS, F_VOLUME};
+        if let Self::Data { flush_epoch, .. } = self {
+            F_FLUSH_EPOCH.put(to, u64::from(flush_epoch));
+        }
         let (kind, volume, block, count, crc32c, sector_mask) = match self {
-            Self::Data { volume, block, crc32c, sector_mask, dirty } => {
+            Self::Data { volume, block, crc32c, sector_mask, dirty, .. } => {
                 (if dirty { KIND_DIRTY } else { KIND_CLEAN }, volume, block, 1, crc32c, sector_mask)
             }
             Self::CleanMark { slot, count } => (KIND_CLEAN_MARK, VolumeId(0), u64::from(slot.0), count, 0, 0),
@@ -151,9 +156,8 @@ impl Entry {
     }
 
     fn decode(from: &[u8]) -> Result<Self, FormatError> {
-        use entry::{F_BLOCK, F_COUNT, F_CRC, F_KIND, F_RESERVED, F_SECTORS, F_VOLUME, STRUCTURE};
+        use entry::{F_BLOCK, F_COUNT, F_CRC, F_FLUSH_EPOCH, F_KIND, F_SECTORS, F_VOLUME, STRUCTURE};
         let unused = |fields: &[Field]| check_zero(&STRUCTURE, from, fields);
-        unused(&[F_RESERVED])?;
         let volume = VolumeId(F_VOLUME.get(from) as u16);
         let (block, count, crc32c) = (F_BLOCK.get(from), F_COUNT.get_u32(from), F_CRC.get_u32(from));
         let entry = match F_KIND.get(from) {
@@ -162,10 +166,11 @@ impl Entry {
                     return Err(out_of_bounds(F_COUNT, u64::from(count)));
                 }
                 let sector_mask = F_SECTORS.get(from) as u8;
-                Self::Data { volume, block, crc32c, sector_mask, dirty: kind == KIND_DIRTY }
+                let flush_epoch = F_FLUSH_EPOCH.get_u32(from);
+                Self::Data { volume, block, crc32c, sector_mask, dirty: kind == KIND_DIRTY, flush_epoch }
             }
             kind @ (KIND_CLEAN_MARK | KIND_DROP_MARK) => {
-                unused(&[F_CRC, F_VOLUME, F_SECTORS])?;
+                unused(&[F_CRC, F_VOLUME, F_SECTORS, F_FLUSH_EPOCH])?;
                 let slot = Slot(u32::try_from(block).map_err(|_| out_of_bounds(F_BLOCK, block))?);
                 match kind {
                     KIND_CLEAN_MARK => Self::CleanMark { slot, count },
@@ -173,11 +178,11 @@ impl Entry {
                 }
             }
             KIND_INTENT => {
-                unused(&[F_CRC, F_SECTORS])?;
+                unused(&[F_CRC, F_SECTORS, F_FLUSH_EPOCH])?;
                 Self::Intent { volume, region: block, count }
             }
             KIND_SUMMARY => {
-                unused(&[F_BLOCK, F_VOLUME, F_SECTORS])?;
+                unused(&[F_BLOCK, F_VOLUME, F_SECTORS, F_FLUSH_EPOCH])?;
                 Self::Summary { slots: count, crc32c }
             }
             other => return Err(out_of_bounds(F_KIND, other)),
@@ -189,7 +194,7 @@ impl Entry {
     /// The bounds that hold on both sides of the device: asserted before an entry is written, checked after one was
     /// read.
     fn check(&self) -> Result<(), FormatError> {
-        use entry::{F_BLOCK, F_COUNT, F_SECTORS, F_VOLUME};
+        use entry::{F_BLOCK, F_COUNT, F_FLUSH_EPOCH, F_SECTORS, F_VOLUME};
         if let Self::Data { volume, .. } | Self::Intent { volume, .. } = self
             && u32::from(volume.0) >= VOLUMES_MAX
         {
@@ -206,6 +211,9 @@ impl Entry {
         };
         match *self {
             Self::Data { sector_mask: 0, .. } => Err(out_of_bounds(F_SECTORS, 0)),
+            Self::Data { dirty: false, flush_epoch: epoch @ 1.., .. } => {
+                Err(out_of_bounds(F_FLUSH_EPOCH, u64::from(epoch)))
+            }
             Self::Data { block, .. } => range(block, 1, VOLUME_BLOCKS_MAX),
             Self::CleanMark { slot, count } | Self::DropMark { slot, count } => {
                 range(u64::from(slot.0), count, 1 << u32::BITS)

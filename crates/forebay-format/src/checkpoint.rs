@@ -118,6 +118,9 @@ pub enum SlotState {
     Clean = 1,
     /// A block that only the cache has.
     Dirty = 2,
+    /// An older version of a block, of an earlier flush epoch: it must reach the backing store before the newer one
+    /// does.
+    Shadow = 3,
 }
 
 /// A range of regions with write intent.
@@ -254,7 +257,7 @@ impl Checkpoint {
         let mut segments =
             body.items(h::F_SEGMENTS.get_u32(bytes), segment::STRUCTURE.len, decode_segment)?;
         for entry in segments.iter_mut().filter(|entry| entry.state != SegmentState::Free) {
-            entry.slots = decode_slots(body.take(slot_table_bytes(segment_blocks))?, segment_blocks)?;
+            entry.slots = decode_slots(body.take(slot_table_bytes(segment_blocks))?, segment_blocks);
         }
         let window = body.items(h::F_WINDOW.get_u32(bytes), WINDOW_ITEM_BYTES, |item| {
             Ok(u32::from_le_bytes([item[0], item[1], item[2], item[3]]))
@@ -434,13 +437,13 @@ fn encode_slots(slots: &[SlotState], segment_blocks: u32, to: &mut Vec<u8>) {
     }
 }
 
-fn decode_slots(from: &[u8], segment_blocks: u32) -> Result<Vec<SlotState>, FormatError> {
+fn decode_slots(from: &[u8], segment_blocks: u32) -> Vec<SlotState> {
     (0..segment_blocks as usize)
         .map(|index| match from[index / 4] >> (index % 4 * 2) & 3 {
-            0 => Ok(SlotState::Void),
-            1 => Ok(SlotState::Clean),
-            2 => Ok(SlotState::Dirty),
-            _ => Err(FormatError::Field { structure: "slot table", field: "state", value: 3 }),
+            0 => SlotState::Void,
+            1 => SlotState::Clean,
+            2 => SlotState::Dirty,
+            _ => SlotState::Shadow,
         })
         .collect()
 }

@@ -2,7 +2,8 @@
 //!
 //! A summary is the last batch of a segment (kind `Summary`). Its payload has one 16-byte item per slot from the start
 //! of the segment up to the summary's own header: an `u64` with the volume block in bits 0..40, the sector mask in
-//! bits 40..48 and the volume in bits 48..64, then the CRC32C of the block, then flags (bit 0: the slot holds data).
+//! bits 40..48, the volume in bits 48..56 and flags in bits 56..64 (bit 56: the slot holds data), then the CRC32C of the
+//! block, then the flush epoch of its entry.
 //! A summary is a convenience: if it cannot be read the same facts are in the batch headers of the segment.
 
 use crate::geometry::VOLUMES_MAX;
@@ -11,7 +12,9 @@ use crate::units::{BLOCK_BYTES, VOLUME_BLOCKS_MAX, VolumeId};
 /// Bytes of one item.
 pub const ITEM_BYTES: usize = 16;
 const ITEMS_PER_BLOCK: u32 = (BLOCK_BYTES / ITEM_BYTES) as u32;
-const FLAG_DATA: u32 = 1;
+const FLAG_DATA: u64 = 1 << 56;
+
+const _: () = assert!(VOLUMES_MAX <= 1 << 8, "a volume number fits its bits");
 
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(ITEM_BYTES), "items fill a block");
 
@@ -26,6 +29,8 @@ pub struct SummaryItem {
     pub sector_mask: u8,
     /// Checksum of the slot's 4096 bytes.
     pub crc32c: u32,
+    /// As in [`crate::batch::Entry::Data`]; it means something only while the slot is dirty.
+    pub flush_epoch: u32,
 }
 
 impl SummaryItem {
@@ -57,10 +62,11 @@ pub fn encode(items: impl ExactSizeIterator<Item = Option<SummaryItem>>) -> Vec<
     for (item, to) in items.zip(payload.chunks_exact_mut(ITEM_BYTES)) {
         let Some(item) = item else { continue };
         assert!(item.is_possible() && item.block < VOLUME_BLOCKS_MAX, "summary item out of bounds");
-        let packed = item.block | u64::from(item.sector_mask) << 40 | u64::from(item.volume.0) << 48;
+        let packed =
+            item.block | u64::from(item.sector_mask) << 40 | u64::from(item.volume.0) << 48 | FLAG_DATA;
         to[..8].copy_from_slice(&packed.to_le_bytes());
         to[8..12].copy_from_slice(&item.crc32c.to_le_bytes());
-        to[12..].copy_from_slice(&FLAG_DATA.to_le_bytes());
+        to[12..].copy_from_slice(&item.flush_epoch.to_le_bytes());
     }
     payload
 }
@@ -72,11 +78,12 @@ pub fn decode(payload: &[u8], slots: u32) -> impl Iterator<Item = Option<Summary
         let word = |at: usize| u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]]);
         let packed = u64::from(word(0)) | u64::from(word(4)) << 32;
         let item = SummaryItem {
-            volume: VolumeId((packed >> 48) as u16),
+            volume: VolumeId((packed >> 48) as u16 & 0xff),
             block: packed & (VOLUME_BLOCKS_MAX - 1),
             sector_mask: (packed >> 40) as u8,
             crc32c: word(8),
+            flush_epoch: word(12),
         };
-        (word(12) & FLAG_DATA != 0 && item.is_possible()).then_some(item)
+        (packed & FLAG_DATA != 0 && item.is_possible()).then_some(item)
     })
 }

@@ -192,7 +192,9 @@ fn entries_that_no_writer_produces_are_refused() {
         (0, "block", 1 << 40),
         (0, "volume", 64),
         (0, "count", 2),
-        (0, "reserved", 1),
+        (1, "flush_epoch", 1),
+        (2, "flush_epoch", 1), // clean data
+        (4, "flush_epoch", 1),
         (1, "block", 1 << 32),
         (1, "count", 0),
         (1, "count", 0xffff_ffff),
@@ -254,7 +256,6 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
         (511, 1, "volume entry"),
         (1024 + 24, 3, "segment entry"),
         (1024 + 31, 1, "segment entry"),
-        (1024 + 4 * 32, 0xff, "slot table"),
         (1024 + 4 * 32 + 8, 1, "append window"),
         (1024 + 4 * 32 + 16 + 14, 1, "intent"),
     ] {

@@ -46,13 +46,14 @@ fn ranges(end: u64) -> impl Strategy<Value = (u64, u32)> {
 
 fn entries() -> impl Strategy<Value = Entry> {
     prop_oneof![
-        (0_u16..64, 0_u64..1 << 40, any::<u32>(), 1_u8.., any::<bool>()).prop_map(
+        (0_u16..64, 0_u64..1 << 40, any::<u32>(), 1_u8.., any::<Option<u32>>()).prop_map(
             |(volume, block, crc32c, sector_mask, dirty)| Entry::Data {
                 volume: VolumeId(volume),
                 block,
                 crc32c,
                 sector_mask,
-                dirty
+                dirty: dirty.is_some(),
+                flush_epoch: dirty.unwrap_or(0),
             }
         ),
         ranges(1 << 32).prop_map(|(slot, count)| Entry::CleanMark { slot: Slot(slot as u32), count }),
@@ -96,18 +97,25 @@ prop_compose! {
         mode in 0..Mode::ALL.len(),
         name in ".{0,16}",
         sectors in 0_u64..=1 << 43,
+        flush_epoch in any::<u64>(),
         stamp_ns in any::<Option<i64>>(),
         samples in vec(any::<(u64, u32)>(), 0..=SAMPLES_MAX),
     ) -> VolumeEntry {
         assert!(name.len() <= NAME_BYTES_MAX);
         let backing = BackingRecord { kind, size_bytes: backing_size, unique, stamp_ns, samples };
-        VolumeEntry { id: VolumeId(id), mode: Mode::ALL[mode], name, size_bytes: sectors * 512, uuid, backing }
+        let (id, mode, size_bytes) = (VolumeId(id), Mode::ALL[mode], sectors * 512);
+        VolumeEntry { id, mode, name, size_bytes, uuid, flush_epoch, backing }
     }
 }
 
 fn segments(segment_blocks: u32) -> impl Strategy<Value = SegmentEntry> {
     let states = prop_oneof![Just(SegmentState::Free), Just(SegmentState::Open), Just(SegmentState::Sealed)];
-    let slots = prop_oneof![Just(SlotState::Void), Just(SlotState::Clean), Just(SlotState::Dirty)];
+    let slots = prop_oneof![
+        Just(SlotState::Void),
+        Just(SlotState::Clean),
+        Just(SlotState::Dirty),
+        Just(SlotState::Shadow)
+    ];
     let slots = vec(slots, segment_blocks as usize);
     (states, 0_u8..3, any::<[u64; 2]>(), 0..=segment_blocks, 0..segment_blocks, slots).prop_map(
         |(state, stream, [first_stream_sequence, first_sequence], used_blocks, summary_block, slots)| {
@@ -211,12 +219,12 @@ proptest! {
 
     #[test]
     fn summaries_round_trip(items in vec(
-        proptest::option::of((0_u16..64, 0_u64..1 << 40, 1_u8.., any::<u32>())), 0..600,
+        proptest::option::of((0_u16..64, 0_u64..1 << 40, 1_u8.., any::<[u32; 2]>())), 0..600,
     )) {
         let items: Vec<_> = items
             .into_iter()
-            .map(|item| item.map(|(volume, block, sector_mask, crc32c)| SummaryItem {
-                volume: VolumeId(volume), block, sector_mask, crc32c,
+            .map(|item| item.map(|(volume, block, sector_mask, [crc32c, flush_epoch])| SummaryItem {
+                volume: VolumeId(volume), block, sector_mask, crc32c, flush_epoch,
             }))
             .collect();
         let payload = summary::encode(items.iter().copied());

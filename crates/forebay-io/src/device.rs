@@ -150,6 +150,37 @@ impl Device {
         Ok(self.size_bytes)
     }
 
+    /// Makes a file longer, with space reserved where the file system can; a block device must have that length already.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSpace`], [`DeviceError::Io`]; the length is as it was then.
+    pub fn lengthen(&mut self, size_bytes: u64) -> Result<(), DeviceError> {
+        let before = self.refresh_size()?;
+        if self.kind == DeviceKind::File && size_bytes > before {
+            create::lengthen(&self.buffered, &self.path, before, size_bytes)?;
+            self.refresh_size()?;
+        }
+        if self.size_bytes >= size_bytes {
+            return Ok(());
+        }
+        let wanted = std::io::Error::other(format!("it has {} bytes, not {size_bytes}", self.size_bytes));
+        Err(self.io_error("length", size_bytes, wanted))
+    }
+
+    /// Cuts a file short; a block device stays as it is.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`].
+    pub fn shorten(&mut self, size_bytes: u64) -> Result<(), DeviceError> {
+        if self.kind == DeviceKind::File && size_bytes < self.refresh_size()? {
+            self.buffered
+                .set_len(size_bytes)
+                .map_err(|source| self.io_error("cutting", size_bytes, source))?;
+            self.refresh_size()?;
+        }
+        Ok(())
+    }
+
     /// Logical block size in bytes: of the block device, 512 for files.
     pub fn logical_block_bytes(&self) -> u32 {
         self.logical_block_bytes

@@ -4,6 +4,7 @@
 //! - [`mount`] connects a mount point with a fresh `/dev/fuse` descriptor: by `mount(2)` for root, otherwise through
 //!   the set-user-ID helper `fusermount3`.
 //! - [`volume_place`] decides what the path of a volume export means; [`Place`] says what will be mounted where.
+//! - [`Connection`] is the descriptor for those who serve it with threads of their own instead of the reactor.
 //! - [`FuseMount`] undoes everything: unmounts, and removes the directory if it was made here.
 //!
 //! Invariants
@@ -15,6 +16,7 @@
 //!
 //! What this file does not know: the protocol (`forebay-export`), and the reading of requests (the reactor).
 
+mod connection;
 mod helper;
 mod place;
 mod table;
@@ -28,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::error::MountError;
 use crate::sys;
+pub use connection::Connection;
 pub use place::{Place, volume_place};
 
 /// Type of our mounts in the mount table: file system `fuse`, subtype `forebay`.
@@ -137,9 +140,14 @@ impl Drop for FuseMount {
     }
 }
 
+/// User and group that this process acts as: natural owners of what it shows.
+pub fn process_owner() -> (u32, u32) {
+    // SAFETY: geteuid and getegid take no arguments and cannot fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
 fn is_root() -> bool {
-    // SAFETY: geteuid takes no arguments and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    process_owner().0 == 0
 }
 
 /// Unmounts lazily, but only what is in the table as ours.
@@ -186,8 +194,7 @@ fn mount_by_system(target: &Path, options: MountOptions) -> Result<OwnedFd, Moun
     let device = open_device()?;
     let metadata = std::fs::metadata(target).map_err(|source| system(target, "look", source))?;
     let root_mode = std::os::unix::fs::MetadataExt::mode(&metadata) & libc::S_IFMT;
-    // SAFETY: geteuid and getegid take no arguments and cannot fail.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let (user, group) = process_owner();
     let data = format!(
         "fd={},rootmode={root_mode:o},user_id={user},group_id={group},allow_other,default_permissions",
         device.as_raw_fd()

@@ -72,6 +72,18 @@ pub enum EnginePreference {
     Psync,
 }
 
+impl EnginePreference {
+    /// The name as typed by people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Psync => "psync",
+        }
+    }
+}
+
 /// The engine in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {

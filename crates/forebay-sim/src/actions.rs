@@ -176,6 +176,11 @@ impl World {
             self.disks.devices[device].idle(offset, len) || device != CACHE,
             "two writes to {offset} at once"
         );
+        if device != CACHE {
+            let volume = device - 1;
+            let oldest = self.requests.first_key_value().map(|(id, _)| *id);
+            self.pace.wrote(volume, self.now, len, &self.disks.settings[volume], oldest)?;
+        }
         let data = Rc::new(data);
         let number = self.disks.devices[device].submit_write(offset, Rc::clone(&data), &mut self.rng);
         let kind = FlightKind::Write { number, offset, data, header };
@@ -362,6 +367,13 @@ impl World {
             Notice::BlockDamaged { .. } => {
                 self.counters.damaged_blocks += 1;
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
+            }
+            Notice::OrderBroken { .. } => {
+                ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
+            }
+            Notice::OrderYielded { volume } => {
+                let attached = self.engine.volume_settings(volume).is_some();
+                ensure!(!attached, "{notice:?}, but it is attached");
             }
             Notice::CacheWriteFailed { .. } => ensure!(cache_errors > 0, "{notice:?}, but no write failed"),
             Notice::CacheFenced => {

@@ -136,6 +136,7 @@ impl World {
         let buffer =
             carries.then(|| self.memory.take((lead + len).next_multiple_of(BLOCK).max(BLOCK) as usize));
         let treatment = self.treatment();
+        self.pace.asked((lead + len).div_ceil(BLOCK));
         let ticket = match kind {
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }
                 if !invalid =>
@@ -266,7 +267,8 @@ impl World {
 
     fn judge_success(&mut self, pending: &Pending) -> Result<(), String> {
         ensure!(!pending.invalid, "an invalid request succeeded");
-        ensure!(!pending.refused, "a request made during a shutdown succeeded");
+        // After a fence a volume that was leaving is served again, though what became of it only a start can tell.
+        ensure!(!pending.refused || self.fenced, "a request made during a shutdown succeeded");
         let volume = pending.volume;
         match (pending.kind, pending.buffer) {
             (RequestKind::Read, Some(buffer)) => {
@@ -305,7 +307,12 @@ impl World {
             self.oracle.end_write(ticket, false, false);
         }
         match why {
-            RequestError::Invalid => ensure!(pending.invalid, "refused as invalid"),
+            RequestError::Invalid => {
+                // A volume that was leaving when the cache was fenced may be gone from it already.
+                let id = VolumeId(pending.volume as u16);
+                let gone = self.fenced && self.engine.volume_size_bytes(id).is_none();
+                ensure!(pending.invalid || gone, "refused as invalid");
+            }
             RequestError::Shutdown => {
                 ensure!(
                     pending.refused || self.stopping || self.engine.status() != Status::Ready,

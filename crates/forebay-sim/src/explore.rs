@@ -12,6 +12,7 @@ use crate::content::Content;
 use crate::device::SimDevice;
 use crate::life::{Place, Tenant};
 use crate::oracle::Oracle;
+use crate::order::check_images;
 use crate::places::Places;
 use crate::plan::{Plan, Style};
 use crate::rng::{Digest, Rng, mix};
@@ -188,6 +189,7 @@ impl Run {
             crash_name(&snapshot)
         });
         self.backing_alone(&snapshot)?;
+        check_images(&mut snapshot)?;
         if snapshot.rng.chance(1, 6) {
             self.damage_one_copy(&mut snapshot);
         }
@@ -349,7 +351,7 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut devices = vec![cache];
     let latency = plan.backing_latency;
     devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes_max, latency)));
-    let oracle = Oracle::new(&sectors, plan.faults.damages(), |volume, sector| {
+    let oracle = Oracle::new(&sectors, plan.faults.damages(), plan.may_order(), |volume, sector| {
         if rng.chance(1, 4) {
             return Content::Zero;
         }
@@ -374,7 +376,8 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         cache_bytes: plan.cache_bytes,
         cache_pending: None,
     };
-    Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true })
+    let ordered = vec![false; plan.volumes.len()];
+    Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })
 }
 
 fn tenants(plan: &Plan) -> Vec<Tenant> {

@@ -16,6 +16,8 @@ pub mod explore;
 pub mod life;
 pub mod memory;
 pub mod oracle;
+pub mod order;
+pub(crate) mod pace;
 pub mod places;
 pub mod plan;
 pub mod rng;

@@ -1,7 +1,7 @@
 //! Volumes that come, change their size and go, and a pool that grows and shrinks: the operator's side.
 //!
 //! The operator knows for sure only what it was told. After a crash it attaches at once the volumes of which nothing was
-//! under way; for the others it looks into the volume table, and then both must be true: the change has happened as a
+//! under way, or (as a daemon does) when the cache is open; for the others it looks into the volume table, and then both must be true: the change has happened as a
 //! whole or not at all, and what was promised to have happened has.
 //!
 //! A number that is used again gets a backing store with new contents, and so does what a smaller volume has given up:
@@ -57,6 +57,12 @@ impl Tenant {
         self.resizing.is_none() && matches!(self.place, Place::Attached | Place::Gone | Place::Kept)
     }
 
+    /// Bytes that are surely served.
+    #[must_use]
+    pub fn served_bytes(&self) -> u64 {
+        self.bytes.min(self.resizing.unwrap_or(u64::MAX))
+    }
+
     /// Served, for sure.
     #[must_use]
     pub fn is_attached(&self) -> bool {
@@ -72,6 +78,7 @@ pub fn entry(plan: &Plan, tenant: &Tenant, volume: usize) -> VolumeEntry {
         mode: plan.volumes[volume].mode,
         name: format!("volume-{volume}"),
         size_bytes: tenant.bytes,
+        flush_epoch: 0,
         uuid: [tenant.incarnation.wrapping_mul(16).wrapping_add(volume as u8 + 1); 16],
         backing: forebay_format::checkpoint::BackingRecord {
             stamp_ns: None,
@@ -101,7 +108,8 @@ impl World {
     /// What the operator hands over to attach a volume.
     #[must_use]
     pub fn attachment(&self, volume: usize, bytes: u64) -> Attachment {
-        crate::world::attachment(&self.plan, &self.disks, volume, bytes)
+        let attachment = crate::world::attachment(&self.plan, &self.disks, volume, bytes);
+        Attachment { on_change: self.policy, ..attachment }
     }
 
     /// Volumes that are served.
@@ -122,8 +130,7 @@ impl World {
     /// Bytes of a volume that clients may ask for now.
     #[must_use]
     pub fn served_bytes(&self, volume: usize) -> u64 {
-        let tenant = &self.disks.tenants[volume];
-        tenant.bytes.min(tenant.resizing.unwrap_or(u64::MAX))
+        self.disks.tenants[volume].served_bytes()
     }
 
     fn refused(&self, volume: usize, what: &str, error: LifeError) -> Result<(), String> {
@@ -341,7 +348,7 @@ impl World {
             LifeError::NotServing => self.stopping,
             LifeError::Lost { .. } => faults,
             LifeError::BackingUnreadable | LifeError::BackingFlush => self.errors[1 + volume] > 0,
-            LifeError::BackingChanged { .. } => self.oracle.relaxed,
+            LifeError::BackingChanged { .. } => self.changed || self.oracle.relaxed,
             _ => false,
         };
         ensure!(fine, "{notice:?} without a cause");
@@ -425,7 +432,13 @@ impl World {
             return Ok(());
         };
         if tenant.is_settled() && tenant.place == Place::Attached {
-            return Ok(());
+            if !self.late[volume] {
+                return Ok(());
+            }
+            ensure!(
+                found.size_bytes == tenant.bytes,
+                "volume {volume} ({tenant:?}) is {found:?} in the table"
+            );
         }
         if let Some(wanted) = tenant.resizing {
             let size = found.size_bytes;
@@ -448,7 +461,7 @@ impl World {
         while !self.stopped
             && !self.fenced
             && self.engine.status() == Status::Ready
-            && !(self.disks.cache_pending.is_none() && self.disks.tenants.iter().all(Tenant::is_settled))
+            && (self.disks.cache_pending.is_some() || !self.disks.tenants.iter().all(Tenant::is_settled))
         {
             ensure!(
                 self.step(end)?,

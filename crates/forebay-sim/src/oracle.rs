@@ -61,13 +61,18 @@ struct Version {
     part: bool,
     /// Written past the cache: on the backing store before it was acknowledged.
     direct: bool,
-    /// Forgotten, but a read that was made when it was current is under way.
-    past: bool,
+    /// The step at which it was forgotten. It may still be here because a read that was made when it was current is
+    /// under way.
+    forgotten: u64,
 }
 
 impl Version {
     fn current(&self) -> bool {
         self.superseded == NEVER
+    }
+
+    fn past(&self) -> bool {
+        self.forgotten != NEVER
     }
 }
 
@@ -75,7 +80,19 @@ impl Version {
 struct Chunk {
     sectors: Vec<Vec<Version>>,
     history: Vec<Vec<Content>>,
+    /// For [`Oracle::check_order`]: versions that were forgotten.
+    dead: Vec<Vec<Dead>>,
 }
+
+/// A version that a disk could have shown after a power cut in this range of steps, but not later.
+#[derive(Clone)]
+struct Dead {
+    content: Content,
+    steps: Steps,
+}
+
+/// A range of steps.
+type Steps = core::ops::Range<u64>;
 
 #[derive(Clone)]
 struct Volume {
@@ -102,6 +119,7 @@ pub struct Oracle {
     /// Steps at which the reads under way were made.
     reads: BTreeSet<u64>,
     keep_history: bool,
+    keep_dead: bool,
     /// After a crash with damage on the cache device: any earlier content and any error is legal.
     pub relaxed: bool,
     /// Blocks whose only copy may have been damaged: an I/O error is legal there.
@@ -110,7 +128,13 @@ pub struct Oracle {
 
 impl Oracle {
     /// An oracle for volumes whose sectors hold what `initial(volume, sector)` says, durably.
-    pub fn new(sectors: &[u64], keep_history: bool, mut initial: impl FnMut(usize, u64) -> Content) -> Self {
+    /// `keep_history`: there will be damage. `keep_dead`: [`Oracle::check_order`] will be called.
+    pub fn new(
+        sectors: &[u64],
+        keep_history: bool,
+        keep_dead: bool,
+        mut initial: impl FnMut(usize, u64) -> Content,
+    ) -> Self {
         let mut volumes = Vec::new();
         for (volume, count) in sectors.iter().enumerate() {
             let mut chunks = Vec::new();
@@ -119,7 +143,8 @@ impl Oracle {
                 let versions =
                     (first..first + len).map(|sector| vec![settled(initial(volume, sector), 0)]).collect();
                 let history = vec![Vec::new(); if keep_history { len as usize } else { 0 }];
-                chunks.push(Rc::new(Chunk { sectors: versions, history }));
+                let dead = vec![Vec::new(); if keep_dead { len as usize } else { 0 }];
+                chunks.push(Rc::new(Chunk { sectors: versions, history, dead }));
             }
             volumes.push(Volume { sectors: *count, chunks, busy: BTreeSet::new() });
         }
@@ -128,6 +153,7 @@ impl Oracle {
             step: 1,
             reads: BTreeSet::new(),
             keep_history,
+            keep_dead,
             relaxed: false,
             tainted: BTreeSet::new(),
         }
@@ -213,7 +239,7 @@ impl Oracle {
                     doubt: Doubt::None,
                     part,
                     direct,
-                    past: false,
+                    forgotten: NEVER,
                 });
                 Vec::new()
             });
@@ -235,7 +261,7 @@ impl Oracle {
                     }
                 }
                 if ok && fua {
-                    forget(versions, oldest, |version| version.acked <= ticket.submitted)
+                    forget(versions, step, oldest, |version| version.acked <= ticket.submitted)
                 } else {
                     Vec::new()
                 }
@@ -245,8 +271,10 @@ impl Oracle {
 
     /// A flush of the volume made at step `begun` was acknowledged.
     pub fn flushed(&mut self, volume: usize, begun: u64) {
-        let oldest = self.oldest_read();
-        self.edit_busy(volume, |_, versions| forget(versions, oldest, |version| version.superseded <= begun));
+        let (step, oldest) = (self.begin(), self.oldest_read());
+        self.edit_busy(volume, |_, versions| {
+            forget(versions, step, oldest, |version| version.superseded <= begun)
+        });
     }
 
     /// The daemon was killed.
@@ -255,7 +283,7 @@ impl Oracle {
         self.reads.clear();
         for volume in 0..self.volumes.len() {
             self.edit_busy(volume, |_, versions| {
-                let gone = forget(versions, NEVER, |version| version.past);
+                let gone = forget(versions, step, NEVER, Version::past);
                 for version in versions.iter_mut().filter(|version| version.acked == NEVER) {
                     (version.acked, version.doubt, version.part) = (step, Doubt::Kill, false);
                 }
@@ -267,6 +295,7 @@ impl Oracle {
     /// Call it before [`Oracle::power_cut`], with what the cut left on the backing store: what was written past the
     /// cache, acknowledged, and is there, can never again be hidden by something older.
     pub fn no_resurrection(&mut self, volume: usize, left: &Image) {
+        let step = self.begin();
         self.edit_busy(volume, |sector, versions| {
             let acknowledged = |v: &&Version| v.direct && v.acked != NEVER && v.doubt == Doubt::None;
             let mut found = [0; SECTOR_BYTES];
@@ -276,7 +305,7 @@ impl Oracle {
             left.read(sector * SECTOR, &mut found);
             let there = |v: &&Version| acknowledged(v) && v.content != Content::Zero && v.content.is(&found);
             match versions.iter().find(there).map(|version| version.submitted) {
-                Some(since) => forget(versions, NEVER, |version| version.acked <= since),
+                Some(since) => forget(versions, step, NEVER, |version| version.acked <= since),
                 None => Vec::new(),
             }
         });
@@ -288,7 +317,7 @@ impl Oracle {
         self.reads.clear();
         for volume in 0..self.volumes.len() {
             self.edit_busy(volume, |_, versions| {
-                let gone = forget(versions, NEVER, |version| version.past);
+                let gone = forget(versions, step, NEVER, Version::past);
                 for version in versions.iter_mut() {
                     (version.acked, version.superseded) = (step, NEVER);
                     (version.doubt, version.part) = (Doubt::Power, false);
@@ -385,7 +414,7 @@ impl Oracle {
                 let lost = v.doubt == Doubt::Power && seen.doubt == Doubt::Power;
                 v.submitted != seen.submitted && (undone || lost)
             });
-            gone.map(|version| version.content).collect()
+            gone.collect()
         });
     }
 
@@ -421,47 +450,131 @@ impl Oracle {
         Ok(())
     }
 
+    /// Judges what the backing store of an ordered volume holds: there must be one step at which a plain disk with a
+    /// volatile cache could have held all of it after a power cut. Every version of a sector is legal from its submission
+    /// until it is forgotten; these ranges are intersected over all sectors.
+    ///
+    /// # Errors
+    /// Says which sector does not fit the others.
+    pub fn check_order(&self, volume: usize, bytes: u64, image: &Image) -> Result<(), String> {
+        let end = bytes / SECTOR;
+        let mut legal: Vec<Steps> = core::iter::once(0..NEVER).collect();
+        let mut bytes = [0; SECTOR_BYTES];
+        for sector in 0..self.sectors(volume).min(end) {
+            if self.tainted.contains(&(volume, sector / SECTORS_PER_BLOCK as u64)) {
+                continue;
+            }
+            image.read(sector * SECTOR, &mut bytes);
+            if self.never_written(volume, sector, &bytes) {
+                continue;
+            }
+            let steps = self.steps_of(volume, sector, &bytes);
+            let both = |a: &Steps, b: &Steps| a.start.max(b.start)..a.end.min(b.end);
+            let left: Vec<Steps> = legal
+                .iter()
+                .flat_map(|a| steps.iter().map(move |b| both(a, b)))
+                .filter(|steps| !steps.is_empty())
+                .collect();
+            if left.is_empty() {
+                let wrong = self.wrong(volume, sector, &bytes, self.step);
+                return Err(format!("held in steps {steps:?}, but sectors before it in {legal:?}: {wrong}"));
+            }
+            legal = left;
+        }
+        Ok(())
+    }
+
+    /// True if a sector holds what it has held since the beginning: every step explains that.
+    fn never_written(&self, volume: usize, sector: u64, found: &[u8]) -> bool {
+        let (chunk, at) = place(sector);
+        let chunk = &self.volumes[volume].chunks[chunk];
+        match &chunk.sectors[at][..] {
+            [only] => only.submitted == 0 && chunk.dead[at].is_empty() && only.content.is(found),
+            _ => false,
+        }
+    }
+
+    /// Ranges of steps in which a sector could be found with this content, in order and apart from each other.
+    fn steps_of(&self, volume: usize, sector: u64, found: &[u8]) -> Vec<Steps> {
+        let (chunk, at) = place(sector);
+        let chunk = &self.volumes[volume].chunks[chunk];
+        let alive = chunk.sectors[at].iter().filter(|version| version.content.is(found));
+        let dead = chunk.dead[at].iter().filter(|dead| dead.content.is(found));
+        let alive = alive.map(|version| version.submitted..version.forgotten);
+        let mut all: Vec<Steps> = alive.chain(dead.map(|dead| dead.steps.clone())).collect();
+        all.sort_unstable_by_key(|steps| steps.start);
+        all.dedup_by(|later, kept| {
+            let joins = later.start <= kept.end;
+            if joins {
+                kept.end = kept.end.max(later.end);
+            }
+            joins
+        });
+        all
+    }
+
     /// The sector holds this from now on, or, with `or_old`, what it held.
     pub fn replace(&mut self, volume: usize, sector: u64, content: Content, or_old: bool) {
         let step = self.begin();
         self.edit(volume, sector, |versions| {
-            let gone = if or_old { Vec::new() } else { forget(versions, NEVER, |_| true) };
-            versions.push(settled(content, step));
+            let gone = if or_old { Vec::new() } else { forget(versions, step, NEVER, |_| true) };
+            // What came from elsewhere is explained by every step.
+            versions.push(settled(content, if or_old { step } else { 0 }));
             gone
         });
+        if self.keep_dead && !or_old {
+            let (chunk, at) = place(sector);
+            Rc::make_mut(&mut self.volumes[volume].chunks[chunk]).dead[at].clear();
+        }
     }
 
     /// Changes the versions of a sector; what the change returns goes to the history.
-    fn edit(&mut self, volume: usize, sector: u64, change: impl FnOnce(&mut Vec<Version>) -> Vec<Content>) {
+    fn edit(&mut self, volume: usize, sector: u64, change: impl FnOnce(&mut Vec<Version>) -> Vec<Version>) {
         let (chunk, at) = place(sector);
+        let (history, step) = (self.keep_history, self.keep_dead.then_some(self.step));
         let volume = &mut self.volumes[volume];
         let content = Rc::make_mut(&mut volume.chunks[chunk]);
         let gone = change(&mut content.sectors[at]);
         if content.sectors[at].len() > 1 {
             volume.busy.insert(chunk);
         }
-        if self.keep_history {
-            content.history[at].extend(gone);
-        }
+        content.bury(at, gone, history, step);
     }
 
     /// Changes every sector with more than one version.
-    fn edit_busy(&mut self, volume: usize, mut change: impl FnMut(u64, &mut Vec<Version>) -> Vec<Content>) {
+    fn edit_busy(&mut self, volume: usize, mut change: impl FnMut(u64, &mut Vec<Version>) -> Vec<Version>) {
+        let (history, step) = (self.keep_history, self.keep_dead.then_some(self.step));
         let volume = &mut self.volumes[volume];
         let mut still = BTreeSet::new();
         for chunk in core::mem::take(&mut volume.busy) {
             let content = Rc::make_mut(&mut volume.chunks[chunk]);
-            for (at, versions) in content.sectors.iter_mut().enumerate().filter(|(_, v)| v.len() > 1) {
-                let gone = change((chunk * SECTORS_PER_CHUNK + at) as u64, versions);
-                if self.keep_history {
-                    content.history[at].extend(gone);
+            for at in 0..content.sectors.len() {
+                if content.sectors[at].len() < 2 {
+                    continue;
                 }
-                if versions.len() > 1 {
+                let gone = change((chunk * SECTORS_PER_CHUNK + at) as u64, &mut content.sectors[at]);
+                content.bury(at, gone, history, step);
+                if content.sectors[at].len() > 1 {
                     still.insert(chunk);
                 }
             }
         }
         volume.busy = still;
+    }
+}
+
+impl Chunk {
+    /// Keeps what is needed of versions that are gone since this step.
+    fn bury(&mut self, at: usize, gone: Vec<Version>, history: bool, step: Option<u64>) {
+        for version in gone {
+            if history {
+                self.history[at].push(version.content.clone());
+            }
+            if let Some(step) = step {
+                let steps = version.submitted..version.forgotten.min(step);
+                self.dead[at].push(Dead { content: version.content, steps });
+            }
+        }
     }
 }
 
@@ -474,18 +587,23 @@ fn settled(content: Content, step: u64) -> Version {
         doubt: Doubt::None,
         part: false,
         direct: false,
-        past: false,
+        forgotten: NEVER,
     }
 }
 
 /// Removes versions and returns their contents. Those that were current at `oldest_read` stay until that read is over,
 /// but for reads only.
-fn forget(versions: &mut Vec<Version>, oldest_read: u64, which: impl Fn(&Version) -> bool) -> Vec<Content> {
+fn forget(
+    versions: &mut Vec<Version>,
+    step: u64,
+    oldest_read: u64,
+    which: impl Fn(&Version) -> bool,
+) -> Vec<Version> {
     for version in versions.iter_mut().filter(|version| which(version)) {
-        version.past = true;
+        version.forgotten = version.forgotten.min(step);
     }
-    let unread = |version: &mut Version| version.past && version.superseded.min(NEVER - 1) < oldest_read;
-    versions.extract_if(.., unread).map(|version| version.content).collect()
+    let unread = |version: &mut Version| version.past() && version.superseded.min(NEVER - 1) < oldest_read;
+    versions.extract_if(.., unread).collect()
 }
 
 fn place(sector: u64) -> (usize, usize) {
@@ -505,7 +623,7 @@ mod tests {
     use super::*;
 
     fn oracle() -> Oracle {
-        Oracle::new(&[128], false, |_, _| Content::Zero)
+        Oracle::new(&[128], false, true, |_, _| Content::Zero)
     }
 
     fn write(oracle: &mut Oracle, tag: u64) -> WriteTicket {
@@ -610,6 +728,41 @@ mod tests {
         o.end_write(two, true, true);
         o.power_cut();
         legal(&o, &[2]);
+    }
+
+    #[test]
+    fn an_image_is_in_order_if_one_instant_explains_it() {
+        let mut o = oracle();
+        let mut put = |sector: u64, tag: u64, flush: bool| {
+            let range = (sector * 512, 512);
+            let ticket = o.begin_write(0, range, false, |_, _, _| Content::Tag(tag));
+            o.end_write(ticket, true, false);
+            if flush {
+                let begun = o.begin();
+                o.flushed(0, begun);
+            }
+        };
+        put(0, 1, false);
+        put(1, 2, true);
+        put(0, 3, false);
+        put(1, 4, true);
+        put(2, 5, true);
+        let fits = |tags: [u64; 3]| {
+            let mut image = Image::new(128 * 512);
+            for (sector, tag) in (0..).zip(tags).filter(|(_, tag)| *tag > 0) {
+                let mut bytes = [0; 512];
+                Content::Tag(tag).fill(&mut bytes);
+                image.write(sector * 512, &bytes);
+            }
+            o.check_order(0, u64::MAX, &image).is_ok()
+        };
+        for legal in [[0, 0, 0], [1, 0, 0], [0, 2, 0], [1, 2, 0], [3, 2, 0], [1, 4, 0], [3, 4, 0], [3, 4, 5]]
+        {
+            assert!(fits(legal), "{legal:?}");
+        }
+        for illegal in [[3, 0, 0], [0, 4, 0], [1, 2, 5], [3, 2, 5], [0, 0, 5], [1, 4, 5], [9, 2, 0]] {
+            assert!(!fits(illegal), "{illegal:?}");
+        }
     }
 
     #[test]

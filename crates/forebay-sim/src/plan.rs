@@ -6,7 +6,9 @@
 
 use crate::device::{Faults, Latency};
 use crate::rng::{Rng, mix};
-use forebay_core::{DestageOrder, EngineConfig, PlantedBug, PoolSettings, VolumeSettings};
+use forebay_core::{
+    Admission, DestageOrder, EngineConfig, PlantedBug, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
+};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 
@@ -59,6 +61,8 @@ pub struct Mix {
     pub tune: u32,
     /// Drains begun or ended.
     pub drain: u32,
+    /// Walks that an operator asks for: pins released, clean blocks forgotten.
+    pub sweep: u32,
     /// Pauses long enough for idle destage.
     pub pause: u32,
     /// Requests that must be refused.
@@ -115,6 +119,8 @@ pub struct Plan {
     pub volumes: Vec<VolumePlan>,
     /// Modes that occur.
     pub modes: Vec<Mode>,
+    /// Orders of destage that occur.
+    pub orders: Vec<DestageOrder>,
     /// Settings of the engine.
     pub engine: EngineConfig,
     /// Settings of the volumes at the start, apart from the mode.
@@ -150,6 +156,7 @@ impl Plan {
         let segment_blocks = rng.pick(&[16, 16, 16, 32, 32, 64]);
         let geometry = geometry(segment_blocks, rng.pick(&[16, 18, 20, 24, 24, 32, 40]));
         let modes = modes(rng);
+        let orders = orders(rng);
         let volumes = (0..rng.pick(&[1, 1, 1, 2, 3])).map(|_| volume(&modes, rng)).collect();
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&rng.word().to_le_bytes());
@@ -165,7 +172,8 @@ impl Plan {
             volumes,
             modes,
             engine: engine(rng),
-            settings: settings(rng),
+            settings: VolumeSettings { destage_order: rng.pick(&orders), ..settings(rng) },
+            orders,
             cache_latency: cache_latency(rng),
             backing_latency: backing_latency(rng),
             faults: faults(rng),
@@ -179,6 +187,9 @@ impl Plan {
         let destage_only = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
         plan.faults.backing.flush_drops =
             destage_only && plan.mix.zero == 0 && plan.mix.rule_pct == 0 && rng.chance(1, 2);
+        if plan.faults.backing.flush_drops {
+            plan.settings.skip_sequential_bytes = 0;
+        }
         // Without a bug some seeds still go where one would show: what is looked for must not be there.
         let aimed = rng.chance(1, 4);
         let (aim, _) = rng.pick(&PlantedBug::ALL);
@@ -212,6 +223,31 @@ impl Plan {
                 self.mix = Mix { mode: 12, flush: 0, zero: 0, fua_pct: 0, hot_pct: 80, pause: 6, ..self.mix };
                 self.faults = FaultPlan::default();
             }
+            PlantedBug::MixFlushEpochs | PlantedBug::EpochBeforeMarks | PlantedBug::CoalesceEpochs => {
+                self.ordered(rng);
+            }
+            PlantedBug::ForgetEpochs => {
+                self.ordered(rng);
+                self.settings.dirty_low_pct = 10;
+            }
+            PlantedBug::ForgetOrderAtAttach => self.ordered(rng),
+            PlantedBug::AdvanceInShrink => {
+                self.ordered(rng);
+                (self.mix.life, self.mix.hot_pct, self.mix.drain) = (20, 0, 0);
+                self.settings.dirty_low_pct = 10;
+            }
+            PlantedBug::OvertakeEpochs => {
+                self.modes = vec![Mode::Writeback, Mode::Writearound];
+                self.start_in(rng);
+                self.ordered(rng);
+                (self.mix.mode, self.mix.rule_pct) = (4, 20);
+                self.settings.dirty_low_pct = 40;
+                self.settings.dirty_high_pct = self.settings.dirty_high_pct.max(50);
+            }
+            PlantedBug::FuaKeepsEpoch => {
+                self.ordered(rng);
+                self.mix = Mix { flush: 0, fua_pct: 30, ..self.mix };
+            }
             PlantedBug::KeepOvertakenFill => {
                 (self.depth, self.sample) = (16, 50);
                 self.mix = Mix { read: 40, write: 40, hot_pct: 70, run_pct: 10, ..self.mix };
@@ -238,6 +274,11 @@ impl Plan {
             PlantedBug::SkipDeviceFlush | PlantedBug::AcceptTornHeader | PlantedBug::IgnoreSequence => {
                 self.only_writeback(rng)
             }
+            PlantedBug::IgnoreFlushPeriod
+            | PlantedBug::StarveLimiter
+            | PlantedBug::ExceedLimits
+            | PlantedBug::ThrottleBeyondLimit
+            | PlantedBug::ForgetOnOrderChange => self.pace(bug, rng),
             PlantedBug::ReuseVolumeEarly
             | PlantedBug::KeepBeyondShrink
             | PlantedBug::ForgetDirtyAtDetach
@@ -252,7 +293,73 @@ impl Plan {
                 self.faults = FaultPlan::default();
             }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+            PlantedBug::ForgetDirtySurvivor => {
+                self.squeeze();
+                self.start_in(rng);
+                self.settings.dirty_low_pct = self.settings.dirty_high_pct.min(40);
+            }
+            PlantedBug::SequentialLeavesCopy => {
+                self.only_writeback(rng);
+                self.faults.backing.flush_drops = false;
+                self.settings.skip_sequential_bytes = 8 << 10;
+                self.mix.run_pct = 60;
+                self.mix.read += 30;
+            }
+            PlantedBug::TrimDirty => {
+                self.only_writeback(rng);
+                (self.settings.min_share_pct, self.settings.max_share_pct) = (0, 5);
+            }
+            PlantedBug::KeepWithoutBound => {
+                self.squeeze();
+                self.start_in(rng);
+                (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
+            }
         }
+    }
+
+    /// Where destage is paced, limited, or asked to change its order.
+    fn pace(&mut self, bug: PlantedBug, rng: &mut Rng) {
+        self.only_writeback(rng);
+        (self.mix.zero, self.mix.rule_pct, self.mix.tune, self.mix.restart) = (0, 0, 0, 0);
+        (self.mix.life, self.mix.pool) = (0, 0);
+        self.orders = vec![DestageOrder::Elevator, DestageOrder::Fifo, DestageOrder::Lru];
+        self.settings.destage_order = rng.pick(&self.orders);
+        self.settings =
+            VolumeSettings { idle_delay: 0, dirty_low_pct: 40, dirty_high_pct: 80, ..self.settings };
+        (self.settings.max_destage_iops, self.settings.max_destage_bytes_per_s) = (0, 0);
+        self.settings.skip_sequential_bytes = 0; // Or not all writes of backing stores are destage.
+        match bug {
+            PlantedBug::IgnoreFlushPeriod => {
+                self.settings.flush_period = rng.pick(&[8_000_000_000, 20_000_000_000]);
+                (self.mix.pause, self.backing_latency.slow_ppm, self.cache_latency.slow_ppm) = (20, 0, 0);
+            }
+            PlantedBug::StarveLimiter => self.settings.max_destage_iops = rng.pick(&[50, 200]),
+            PlantedBug::ExceedLimits => {
+                (self.settings.max_destage_iops, self.settings.destage_depth_max) = (50, 1);
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (0, 10);
+                self.mix.pause = 0;
+            }
+            PlantedBug::ThrottleBeyondLimit => {
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (0, 10);
+                (self.engine.pool.dirty_limit_pct, self.mix.pause) = (60, 0);
+                (self.backing_latency.write_ns, self.mix.hot_pct) = (4_000_000, 0);
+            }
+            _ => self.mix.tune += 10,
+        }
+    }
+
+    /// Many flush epochs with the same few blocks, destaged slowly all the time.
+    fn ordered(&mut self, rng: &mut Rng) {
+        if self.modes.iter().all(|mode| !matches!(mode, Mode::Writeback | Mode::Writeonly)) {
+            self.modes = vec![Mode::Writeback];
+            self.start_in(rng);
+        }
+        self.orders = vec![DestageOrder::Ordered];
+        self.settings.destage_order = DestageOrder::Ordered;
+        (self.settings.dirty_low_pct, self.settings.idle_delay) = (0, 10_000_000);
+        self.mix = Mix { write: 50, flush: 15, hot_pct: 50, tune: 0, drain: 2, ..self.mix };
+        self.sample = 10;
+        self.faults = FaultPlan::default();
     }
 
     fn only_writeback(&mut self, rng: &mut Rng) {
@@ -283,6 +390,12 @@ impl Plan {
         self.mix.hot_pct = 30;
     }
 
+    /// True if volumes may be destaged in order.
+    #[must_use]
+    pub fn may_order(&self) -> bool {
+        self.orders.contains(&DestageOrder::Ordered)
+    }
+
     /// True if no mode of this run keeps acknowledged data in the cache only.
     #[must_use]
     pub fn writes_past(&self) -> bool {
@@ -311,6 +424,16 @@ fn modes(rng: &mut Rng) -> Vec<Mode> {
     }
 }
 
+fn orders(rng: &mut Rng) -> Vec<DestageOrder> {
+    use DestageOrder::{Elevator, Fifo, Lru, Ordered};
+    match rng.below(5) {
+        0 => vec![Elevator],
+        1 => vec![Elevator, Fifo, Lru],
+        2 | 3 => vec![Ordered],
+        _ => vec![Elevator, Fifo, Ordered, Ordered],
+    }
+}
+
 fn volume(modes: &[Mode], rng: &mut Rng) -> VolumePlan {
     let sector_bytes = rng.pick(&[512, 512, 4096]);
     let unit = u64::from(sector_bytes);
@@ -331,21 +454,36 @@ pub(crate) fn pool_settings(rng: &mut Rng) -> PoolSettings {
     PoolSettings {
         batches_in_flight: rng.range(1, 4) as u32,
         survivors_max_pct: rng.pick(&[0, 30, 50, 90]),
+        reclaim_policy: rng.pick(&[ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo]),
         dirty_limit_pct: rng.pick(&[10, 40, 60, 90]),
-        ..PoolSettings::default()
     }
 }
 
 /// Settings of a volume as they occur in a run.
 pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
     let dirty_low_pct = rng.pick(&[0, 10, 10, 40]);
+    let (min_share_pct, max_share_pct) =
+        rng.pick(&[(0, 100), (0, 100), (0, 100), (0, 5), (0, 20), (30, 100), (10, 40), (90, 100)]);
     VolumeSettings {
         dirty_low_pct,
         dirty_high_pct: dirty_low_pct + rng.pick(&[10, 30, 50]),
-        idle_delay: rng.pick(&[10_000_000, 200_000_000, 5_000_000_000]),
-        destage_order: rng.pick(&[DestageOrder::Elevator, DestageOrder::Fifo]),
+        idle_delay: rng.pick(&[0, 10_000_000, 200_000_000, 5_000_000_000]),
         destage_depth_max: rng.pick(&[1, 4, 16]),
+        flush_period: rng.pick(&[0, 0, 1_000_000_000, 8_000_000_000, 60_000_000_000]),
+        max_destage_iops: rng.pick(&[0, 0, 0, 50, 500]),
+        max_destage_bytes_per_s: rng.pick(&[0, 0, 0, 1 << 20, 16 << 20]),
+        latency_target: rng.pick(&[0, 1_000_000, 20_000_000]),
         zero_direct_min_bytes: rng.pick(&[16 << 10, 64 << 10, 1 << 20]),
+        admission: rng.pick(&[
+            Admission::Always,
+            Admission::Always,
+            Admission::SecondAccess,
+            Admission::Never,
+        ]),
+        skip_sequential_bytes: rng.pick(&[0, 0, 4 << 10, 32 << 10, 128 << 10]),
+        min_share_pct,
+        max_share_pct,
+        priority: rng.pick(&[Priority::Low, Priority::Normal, Priority::Normal, Priority::High]),
         ..VolumeSettings::default()
     }
 }
@@ -415,6 +553,7 @@ fn requests(rng: &mut Rng) -> Mix {
         mode: rng.pick(&[0, 1, 4]),
         tune: rng.pick(&[0, 0, 1, 4]),
         drain: rng.pick(&[0, 0, 1, 3]),
+        sweep: rng.pick(&[0, 0, 0, 1, 3]),
         pause: rng.pick(&[0, 0, 1, 3]),
         invalid: rng.pick(&[0, 0, 1]),
         restart: rng.pick(&[0, 0, 1]),

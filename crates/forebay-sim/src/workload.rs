@@ -1,9 +1,10 @@
 //! What clients and operators do: random requests in the mixture of the plan.
 
+use crate::life::Place;
 use crate::plan::Mix;
 use crate::rng::Rng;
 use crate::world::{PATIENCE_NS, Trap, World, ensure};
-use forebay_core::{OnBackingChange, Status, VolumeSettings};
+use forebay_core::{Drain, OnBackingChange, Status, VolumeSettings};
 use forebay_format::VolumeId;
 
 const BLOCK: u64 = 4096;
@@ -39,6 +40,7 @@ enum Deed {
     Mode,
     Tune,
     Drain,
+    Sweep,
     Pause,
     Invalid,
     Restart,
@@ -56,6 +58,7 @@ fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
         (mix.mode, Deed::Mode),
         (mix.tune, Deed::Tune),
         (mix.drain, Deed::Drain),
+        (mix.sweep, Deed::Sweep),
         (mix.pause, Deed::Pause),
         (mix.invalid, Deed::Invalid),
         (mix.restart, Deed::Restart),
@@ -144,14 +147,28 @@ impl Workload {
             }
             Deed::Tune => {
                 let mode = world.disks.settings[volume].mode;
-                let settings = VolumeSettings { mode, ..crate::plan::settings(&mut world.rng) };
+                let destage_order = world.rng.pick(&world.plan.orders);
+                let mut settings =
+                    VolumeSettings { mode, destage_order, ..crate::plan::settings(&mut world.rng) };
+                if world.plan.faults.backing.flush_drops {
+                    settings.skip_sequential_bytes = 0;
+                }
                 let pool = crate::plan::pool_settings(&mut world.rng);
                 world.configure_pool(pool)?;
                 world.configure(volume, settings)
             }
             Deed::Drain => {
-                let on = world.rng.chance(1, 2);
-                world.engine.set_drain(world.now, VolumeId(volume as u16), on);
+                let drain = world.rng.pick(&[Drain::Off, Drain::Off, Drain::Background, Drain::Full]);
+                world.engine.set_drain(world.now, VolumeId(volume as u16), drain);
+                world.pump()
+            }
+            Deed::Sweep => {
+                let id = VolumeId(volume as u16);
+                if world.rng.chance(1, 2) {
+                    world.engine.unpin_all(world.now, id);
+                } else {
+                    world.engine.forget_clean(world.now, id);
+                }
                 world.pump()
             }
             Deed::Pause => {
@@ -253,17 +270,29 @@ fn open_changed(
     sectors: std::ops::Range<u64>,
     dirty: &[bool],
 ) -> Result<(), String> {
+    world.unlearned = Some(volume);
     world.reopen(OnBackingChange::Refuse);
-    let serves = world.wait_open()?;
+    let opens = world.wait_open()?;
+    let serves = opens && world.disks.tenants[volume].place == Place::Attached;
     let stays_dirty = dirty.iter().any(|dirty| *dirty);
     ensure!(!(serves && stays_dirty), "opened although the backing store changed under dirty data");
     ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
     let keep = stays_dirty && world.rng.chance(1, 2);
     take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
-    if serves {
+    world.unlearned = None;
+    if serves || world.stopped {
         return Ok(());
     }
-    open_quietly(world, if keep { OnBackingChange::KeepDirty } else { OnBackingChange::DiscardDirty })
+    if opens {
+        // It was to be attached to the open cache and was refused: the operator starts it again with another policy.
+        world.quiesce()?;
+        world.close()?;
+        world.disks.tenants[volume].place = Place::Attached;
+    }
+    open_quietly(world, if keep { OnBackingChange::KeepDirty } else { OnBackingChange::DiscardDirty })?;
+    let tenant = &world.disks.tenants[volume];
+    ensure!(tenant.place == Place::Attached || world.stopped || world.fenced, "not attached: {tenant:?}");
+    Ok(())
 }
 
 fn faulty(world: &World) -> bool {
@@ -362,8 +391,9 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         return read_everything(world);
     }
     let volumes = world.staying();
+    let drain = world.rng.pick(&[Drain::Background, Drain::Full]);
     for volume in volumes.clone() {
-        world.engine.set_drain(world.now, VolumeId(volume as u16), true);
+        world.engine.set_drain(world.now, VolumeId(volume as u16), drain);
         world.pump()?;
     }
     let end = world.now + PATIENCE_NS;
@@ -391,7 +421,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         world.oracle.check_image(volume, image, "backing store after drain and flush")?;
     }
     for volume in volumes {
-        world.engine.set_drain(world.now, VolumeId(volume as u16), false);
+        world.engine.set_drain(world.now, VolumeId(volume as u16), Drain::Off);
         world.pump()?;
     }
     Ok(())

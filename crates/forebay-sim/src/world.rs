@@ -14,10 +14,11 @@ use crate::device::SimDevice;
 use crate::life::Tenant;
 use crate::memory::Memory;
 use crate::oracle::Oracle;
+use crate::pace::Pace;
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
-use forebay_core::{Attachment, Engine, EngineConfig, OnBackingChange, PoolSettings, Status, VolumeSettings};
+use forebay_core::{Attachment, Engine, OnBackingChange, PoolSettings, Status, VolumeSettings};
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::cmp::Reverse;
@@ -65,6 +66,8 @@ pub struct Snapshot {
     pub rng: Rng,
     /// Power cut, or only the daemon killed.
     pub power: bool,
+    /// Volumes whose backing store alone was promised to be a crash-consistent image.
+    pub ordered: Vec<bool>,
 }
 
 /// When a crash point becomes a snapshot.
@@ -125,6 +128,8 @@ pub struct World {
     /// All randomness of this world but the crash points.
     pub rng: Rng,
     trap_rng: Rng,
+    /// When, and after which power cut, the order of destage is looked at.
+    pub(crate) order_rng: Rng,
     /// What a crash leaves.
     pub disks: Disks,
     /// The engine under test.
@@ -139,6 +144,7 @@ pub struct World {
     pub(crate) next_request: u64,
     /// Errors that devices have reported to the engine.
     pub(crate) errors: Vec<u64>,
+    pub(crate) pace: Pace,
     ticks: u32,
     /// Hash of everything that happened.
     pub digest: Digest,
@@ -153,8 +159,18 @@ pub struct World {
     pub(crate) stopping: bool,
     pub(crate) quiesced: bool,
     pub(crate) closed: bool,
+    /// Volumes whose backing store alone was promised to be a crash-consistent image when the engine was opened.
+    pub ordered: Vec<bool>,
+    /// Volumes that are attached only when the engine is open.
+    pub late: Vec<bool>,
+    /// What is done with volumes whose backing store has changed, at a start and when they are attached later.
+    pub policy: OnBackingChange,
+    /// What is wrong with such an image, found where it could not be reported.
+    pub(crate) disorder: Option<String>,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
+    /// The volume, as long as the oracle does not know of the change.
+    pub(crate) unlearned: Option<usize>,
     /// Counters.
     pub counters: Counters,
     /// Print every event to the error output.
@@ -176,14 +192,17 @@ impl World {
     /// A world with an engine that has begun to open the cache on these disks.
     #[must_use]
     pub fn open(plan: &Rc<Plan>, snapshot: Snapshot, policy: OnBackingChange) -> Self {
-        let Snapshot { mut disks, oracle, now, mut rng, .. } = snapshot;
+        let Snapshot { mut disks, oracle, now, mut rng, ordered, .. } = snapshot;
         disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
+        let late = draw_late(plan, &mut rng);
         let trap_rng = Rng::new(rng.word());
+        let order_rng = Rng::new(rng.word());
         let mut world = Self {
             plan: Rc::clone(plan),
             now,
             trap_rng,
-            engine: open_engine(plan, &disks, policy, now),
+            order_rng,
+            engine: open_engine(plan, &disks, &late, policy, now),
             errors: vec![0; disks.devices.len()],
             rng,
             disks,
@@ -194,6 +213,7 @@ impl World {
             pushed: 0,
             requests: BTreeMap::new(),
             next_request: 0,
+            pace: Pace::new(plan),
             ticks: 0,
             digest: Digest::default(),
             trap: Trap::Off,
@@ -203,7 +223,12 @@ impl World {
             stopping: false,
             quiesced: false,
             closed: false,
+            ordered,
+            late,
+            policy,
+            disorder: None,
             changed: false,
+            unlearned: None,
             counters: Counters::default(),
             verbose: false,
             label: 0,
@@ -215,8 +240,12 @@ impl World {
     /// Starts another engine on the disks, after an orderly stop or a failure to open.
     pub fn reopen(&mut self, policy: OnBackingChange) {
         self.disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
-        self.engine = open_engine(&self.plan, &self.disks, policy, self.now);
+        self.ordered = self.ordered_now();
+        self.late = draw_late(&self.plan, &mut self.rng);
+        self.policy = policy;
+        self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
+        self.pace = Pace::new(&self.plan);
         self.flights.clear();
         self.queue.clear();
         (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
@@ -243,6 +272,7 @@ impl World {
             return Ok(false);
         }
         self.resolve()?;
+        self.check_order_kept()?;
         Ok(!self.stopped)
     }
 
@@ -252,6 +282,7 @@ impl World {
     /// Any violation; also settings that the engine refuses.
     pub fn configure(&mut self, volume: usize, settings: VolumeSettings) -> Result<(), String> {
         self.disks.settings[volume] = settings;
+        self.pace.configured(volume, self.now, self.next_request);
         let result = self.engine.configure_volume(self.now, VolumeId(volume as u16), settings);
         ensure!(result.is_ok(), "{settings:?} is refused: {result:?}");
         self.pump()
@@ -280,7 +311,8 @@ impl World {
             self.ticks = 0;
             self.perform(action)?;
         }
-        Ok(())
+        let oldest = self.requests.first_key_value().map(|(id, _)| *id);
+        self.pace.look(&self.engine, &self.disks, self.now, oldest)
     }
 
     /// Lets the next thing happen that is due at or before `limit`; false if there is nothing, and it is `limit` now.
@@ -313,6 +345,9 @@ impl World {
             self.engine.tick(self.now);
             self.pump()?;
         }
+        if let Some(why) = self.disorder.take() {
+            return Err(why);
+        }
         if let Some((id, request)) = self.requests.first_key_value() {
             let age = self.now - request.submitted_at;
             ensure!(age < PATIENCE_NS, "request {id} {request:?} is open for {age} ns");
@@ -340,6 +375,7 @@ impl World {
     /// A crash may happen here.
     pub(crate) fn crash_point(&mut self) {
         self.counters.crash_points_seen += 1;
+        self.watch_order();
         match &mut self.trap {
             Trap::Off => {}
             Trap::Sample(of) => {
@@ -386,7 +422,7 @@ impl World {
             oracle.kill();
         }
         oracle.relaxed |= disks.damaged;
-        Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power }
+        Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power, ordered: self.ordered_now() }
     }
 
     /// Begins an orderly stop and waits until it can be finished.
@@ -477,15 +513,25 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
         size_bytes: bytes,
         backing: backing_record(bytes, disks.stamps[volume], volume),
         backing_sector_bytes: plan.volumes[volume].sector_bytes,
+        on_change: OnBackingChange::Refuse,
     }
 }
 
 /// Opens with the volumes of which nothing was under way: of the others the operator does not know whether they are
 /// there.
-fn open_engine(plan: &Plan, disks: &Disks, policy: OnBackingChange, now: u64) -> Engine {
-    let sure = disks.tenants.iter().enumerate().filter(|(_, tenant)| tenant.is_attached());
-    let attachments = sure.map(|(volume, tenant)| attachment(plan, disks, volume, tenant.bytes));
-    let config = EngineConfig { on_backing_change: policy, ..plan.engine.clone() };
+/// Which volumes are attached only when the engine is open.
+fn draw_late(plan: &Plan, rng: &mut Rng) -> Vec<bool> {
+    let pct = rng.pick(&[0, 50, 100]);
+    (0..plan.volumes.len()).map(|_| rng.chance(pct, 100)).collect()
+}
+
+fn open_engine(plan: &Plan, disks: &Disks, late: &[bool], policy: OnBackingChange, now: u64) -> Engine {
+    let sure = disks.tenants.iter().enumerate();
+    let sure = sure.filter(|(volume, tenant)| tenant.is_attached() && !late[*volume]);
+    let attachments = sure.map(|(volume, tenant)| {
+        let attachment = attachment(plan, disks, volume, tenant.bytes);
+        Attachment { on_change: policy, ..attachment }
+    });
     let bytes = disks.cache_bytes.max(disks.cache_pending.unwrap_or(0));
-    Engine::open(config, bytes, attachments.collect(), now)
+    Engine::open(plan.engine.clone(), bytes, attachments.collect(), now)
 }

@@ -116,7 +116,7 @@ impl Cache {
 fn data(block: u64, fill: u8, dirty: bool) -> (Entry, Vec<u8>) {
     let bytes = vec![fill; BLOCK_BYTES];
     let crc32c = forebay_format::checksum(&bytes);
-    (Entry::Data { volume: VolumeId(0), block, crc32c, sector_mask: 0xff, dirty }, bytes)
+    (Entry::Data { volume: VolumeId(0), block, crc32c, sector_mask: 0xff, dirty, flush_epoch: 0 }, bytes)
 }
 
 /// Dirty blocks.

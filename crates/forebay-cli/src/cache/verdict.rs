@@ -42,6 +42,9 @@ pub(crate) struct Held {
     pub(crate) clean_bad: u64,
     /// Clean blocks that the next start drops, because writes past the cache may have overtaken them.
     pub(crate) dropped: u64,
+    /// Older versions of dirty blocks that the checkpoint keeps for the order of destage. (Those that came to be after it
+    /// are not counted: nothing is lost with them.)
+    pub(crate) shadows: u64,
 }
 
 /// What came out.
@@ -68,6 +71,7 @@ impl Verdict {
             total.dirty_bad += held.dirty_bad;
             total.clean_bad += held.clean_bad;
             total.dropped += held.dropped;
+            total.shadows += held.shadows;
         }
         total
     }
@@ -98,7 +102,7 @@ impl Overlay {
 
     fn apply(&mut self, batch: &Batch, segment_blocks: u32, slot_count: u32) {
         for (index, entry) in batch.data() {
-            let Entry::Data { volume, block, crc32c, sector_mask, dirty } = *entry else { continue };
+            let Entry::Data { volume, block, crc32c, sector_mask, dirty, .. } = *entry else { continue };
             let (key, slot) = ((volume, block), batch.segment * segment_blocks + index);
             let state = if dirty { SlotState::Dirty } else { SlotState::Clean };
             if let Some(old) = self.place.insert(key, slot) {
@@ -138,7 +142,11 @@ impl Overlay {
         if self.dropped.contains(&slot) || self.superseded.contains(&content.key) {
             return SlotState::Void;
         }
-        if state == SlotState::Dirty && self.cleaned.contains(&slot) { SlotState::Clean } else { state }
+        match state {
+            SlotState::Dirty if self.cleaned.contains(&slot) => SlotState::Clean,
+            SlotState::Shadow if self.cleaned.contains(&slot) => SlotState::Void,
+            state => state,
+        }
     }
 
     /// Whether a clean block lies where writes past the cache may have happened.
@@ -283,7 +291,11 @@ impl Walk<'_> {
                 let what = "a dirty block, and it cannot be read which: the cache will be refused";
                 self.findings.add(Severity::Lost, place, what);
             }
-            _ => {
+            SlotState::Shadow => {
+                let what = "an older version of a dirty block, and it cannot be read which: the next start forgets it";
+                self.findings.add(Severity::Damaged, place, what);
+            }
+            SlotState::Void | SlotState::Clean => {
                 let what = "a clean block, and it cannot be read which: the next start forgets it";
                 self.findings.add(Severity::Damaged, place, what);
             }
@@ -301,6 +313,7 @@ impl Walk<'_> {
             }
             SlotState::Clean => held.clean += 1,
             SlotState::Dirty => held.dirty += 1,
+            SlotState::Shadow => held.shadows += 1,
         }
         held.partial += u64::from(content.sector_mask != u8::MAX);
         self.verdict.checked += 1;
@@ -318,7 +331,11 @@ impl Walk<'_> {
         let bytes_from = content.key.1.saturating_mul(BLOCK_BYTES as u64);
         let place =
             format!("segment {}, slot {index}: volume {}, byte {bytes_from}", self.number, content.key.0.0);
-        if state == SlotState::Dirty {
+        if state == SlotState::Shadow {
+            let what =
+                format!("an older version of a dirty block is damaged; the newest is elsewhere: {why}");
+            self.findings.add(Severity::Damaged, place, what);
+        } else if state == SlotState::Dirty {
             held.dirty_bad += 1;
             self.findings.add(
                 Severity::Lost,

@@ -1,12 +1,26 @@
 //! The commands, one file each.
 
+mod alarms;
 mod check;
 mod completions;
+mod config;
 mod demo;
+mod events;
+mod flush;
 mod inspect;
+mod jobs;
+mod man;
+mod pool;
+mod reload;
+mod rules;
 mod run;
+mod serve;
+mod settings;
 mod sim;
 mod stats;
+mod status;
+mod top;
+mod volume;
 
 use crate::failure::Failure;
 
@@ -15,6 +29,35 @@ use crate::failure::Failure;
 pub(crate) enum Command {
     /// Serve one volume in the foreground
     Run(Box<run::Options>),
+    /// Run the daemon: many pools and volumes, as a configuration file says
+    Serve(serve::Options),
+    /// Check and explain configuration files
+    Config(config::Options),
+    /// Show how everything is, on one screen
+    Status(status::Options),
+    /// Create, list, show, grow, shrink and remove pools of cache devices
+    Pool(Box<pool::Options>),
+    /// Attach, detach, list, show and resize volumes
+    Volume(Box<volume::Options>),
+    /// Show tunables
+    Get(settings::Get),
+    /// Change tunables, live
+    Set(settings::Set),
+    /// Write everything back that is dirty now
+    Flush(flush::Options),
+    /// List, follow and cancel jobs
+    Jobs(jobs::Options),
+    /// Print what happens
+    Events(events::Options),
+    /// List and acknowledge alarms
+    Alarms(alarms::Options),
+    /// List, add and delete caching rules
+    #[command(alias = "rule")]
+    Rules(rules::Options),
+    /// Let the daemon read its configuration file again
+    Reload(reload::Options),
+    /// Watch volumes, jobs and alarms, live
+    Top(top::Options),
     /// Show what Forebay does: the same workload without and with a cache, every byte verified
     Demo(demo::Options),
     /// Verify every structure and checksum of a cache device, offline and without writing to it
@@ -27,6 +70,8 @@ pub(crate) enum Command {
     Sim(sim::Options),
     /// Print a completion script for a shell
     Completions(completions::Options),
+    /// Write manual pages
+    Man(man::Options),
 }
 
 impl Command {
@@ -34,12 +79,27 @@ impl Command {
     pub(crate) fn execute(self, whole: &mut clap::Command) -> Result<(), Failure> {
         match self {
             Self::Run(options) => run::execute(*options),
+            Self::Serve(options) => serve::execute(&options),
+            Self::Config(options) => config::execute(&options),
+            Self::Status(options) => status::execute(&options),
+            Self::Pool(options) => pool::execute(*options),
+            Self::Volume(options) => volume::execute(*options),
+            Self::Get(options) => settings::get(options),
+            Self::Set(options) => settings::set(options),
+            Self::Flush(options) => flush::execute(&options),
+            Self::Jobs(options) => jobs::execute(&options),
+            Self::Events(options) => events::execute(&options),
+            Self::Alarms(options) => alarms::execute(&options),
+            Self::Rules(options) => rules::execute(options),
+            Self::Reload(options) => reload::execute(&options),
+            Self::Top(options) => top::execute(&options),
             Self::Demo(options) => demo::execute(&options),
             Self::Check(options) => check::execute(&options),
             Self::Inspect(options) => inspect::execute(&options),
             Self::Stats(options) => stats::execute(&options),
             Self::Sim(options) => sim::execute(&options),
             Self::Completions(options) => completions::execute(&options, whole),
+            Self::Man(options) => man::execute(&options, whole),
         }
     }
 }

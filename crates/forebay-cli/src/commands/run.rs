@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use forebay_daemon::{CacheSpec, RunError, RunEvent, RunOptions};
+use forebay_daemon::{CacheSpec, PoolEvent, RunError, RunEvent, RunOptions};
 use forebay_export::size::ByteSize;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -62,7 +62,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     };
     let mut said = Ok(());
     let result = forebay_daemon::run(options, &mut |event| match event {
-        RunEvent::Ready { export, .. } => {
+        RunEvent::Pool { event: PoolEvent::Ready { export, .. }, .. } => {
             let line = screen::print(&format!("ready: {export}\n"));
             if said.is_ok() {
                 said = line;
@@ -70,8 +70,13 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         }
         event => eprintln!("forebay: {event}"),
     });
+    ended(result).and(said)
+}
+
+/// How a daemon ended, in words.
+pub(super) fn ended(result: Result<(), RunError>) -> Result<(), Failure> {
     match result {
-        Ok(()) => said,
+        Ok(()) => Ok(()),
         Err(RunError::Usage(what)) => {
             Err(Failure::usage(what).hint("`forebay run --help` shows how it is written"))
         }
@@ -117,7 +122,7 @@ fn io_engine(text: &str) -> Result<EnginePreference, String> {
 }
 
 /// `PATH[:SIZE]`. A path with colons is taken as it is if it exists, or if nothing like a size follows the last colon.
-fn cache_spec(text: &str) -> Result<CacheSpec, String> {
+pub(super) fn cache_spec(text: &str) -> Result<CacheSpec, String> {
     let whole = CacheSpec { path: PathBuf::from(text), size_bytes: None };
     if text.is_empty() {
         return Err("the path of the cache is missing".into());

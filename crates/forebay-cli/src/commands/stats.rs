@@ -3,35 +3,35 @@
 //! The daemon gives JSON, Prometheus' and FlashCache's text; what people read is made here of the JSON: `table` shows
 //! everything once, `rows` one line for each interval.
 
-mod http;
 mod rows;
 mod table;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use forebay_daemon::control::VolumeInfo;
 use forebay_export::size::parse_duration;
 use serde_json::Value;
 
+use crate::client::{self, Client};
 use crate::failure::Failure;
 use crate::screen;
 
 /// Options of `forebay stats`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A volume can be asked if it was started with `forebay run ... --admin SOCKET`. A volume given by name is looked for at
-$XDG_RUNTIME_DIR/forebay/NAME.sock and /run/forebay/NAME.sock.
+The volume may be left out if there is only one. Instead of it the admin socket may be given, as with --admin.
 Examples:
-  forebay stats /run/forebay/db.sock
+  forebay stats db
   forebay stats db --interval 2s
   forebay stats db --format flashcache
-  forebay stats --admin /run/forebay/db.sock --format json")]
+  forebay stats /run/forebay/admin.sock --format json")]
 pub(crate) struct Options {
-    /// Admin socket (anything with a slash), or name of the volume
-    #[arg(value_name = "SOCKET or VOLUME", required_unless_present = "admin")]
+    /// Volume, or the admin socket (anything with a slash)
+    #[arg(value_name = "VOLUME or SOCKET")]
     target: Option<String>,
-    /// Admin socket
-    #[arg(long, value_name = "SOCKET")]
+    /// Admin socket of the daemon
+    #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", hide_env_values = true)]
     admin: Option<PathBuf>,
     /// How to print
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -67,12 +67,17 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// Prints statistics, once or again and again.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
-    let socket = socket_of(options)?;
+    let (client, volume) = place(options);
     let format = if options.json { Format::Json } else { options.format };
+    let volume = match format {
+        Format::Prometheus => String::new(),
+        _ => volume.map_or_else(|| only_volume(&client), Ok)?,
+    };
+    let path = super::volume::path(&volume, "/stats");
     let ask = || match format {
-        Format::Prometheus => text(&socket, "/metrics", options),
-        Format::Flashcache => text(&socket, "/v1/stats/flashcache", options),
-        Format::Table | Format::Json => statistics(&socket, options).map(Answer::Object),
+        Format::Prometheus => client.text("/metrics").map(Answer::Text),
+        Format::Flashcache => client.text(&format!("{path}?format=flashcache")).map(Answer::Text),
+        Format::Table | Format::Json => client.get(&path).map(Answer::Object),
     };
     let mut before: Option<(Instant, Value)> = None;
     let mut lines = 0_u64;
@@ -102,52 +107,35 @@ enum Answer {
     Object(Value),
 }
 
-/// Statistics that are printed as they come.
-fn text(socket: &Path, path: &str, options: &Options) -> Result<Answer, Failure> {
-    if options.admin.is_some() && options.target.is_some() {
-        statistics(socket, options)?; // is it the volume that was asked for?
-    }
-    http::get(socket, path).map(Answer::Text)
-}
-
-/// The statistics that a daemon gives on its admin socket.
+/// The statistics of the only volume of a daemon.
 pub(crate) fn statistics_of(socket: &Path) -> Result<Value, Failure> {
-    let text = http::get(socket, "/v1/stats")?;
-    serde_json::from_str(&text)
-        .map_err(|error| Failure::new(format!("{}: the answer is not JSON: {error}", socket.display())))
+    let client = Client::new(socket);
+    let volume = only_volume(&client)?;
+    client.get(&super::volume::path(&volume, "/stats"))
 }
 
-/// The statistics of the volume, which is the one that was asked for.
-fn statistics(socket: &Path, options: &Options) -> Result<Value, Failure> {
-    let object = statistics_of(socket)?;
-    if let (Some(_), Some(name)) = (&options.admin, &options.target) {
-        let serves = object["volume"].as_str().unwrap_or_default();
-        if !name.contains('/') && serves != name {
-            let what = format!("{}: serves volume \"{serves}\", not \"{name}\"", socket.display());
-            return Err(Failure::new(what).hint("leave the name out, or give the socket of that volume"));
+/// The daemon, and the volume that is asked for.
+fn place(options: &Options) -> (Client, Option<String>) {
+    let target = options.target.clone();
+    match (&options.admin, target) {
+        (Some(socket), volume) => (Client::new(socket), volume),
+        (None, Some(socket)) if socket.contains('/') => (Client::new(Path::new(&socket)), None),
+        (None, volume) => (Client::new(Path::new(client::DEFAULT_SOCKET)), volume),
+    }
+}
+
+/// The name of the volume, if there is exactly one.
+fn only_volume(client: &Client) -> Result<String, Failure> {
+    let volumes: Vec<VolumeInfo> = client::list(&client.get("/v1/volumes")?, "volumes")?;
+    match &volumes[..] {
+        [only] => Ok(only.name.clone()),
+        [] => Err(Failure::new("there is no volume").hint("to attach one: forebay volume attach")),
+        several => {
+            let names: Vec<&str> = several.iter().map(|volume| volume.name.as_str()).collect();
+            let hint = format!("there are: {}", names.join(", "));
+            Err(Failure::usage("of which volume?").hint(hint))
         }
     }
-    Ok(object)
-}
-
-fn socket_of(options: &Options) -> Result<PathBuf, Failure> {
-    if let Some(socket) = &options.admin {
-        return Ok(socket.clone());
-    }
-    let target = options.target.as_deref().unwrap_or_default();
-    if target.contains('/') || Path::new(target).exists() {
-        return Ok(target.into());
-    }
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let folders = runtime.into_iter().chain([PathBuf::from("/run")]);
-    let places: Vec<PathBuf> =
-        folders.map(|folder| folder.join("forebay").join(format!("{target}.sock"))).collect();
-    if let Some(found) = places.iter().find(|place| place.exists()) {
-        return Ok(found.clone());
-    }
-    let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-    Err(Failure::new(format!("volume {target}: no admin socket at {}", looked.join(" nor ")))
-        .hint("start the volume with --admin SOCKET, and give that path here"))
 }
 
 #[cfg(test)]

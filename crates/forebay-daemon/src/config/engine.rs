@@ -6,6 +6,7 @@ use forebay_core::{
     Admission, DestageOrder, OnBackingChange, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
 };
 use forebay_format::checkpoint::Mode;
+use forebay_io::{DiskModel, EnginePreference};
 use std::time::Duration;
 
 /// Nanoseconds as the engine counts them. Limits of the registry are far below what fits.
@@ -73,6 +74,25 @@ impl From<choices::OnBackingChange> for OnBackingChange {
             choices::OnBackingChange::Refuse => Self::Refuse,
             choices::OnBackingChange::KeepDirty => Self::KeepDirty,
             choices::OnBackingChange::DiscardDirty => Self::DiscardDirty,
+        }
+    }
+}
+
+impl From<choices::Emulate> for Option<DiskModel> {
+    fn from(emulate: choices::Emulate) -> Self {
+        match emulate {
+            choices::Emulate::None => None,
+            choices::Emulate::Hdd7200 => DiskModel::from_name(emulate.name()),
+        }
+    }
+}
+
+impl From<choices::IoEngine> for EnginePreference {
+    fn from(engine: choices::IoEngine) -> Self {
+        match engine {
+            choices::IoEngine::Auto => Self::Auto,
+            choices::IoEngine::Uring => Self::Uring,
+            choices::IoEngine::Psync => Self::Psync,
         }
     }
 }

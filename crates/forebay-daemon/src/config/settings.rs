@@ -29,15 +29,28 @@ impl Settings {
     /// # Errors
     /// If there is no such tunable, or it does not take the value; nothing was changed.
     pub fn set(&mut self, name: &str, text: &str) -> Result<&'static Tunable, ValueError> {
-        let Some(tunable) = tunables::find(self.scope, name) else {
-            let hint =
-                tunables::hint(self.scope, name, &[]).map_or(String::new(), |hint| format!("; {hint}"));
-            let problem = format!("a {} has no setting `{name}`{hint}", self.scope.name());
-            return Err(ValueError::new(problem));
-        };
+        let tunable = self.named(name)?;
         let value = tunable.parse_as(name, text)?;
         self.values.insert(tunable.name, value);
         Ok(tunable)
+    }
+
+    /// Takes out what was set for a tunable, given by its name or an alias: the default holds again. Gives the tunable.
+    ///
+    /// # Errors
+    /// If there is no such tunable.
+    pub fn unset(&mut self, name: &str) -> Result<&'static Tunable, ValueError> {
+        let tunable = self.named(name)?;
+        self.values.remove(tunable.name);
+        Ok(tunable)
+    }
+
+    fn named(&self, name: &str) -> Result<&'static Tunable, ValueError> {
+        tunables::find(self.scope, name).ok_or_else(|| {
+            let hint =
+                tunables::hint(self.scope, name, &[]).map_or(String::new(), |hint| format!("; {hint}"));
+            ValueError::new(format!("a {} has no setting `{name}`{hint}", self.scope.name()))
+        })
     }
 
     /// Sets a value that was read already. False, and nothing is changed, if the tunable is set already or is of

@@ -8,10 +8,12 @@
 
 use super::event::{NewEvent, rfc3339};
 use super::kind::{Kind, Severity};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use thiserror::Error;
+use utoipa::ToSchema;
 
 /// Which condition, of what.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -91,28 +93,71 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// The alarm as the admin API shows it.
+    /// The alarm as the admin API shows it, see [`AlarmInfo`].
     #[must_use]
     pub fn to_json(&self) -> Value {
-        json!({
-            "id": format!("a{}", self.id),
-            "condition": self.key.condition.name(),
-            "pool": self.key.pool,
-            "volume": self.key.volume,
-            "severity": self.severity.name(),
-            "message": self.message,
-            "raised": rfc3339(self.raised_unix_ns),
-            "seen": rfc3339(self.seen_unix_ns),
-            "repeats": self.repeats,
-            "acknowledged": self.acknowledged.as_ref().map(|by| json!({
-                "by": by.by,
-                "time": rfc3339(by.time_unix_ns),
-            })),
-        })
+        // Strings and numbers under names: this cannot fail.
+        serde_json::to_value(AlarmInfo::from(self)).unwrap_or_default()
     }
 
     fn event(&self, kind: Kind, message: String) -> NewEvent {
         self.key.event(kind, message).details(self.to_json())
+    }
+}
+
+/// Who knows of an alarm, in JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct AcknowledgementInfo {
+    /// Who said so.
+    by: String,
+    /// When, in UTC.
+    #[schema(format = DateTime)]
+    time: String,
+}
+
+/// An alarm in JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct AlarmInfo {
+    /// Id, such as `a3`.
+    id: String,
+    /// The condition, by the kind of event that shows it.
+    condition: &'static str,
+    /// The pool that it concerns.
+    pool: Option<String>,
+    /// The volume that it concerns.
+    volume: Option<String>,
+    /// How much it matters: `debug`, `info`, `warning`, `error`.
+    severity: &'static str,
+    /// One sentence for people: the newest.
+    message: String,
+    /// When it was raised first, in UTC.
+    #[schema(format = DateTime)]
+    raised: String,
+    /// When the condition was seen last, in UTC.
+    #[schema(format = DateTime)]
+    seen: String,
+    /// How often the condition was seen again after the first time.
+    repeats: u64,
+    /// Who knows of it, if anybody does.
+    acknowledged: Option<AcknowledgementInfo>,
+}
+
+impl From<&Alarm> for AlarmInfo {
+    fn from(alarm: &Alarm) -> Self {
+        let known =
+            |by: &Acknowledgement| AcknowledgementInfo { by: by.by.clone(), time: rfc3339(by.time_unix_ns) };
+        Self {
+            id: format!("a{}", alarm.id),
+            condition: alarm.key.condition.name(),
+            pool: alarm.key.pool.clone(),
+            volume: alarm.key.volume.clone(),
+            severity: alarm.severity.name(),
+            message: alarm.message.clone(),
+            raised: rfc3339(alarm.raised_unix_ns),
+            seen: rfc3339(alarm.seen_unix_ns),
+            repeats: alarm.repeats,
+            acknowledged: alarm.acknowledged.as_ref().map(known),
+        }
     }
 }
 

@@ -10,58 +10,75 @@
 //! `after=ID`, or the header `Last-Event-ID`, resumes; `after=oldest` begins with all of the history. The header counts
 //! more, for a client that connects again by itself sends it with the address it had at first.
 
+use super::AlarmInfo;
 use super::event::EventId;
 use super::filter::Filter;
 use super::hub::{Hub, Start};
 use super::sse::Frames;
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use crate::api::{Names, Parameters, Problem};
+use crate::control::{ControlError, ErrorKind};
+use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response, Sse};
-use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 /// How long a stream is silent before it sends a heartbeat, usually.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Where descriptions of requests are.
+const HINT: &str = "GET /v1/openapi.json lists the parameters";
 
-type Parameters = Vec<(String, String)>;
+type Conditions = Vec<(String, String)>;
 
 #[derive(Clone)]
-struct Context {
+pub(crate) struct Context {
     hub: Hub,
     heartbeat: Duration,
 }
 
 /// The routes. Streams end when `hub` is closed.
 pub fn router(hub: Hub, heartbeat: Duration) -> Router {
-    Router::new()
-        .route("/v1/events", get(follow))
-        .route("/v1/alarms", get(alarms))
-        .route("/v1/alarms/{id}/acknowledge", post(acknowledge))
-        .with_state(Context { hub, heartbeat })
+    documented().split_for_parts().0.with_state(Context { hub, heartbeat })
 }
 
+/// The routes and what they say of themselves.
+pub(crate) fn documented() -> OpenApiRouter<Context> {
+    OpenApiRouter::new().routes(routes!(follow)).routes(routes!(alarms)).routes(routes!(acknowledge))
+}
+
+/// Follows the events: server-sent events, until the client or the daemon ends.
+#[utoipa::path(get, path = "/v1/events", tag = "events",
+    params(
+        ("kind" = Option<String>, Query, description = "Only these kinds or groups of kinds, with commas"),
+        ("volume" = Option<String>, Query, description = "Only events about this volume"),
+        ("pool" = Option<String>, Query, description = "Only events about this pool"),
+        ("job" = Option<String>, Query, description = "Only events about this job"),
+        ("severity" = Option<String>, Query, description = "Only what matters at least so much: `debug`, `info` (usual), `warning`, `error`"),
+        ("after" = Option<String>, Query, description = "Resume after the event of this id; `oldest` for all of the history"),
+        ("Last-Event-ID" = Option<String>, Header, description = "As `after`, and counts more"),
+    ),
+    responses((status = 200, description = "The stream", body = String, content_type = "text/event-stream")))]
 async fn follow(
     State(context): State<Context>,
-    Query(parameters): Query<Parameters>,
+    Parameters(conditions): Parameters<Conditions>,
     headers: HeaderMap,
-) -> Response {
-    let (filter, start) = match wishes(&parameters, &headers) {
-        Ok(wishes) => wishes,
-        Err(what) => return problem(StatusCode::BAD_REQUEST, &what),
-    };
+) -> Result<Response, Problem> {
+    let (filter, start) = wishes(&conditions, &headers).map_err(|what| Problem::bad_request(what, HINT))?;
     match context.hub.subscribe(filter, start) {
-        Ok(subscription) => Sse::new(Frames::new(subscription, context.heartbeat)).into_response(),
-        Err(error) => problem(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+        Ok(subscription) => Ok(Sse::new(Frames::new(subscription, context.heartbeat)).into_response()),
+        Err(error) => Err(Problem::unavailable(error, "")),
     }
 }
 
 /// What a client wants to follow, and from where.
-fn wishes(parameters: &Parameters, headers: &HeaderMap) -> Result<(Filter, Start), String> {
+fn wishes(conditions: &Conditions, headers: &HeaderMap) -> Result<(Filter, Start), String> {
     let mut filter = Filter::default();
     let mut start = Start::Now;
-    for (name, value) in parameters {
+    for (name, value) in conditions {
         if name == "after" {
             start = start_at(value)?;
             continue;
@@ -86,26 +103,44 @@ fn start_at(text: &str) -> Result<Start, String> {
     text.parse::<EventId>().map(Start::After).map_err(|error| format!("{error}, or \"oldest\""))
 }
 
-async fn alarms(State(context): State<Context>) -> Response {
-    let alarms: Vec<_> = context.hub.alarms().iter().map(super::Alarm::to_json).collect();
-    Json(json!({ "alarms": alarms })).into_response()
+/// The active alarms.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct AlarmList {
+    /// The oldest first.
+    alarms: Vec<AlarmInfo>,
 }
 
+/// All active alarms.
+#[utoipa::path(get, path = "/v1/alarms", tag = "events",
+    responses((status = 200, description = "The alarms", body = AlarmList)))]
+async fn alarms(State(context): State<Context>) -> Json<AlarmList> {
+    Json(AlarmList { alarms: context.hub.alarms().iter().map(AlarmInfo::from).collect() })
+}
+
+/// Who knows of an alarm.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Acknowledging {
+    /// A user, a host, a tool.
+    #[param(min_length = 1)]
+    by: String,
+}
+
+/// Marks an alarm as known, for everybody.
+#[utoipa::path(post, path = "/v1/alarms/{id}/acknowledge", tag = "events",
+    params(("id" = String, Path, description = "Id, such as `a3`"), Acknowledging),
+    responses((status = 200, description = "The alarm", body = AlarmInfo)))]
 async fn acknowledge(
     State(context): State<Context>,
-    Path(id): Path<String>,
-    Query(parameters): Query<Parameters>,
-) -> Response {
-    let by = parameters.iter().find(|(name, value)| name == "by" && !value.is_empty());
-    let Some((_, by)) = by else {
-        return problem(StatusCode::BAD_REQUEST, "say who knows of the alarm, with ?by=NAME");
-    };
-    match context.hub.acknowledge(&id, by) {
-        Ok(alarm) => Json(alarm.to_json()).into_response(),
-        Err(error) => problem(StatusCode::NOT_FOUND, &error.to_string()),
+    Names(id): Names<String>,
+    Parameters(Acknowledging { by }): Parameters<Acknowledging>,
+) -> Result<Json<AlarmInfo>, Problem> {
+    if by.is_empty() {
+        return Err(Problem::bad_request("say who knows of the alarm, with ?by=NAME", HINT));
     }
-}
-
-fn problem(status: StatusCode, what: &str) -> Response {
-    (status, Json(json!({ "error": what }))).into_response()
+    let alarm = context.hub.acknowledge(&id, &by);
+    let alarm =
+        alarm.map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/alarms lists them"))?;
+    Ok(Json(AlarmInfo::from(&alarm)))
 }

@@ -80,6 +80,8 @@ macro_rules! kinds {
 
 kinds! {
     VolumeAttached, "volume.attached", Info, "A volume can be used.";
+    VolumeFailed, "volume.failed", Error, "A volume that is configured could not be attached.";
+    PoolFailed, "pool.failed", Error, "A pool that is configured could not be opened.";
     VolumeDetached, "volume.detached", Info, "A volume is gone from here, and the backing store has all of it.";
     VolumeModeChanged, "volume.mode-changed", Info, "A volume is cached in another mode.";
     VolumeSettingChanged, "volume.setting-changed", Info, "A setting of a volume has another value.";
@@ -100,6 +102,7 @@ kinds! {
     BlockDamaged, "block.damaged", Warning, "A clean block of the cache was damaged; it is read from the backing store again.";
     BlockLost, "block.lost", Error, "A dirty block was damaged and there is no other copy; its sectors answer with an error.";
     CacheFenced, "cache.fenced", Error, "The cache device failed a flush; it takes no more writes.";
+    OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
     ClientConnected, "client.connected", Debug, "A client connected to an export.";
     ClientDisconnected, "client.disconnected", Debug, "A client left an export.";

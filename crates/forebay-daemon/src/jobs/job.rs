@@ -259,58 +259,41 @@ impl JobView {
         }
     }
 
-    /// The job as the admin API shows it. Units are in the names; what is not known is null.
+    /// The job as the admin API shows it, see [`JobInfo`].
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let error = self.error();
-        let seconds = |duration: Duration| floor_tenth(duration.as_secs_f64());
-        json!({
-            "id": self.id.to_string(),
-            "kind": self.spec.kind.name(),
-            "parameters": self.spec.kind.parameters(),
-            "pool": self.spec.pool,
-            "volume": self.spec.volume,
-            "state": self.state.name(),
-            "error": error,
-            "phase": self.phase.name(),
-            "follows": self.follows.map(|id| id.to_string()),
-            "bytes_total": self.progress.bytes_total,
-            "bytes_left": self.progress.bytes_left,
-            "percent": self.progress.percent,
-            "rate_bytes_per_s": self.progress.rate_bytes_per_s,
-            "eta_s": self.progress.eta.map(seconds),
-            "deadline_s": self.spec.deadline.map(|deadline| seconds(deadline.within)),
-            "deadline_at_risk": self.deadline_at_risk,
-            "elapsed_s": seconds(self.elapsed),
-            "limited_by": self.limited_by,
-            "errors": self.errors,
-            "stopping": self.stopping,
-            "requested": rfc3339(self.requested_unix_ns),
-            "finished": self.finished_unix_ns.map(rfc3339),
-        })
+        // Strings and numbers under names: this cannot fail.
+        serde_json::to_value(JobInfo::from(self)).unwrap_or_default()
     }
 }
 
-/// As the interface of control speaks of it. It has no way to say that a number is not known but zero.
+/// As the interface of control, and so the admin API, speaks of it.
 impl From<&JobView> for JobInfo {
     fn from(view: &JobView) -> Self {
+        let seconds = |duration: Duration| floor_tenth(duration.as_secs_f64());
         Self {
             id: view.id.to_string(),
             kind: view.spec.kind.name().into(),
+            parameters: view.spec.kind.parameters(),
             pool: view.spec.pool.clone(),
             volume: view.spec.volume.clone(),
             state: view.state.name().into(),
-            phase: view.phase.name().into(),
-            bytes_total: view.progress.bytes_total.unwrap_or(0),
-            bytes_left: view.progress.bytes_left.unwrap_or(0),
-            percent: view.progress.percent.unwrap_or(0.0),
-            rate_bytes_per_s: view.progress.rate_bytes_per_s.unwrap_or(0) as f64,
-            eta_s: view.progress.eta.map(|eta| eta.as_secs_f64()),
-            elapsed_s: view.elapsed.as_secs_f64(),
-            deadline_at_risk: view.deadline_at_risk,
-            limited_by: view.limited_by.clone().unwrap_or_default(),
-            errors: view.errors,
             error: view.error().map(str::to_owned),
+            phase: view.phase.name().into(),
+            follows: view.follows.map(|id| id.to_string()),
+            bytes_total: view.progress.bytes_total,
+            bytes_left: view.progress.bytes_left,
+            percent: view.progress.percent,
+            rate_bytes_per_s: view.progress.rate_bytes_per_s,
+            eta_s: view.progress.eta.map(seconds),
+            deadline_s: view.spec.deadline.map(|deadline| seconds(deadline.within)),
+            deadline_at_risk: view.deadline_at_risk,
+            elapsed_s: seconds(view.elapsed),
+            limited_by: view.limited_by.clone(),
+            errors: view.errors,
+            stopping: view.stopping,
+            requested: rfc3339(view.requested_unix_ns),
+            finished: view.finished_unix_ns.map(rfc3339),
         }
     }
 }

@@ -413,7 +413,7 @@ fn a_loop_of_its_own_needs_no_driver() {
     let info = JobInfo::from(&stage.jobs.get(id).unwrap());
     assert_eq!(
         (info.state.as_str(), info.bytes_left, info.eta_s, info.error),
-        ("running", 4 * MB, None, None)
+        ("running", Some(4 * MB), None, None)
     );
     assert!(json["eta_s"].is_null() && !stage.jobs.should_stop(id) && stage.jobs.runnable().is_empty());
     stage.jobs.finish(id);

@@ -25,6 +25,11 @@ pub struct DirtyAge {
 }
 
 impl DirtyAge {
+    /// From the engine's count of blocks in each class of [`AGE_BOUNDS`].
+    pub fn of_classes(blocks: [u64; AGE_BOUNDS.len()], oldest_ns: Option<Nanos>) -> Self {
+        Self { blocks, oldest_ns }
+    }
+
     /// From the engine's own classes, `(upper bound of the age, blocks)` in any order. A class that lies across a bound
     /// counts as older: nothing is called younger than it may be.
     pub fn new(classes: impl IntoIterator<Item = (Nanos, u64)>, oldest_ns: Option<Nanos>) -> Self {

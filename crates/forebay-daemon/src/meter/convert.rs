@@ -4,7 +4,7 @@
 //! (a test compares). A number that nobody counts is shown as unknown, not as zero, wherever the format allows it.
 
 use super::{Counters, Path};
-use forebay_core::Stats;
+use forebay_core::{Stats, VolumeStats};
 
 macro_rules! convert {
     ($($name:ident)*) => {
@@ -17,11 +17,75 @@ macro_rules! convert {
 }
 
 convert! {
-    reads writes flushes zeroes read_bytes written_bytes failed_requests read_hit_blocks read_miss_blocks filled_blocks
-    read_time_ns write_time_ns flush_time_ns cache_reads cache_read_bytes cache_writes cache_written_bytes cache_flushes
-    backing_reads backing_read_bytes backing_writes backing_written_bytes backing_flushes destaged_blocks evicted_blocks
-    relocated_blocks batches checkpoints throttled_writes damaged_blocks dirty_blocks lost_blocks cached_blocks
-    capacity_blocks free_segments segments index_memory_bytes requests_in_flight
+    reads writes flushes zeroes read_bytes written_bytes failed_requests read_hit_blocks read_miss_blocks
+    read_bypass_blocks read_sequential_blocks write_bypass_blocks write_sequential_blocks sequential_bypassed_reads
+    sequential_bypassed_writes filled_blocks read_time_ns write_time_ns flush_time_ns cache_reads cache_read_bytes
+    cache_writes cache_written_bytes cache_flushes backing_reads backing_read_bytes backing_writes
+    backing_written_bytes backing_flushes destaged_blocks destage_writes destage_failures front_merged_blocks
+    back_merged_blocks evicted_blocks trimmed_blocks relocated_blocks survivor_hit_blocks survivor_pinned_blocks
+    survivor_share_blocks survivor_unclean_blocks readmitted_blocks batches checkpoints throttled_writes
+    damaged_blocks dirty_blocks lost_blocks pinned_blocks cached_blocks capacity_blocks free_segments segments
+    index_memory_bytes requests_in_flight
+}
+
+/// Numbers that the engine keeps by volume, under the names that they have here.
+macro_rules! of_volume {
+    ($($name:ident = $from:ident;)*) => {
+        /// What is taken over of a volume: our name, and the engine's.
+        #[cfg(test)]
+        const TAKEN_OF_VOLUMES: &[(&str, &str)] = &[$((stringify!($name), stringify!($from)),)*];
+
+        impl Counters {
+            /// The numbers of a volume. Those of devices, space and memory are the pool's, which all its volumes share.
+            pub fn of_volume(volume: &VolumeStats, pool: &Stats) -> Self {
+                let backing_write_errors = volume.backing_write_errors + volume.backing_flush_errors;
+                Self { backing_write_errors, $($name: volume.$from,)* ..Self::from(pool) }
+            }
+
+            /// The numbers of a pool: the engine's own, and the sums over its volumes of those that only volumes have.
+            pub fn of_pool(pool: &Stats, volumes: impl IntoIterator<Item = VolumeStats>) -> Self {
+                let mut all = Self::from(pool);
+                for volume in volumes {
+                    all.add_volume(&volume);
+                }
+                all
+            }
+        }
+    };
+}
+
+of_volume! {
+    reads = reads; writes = writes; flushes = flushes; zeroes = zeroes; read_bytes = read_bytes;
+    written_bytes = written_bytes; failed_requests = failed_requests; read_time_ns = read_time_ns;
+    write_time_ns = write_time_ns; flush_time_ns = flush_time_ns; read_hit_blocks = read_hit_blocks;
+    read_miss_blocks = read_miss_blocks; filled_blocks = filled_blocks; evicted_blocks = evicted_blocks;
+    destaged_blocks = destaged_blocks; throttled_writes = throttled_writes; damaged_blocks = damaged_blocks;
+    cached_blocks = cached_blocks; dirty_blocks = dirty_blocks; lost_blocks = lost_blocks;
+    written_blocks = logged_blocks; write_hit_blocks = write_hit_blocks;
+    dirty_write_hit_blocks = dirty_write_hit_blocks; write_invalidated_blocks = invalidated_blocks;
+    cache_read_errors = cache_read_errors; backing_read_errors = backing_read_errors;
+    read_bypass_blocks = read_bypass_blocks; read_sequential_blocks = read_sequential_blocks;
+    write_bypass_blocks = write_bypass_blocks; write_sequential_blocks = write_sequential_blocks;
+    sequential_bypassed_reads = sequential_bypassed_reads; sequential_bypassed_writes = sequential_bypassed_writes;
+    prefetches = prefetches; uncached_reads = uncached_reads; uncached_writes = uncached_writes;
+    through_writes = through_writes; pinned_blocks = pinned_blocks;
+}
+
+impl Counters {
+    /// Adds what only volumes count.
+    fn add_volume(&mut self, volume: &VolumeStats) {
+        self.written_blocks += volume.logged_blocks;
+        self.write_hit_blocks += volume.write_hit_blocks;
+        self.dirty_write_hit_blocks += volume.dirty_write_hit_blocks;
+        self.write_invalidated_blocks += volume.invalidated_blocks;
+        self.cache_read_errors += volume.cache_read_errors;
+        self.backing_read_errors += volume.backing_read_errors;
+        self.backing_write_errors += volume.backing_write_errors + volume.backing_flush_errors;
+        self.prefetches += volume.prefetches;
+        self.uncached_reads += volume.uncached_reads;
+        self.uncached_writes += volume.uncached_writes;
+        self.through_writes += volume.through_writes;
+    }
 }
 
 impl Path {
@@ -43,33 +107,36 @@ impl Path {
 
 /// Counters that neither the engine nor the daemon counts yet.
 pub const UNCOUNTED: &[&str] = &[
-    "read_bypass_blocks",
-    "read_sequential_blocks",
-    "written_blocks",
-    "write_hit_blocks",
-    "dirty_write_hit_blocks",
-    "write_bypass_blocks",
-    "write_sequential_blocks",
-    "write_invalidated_blocks",
     "read_invalidated_blocks",
     "fill_cancelled_blocks",
     "fill_no_room_blocks",
     "lock_waits",
     "direct_waits",
     "cache_metadata_writes",
-    "cache_read_errors",
     "cache_write_errors",
-    "backing_read_errors",
-    "backing_write_errors",
     "buffer_waits",
     "dirtied_blocks",
     "idle_destaged_blocks",
-    "front_merged_blocks",
-    "back_merged_blocks",
     "rules_added",
     "rules_removed",
     "rules_refused",
     "rules_expired",
+];
+
+/// Counters that the engine keeps by volume only.
+#[cfg(test)]
+const OF_VOLUMES: [&str; 11] = [
+    "written_blocks",
+    "write_hit_blocks",
+    "dirty_write_hit_blocks",
+    "write_invalidated_blocks",
+    "cache_read_errors",
+    "backing_read_errors",
+    "backing_write_errors",
+    "prefetches",
+    "uncached_reads",
+    "uncached_writes",
+    "through_writes",
 ];
 
 /// Whether somebody counts it.
@@ -82,13 +149,20 @@ mod tests {
     use super::*;
     use crate::meter::FIELDS;
 
+    /// Names of the fields of a structure, from its debug output.
+    fn names_of(debug: &str) -> Vec<&str> {
+        let fields = debug.split_once('{').unwrap().1.trim_end_matches('}').split(',');
+        let names: Vec<&str> = fields.map(|field| field.split(':').next().unwrap().trim()).collect();
+        assert!(names.len() > 30, "the debug output was not understood: {debug}");
+        names
+    }
+
     #[test]
     fn every_number_of_the_engine_is_taken_over_and_every_other_one_is_called_uncounted() {
         let debug = format!("{:?}", Stats::default());
-        let fields = debug.split_once('{').unwrap().1.trim_end_matches('}').split(',');
-        let mut names: Vec<&str> = fields.map(|field| field.split(':').next().unwrap().trim()).collect();
-        assert!(names.len() > 30, "the debug output was not understood: {debug}");
+        let mut names = names_of(&debug);
         names.extend(UNCOUNTED);
+        names.extend(OF_VOLUMES);
         names.sort_unstable();
         let mut ours: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
         ours.sort_unstable();
@@ -97,5 +171,23 @@ mod tests {
         (stats.reads, stats.requests_in_flight) = (3, 4);
         let counters = Counters::from(&stats);
         assert_eq!((counters.reads, counters.requests_in_flight), (3, 4));
+    }
+
+    #[test]
+    fn every_number_of_a_volume_is_taken_over() {
+        let debug = format!("{:?}", VolumeStats::default());
+        let mut names = names_of(&debug);
+        // Its errors are shown with those of writes.
+        names.push("backing_write_errors");
+        names.retain(|name| *name != "backing_flush_errors");
+        names.sort_unstable();
+        names.dedup();
+        let mut taken: Vec<&str> = TAKEN_OF_VOLUMES.iter().map(|(_, from)| *from).collect();
+        taken.push("backing_write_errors");
+        taken.sort_unstable();
+        assert_eq!(taken, names, "left: what is taken over; right: what the engine has");
+        assert!(OF_VOLUMES.iter().all(|name| {
+            *name == "backing_write_errors" || TAKEN_OF_VOLUMES.iter().any(|(ours, _)| ours == name)
+        }));
     }
 }

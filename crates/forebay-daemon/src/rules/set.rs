@@ -57,6 +57,16 @@ pub enum DropReason {
     ProcessEnded,
 }
 
+impl DropReason {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Expired => "its time was over",
+            Self::ProcessEnded => "its process has ended",
+        }
+    }
+}
+
 /// A rule that [`RuleSet::expire`] dropped.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Dropped {
@@ -182,6 +192,11 @@ impl RuleSet {
     pub fn find_name(&self, name: &str) -> Option<RuleId> {
         let table = self.table();
         table.entries.iter().find(|entry| entry.rule.name.as_deref() == Some(name)).map(|entry| entry.id)
+    }
+
+    /// Whether a rule may be dropped by itself: see [`RuleSet::expire`].
+    pub fn has_transient(&self) -> bool {
+        self.list(Instant::now()).iter().any(|report| report.rule.is_transient())
     }
 
     /// What happens to requests that no rule matches.

@@ -58,6 +58,7 @@ pub struct ControlTree<P> {
     nodes: HashMap<u64, Node>,
     by_path: HashMap<String, u64>,
     last_node: u64,
+    own_nodes: bool,
 }
 
 impl<P: Provider> ControlTree<P> {
@@ -71,7 +72,16 @@ impl<P: Provider> ControlTree<P> {
             nodes: HashMap::from([(ROOT_NODE, root)]),
             by_path: HashMap::from([(String::new(), ROOT_NODE)]),
             last_node: ROOT_NODE,
+            own_nodes: false,
         }
+    }
+
+    /// Every lookup of a file gives a node of its own. The kernel lets one writer at a time into a node (also
+    /// `O_TRUNC` is one), and who waits for the turn cannot be interrupted; so writes that take long need this.
+    #[must_use]
+    pub fn with_own_nodes(mut self) -> ControlTree<P> {
+        self.own_nodes = true;
+        self
     }
 
     /// The provider.
@@ -100,7 +110,7 @@ impl<P: Provider> ControlTree<P> {
     }
 }
 
-fn join(directory: &str, name: &str) -> String {
+pub(super) fn join(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
@@ -129,7 +139,10 @@ impl<P: Provider> Tree for ControlTree<P> {
         let parent = self.known(directory)?;
         let name = std::str::from_utf8(name).map_err(|_| Errno::NotFound)?;
         let path = join(&parent, name);
-        self.provider.find(&path).ok_or(Errno::NotFound)?;
+        let kind = self.provider.find(&path).ok_or(Errno::NotFound)?;
+        if self.own_nodes && kind != Kind::Directory {
+            self.by_path.remove(&path);
+        }
         let number = self.number(path);
         if let Some(node) = self.nodes.get_mut(&number) {
             node.lookups = node.lookups.saturating_add(1);
@@ -142,6 +155,7 @@ impl<P: Provider> Tree for ControlTree<P> {
         node.lookups = node.lookups.saturating_sub(count);
         if node.lookups == 0
             && let Some(node) = self.nodes.remove(&number)
+            && self.by_path.get(&node.path) == Some(&number)
         {
             self.by_path.remove(&node.path);
         }

@@ -1,11 +1,13 @@
 //! The FUSE protocol: a volume as one plain file, or a tree of small text files, in the kernel's file system.
 //!
 //! Reading order: [`wire`] (constants), [`request`] and [`reply`] (bytes), [`tree`] (what is shown), [`session`] (a
-//! connection), [`control`] (a tree of text files). `docs/fuse.md` says what is supported.
+//! connection), [`control`] (a tree of text files), [`prepared`] (the same, where making a text takes
+//! time). `docs/fuse.md` says what is supported.
 //!
 //! Nothing here does I/O. `forebay-io` has the mount and the descriptor.
 
 pub mod control;
+pub mod prepared;
 pub mod reply;
 pub mod request;
 pub mod session;
@@ -13,6 +15,7 @@ pub mod tree;
 pub mod wire;
 
 pub use control::{ControlTree, Kind, Provider};
+pub use prepared::{Found, Need, Prepared};
 pub use reply::{Attributes, DirectoryEntry, Errno};
 pub use session::{Agreed, Answer, Caller, Limits, Session, Step, VolumeRequest};
 pub use tree::{Access, Change, Content, Tree, VolumeTree};

@@ -59,6 +59,8 @@ pub enum Errno {
     NotSupported = 95,
     /// The server is going away.
     Shutdown = 108,
+    /// It was called off.
+    Cancelled = 125,
 }
 
 /// Attributes of a node, as `stat(2)` shows them.

@@ -27,7 +27,8 @@ structure! { "volume entry", 512;
     F_UNIQUE_1 = "backing_unique_1", 120, 8;
     F_STAMP = "backing_stamp_ns", 128, 8;
     F_SAMPLE_TABLE = "samples", 136, 192;
-    F_RESERVED = "reserved", 328, 184;
+    F_FLUSH_EPOCH = "flush_epoch", 328, 8;
+    F_RESERVED = "reserved", 336, 176;
 }
 
 const SAMPLE_BYTES: usize = 12;
@@ -90,6 +91,8 @@ pub struct VolumeEntry {
     pub size_bytes: u64,
     /// Identity of the volume.
     pub uuid: [u8; 16],
+    /// The flush epoch that was open, if the backing store alone is a crash-consistent older image of the volume; else 0.
+    pub flush_epoch: u64,
     /// What the backing store looked like when this entry was written.
     pub backing: BackingRecord,
 }
@@ -121,6 +124,7 @@ pub(super) fn encode(entry: &VolumeEntry, to: &mut Vec<u8>) {
     F_SAMPLES.put(to, samples.len() as u64);
     F_SIZE.put(to, entry.size_bytes);
     F_UUID.put_bytes(to, &entry.uuid);
+    F_FLUSH_EPOCH.put(to, entry.flush_epoch);
     F_NAME.put_bytes(to, name);
     F_KIND.put(to, u64::from(backing.kind));
     F_BACKING_SIZE.put(to, backing.size_bytes);
@@ -159,6 +163,7 @@ pub(super) fn decode(from: &[u8]) -> Result<VolumeEntry, FormatError> {
         name: name.into(),
         size_bytes: F_SIZE.get(from),
         uuid,
+        flush_epoch: F_FLUSH_EPOCH.get(from),
         backing: BackingRecord {
             kind: F_KIND.get_u32(from),
             size_bytes: F_BACKING_SIZE.get(from),

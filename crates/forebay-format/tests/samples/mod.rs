@@ -58,6 +58,7 @@ pub(crate) fn records() -> (BatchHeader, Vec<Entry>) {
         crc32c,
         sector_mask,
         dirty,
+        flush_epoch: if dirty { 0x0102_0304 } else { 0 },
     };
     let entries = vec![
         data(0xab_cdef_0123, 0xdead_beef, 0xff, true),
@@ -70,8 +71,10 @@ pub(crate) fn records() -> (BatchHeader, Vec<Entry>) {
 }
 
 pub(crate) fn summary_items() -> Vec<Option<SummaryItem>> {
-    let item =
-        |block, sector_mask, crc32c| Some(SummaryItem { volume: VolumeId(63), block, sector_mask, crc32c });
+    let item = |block, sector_mask, crc32c| {
+        let flush_epoch = if sector_mask == 1 { 0x0102_0304 } else { 0 };
+        Some(SummaryItem { volume: VolumeId(63), block, sector_mask, crc32c, flush_epoch })
+    };
     vec![None, item(0xab_cdef_0123, 0xff, 0xdead_beef), item(6, 1, 0), None, item(7, 0x80, 1)]
 }
 
@@ -91,7 +94,7 @@ pub(crate) fn summary() -> (BatchHeader, Vec<Entry>, Vec<u8>) {
 }
 
 pub(crate) fn checkpoint() -> Checkpoint {
-    use SlotState::{Clean, Dirty, Void};
+    use SlotState::{Clean, Dirty, Shadow, Void};
     let slots = |first: &[SlotState]| {
         let mut slots = first.to_vec();
         slots.resize(16, Void);
@@ -104,7 +107,7 @@ pub(crate) fn checkpoint() -> Checkpoint {
         first_sequence: 970,
         used_blocks: 16,
         summary_block: 14,
-        slots: slots(&[Void, Dirty, Clean, Clean, Dirty]),
+        slots: slots(&[Void, Dirty, Clean, Clean, Dirty, Shadow]),
     };
     let open = SegmentEntry {
         state: SegmentState::Open,
@@ -129,6 +132,7 @@ pub(crate) fn checkpoint() -> Checkpoint {
                 name: "grüner see".into(),
                 size_bytes: 1 << 30,
                 uuid: [0xaa; 16],
+                flush_epoch: 0x1_0102_0305,
                 backing: BackingRecord {
                     kind: 1,
                     size_bytes: (1 << 30) + 512,

@@ -42,6 +42,18 @@ pub fn create_cache_file(
     })
 }
 
+/// Makes a file longer: with reserved space where that is possible, sparse where it is not.
+pub(super) fn lengthen(file: &File, path: &Path, before: u64, size_bytes: u64) -> Result<(), DeviceError> {
+    let made = match size_file(file, size_bytes, true) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(size_bytes),
+        other => other,
+    };
+    made.and_then(|()| file.sync_all()).map_err(|source| {
+        let _ = file.set_len(before);
+        explain(path, size_bytes, false, source)
+    })
+}
+
 fn size_file(file: &File, size_bytes: u64, preallocate: bool) -> io::Result<()> {
     if !preallocate {
         return file.set_len(size_bytes);

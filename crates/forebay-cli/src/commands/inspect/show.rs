@@ -234,11 +234,12 @@ pub(super) fn batches(batches: &[(Batch, bool)], entries: bool) -> String {
 
 fn entry_line(entry: &Entry) -> String {
     match *entry {
-        Entry::Data { volume, block, crc32c, sector_mask, dirty } => {
+        Entry::Data { volume, block, crc32c, sector_mask, dirty, flush_epoch } => {
             let kind = if dirty { "dirty" } else { "clean" };
             let byte = block.saturating_mul(BLOCK_BYTES as u64);
+            let epoch = if flush_epoch > 0 { format!(" flush epoch {flush_epoch}") } else { String::new() };
             format!(
-                "{kind:10} volume {} block {block} (byte {byte}) sectors {sector_mask:08b} crc32c {crc32c:#010x}",
+                "{kind:10} volume {} block {block} (byte {byte}) sectors {sector_mask:08b} crc32c {crc32c:#010x}{epoch}",
                 volume.0
             )
         }
@@ -258,9 +259,9 @@ fn entry_line(entry: &Entry) -> String {
 /// One entry as JSON.
 pub(super) fn entry_json(entry: &Entry) -> Value {
     match *entry {
-        Entry::Data { volume, block, crc32c, sector_mask, dirty } => json!({
+        Entry::Data { volume, block, crc32c, sector_mask, dirty, flush_epoch } => json!({
             "kind": if dirty { "dirty" } else { "clean" },
-            "volume": volume.0, "block": block, "crc32c": crc32c, "sector_mask": sector_mask,
+            "volume": volume.0, "block": block, "crc32c": crc32c, "sector_mask": sector_mask, "flush_epoch": flush_epoch,
         }),
         Entry::CleanMark { slot, count } => json!({ "kind": "clean_mark", "slot": slot.0, "count": count }),
         Entry::DropMark { slot, count } => json!({ "kind": "drop_mark", "slot": slot.0, "count": count }),
@@ -278,6 +279,7 @@ pub(super) fn volume_json(entry: &VolumeEntry) -> Value {
         "name": entry.name,
         "mode": entry.mode.name(),
         "size_bytes": entry.size_bytes,
+        "flush_epoch": entry.flush_epoch,
         "uuid": entry.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
         "backing_kind": kind_name(entry.backing.kind),
         "backing_size_bytes": entry.backing.size_bytes,

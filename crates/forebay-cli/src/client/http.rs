@@ -1,0 +1,295 @@
+//! One request of HTTP over a unix socket, and the answer to it.
+//!
+//! The request is HTTP/1.0: the answer then ends where the connection ends, without chunks, and a stream of events is
+//! plain bytes. Blocking, with a bound on everything.
+//!
+//! Invariants
+//! - Nothing waits for ever: connecting and sending have [`CONNECT_WITHIN`], the answer has the time that the caller
+//!   gives, and a Ctrl-C that the caller wants to hear is heard within [`GLANCE`].
+//! - An answer that was cut off is an error, never half an answer: its length is compared with what its head says.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+/// Longest wait for a daemon to accept a connection, and to take a request.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a read may be deaf to Ctrl-C.
+const GLANCE: Duration = Duration::from_millis(100);
+/// Longest head of an answer, in bytes.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most lines of a head.
+const HEADERS_MAX: usize = 64;
+/// Longest answer believed, in bytes.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Request<'a> {
+    /// `GET`, `POST`, `PATCH` or `DELETE`.
+    pub(crate) method: &'static str,
+    /// Path and query, escaped.
+    pub(crate) path: &'a str,
+    /// JSON text.
+    pub(crate) body: Option<String>,
+    /// Further lines of the head.
+    pub(crate) headers: Vec<(&'static str, String)>,
+}
+
+/// Head of an answer, and the rest, which is still to come.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// Status.
+    pub(crate) status: u16,
+    length: Option<usize>,
+    stream: UnixStream,
+    /// What came of the body together with the head.
+    early: Vec<u8>,
+}
+
+/// What came of waiting for bytes.
+#[derive(Debug)]
+pub(crate) enum Bytes {
+    /// Some bytes.
+    Some(Vec<u8>),
+    /// The other side has ended.
+    End,
+    /// Time is over, or Ctrl-C came; the connection is as it was.
+    Nothing,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// There is no connection.
+    Connect(io::Error),
+    /// It broke, or took too long.
+    Io(io::Error),
+    /// What answers does not speak HTTP.
+    NotHttp,
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Sends a request, and waits at most `patience` for the head of the answer.
+pub(crate) fn ask(
+    socket: &Path,
+    request: &Request<'_>,
+    patience: Duration,
+    stop: &dyn Fn() -> bool,
+) -> Result<Answer, Error> {
+    let mut stream = connect(socket).map_err(Error::Connect)?;
+    stream.set_write_timeout(Some(CONNECT_WITHIN))?;
+    // A server that answers before it has read everything closes early; its answer counts, not the broken pipe.
+    let sent = stream.write_all(&head_and_body(request));
+    match read_head(stream, Instant::now() + patience, stop) {
+        Err(Error::Io(_)) if sent.is_err() => Err(Error::Io(sent.err().unwrap_or(ErrorKind::Other.into()))),
+        answer => answer,
+    }
+}
+
+/// `UnixStream::connect` with a time limit: it waits while the backlog of the listener is full.
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(socket)?;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(CONNECT_WITHIN))?;
+    match rustix::net::connect(&fd, &address) {
+        Ok(()) => Ok(UnixStream::from(fd)),
+        Err(rustix::io::Errno::AGAIN) => {
+            let what = format!("does not accept connections within {} s", CONNECT_WITHIN.as_secs());
+            Err(io::Error::new(ErrorKind::TimedOut, what))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn head_and_body(request: &Request<'_>) -> Vec<u8> {
+    let Request { method, path, body, headers } = request;
+    let mut text = format!("{method} {path} HTTP/1.0\r\nHost: forebay\r\nAccept: */*\r\n");
+    for (name, value) in headers {
+        text += &format!("{name}: {value}\r\n");
+    }
+    if let Some(body) = body {
+        text += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    } else if *method == "GET" || *method == "DELETE" {
+        text += "\r\n";
+    } else {
+        text += "Content-Length: 0\r\n\r\n";
+    }
+    text.into_bytes()
+}
+
+fn read_head(stream: UnixStream, until: Instant, stop: &dyn Fn() -> bool) -> Result<Answer, Error> {
+    let mut answer = Answer { status: 0, length: None, stream, early: Vec::new() };
+    let mut bytes = Vec::new();
+    loop {
+        match answer.read(until, stop)? {
+            Bytes::Some(more) => bytes.extend(more),
+            Bytes::End if bytes.is_empty() => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+            Bytes::End => return Err(Error::NotHttp),
+            // Whoever speaks first and then waits is no HTTP server: look at what it said.
+            Bytes::Nothing if !bytes.is_empty() => return Err(Error::NotHttp),
+            Bytes::Nothing if stop() => return Err(io::Error::from(ErrorKind::Interrupted).into()),
+            Bytes::Nothing => return Err(io::Error::from(ErrorKind::TimedOut).into()),
+        }
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut head = httparse::Response::new(&mut headers);
+        match head.parse(&bytes) {
+            Ok(httparse::Status::Complete(end)) => {
+                let length = head.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
+                answer.length = length.and_then(|h| std::str::from_utf8(h.value).ok()?.trim().parse().ok());
+                answer.status = head.code.ok_or(Error::NotHttp)?;
+                answer.early = bytes.split_off(end);
+                return Ok(answer);
+            }
+            Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => {}
+            _ => return Err(Error::NotHttp),
+        }
+    }
+}
+
+impl Answer {
+    /// The next bytes of the body, whenever they come until then.
+    pub(crate) fn read(&mut self, until: Instant, stop: &dyn Fn() -> bool) -> io::Result<Bytes> {
+        if !self.early.is_empty() {
+            return Ok(Bytes::Some(std::mem::take(&mut self.early)));
+        }
+        let mut part = vec![0; 16 << 10];
+        while !stop() {
+            let left = until.saturating_duration_since(Instant::now()).min(GLANCE);
+            if left.is_zero() {
+                break;
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            match self.stream.read(&mut part) {
+                Ok(0) => return Ok(Bytes::End),
+                Ok(read) => {
+                    part.truncate(read);
+                    return Ok(Bytes::Some(part));
+                }
+                Err(error) if is_patience(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Bytes::Nothing)
+    }
+
+    /// All of the body as text.
+    pub(crate) fn text(mut self, until: Instant, stop: &dyn Fn() -> bool) -> Result<String, Error> {
+        let mut body = Vec::new();
+        loop {
+            if self.length.is_some_and(|length| body.len() >= length) {
+                break;
+            }
+            match self.read(until, stop)? {
+                Bytes::Some(more) => body.extend(more),
+                Bytes::End if self.length.is_some() => {
+                    return Err(io::Error::new(ErrorKind::UnexpectedEof, "the answer was cut off").into());
+                }
+                Bytes::End => break,
+                Bytes::Nothing if stop() => return Err(io::Error::from(ErrorKind::Interrupted).into()),
+                Bytes::Nothing => return Err(io::Error::from(ErrorKind::TimedOut).into()),
+            }
+            if body.len() > ANSWER_BYTES_MAX {
+                return Err(io::Error::other("the answer is too long to be believed").into());
+            }
+        }
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+}
+
+fn is_patience(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// A name as part of a path or query.
+pub(crate) fn escaped(part: &str) -> String {
+    let mut text = String::with_capacity(part.len());
+    for byte in part.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text += &format!("%{byte:02X}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// What comes of a server that says just this and then hangs up.
+    fn answer_to(said: &'static [u8]) -> Result<(u16, String), Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            stream.write_all(said).unwrap();
+        });
+        let request = Request { method: "GET", path: "/", body: None, headers: vec![] };
+        let until = Instant::now() + Duration::from_secs(5);
+        let answer = ask(&socket, &request, Duration::from_secs(5), &|| false);
+        let answer = answer.and_then(|answer| Ok((answer.status, answer.text(until, &|| false)?)));
+        server.join().unwrap();
+        answer
+    }
+
+    #[test]
+    fn an_answer_ends_with_its_length_or_the_connection() {
+        let ok = |said| answer_to(said).unwrap();
+        assert_eq!(ok(b"HTTP/1.1 200 OK\r\n\r\nyes"), (200, "yes".into()));
+        assert_eq!(ok(b"HTTP/1.0 404 Not Found\r\ncontent-length: 2\r\n\r\nno..."), (404, "no...".into()));
+        assert_eq!(ok(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"), (204, String::new()));
+    }
+
+    #[test]
+    fn half_an_answer_is_none() {
+        assert!(matches!(answer_to(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhal"), Err(Error::Io(_))));
+        assert!(matches!(answer_to(b"HTTP/1.1 200 OK\r\nConte"), Err(Error::NotHttp)));
+        assert!(matches!(answer_to(b"NBDMAGIC"), Err(Error::NotHttp)));
+        assert!(matches!(answer_to(b""), Err(Error::Io(_))));
+    }
+
+    #[test]
+    fn silence_ends_when_time_is_over_or_somebody_stops_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let request = Request { method: "GET", path: "/", body: None, headers: vec![] };
+        let timed = |patience, stop: bool| {
+            let Err(Error::Io(error)) = ask(&socket, &request, patience, &|| stop) else {
+                panic!("answered")
+            };
+            error.kind()
+        };
+        assert_eq!(timed(Duration::from_millis(50), false), ErrorKind::TimedOut);
+        assert_eq!(timed(Duration::from_secs(600), true), ErrorKind::Interrupted);
+    }
+
+    #[test]
+    fn a_listener_with_a_full_backlog_does_not_hold_us_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&fd, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+        rustix::net::listen(&fd, 0).unwrap();
+        let _first = connect(&socket).unwrap();
+        assert_eq!(connect(&socket).unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn names_are_escaped() {
+        assert_eq!(escaped("a b/ä?"), "a%20b%2F%C3%A4%3F");
+    }
+}

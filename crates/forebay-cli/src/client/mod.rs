@@ -1,0 +1,261 @@
+//! The admin API as commands use it: one client for all of them.
+//!
+//! `http` is one request, `sse` a stream of events; here are addresses, answers as JSON, and failures in words: what did
+//! not answer, where it was looked for, and what to do.
+
+mod http;
+mod sse;
+
+pub(crate) use http::escaped;
+pub(crate) use sse::{Events, Received};
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use http::{Error, Request};
+
+/// Where the daemon answers if nobody says anything else.
+pub(crate) const DEFAULT_SOCKET: &str = "/run/forebay/admin.sock";
+/// Longest wait for an answer that the daemon has at hand; it gives up after 5 s itself.
+const LOOK_WITHIN: Duration = Duration::from_secs(10);
+/// Longest wait for a change; the daemon gives up after 60 s itself.
+const CHANGE_WITHIN: Duration = Duration::from_secs(75);
+
+/// Options of every command that asks the daemon.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Admin {
+    /// Admin socket of the daemon
+    #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", default_value = DEFAULT_SOCKET, hide_env_values = true)]
+    pub(crate) admin: PathBuf,
+    /// Print JSON, as the daemon gives it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Admin {
+    /// A client of this daemon.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(&self.admin)
+    }
+}
+
+/// Speaks to one daemon. Every request is a connection of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    socket: PathBuf,
+    interrupt: Option<Interrupt>,
+}
+
+impl Client {
+    /// Of the daemon on this socket. Nothing is sent yet.
+    pub(crate) fn new(socket: &Path) -> Self {
+        Self { socket: socket.into(), interrupt: None }
+    }
+
+    /// One that stops waiting when Ctrl-C comes.
+    pub(crate) fn interruptible(mut self, interrupt: &Interrupt) -> Self {
+        self.interrupt = Some(interrupt.clone());
+        self
+    }
+
+    /// What is there.
+    pub(crate) fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.json("GET", path, None, LOOK_WITHIN)
+    }
+
+    /// What is there, or `None` if the daemon knows no such thing.
+    pub(crate) fn get_if_there(&self, path: &str) -> Result<Option<Value>, Failure> {
+        match self.get(path) {
+            Err(failure) if failure.is_not_found() => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// What is there, where the daemon is asked to wait up to `extra` with its answer.
+    pub(crate) fn wait(&self, path: &str, extra: Duration) -> Result<Value, Failure> {
+        self.json("GET", path, None, LOOK_WITHIN + extra)
+    }
+
+    /// What is there, as text.
+    pub(crate) fn text(&self, path: &str) -> Result<String, Failure> {
+        self.exchange("GET", path, None, LOOK_WITHIN)
+    }
+
+    /// Asks for something to be done.
+    pub(crate) fn post(&self, path: &str, body: Option<&impl Serialize>) -> Result<Value, Failure> {
+        self.json("POST", path, body.map(to_text).transpose()?, CHANGE_WITHIN)
+    }
+
+    /// Asks for something to be done to which there is nothing to say.
+    pub(crate) fn post_nothing(&self, path: &str) -> Result<Value, Failure> {
+        self.post(path, None::<&Value>)
+    }
+
+    /// Asks for a change.
+    pub(crate) fn patch(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
+        self.json("PATCH", path, Some(to_text(body)?), CHANGE_WITHIN)
+    }
+
+    /// Asks for something to go.
+    pub(crate) fn delete(&self, path: &str) -> Result<Value, Failure> {
+        self.json("DELETE", path, None, CHANGE_WITHIN)
+    }
+
+    /// Follows events; see [`Events`].
+    pub(crate) fn events(&self, query: String, after: Option<String>) -> Events {
+        Events::new(self.clone(), query, after)
+    }
+
+    fn json(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Option<String>,
+        patience: Duration,
+    ) -> Result<Value, Failure> {
+        let text = self.exchange(method, path, body, patience)?;
+        if text.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_str(&text).map_err(|error| {
+            Failure::new(format!("{}: the answer to {path} is not JSON: {error}", self.socket.display()))
+                .hint("give the admin socket of a Forebay daemon")
+        })
+    }
+
+    fn exchange(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Option<String>,
+        patience: Duration,
+    ) -> Result<String, Failure> {
+        let until = Instant::now() + patience;
+        let stop = || self.is_stopped();
+        let request = Request { method, path, body, headers: Vec::new() };
+        let answer = http::ask(&self.socket, &request, patience, &stop);
+        let answer = answer.and_then(|answer| Ok((answer.status, answer.text(until, &stop)?)));
+        let (status, text) = answer.map_err(|error| self.no_answer(error))?;
+        if (200..300).contains(&status) { Ok(text) } else { Err(self.refused(status, path, &text)) }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.interrupt.as_ref().is_some_and(Interrupt::came)
+    }
+
+    fn no_answer(&self, error: Error) -> Failure {
+        let socket = self.socket.display();
+        match error {
+            Error::Connect(error) => {
+                let hint = match error.kind() {
+                    ErrorKind::NotFound => {
+                        "start `forebay serve` (or `forebay run` with --admin SOCKET); give another socket with --admin or FOREBAY_ADMIN"
+                    }
+                    ErrorKind::ConnectionRefused => {
+                        "the daemon that made this socket has ended: start it again"
+                    }
+                    ErrorKind::PermissionDenied => {
+                        "only owner and group of the socket may ask: run this as one of them"
+                    }
+                    ErrorKind::TimedOut => {
+                        "the daemon is alive but too busy: try again, and look into its log"
+                    }
+                    _ => "it must be the admin socket of a daemon",
+                };
+                Failure::new(format!("{socket}: no daemon answers: {error}")).hint(hint)
+            }
+            Error::Io(error) if error.kind() == ErrorKind::Interrupted => Failure::new("interrupted"),
+            Error::Io(error) if error.kind() == ErrorKind::TimedOut => {
+                Failure::new(format!("{socket}: the daemon did not answer in time"))
+                    .hint("it may still do what was asked: look before you ask again")
+            }
+            Error::Io(error) => Failure::new(format!("{socket}: no answer: {error}"))
+                .hint("the daemon may have been stopped: look into its log"),
+            Error::NotHttp => Failure::new(format!("{socket}: what answers there does not speak HTTP"))
+                .hint("give the socket of --admin, not the one of --export"),
+        }
+    }
+
+    /// The daemon said no, as a problem of RFC 9457 or at least in words.
+    fn refused(&self, status: u16, path: &str, text: &str) -> Failure {
+        let problem: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+        let words = ["what", "detail", "error", "title"];
+        let Some(what) = words.iter().find_map(|name| problem[*name].as_str()) else {
+            let (socket, text) = (self.socket.display(), crate::screen::harmless(text.trim()));
+            return Failure::new(format!("{socket}: the daemon answered {status} to {path}: {text}"));
+        };
+        let what = crate::screen::harmless(what);
+        let failure = match status {
+            404 => Failure::not_found(what),
+            _ if problem["kind"] == "invalid" => Failure::usage(what),
+            _ => Failure::new(what),
+        };
+        match problem["hint"].as_str().filter(|hint| !hint.is_empty()) {
+            Some(hint) => failure.hint(crate::screen::harmless(hint)),
+            None => failure,
+        }
+    }
+}
+
+fn to_text(body: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(body).map_err(|error| Failure::new(format!("the request is no JSON: {error}")))
+}
+
+/// An answer as the structure that it should be.
+pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
+    T::deserialize(answer).map_err(|error| {
+        Failure::new(format!("the answer of the daemon is not understood: {error}")).hint(
+            "daemon and command are of different versions: `forebay --version`, `forebay status --json`",
+        )
+    })
+}
+
+/// The lists of the API, alone or under their name.
+pub(crate) fn list<T: DeserializeOwned>(answer: &Value, name: &str) -> Result<Vec<T>, Failure> {
+    read(answer.get(name).unwrap_or(answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn client() -> Client {
+        Client::new(Path::new("/nowhere/admin.sock"))
+    }
+
+    #[test]
+    fn a_problem_keeps_its_words_and_its_kind() {
+        let problem = json!({ "title": "Not Found", "status": 404, "detail": "d", "kind": "not-found",
+            "what": "no volume \"x\"", "hint": "there are: db" });
+        let failure = client().refused(404, "/v1/volumes/x", &problem.to_string());
+        assert_eq!((failure.to_string().as_str(), failure.code()), ("no volume \"x\"", 1));
+        let failure = client().refused(422, "/", r#"{"kind": "invalid", "what": "no such key\u001b"}"#);
+        assert_eq!((failure.to_string().as_str(), failure.code()), ("no such key\\u{1b}", 2));
+        assert!(client().refused(500, "/p", "<html>").to_string().ends_with("500 to /p: <html>"));
+    }
+
+    #[test]
+    fn a_daemon_that_is_not_there_is_named_with_what_to_do() {
+        let failure = client().get("/v1/daemon").unwrap_err();
+        let text = format!("{failure:?}");
+        assert!(
+            text.contains("/nowhere/admin.sock: no daemon answers") && text.contains("forebay serve"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn lists_come_alone_or_under_a_name() {
+        assert_eq!(list::<u32>(&json!([1]), "x").unwrap(), [1]);
+        assert_eq!(list::<u32>(&json!({ "x": [1] }), "x").unwrap(), [1]);
+        assert!(list::<u32>(&json!({ "y": 1 }), "x").is_err());
+    }
+}

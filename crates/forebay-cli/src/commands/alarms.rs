@@ -1,0 +1,70 @@
+//! `forebay alarms`: conditions that last and need somebody.
+
+use serde_json::Value;
+
+use crate::client::{self, Admin, escaped};
+use crate::failure::Failure;
+use crate::screen::{self, harmless};
+
+/// Options of `forebay alarms`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Acknowledging says that somebody knows; it holds for everybody, and the alarm lasts until its condition ends.
+Examples:
+  forebay alarms
+  forebay alarms --acknowledge a3 --by alice")]
+pub(crate) struct Options {
+    /// Acknowledge this alarm
+    #[arg(long, value_name = "ID")]
+    acknowledge: Option<String>,
+    /// Who knows of it; your user name if left out
+    #[arg(long, value_name = "NAME", requires = "acknowledge")]
+    by: Option<String>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Lists alarms, or acknowledges one.
+pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    let client = options.admin.client();
+    let Some(id) = &options.acknowledge else {
+        let answer = client.get("/v1/alarms")?;
+        if options.admin.json {
+            return screen::print_json(&answer);
+        }
+        return screen::print(&match client::list::<Value>(&answer, "alarms")?.as_slice() {
+            [] => "there are no alarms\n".into(),
+            alarms => format!("{}\n", table(alarms)),
+        });
+    };
+    let by = options.by.clone().unwrap_or_else(user);
+    let answer =
+        client.post_nothing(&format!("/v1/alarms/{}/acknowledge?by={}", escaped(id), escaped(&by)))?;
+    if options.admin.json {
+        return screen::print_json(&answer);
+    }
+    let by = answer["acknowledged"]["by"].as_str().unwrap_or(&by).to_owned();
+    screen::print(&format!("alarm {}: acknowledged by {}\n", harmless(id), harmless(&by)))
+}
+
+/// Who this is.
+pub(super) fn user() -> String {
+    let named = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
+    named
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
+}
+
+/// One line for each alarm.
+pub(super) fn table(alarms: &[Value]) -> comfy_table::Table {
+    let mut table = screen::table(&["alarm", "severity", "about", "since", "known to", "what"], &[]);
+    for alarm in alarms {
+        let text = |name: &str| harmless(alarm[name].as_str().unwrap_or("-"));
+        let about = alarm["volume"].as_str().or(alarm["pool"].as_str()).map_or("-".into(), harmless);
+        let since =
+            text("raised").split('.').next().unwrap_or_default().trim_end_matches('Z').replace('T', " ");
+        let by = alarm["acknowledged"]["by"].as_str().map_or("nobody".into(), harmless);
+        table.add_row([text("id"), text("severity"), about, since, by, text("message")]);
+    }
+    table
+}

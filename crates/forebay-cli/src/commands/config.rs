@@ -1,0 +1,100 @@
+//! `forebay config`: the configuration file, without a daemon.
+
+use std::path::{Path, PathBuf};
+
+use forebay_daemon::config;
+
+use crate::failure::{Failure, system};
+use crate::screen::{self, Paint};
+
+/// Where `forebay serve` looks for its configuration if nobody says anything else.
+pub(super) const DEFAULT_FILE: &str = "/etc/forebay/forebay.toml";
+
+/// Options of `forebay config`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Say everything that is wrong with a configuration file
+    Check(Check),
+    /// Print the JSON schema of the file, for editors
+    Schema,
+    /// Print a file with every key, its default and what it does
+    Example,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 the file can be used, 1 it cannot. Warnings do not change the exit code."
+)]
+struct Check {
+    /// The file
+    #[arg(default_value = DEFAULT_FILE)]
+    file: PathBuf,
+    /// Print what is wrong as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Checks, or prints.
+pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    match &options.command {
+        Command::Check(options) => check(&options.file, options.json),
+        Command::Schema => screen::print(&config::schema::text()),
+        Command::Example => screen::print(&config::docs::example()),
+    }
+}
+
+/// Checks a file: what is wrong goes to stderr with the lines of the file, or to stdout as JSON.
+///
+/// # Errors
+/// It cannot be read, or cannot be used.
+pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
+    let text = read(file)?;
+    let (report, fine) = match config::parse(file, &text) {
+        Ok(checked) => (checked.warnings, true),
+        Err(report) => (report, false),
+    };
+    if json {
+        screen::print_json(&as_json(&report))?;
+    } else if fine && report.is_empty() {
+        screen::print(&format!("{}: no errors\n", file.display()))?;
+    } else {
+        eprint!("{}", report.render(Paint::for_stderr().is_on()));
+    }
+    if fine {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{}: cannot be used", file.display()))
+        .hint("`forebay config example` prints a file with every key"))
+}
+
+fn read(file: &Path) -> Result<String, Failure> {
+    let length = std::fs::metadata(file).map_err(system(file.display()))?.len();
+    if length > config::file::BYTES_MAX as u64 {
+        return Err(Failure::new(format!(
+            "{}: {length} bytes are too many for a configuration",
+            file.display()
+        )));
+    }
+    std::fs::read_to_string(file).map_err(system(file.display()))
+}
+
+fn as_json(report: &config::Report) -> serde_json::Value {
+    let all = report.diagnostics().iter().map(|diagnostic| {
+        let (line, column) = report.position(&diagnostic.span);
+        let error = diagnostic.severity == config::Severity::Error;
+        serde_json::json!({
+            "severity": if error { "error" } else { "warning" },
+            "line": line,
+            "column": column,
+            "message": diagnostic.message,
+            "help": diagnostic.help,
+        })
+    });
+    serde_json::json!({ "errors": report.errors(), "findings": all.collect::<Vec<_>>() })
+}

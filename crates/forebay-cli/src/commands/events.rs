@@ -1,0 +1,152 @@
+//! `forebay events`: what happens in the daemon, as it happens.
+//!
+//! Invariants
+//! - An event is printed once: after a break the stream is resumed behind the last one.
+//! - If events were lost, that is said where they are missing: on stderr for people, as a line of its own with `--json`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::{Admin, Received, escaped};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::screen::{self, Paint, harmless};
+
+/// How long a look at the history waits for the next event before it takes it for the end.
+const HISTORY_WITHIN: Duration = Duration::from_millis(500);
+/// Longest time that anything is waited for at once.
+const TURN: Duration = Duration::from_secs(3600);
+
+/// Options of `forebay events`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without --follow, the history that the daemon still has is printed. Ctrl-C ends --follow, which is no failure.
+Examples:
+  forebay events --follow --severity warning
+  forebay events --follow --kind job,alarm --volume db --json | while read -r event; do ...; done")]
+pub(crate) struct Options {
+    /// Go on with what happens from now on
+    #[arg(long)]
+    follow: bool,
+    /// Begin after this event, or with all of the history: `oldest`
+    #[arg(long, value_name = "ID")]
+    after: Option<String>,
+    /// Only kinds of this name or group (job, alarm.raised), with commas
+    #[arg(long, value_name = "PREFIX")]
+    kind: Option<String>,
+    /// Only about this volume
+    #[arg(long, value_name = "VOLUME")]
+    volume: Option<String>,
+    /// At least this severity: debug, info, warning or error
+    #[arg(long, value_name = "SEVERITY")]
+    severity: Option<String>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Prints events.
+pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    let interrupt = Interrupt::listen()?;
+    let client = options.admin.client().interruptible(&interrupt);
+    let after = options.after.clone().or_else(|| (!options.follow).then(|| "oldest".to_owned()));
+    // `oldest` is a place to begin, not the id of an event: it goes into the address, and ids take its place later.
+    let oldest = after.as_deref() == Some("oldest");
+    let query = query(options, oldest);
+    let mut events = client.events(query, after.filter(|_| !oldest));
+    let mut out = Out { json: options.admin.json, paint: Paint::for_stdout() };
+    loop {
+        let within = if options.follow { TURN } else { HISTORY_WITHIN };
+        match events.next(Instant::now() + within)? {
+            Received::Event(kind, event) => out.print(&kind, &event)?,
+            Received::Place => {}
+            Received::Broken(why) if options.follow => {
+                out.note("broken", &format!("{why}; connecting again"))?
+            }
+            Received::Broken(why) => return Err(Failure::new(format!("the history was cut off: {why}"))),
+            Received::Again => {
+                let last = events.last_id().unwrap_or("now").to_owned();
+                out.note("resumed", &format!("connected again, after {last}"))?;
+            }
+            Received::Nothing if interrupt.came() || !options.follow => return Ok(()),
+            Received::Nothing => {}
+        }
+    }
+}
+
+fn query(options: &Options, oldest: bool) -> String {
+    let wanted = [("kind", &options.kind), ("volume", &options.volume), ("severity", &options.severity)];
+    let wanted =
+        wanted.iter().filter_map(|(name, value)| Some(format!("{name}={}", escaped(value.as_ref()?))));
+    let all: Vec<String> = wanted.chain(oldest.then(|| "after=oldest".to_owned())).collect();
+    if all.is_empty() { String::new() } else { format!("?{}", all.join("&")) }
+}
+
+struct Out {
+    json: bool,
+    paint: Paint,
+}
+
+impl Out {
+    fn print(&mut self, kind: &str, event: &Value) -> Result<(), Failure> {
+        if kind == "gap" {
+            return self.gap(event);
+        }
+        if self.json {
+            return screen::print(&format!("{event}\n"));
+        }
+        screen::print(&line(event, self.paint))
+    }
+
+    fn gap(&self, gap: &Value) -> Result<(), Failure> {
+        if self.json {
+            return screen::print(&format!("{}\n", json!({ "gap": gap })));
+        }
+        let lost = gap["lost_max"].as_u64().map_or("an unknown number of".into(), |n| format!("up to {n}"));
+        let why = harmless(gap["message"].as_str().unwrap_or("no reason given"));
+        eprintln!("{} {lost} events were lost here: {why}", Paint::for_stderr().yellow("forebay:"));
+        Ok(())
+    }
+
+    /// What happens to the connection; on stderr.
+    fn note(&self, what: &str, words: &str) -> Result<(), Failure> {
+        if self.json {
+            return screen::print(&format!("{}\n", json!({ "connection": what, "message": words })));
+        }
+        eprintln!("{} {words}", Paint::for_stderr().dim("forebay:"));
+        Ok(())
+    }
+}
+
+fn line(event: &Value, paint: Paint) -> String {
+    let text = |name: &str| harmless(event[name].as_str().unwrap_or("-"));
+    let severity = match event["severity"].as_str() {
+        Some("error") => paint.red("error  "),
+        Some("warning") => paint.yellow("warning"),
+        Some("debug") => paint.dim("debug  "),
+        _ => "info   ".into(),
+    };
+    let about =
+        ["volume", "pool", "job"].iter().find_map(|name| event[*name].as_str()).map_or("-".into(), harmless);
+    let time = text("time");
+    // Milliseconds are enough for people.
+    let time = time.split_once('.').map_or(time.clone(), |(whole, part)| {
+        format!("{whole}.{}Z", part.chars().take(3).collect::<String>())
+    });
+    format!("{} {severity} {:<20} {about:<12} {}\n", paint.dim(&time), text("kind"), text("message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_line() {
+        let event = json!({ "time": "2023-11-14T22:13:20.123456789Z", "kind": "job.completed", "severity": "info",
+            "volume": "db", "pool": "fast", "message": "flush of volume db: done\u{1b}" });
+        assert_eq!(
+            line(&event, Paint::none()),
+            "2023-11-14T22:13:20.123Z info    job.completed        db           flush of volume db: done\\u{1b}\n"
+        );
+    }
+}

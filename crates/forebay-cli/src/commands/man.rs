@@ -1,0 +1,46 @@
+//! `forebay man`: manual pages, one for each command, from the definition of the command line.
+
+use std::path::{Path, PathBuf};
+
+use clap_mangen::Man;
+
+use crate::failure::{Failure, system};
+use crate::screen;
+
+/// Options of `forebay man`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: forebay man --dir /usr/local/share/man/man1 && man forebay-volume-attach")]
+pub(crate) struct Options {
+    /// Folder for the pages; it is made if it is not there
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Writes the pages.
+pub(crate) fn execute(options: &Options, whole: &clap::Command) -> Result<(), Failure> {
+    std::fs::create_dir_all(&options.dir).map_err(system(options.dir.display()))?;
+    let mut whole = whole.clone();
+    whole.build();
+    let pages = write(&options.dir, &whole, "forebay")?;
+    screen::print(&format!("{pages} pages in {}\n", options.dir.display()))
+}
+
+/// Writes the page of a command and those of its subcommands; returns how many.
+fn write(folder: &Path, command: &clap::Command, name: &str) -> Result<usize, Failure> {
+    let file = folder.join(format!("{name}.1"));
+    let page = page(command, name).map_err(system(file.display()))?;
+    std::fs::write(&file, page).map_err(system(file.display()))?;
+    let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
+    inner
+        .map(|inner| write(folder, inner, &format!("{name}-{}", inner.get_name())))
+        .sum::<Result<usize, _>>()
+        .map(|pages| pages + 1)
+}
+
+fn page(command: &clap::Command, name: &str) -> std::io::Result<Vec<u8>> {
+    let version = env!("CARGO_PKG_VERSION");
+    let command = command.clone().version(version).display_name(name.to_owned());
+    let mut page = Vec::new();
+    Man::new(command).title(name).source(format!("forebay {version}")).manual("Forebay").render(&mut page)?;
+    Ok(page)
+}

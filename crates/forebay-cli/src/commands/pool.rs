@@ -1,0 +1,240 @@
+//! `forebay pool`: cache devices.
+
+use std::collections::BTreeMap;
+
+use clap::ArgGroup;
+use forebay_daemon::control::{DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ShrinkRequest};
+use serde_json::Value;
+
+use super::settings::pair;
+use crate::client::{self, Admin, escaped};
+use crate::failure::Failure;
+use crate::job::{self, Wish};
+use crate::screen::{self, List, bytes, harmless, percent};
+
+/// Options of `forebay pool`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make a pool of cache devices, or open the one that is on them
+    Create(Create),
+    /// List the pools
+    List(List_),
+    /// Show a pool
+    Show(Show),
+    /// Make a pool larger while it is used
+    Grow(Grow),
+    /// Make a pool smaller while it is used
+    Shrink(Shrink),
+    /// Close a pool that has no volumes, and forget it
+    Remove(Remove),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: forebay pool create fast --device /dev/nvme0n1p4 --device /srv/flash.img:10GiB"
+)]
+struct Create {
+    /// Name of the pool
+    name: String,
+    /// Cache device: a block device, or a file and the size to make it with; may be repeated
+    #[arg(long = "device", value_name = "PATH[:SIZE]", required = true, value_parser = device)]
+    devices: Vec<DeviceRequest>,
+    /// Set a tunable; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
+    settings: Vec<(String, String)>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+struct List_ {
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// Name of the pool
+    name: String,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("how").required(true))]
+struct Grow {
+    /// Name of the pool
+    name: String,
+    /// Add this cache device
+    #[arg(long, value_name = "PATH[:SIZE]", value_parser = device, group = "how")]
+    device: Option<DeviceRequest>,
+    /// New size of the last cache device (20GiB), or `max` for all of a block device
+    #[arg(long, group = "how")]
+    size: Option<String>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("how").required(true))]
+struct Shrink {
+    /// Name of the pool
+    name: String,
+    /// Give up the last cache device; its path, to be sure
+    #[arg(long, value_name = "PATH", group = "how")]
+    device: Option<String>,
+    /// New size of the last cache device
+    #[arg(long, group = "how")]
+    size: Option<String>,
+    /// Print the id of the job and do not wait
+    #[arg(long)]
+    background: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// Name of the pool
+    name: String,
+    /// Wipe its devices, so that nothing of what is cached can be read again
+    #[arg(long)]
+    erase: bool,
+    /// Print the id of the job and do not wait
+    #[arg(long)]
+    background: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Does what was asked of pools.
+pub(crate) fn execute(options: Options) -> Result<(), Failure> {
+    match options.command {
+        Command::Create(options) => create(options),
+        Command::List(options) => list(&options.admin),
+        Command::Show(options) => {
+            let pool = options.admin.client().get(&path(&options.name, ""))?;
+            print(&options.admin, &pool, show)
+        }
+        Command::Grow(Grow { name, device, size, admin }) => {
+            let pool = admin.client().post(&path(&name, "/grow"), Some(&GrowRequest { device, size }))?;
+            print(&admin, &pool, |pool| {
+                format!("pool {}: {} now\n", harmless(&pool.name), bytes(pool.capacity_bytes))
+            })
+        }
+        Command::Shrink(Shrink { name, device, size, background, admin }) => {
+            let client = admin.client();
+            let job = client.post(&path(&name, "/shrink"), Some(&ShrinkRequest { device, size }))?;
+            job::attend(&client, &job, Wish { background, json: admin.json })
+        }
+        Command::Remove(Remove { name, erase, background, admin }) => {
+            let client = admin.client();
+            let job = client.delete(&path(&name, if erase { "?erase=true" } else { "" }))?;
+            job::attend(&client, &job, Wish { background, json: admin.json })
+        }
+    }
+}
+
+fn path(name: &str, rest: &str) -> String {
+    format!("/v1/pools/{}{rest}", escaped(name))
+}
+
+fn print(admin: &Admin, pool: &Value, words: impl Fn(&PoolInfo) -> String) -> Result<(), Failure> {
+    if admin.json { screen::print_json(pool) } else { screen::print(&words(&client::read(pool)?)) }
+}
+
+fn create(Create { name, devices, settings, admin }: Create) -> Result<(), Failure> {
+    let request = PoolRequest { name, devices, settings: settings.into_iter().collect::<BTreeMap<_, _>>() };
+    let pool = admin.client().post("/v1/pools", Some(&request))?;
+    print(&admin, &pool, |pool| {
+        let cached = if pool.cached_bytes > 0 {
+            format!(", {} cached", bytes(pool.cached_bytes))
+        } else {
+            String::new()
+        };
+        format!("pool {}: {}{cached}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
+    })
+}
+
+fn list(admin: &Admin) -> Result<(), Failure> {
+    let answer = admin.client().get("/v1/pools")?;
+    if admin.json {
+        return screen::print_json(&answer);
+    }
+    let pools: Vec<PoolInfo> = client::list(&answer, "pools")?;
+    if pools.is_empty() {
+        return screen::print("there are no pools; `forebay pool create` makes one\n");
+    }
+    screen::print(&format!("{}\n", table(&pools)))
+}
+
+/// One line for each pool.
+pub(super) fn table(pools: &[PoolInfo]) -> comfy_table::Table {
+    let mut table =
+        screen::table(&["pool", "size", "cached", "dirty", "devices", "volumes", "state"], &[1, 2, 3, 4]);
+    for pool in pools {
+        table.add_row([
+            harmless(&pool.name),
+            bytes(pool.capacity_bytes),
+            percent(pool.cached_bytes, pool.capacity_bytes),
+            bytes(pool.dirty_bytes),
+            pool.devices.len().to_string(),
+            harmless(&pool.volumes.join(", ")),
+            state(pool).into(),
+        ]);
+    }
+    table
+}
+
+fn state(pool: &PoolInfo) -> &'static str {
+    if pool.fenced { "FENCED: takes no writes" } else { "ok" }
+}
+
+fn show(pool: &PoolInfo) -> String {
+    let mut list = List::new();
+    list.add("pool", harmless(&pool.name));
+    list.add("state", state(pool).into());
+    for device in &pool.devices {
+        list.add("device", format!("{}, {}", harmless(&device.path), bytes(device.size_bytes)));
+    }
+    list.add("size", bytes(pool.capacity_bytes));
+    list.add("can grow to", bytes(pool.growable_to_bytes));
+    let share = percent(pool.cached_bytes, pool.capacity_bytes);
+    list.add("cached", format!("{} ({share})", bytes(pool.cached_bytes)));
+    list.add("dirty", bytes(pool.dirty_bytes));
+    list.add("I/O by", harmless(&pool.io_engine));
+    for volume in &pool.volumes {
+        list.add("volume", harmless(volume));
+    }
+    for (volume, dirty) in &pool.absent {
+        list.add("not attached", format!("{}, {} dirty", harmless(volume), bytes(*dirty)));
+    }
+    list.to_string()
+}
+
+/// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was typed.
+fn device(text: &str) -> Result<DeviceRequest, String> {
+    let spec = super::run::cache_spec(text)?;
+    let size = spec.size_bytes.and_then(|_| Some(text.rsplit_once(':')?.1.to_owned()));
+    let path = spec.path.into_os_string().into_string().map_err(|_| "the path is not UTF-8".to_owned())?;
+    Ok(DeviceRequest { path, size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_keeps_its_size_as_it_was_typed() {
+        let of = |text| device(text).map(|device| (device.path, device.size));
+        assert_eq!(of("/f/x.img:10GiB"), Ok(("/f/x.img".into(), Some("10GiB".into()))));
+        assert_eq!(of("/dev/nvme0n1"), Ok(("/dev/nvme0n1".into(), None)));
+        assert!(of("/f/x.img:10XiB").is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! `forebay rules`: which requests of which clients are cached.
+
+use forebay_daemon::control::RuleRequest;
+use forebay_daemon::rules::Rule;
+use serde_json::Value;
+
+use super::volume::path;
+use crate::client::{self, Admin, escaped};
+use crate::failure::Failure;
+use crate::screen::{self, bytes, count, harmless, nanos};
+
+/// Options of `forebay rules`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List the rules of a volume in order, with what they decided
+    List(List),
+    /// Add a rule
+    Add(Add),
+    /// Delete a rule
+    Delete(Delete),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Name of the volume
+    volume: String,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The first rule whose conditions all match decides.
+Examples:
+  forebay rules add db bypass exe=rsync direction=read
+  forebay rules add db --position 0 'bypass size=1MiB..'")]
+struct Add {
+    /// Name of the volume
+    volume: String,
+    /// The rule: an action and conditions
+    #[arg(required = true)]
+    rule: Vec<String>,
+    /// Place in the list, from 0; at its end if left out
+    #[arg(long, value_name = "N")]
+    position: Option<usize>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+struct Delete {
+    /// Name of the volume
+    volume: String,
+    /// Number of the rule, as `forebay rules list` shows it
+    id: String,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Lists, adds or deletes.
+pub(crate) fn execute(options: Options) -> Result<(), Failure> {
+    match options.command {
+        Command::List(List { volume, admin }) => list(&volume, &admin),
+        Command::Add(options) => add(options),
+        Command::Delete(Delete { volume, id, admin }) => {
+            let answer = admin.client().delete(&path(&volume, &format!("/rules/{}", escaped(&id))))?;
+            if admin.json {
+                screen::print_json(&answer)
+            } else {
+                screen::print(&format!("rule {}: deleted\n", harmless(&id)))
+            }
+        }
+    }
+}
+
+fn list(volume: &str, admin: &Admin) -> Result<(), Failure> {
+    let answer = admin.client().get(&path(volume, "/rules"))?;
+    if admin.json {
+        return screen::print_json(&answer);
+    }
+    let rules: Vec<Value> = client::list(&answer, "rules")?;
+    if rules.is_empty() {
+        return screen::print("there are no rules; `forebay rules add` makes one\n");
+    }
+    let mut table = screen::table(&["rule", "", "requests", "bytes", "last match", "expires"], &[2, 3]);
+    let time = |value: &Value, behind: &str| {
+        value.as_u64().map_or("-".into(), |ms| format!("{}{behind}", nanos(ms.saturating_mul(1_000_000))))
+    };
+    for rule in &rules {
+        table.add_row([
+            harmless(&number(&rule["id"])),
+            text(&rule["rule"]),
+            rule["requests"].as_u64().map_or("-".into(), count),
+            rule["bytes"].as_u64().map_or("-".into(), bytes),
+            time(&rule["last_match_ago_ms"], " ago"),
+            time(&rule["expires_in_ms"], ""),
+        ]);
+    }
+    screen::print(&format!("{table}\n"))
+}
+
+/// A rule as it is typed, if it comes as text or as an object that reads as a rule.
+fn text(rule: &Value) -> String {
+    let typed = rule.as_str().map(str::to_owned);
+    let read = || serde_json::from_value::<Rule>(rule.clone()).map(|rule| rule.to_string());
+    harmless(&typed.unwrap_or_else(|| read().unwrap_or_else(|_| rule.to_string())))
+}
+
+fn number(id: &Value) -> String {
+    id.as_str().map_or_else(|| id.to_string(), str::to_owned)
+}
+
+fn add(Add { volume, rule, position, admin }: Add) -> Result<(), Failure> {
+    let request = RuleRequest { rule: rule.join(" "), position };
+    let answer = admin.client().post(&path(&volume, "/rules"), Some(&request))?;
+    if admin.json {
+        return screen::print_json(&answer);
+    }
+    let warnings = answer["warnings"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for warning in warnings.iter().chain(Some(&answer["warning"]).filter(|warning| !warning.is_null())) {
+        let never = || {
+            format!(
+                "rule {} ({}) never applies: earlier rules take all it matches",
+                number(&warning["rule"]),
+                text(&warning["text"])
+            )
+        };
+        let words = warning.as_str().map_or_else(never, harmless);
+        eprintln!("forebay: warning: {words}");
+    }
+    screen::print(&format!("rule {}: added\n", harmless(&number(&answer["id"]))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_rule_is_shown_as_it_is_typed() {
+        assert_eq!(text(&json!("bypass exe=rsync")), "bypass exe=rsync");
+        assert_eq!(
+            text(&json!({ "action": "bypass", "exe": "rsync", "direction": "read" })),
+            "bypass exe=rsync direction=read"
+        );
+        assert_eq!(text(&json!({ "action": "what comes later" })), r#"{"action":"what comes later"}"#);
+        assert_eq!([number(&json!(7)), number(&json!("r7"))], ["7", "r7"]);
+    }
+}

@@ -1,0 +1,199 @@
+//! `forebay get` and `forebay set`: tunables of volumes and pools.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use forebay_daemon::config::tunables;
+use forebay_daemon::control::{Leaving, SettingInfo, SettingsDone, SettingsRequest};
+
+use crate::client::{self, Admin, escaped};
+use crate::failure::Failure;
+use crate::job::{self, Wish};
+use crate::screen::{self, harmless};
+
+/// Options of `forebay get`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forebay get db                        all tunables of volume db
+  forebay get db dirty_high_pct         one value, for scripts
+  forebay get --pool fast")]
+pub(crate) struct Get {
+    /// A volume and perhaps a name of a tunable; with --pool only the name
+    #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(keys))]
+    names: Vec<String>,
+    /// Tunables of this pool
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Options of `forebay set`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+All are changed, or none. `KEY=` sets the default.
+Examples:
+  forebay set db dirty_high_pct=30 flush_period=10min
+  forebay set db mode=writethrough --drain
+  forebay set --pool fast KEY=VALUE")]
+pub(crate) struct Set {
+    /// VOLUME KEY=VALUE..., or KEY=VALUE... with --pool
+    #[arg(value_name = "VOLUME] [KEY=VALUE", required = true, num_args = 1.., add = ArgValueCompleter::new(pairs))]
+    words: Vec<String>,
+    /// Tunables of this pool
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    /// Until the next start only: the configuration file stays as it is
+    #[arg(long)]
+    temporary: bool,
+    /// If the mode leaves write-back: write everything back now, and wait for it
+    #[arg(long, conflicts_with = "lazy")]
+    drain: bool,
+    /// If the mode leaves write-back: write back in its own time (the default)
+    #[arg(long)]
+    lazy: bool,
+    /// Do not wait for the job that drains; print its id
+    #[arg(long, requires = "drain")]
+    background: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Prints tunables.
+pub(crate) fn get(options: Get) -> Result<(), Failure> {
+    let (target, rest) = target(options.pool, options.names)?;
+    if rest.len() > 1 {
+        return Err(Failure::usage("forebay get takes one key").hint("leave the key out to see all of them"));
+    }
+    let answer = options.admin.client().get(&format!("/v1/{target}/settings"))?;
+    let settings: BTreeMap<String, SettingInfo> = client::read(&answer)?;
+    let Some(key) = rest.first() else {
+        return if options.admin.json {
+            screen::print_json(&answer)
+        } else {
+            screen::print(&table(&settings))
+        };
+    };
+    let Some(setting) = settings.get(key) else {
+        let known: Vec<&str> = settings.keys().map(String::as_str).collect();
+        return Err(Failure::usage(format!("there is no tunable \"{}\"", harmless(key)))
+            .hint(format!("there are: {}", known.join(", "))));
+    };
+    if options.admin.json {
+        screen::print_json(&answer[key])
+    } else {
+        screen::print(&format!("{}\n", harmless(&setting.value)))
+    }
+}
+
+/// Changes tunables.
+pub(crate) fn set(options: Set) -> Result<(), Failure> {
+    let (target, words) = target(options.pool, options.words)?;
+    if words.is_empty() {
+        return Err(Failure::usage("nothing to set").hint("for example: forebay set db dirty_high_pct=30"));
+    }
+    let mut set = BTreeMap::new();
+    for word in &words {
+        let (key, value) =
+            pair(word).map_err(|what| Failure::usage(what).hint("for example: dirty_high_pct=30"))?;
+        if set.insert(key.clone(), Some(value).filter(|value| !value.is_empty())).is_some() {
+            return Err(Failure::usage(format!("{}: is set twice", harmless(&key))).hint("keep one of them"));
+        }
+    }
+    let leaving = if options.drain { Leaving::Drain } else { Leaving::Lazy };
+    let request = SettingsRequest { set, temporary: options.temporary, leaving };
+    let client = options.admin.client();
+    let answer = client.patch(&format!("/v1/{target}/settings"), &request)?;
+    let done: SettingsDone = client::read(&answer)?;
+    if options.admin.json {
+        screen::print_json(&answer)?;
+    } else {
+        screen::print(&changes(&done))?;
+    }
+    match &done.job {
+        Some(id) => {
+            let job = client.get(&format!("/v1/jobs/{}", escaped(id)))?;
+            job::attend(&client, &job, Wish { background: options.background, json: options.admin.json })
+        }
+        None => Ok(()),
+    }
+}
+
+/// `pools/NAME` or `volumes/NAME`, and the words that are left.
+fn target(pool: Option<String>, mut words: Vec<String>) -> Result<(String, Vec<String>), Failure> {
+    if let Some(pool) = pool {
+        return Ok((format!("pools/{}", escaped(&pool)), words));
+    }
+    if words.is_empty() || words[0].contains('=') {
+        return Err(Failure::usage("which volume?").hint("give its name first, or --pool POOL"));
+    }
+    let volume = words.remove(0);
+    Ok((format!("volumes/{}", escaped(&volume)), words))
+}
+
+/// `KEY=VALUE`.
+pub(super) fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().into(), value.trim().into())),
+        _ => Err(format!("\"{}\" is not KEY=VALUE", harmless(text))),
+    }
+}
+
+fn table(settings: &BTreeMap<String, SettingInfo>) -> String {
+    let mut table = screen::table(&["tunable", "value", "default", "takes", "live"], &[]);
+    for (key, setting) in settings {
+        let live = if setting.live { "yes" } else { "no" };
+        table.add_row(
+            [key, &setting.value, &setting.default, &setting.takes, live].map(|cell: &str| harmless(cell)),
+        );
+    }
+    format!("{table}\n")
+}
+
+fn changes(done: &SettingsDone) -> String {
+    if done.changed.is_empty() {
+        return "nothing changed: the values are what they were\n".into();
+    }
+    done.changed.iter().map(|(key, old, new)| harmless(&format!("{key}: {old} -> {new}")) + "\n").collect()
+}
+
+/// Names of tunables, for the shell.
+fn keys(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(typed, "")
+}
+
+/// The same with a `=` behind.
+pub(super) fn pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
+    candidates(typed, "=")
+}
+
+fn candidates(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    let all = tunables::all().filter(|tunable| tunable.name.starts_with(&*typed));
+    all.map(|tunable| {
+        CompletionCandidate::new(format!("{}{behind}", tunable.name)).help(Some(tunable.help.into()))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_comes_first_unless_it_is_a_pool() {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert_eq!(target(None, words(&["a b", "k"])).unwrap(), ("volumes/a%20b".into(), words(&["k"])));
+        assert_eq!(target(Some("p".into()), words(&["k=1"])).unwrap(), ("pools/p".into(), words(&["k=1"])));
+        assert!(target(None, words(&["k=1"])).is_err() && target(None, vec![]).is_err());
+    }
+
+    #[test]
+    fn the_shell_is_offered_tunables() {
+        let found = pairs(OsStr::new("dirty_h"));
+        assert!(found.iter().any(|candidate| candidate.get_value() == "dirty_high_pct="), "{found:?}");
+        assert!(keys(OsStr::new("no-such")).is_empty());
+    }
+}

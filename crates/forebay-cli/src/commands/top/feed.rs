@@ -1,0 +1,107 @@
+//! What the daemon says, asked for on a thread of its own, so that the screen never waits for it.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use forebay_daemon::control::{DaemonInfo, PoolInfo, VolumeInfo};
+use serde_json::Value;
+
+use crate::client::{self, Client, escaped};
+use crate::failure::Failure;
+use crate::job::Job;
+
+/// Everything at one instant.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Snapshot {
+    /// `None` for `forebay run`.
+    pub(super) daemon: Option<DaemonInfo>,
+    pub(super) pools: Vec<PoolInfo>,
+    /// Each with its statistics; the information is missing for `forebay run`.
+    pub(super) volumes: Vec<(Option<VolumeInfo>, Value)>,
+    pub(super) jobs: Vec<Job>,
+    pub(super) alarms: Vec<Value>,
+}
+
+/// What came of a look, or why there is nothing.
+pub(super) type News = Result<Snapshot, String>;
+
+/// The thread that asks. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Feed {
+    wishes: Sender<String>,
+    news: Receiver<News>,
+}
+
+impl Feed {
+    /// Asks every `interval`.
+    pub(super) fn start(client: Client, interval: Duration) -> std::io::Result<Self> {
+        let (wishes, wished) = channel();
+        let (teller, news) = channel();
+        std::thread::Builder::new().name("forebay-feed".into()).spawn(move || {
+            ask_again_and_again(&client, interval, &wished, &teller);
+        })?;
+        Ok(Self { wishes, news })
+    }
+
+    /// What came meanwhile, if anything did.
+    pub(super) fn news(&self) -> Option<News> {
+        self.news.try_recv().ok()
+    }
+
+    /// Has an alarm acknowledged; the next look shows it.
+    pub(super) fn acknowledge(&self, alarm: String) {
+        let _ = self.wishes.send(alarm); // an error says that the thread has ended, which ends this, too
+    }
+}
+
+fn ask_again_and_again(
+    client: &Client,
+    interval: Duration,
+    wished: &Receiver<String>,
+    teller: &Sender<News>,
+) {
+    let mut next = Instant::now() + interval;
+    loop {
+        match wished.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(alarm) => {
+                let by = escaped(&super::super::alarms::user());
+                let path = format!("/v1/alarms/{}/acknowledge?by={by}", escaped(&alarm));
+                if let Err(failure) = client.post_nothing(&path) {
+                    let _ = teller.send(Err(failure.to_string()));
+                    continue;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        next = Instant::now() + interval;
+        if teller.send(look(client).map_err(|failure| failure.to_string())).is_err() {
+            return;
+        }
+    }
+}
+
+/// One look at everything.
+pub(super) fn look(client: &Client) -> Result<Snapshot, Failure> {
+    let Some(volumes) = client.get_if_there("/v1/volumes")? else {
+        let stats = client.get("/v1/stats")?;
+        return Ok(Snapshot { volumes: vec![(None, stats)], ..Snapshot::default() });
+    };
+    let volumes: Vec<VolumeInfo> = client::list(&volumes, "volumes")?;
+    let mut with_statistics = Vec::with_capacity(volumes.len());
+    for volume in volumes {
+        // One that was detached just now has none, and will be gone at the next look.
+        let path = super::super::volume::path(&volume.name, "/stats");
+        let statistics = client.get_if_there(&path)?.unwrap_or(Value::Null);
+        with_statistics.push((Some(volume), statistics));
+    }
+    let mut jobs: Vec<Job> = client::list(&client.get("/v1/jobs")?, "jobs")?;
+    jobs.retain(|job| !job.is_over());
+    Ok(Snapshot {
+        daemon: Some(client::read(&client.get("/v1/daemon")?)?),
+        pools: client::list(&client.get("/v1/pools")?, "pools")?,
+        volumes: with_statistics,
+        jobs,
+        alarms: client::list(&client.get("/v1/alarms")?, "alarms")?,
+    })
+}

@@ -1,0 +1,111 @@
+//! `forebay top`: volumes, jobs and alarms, live on a terminal.
+//!
+//! `feed` asks the daemon on a thread of its own, `state` is what is shown and what keys do to it (no terminal, no
+//! daemon), `view` draws it.
+//!
+//! Invariants
+//! - Keys are answered at once, however slow the daemon is.
+//! - The terminal is as it was before, however this ends: by key, by signal, by error or by panic.
+//! - What is on the screen and too old is called so.
+
+mod feed;
+mod state;
+mod view;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use forebay_export::size::parse_duration;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use crate::client::{Client, DEFAULT_SOCKET};
+use crate::failure::{Failure, system};
+use crate::interrupt::Interrupt;
+use feed::Feed;
+use state::{Action, State};
+
+/// Longest time between a signal and its effect.
+const TURN: Duration = Duration::from_millis(100);
+
+/// Options of `forebay top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Keys: arrows or j k select a volume, s changes the order (r reverses it), a acknowledges the first new alarm,
+p pauses, q quits. Also shows the volume of a `forebay run ... --admin SOCKET`.")]
+pub(crate) struct Options {
+    /// Admin socket of the daemon
+    #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", default_value = DEFAULT_SOCKET, hide_env_values = true)]
+    admin: PathBuf,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+    if (100..=60_000).contains(&interval.as_millis()) {
+        Ok(interval)
+    } else {
+        Err("from 100ms to 60s".into())
+    }
+}
+
+/// Shows it until somebody has seen enough.
+pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    if !std::io::stdout().is_terminal() {
+        return Err(Failure::usage("forebay top needs a terminal").hint("for scripts: forebay status --json"));
+    }
+    let interrupt = Interrupt::listen()?;
+    let client = Client::new(&options.admin);
+    let first = feed::look(&client)?; // an error here is one on a terminal that is still as it was
+    let feed = Feed::start(client, options.interval).map_err(system("cannot start a thread"))?;
+    let mut state = State::new(options.interval);
+    state.take(Ok(first), Instant::now());
+    let mut terminal = ratatui::try_init().map_err(system("cannot use the terminal"))?;
+    let _restored = Restored;
+    run(&mut terminal, &mut state, &feed, &interrupt).map_err(system("terminal"))
+}
+
+/// Gives the terminal back when dropped. (`try_init` has seen to panics.)
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+fn run(
+    terminal: &mut ratatui::DefaultTerminal,
+    state: &mut State,
+    feed: &Feed,
+    interrupt: &Interrupt,
+) -> std::io::Result<()> {
+    let mut changed = true;
+    while !interrupt.came() {
+        if changed {
+            terminal.draw(|frame| view::draw(frame, state, Instant::now()))?;
+        }
+        changed = false;
+        while let Some(news) = feed.news() {
+            state.take(news, Instant::now());
+            changed = true;
+        }
+        if !event::poll(TURN)? {
+            changed |= state.is_stale(Instant::now());
+            continue;
+        }
+        match event::read()? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => match state.key(key) {
+                Action::Quit => return Ok(()),
+                Action::Acknowledge(alarm) => feed.acknowledge(alarm),
+                Action::None => {}
+            },
+            Event::Resize(..) => {}
+            _ => continue,
+        }
+        changed = true;
+    }
+    Ok(())
+}

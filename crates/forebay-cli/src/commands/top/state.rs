@@ -1,0 +1,270 @@
+//! What `forebay top` shows, and what keys do to it. No terminal and no daemon here, so all of it can be tested.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::Value;
+
+use super::feed::{News, Snapshot};
+
+/// Looks that sparklines remember.
+const HISTORY_MAX: usize = 240;
+/// Looks that may be missing before what is shown is called old.
+const STALE_AFTER: u32 = 3;
+
+/// Paths of requests, in the order in which they are shown.
+pub(super) const PATHS: [&str; 8] =
+    ["read_hit", "read_miss", "read_bypass", "write", "write_through", "write_past", "flush", "zero"];
+
+/// Rate and latency of a path over the last seconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Latency {
+    pub(super) path: &'static str,
+    pub(super) per_s: f64,
+    pub(super) p50_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+}
+
+/// A volume as it is shown. What is not known is `None`.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Volume {
+    pub(super) name: String,
+    pub(super) state: String,
+    pub(super) mode: String,
+    pub(super) hit_ratio: Option<f64>,
+    pub(super) reads_per_s: Option<f64>,
+    pub(super) writes_per_s: Option<f64>,
+    pub(super) dirty_bytes: u64,
+    pub(super) dirty_ratio: Option<f64>,
+    pub(super) oldest_s: Option<f64>,
+    pub(super) destage_per_s: Option<f64>,
+    pub(super) limited_by: String,
+    pub(super) latencies: Vec<Latency>,
+}
+
+/// What was, for sparklines; the newest last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History {
+    pub(super) reads: VecDeque<u64>,
+    pub(super) writes: VecDeque<u64>,
+    pub(super) destage: VecDeque<u64>,
+}
+
+/// By what volumes are ordered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    Name,
+    Requests,
+    Dirty,
+    Hits,
+}
+
+impl Order {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Requests => "requests",
+            Self::Dirty => "dirty",
+            Self::Hits => "hits",
+        }
+    }
+
+    fn next(self) -> Self {
+        match self {
+            Self::Name => Self::Requests,
+            Self::Requests => Self::Dirty,
+            Self::Dirty => Self::Hits,
+            Self::Hits => Self::Name,
+        }
+    }
+}
+
+/// What is to be done after a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Action {
+    None,
+    Quit,
+    Acknowledge(String),
+}
+
+/// Everything that is shown.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) snapshot: Snapshot,
+    pub(super) volumes: Vec<Volume>,
+    pub(super) history: BTreeMap<String, History>,
+    pub(super) selected: Option<String>,
+    pub(super) order: Order,
+    pub(super) reversed: bool,
+    pub(super) paused: bool,
+    pub(super) trouble: Option<String>,
+    interval: Duration,
+    taken: Option<Instant>,
+}
+
+impl State {
+    pub(super) fn new(interval: Duration) -> Self {
+        Self {
+            snapshot: Snapshot::default(),
+            volumes: Vec::new(),
+            history: BTreeMap::new(),
+            selected: None,
+            order: Order::Name,
+            reversed: false,
+            paused: false,
+            trouble: None,
+            interval,
+            taken: None,
+        }
+    }
+
+    /// Takes what the daemon said.
+    pub(super) fn take(&mut self, news: News, now: Instant) {
+        let snapshot = match news {
+            Ok(_) if self.paused => return,
+            Ok(snapshot) => snapshot,
+            Err(trouble) => {
+                self.trouble = Some(trouble);
+                return;
+            }
+        };
+        self.trouble = None;
+        self.taken = Some(now);
+        self.volumes =
+            snapshot.volumes.iter().map(|(info, stats)| Volume::new(info.as_ref(), stats)).collect();
+        self.history.retain(|name, _| self.volumes.iter().any(|volume| volume.name == *name));
+        for volume in &self.volumes {
+            self.history.entry(volume.name.clone()).or_default().push(volume);
+        }
+        self.snapshot = snapshot;
+        self.sort();
+        if self.position().is_none() {
+            self.selected = self.volumes.first().map(|volume| volume.name.clone());
+        }
+    }
+
+    /// How old what is shown is, if that is worth a word.
+    pub(super) fn age(&self, now: Instant) -> Option<Duration> {
+        let age = now.saturating_duration_since(self.taken?);
+        (self.is_stale(now)).then_some(age)
+    }
+
+    /// Looks are missing.
+    pub(super) fn is_stale(&self, now: Instant) -> bool {
+        let limit = self.interval * STALE_AFTER;
+        self.taken
+            .is_some_and(|taken| now.saturating_duration_since(taken) > limit.max(Duration::from_secs(2)))
+    }
+
+    /// Which of the volumes is selected.
+    pub(super) fn position(&self) -> Option<usize> {
+        let selected = self.selected.as_ref()?;
+        self.volumes.iter().position(|volume| volume.name == *selected)
+    }
+
+    /// Does what a key says.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Action {
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Action::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+            KeyCode::Up | KeyCode::Char('k') => self.select(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.select(1),
+            KeyCode::PageUp => self.select(-10),
+            KeyCode::PageDown => self.select(10),
+            KeyCode::Home => self.select(isize::MIN),
+            KeyCode::End => self.select(isize::MAX),
+            KeyCode::Char('s') => {
+                self.order = self.order.next();
+                self.sort();
+            }
+            KeyCode::Char('r') => {
+                self.reversed = !self.reversed;
+                self.sort();
+            }
+            KeyCode::Char('p') => self.paused = !self.paused,
+            KeyCode::Char('a') => return self.first_new_alarm().map_or(Action::None, Action::Acknowledge),
+            _ => {}
+        }
+        Action::None
+    }
+
+    fn first_new_alarm(&self) -> Option<String> {
+        let new = self.snapshot.alarms.iter().find(|alarm| alarm["acknowledged"].is_null())?;
+        new["id"].as_str().map(str::to_owned)
+    }
+
+    fn select(&mut self, by: isize) {
+        let last = self.volumes.len().saturating_sub(1);
+        let at = self.position().unwrap_or(0).saturating_add_signed(by).min(last);
+        self.selected = self.volumes.get(at).map(|volume| volume.name.clone());
+    }
+
+    /// By name upwards, by numbers downwards: what is most comes first.
+    fn sort(&mut self) {
+        let (order, reversed) = (self.order, self.reversed);
+        self.volumes.sort_by(|a, b| {
+            let most = match order {
+                Order::Name => Ordering::Equal,
+                Order::Requests => b.requests_per_s().total_cmp(&a.requests_per_s()),
+                Order::Dirty => b.dirty_bytes.cmp(&a.dirty_bytes),
+                Order::Hits => b.hit_ratio.unwrap_or(-1.0).total_cmp(&a.hit_ratio.unwrap_or(-1.0)),
+            };
+            let both = most.then_with(|| a.name.cmp(&b.name));
+            if reversed { both.reverse() } else { both }
+        });
+    }
+}
+
+impl Volume {
+    fn new(info: Option<&forebay_daemon::control::VolumeInfo>, stats: &Value) -> Self {
+        let text = |name: &str| stats[name].as_str().unwrap_or_default().to_owned();
+        let now = |name: &str| stats["windows"]["1s"][name].as_f64();
+        let state = info.and_then(|info| serde_json::to_value(info.state).ok());
+        let dirty_blocks = stats["dirty_blocks"].as_u64().unwrap_or(0);
+        Self {
+            name: info.map_or_else(|| text("volume"), |info| info.name.clone()),
+            state: state
+                .and_then(|state| Some(state.as_str()?.to_owned()))
+                .unwrap_or_else(|| "serving".into()),
+            mode: info.map_or_else(|| text("mode"), |info| info.mode.clone()),
+            hit_ratio: now("read_hit_ratio").or(stats["windows"]["10s"]["read_hit_ratio"].as_f64()),
+            reads_per_s: now("reads_per_s"),
+            writes_per_s: now("writes_per_s"),
+            dirty_bytes: info.map_or(dirty_blocks.saturating_mul(4096), |info| info.dirty_bytes),
+            dirty_ratio: stats["dirty_ratio"].as_f64(),
+            oldest_s: stats["dirty_age"]["oldest_s"].as_f64(),
+            destage_per_s: now("destaged_bytes_per_s"),
+            limited_by: info.map_or_else(|| text("limited_by"), |info| info.destage_limited_by.clone()),
+            latencies: PATHS
+                .iter()
+                .filter_map(|path| Latency::of(path, &stats["latency"][path]["10s"]))
+                .collect(),
+        }
+    }
+
+    fn requests_per_s(&self) -> f64 {
+        self.reads_per_s.unwrap_or(0.0) + self.writes_per_s.unwrap_or(0.0)
+    }
+}
+
+impl Latency {
+    fn of(path: &'static str, summary: &Value) -> Option<Self> {
+        summary["count"].as_u64().filter(|count| *count > 0)?;
+        let us = |name: &str| summary[name].as_f64();
+        Some(Self { path, per_s: us("per_s").unwrap_or(0.0), p50_us: us("p50_us"), p99_us: us("p99_us") })
+    }
+}
+
+impl History {
+    fn push(&mut self, volume: &Volume) {
+        let values = [volume.reads_per_s, volume.writes_per_s, volume.destage_per_s];
+        for (queue, value) in [&mut self.reads, &mut self.writes, &mut self.destage].into_iter().zip(values) {
+            if queue.len() == HISTORY_MAX {
+                queue.pop_front();
+            }
+            queue.push_back(value.unwrap_or(0.0).max(0.0) as u64);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The screen as text, against golden files, and keys against what they do. `UPDATE_GOLDEN=1` writes the files anew.
+
+use super::super::feed::Snapshot;
+use super::super::state::{Action, State};
+use super::draw;
+use crate::client;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn stats(reads: u64, hits: f64, dirty: f64) -> Value {
+    let window = json!({ "reads_per_s": reads, "writes_per_s": reads / 4, "read_hit_ratio": hits,
+        "destaged_bytes_per_s": 12_582_912 });
+    let latency =
+        |p50: f64| json!({ "10s": { "count": 9, "per_s": 1234.4, "p50_us": p50, "p99_us": p50 * 9.0 } });
+    json!({ "windows": { "1s": window }, "dirty_ratio": dirty, "dirty_age": { "oldest_s": 62.0 },
+        "latency": { "read_hit": latency(80.0), "read_miss": latency(5100.0), "write": latency(120.0), "flush": latency(900.0) } })
+}
+
+fn volume(name: &str, mode: &str, dirty: u64) -> Value {
+    json!({ "name": name, "pool": "fast", "state": "serving", "backing": "/dev/sdb", "exports": [], "size_bytes": 1u64 << 40,
+        "mode": mode, "cached_bytes": 1 << 30, "dirty_bytes": dirty, "oldest_dirty_age_ns": 62_000_000_000u64,
+        "destage_limited_by": "foreground reads", "ordered": false, "connections": 1, "job": null })
+}
+
+fn snapshot() -> Snapshot {
+    let read = |value: Value| client::read(&value).unwrap();
+    Snapshot {
+        daemon: Some(client::read(&json!({ "version": "0.1.0", "pid": 1, "started_unix_s": 0, "config": null,
+            "resident_bytes": 200 << 20, "pools": ["fast"], "volumes": ["db", "vm"] })).unwrap()),
+        pools: client::read(&json!([{ "name": "fast", "devices": [], "capacity_bytes": 10u64 << 30, "cached_bytes": 6u64 << 30,
+            "dirty_bytes": 1 << 30, "growable_to_bytes": 0, "fenced": false, "io_engine": "io_uring",
+            "volumes": [], "absent": {} }])).unwrap(),
+        volumes: vec![
+            (Some(read(volume("vm", "writethrough", 0))), stats(10, 0.5, 0.0)),
+            (Some(read(volume("db", "writeback", 1 << 30))), stats(12_345, 0.982, 0.113)),
+        ],
+        jobs: client::read(&json!([{ "id": "j17", "kind": "flush", "pool": "fast", "volume": "db", "state": "running",
+            "phase": "draining", "percent": 42.0, "bytes_total": 3u64 << 30, "bytes_left": 1u64 << 30,
+            "rate_bytes_per_s": 12_582_912, "eta_s": 86.0, "elapsed_s": 60.0, "limited_by": "foreground reads" }])).unwrap(),
+        alarms: vec![
+            json!({ "id": "a1", "severity": "warning", "message": "destage of db failed: no space", "acknowledged": { "by": "alice" } }),
+            json!({ "id": "a2", "severity": "error", "message": "db lost 3 blocks", "acknowledged": null }),
+        ],
+    }
+}
+
+fn state(snapshot: Snapshot, now: Instant) -> State {
+    let mut state = State::new(Duration::from_secs(1));
+    state.take(Ok(snapshot), now);
+    state
+}
+
+fn press(state: &mut State, code: KeyCode) -> Action {
+    state.key(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+fn screen(state: &State, now: Instant, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, state, now)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line =
+        |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned() + "\n";
+    (0..height).map(line).collect()
+}
+
+fn compare(name: &str, text: &str) {
+    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, golden, "UPDATE_GOLDEN=1 writes the file anew");
+}
+
+#[test]
+fn a_small_terminal_shows_everything_that_matters() {
+    let now = Instant::now();
+    let mut state = state(snapshot(), now);
+    for reads in [100, 2_000, 9_000] {
+        let mut next = snapshot();
+        next.volumes[1].1 = stats(reads, 0.9, 0.2);
+        state.take(Ok(next), now);
+    }
+    compare("top-80x24", &screen(&state, now, 80, 24));
+    compare("top-120x40", &screen(&state, now, 120, 40));
+}
+
+#[test]
+fn no_size_of_terminal_and_no_answer_of_a_daemon_is_too_strange() {
+    let now = Instant::now();
+    let mut strange = snapshot();
+    strange.volumes = vec![(None, Value::Null), (None, json!({ "windows": 3, "volume": "\u{1b}[31m" }))];
+    strange.alarms = vec![json!(7)];
+    for snapshot in [snapshot(), Snapshot::default(), strange] {
+        let state = state(snapshot, now);
+        for (width, height) in [(1, 1), (1, 50), (20, 5), (79, 23), (200, 3), (300, 100)] {
+            assert!(!screen(&state, now, width, height).contains('\u{1b}'));
+        }
+    }
+}
+
+#[test]
+fn a_daemon_that_is_gone_is_named_and_what_is_old_is_called_so() {
+    let now = Instant::now();
+    let mut state = state(snapshot(), now);
+    assert!(!screen(&state, now + Duration::from_secs(2), 80, 24).contains(" old "));
+    state.take(Err("/run/x: no daemon answers".into()), now);
+    let text = screen(&state, now + Duration::from_secs(61), 80, 24);
+    assert!(text.starts_with("1m 01s old  no answer: /run/x: no daemon answers"), "{text}");
+    state.take(Ok(snapshot()), now + Duration::from_secs(62));
+    assert!(screen(&state, now + Duration::from_secs(62), 80, 24).starts_with("forebay 0.1.0"));
+}
+
+#[test]
+fn keys_select_sort_pause_acknowledge_and_quit() {
+    let now = Instant::now();
+    let mut state = state(snapshot(), now);
+    let names = |state: &State| state.volumes.iter().map(|volume| volume.name.clone()).collect::<Vec<_>>();
+    assert_eq!((names(&state), state.selected.as_deref()), (vec!["db".into(), "vm".into()], Some("db")));
+    press(&mut state, KeyCode::Down);
+    assert_eq!(state.selected.as_deref(), Some("vm"));
+    press(&mut state, KeyCode::Char('j'));
+    assert_eq!(state.selected.as_deref(), Some("vm"), "the last one is the last");
+    press(&mut state, KeyCode::Char('r'));
+    assert_eq!(
+        (names(&state)[0].as_str(), state.position()),
+        ("vm", Some(0)),
+        "the selection stays with its volume"
+    );
+    press(&mut state, KeyCode::Char('s'));
+    assert_eq!(names(&state)[0], "vm", "fewest requests first, reversed");
+    press(&mut state, KeyCode::Home);
+    press(&mut state, KeyCode::End);
+    assert_eq!(state.selected.as_deref(), Some("db"));
+
+    assert_eq!(press(&mut state, KeyCode::Char('a')), Action::Acknowledge("a2".into()), "a1 is known");
+    press(&mut state, KeyCode::Char('p'));
+    state.take(Ok(Snapshot::default()), now);
+    assert_eq!(names(&state).len(), 2, "paused");
+    press(&mut state, KeyCode::Char('p'));
+    state.take(Ok(Snapshot::default()), now);
+    assert_eq!((names(&state).len(), state.selected.as_deref(), state.history.len()), (0, None, 0));
+    assert_eq!(press(&mut state, KeyCode::Char('a')), Action::None);
+
+    assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
+    assert_eq!(state.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), Action::Quit);
+}

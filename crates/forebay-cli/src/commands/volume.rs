@@ -1,0 +1,227 @@
+//! `forebay volume`: what is cached and served.
+
+use forebay_daemon::control::{VolumeInfo, VolumeRequest};
+use serde_json::{Value, json};
+
+use super::settings::pair;
+use crate::client::{self, Admin, escaped};
+use crate::failure::Failure;
+use crate::job::{self, Wish};
+use crate::screen::{self, List, bytes, harmless, percent};
+
+/// Options of `forebay volume`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Put a cache in front of a backing store, and serve it
+    Attach(Attach),
+    /// Stop serving a volume; by default everything is written back first
+    Detach(Detach),
+    /// List the volumes
+    List(List_),
+    /// Show a volume
+    Show(Show),
+    /// Give a volume another size
+    Resize(Resize),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example: forebay volume attach db --backing /dev/sdb --export 'nbd+unix:///db?socket=/run/forebay/db.nbd' --set mode=writeback")]
+struct Attach {
+    /// Name of the volume
+    name: String,
+    /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
+    #[arg(long, value_name = "URI")]
+    backing: String,
+    /// Pool that caches it; may be left out if there is only one
+    #[arg(long)]
+    pool: Option<String>,
+    /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name or fuse:/path; may be repeated
+    #[arg(long = "export", value_name = "URI")]
+    exports: Vec<String>,
+    /// Set a tunable; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
+    settings: Vec<(String, String)>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without --keep and --discard, everything dirty is written back first: the backing store is whole afterwards.
+Ctrl-C ends the waiting, not the detach.")]
+struct Detach {
+    /// Name of the volume
+    name: String,
+    /// Leave dirty data in the cache: quick, and the next attach is warm, but do not use the backing store without it
+    #[arg(long, conflicts_with = "discard")]
+    keep: bool,
+    /// Throw dirty data away: what only the cache has is lost
+    #[arg(long)]
+    discard: bool,
+    /// Print the id of the job and do not wait
+    #[arg(long)]
+    background: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+struct List_ {
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// Name of the volume
+    name: String,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+struct Resize {
+    /// Name of the volume
+    name: String,
+    /// New size (20GiB), or `max` for all of the backing store
+    size: String,
+    /// Print the id of the job and do not wait
+    #[arg(long)]
+    background: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Does what was asked of volumes.
+pub(crate) fn execute(options: Options) -> Result<(), Failure> {
+    match options.command {
+        Command::Attach(options) => attach(options),
+        Command::Detach(options) => detach(&options),
+        Command::List(options) => list(&options.admin),
+        Command::Show(options) => {
+            let volume = options.admin.client().get(&path(&options.name, ""))?;
+            print(&options.admin, &volume, show)
+        }
+        Command::Resize(Resize { name, size, background, admin }) => {
+            let client = admin.client();
+            let job = client.post(&path(&name, "/resize"), Some(&json!({ "size": size })))?;
+            job::attend(&client, &job, Wish { background, json: admin.json })
+        }
+    }
+}
+
+/// Address of a volume, or of what belongs to it.
+pub(super) fn path(name: &str, rest: &str) -> String {
+    format!("/v1/volumes/{}{rest}", escaped(name))
+}
+
+fn print(admin: &Admin, volume: &Value, words: impl Fn(&VolumeInfo) -> String) -> Result<(), Failure> {
+    if admin.json { screen::print_json(volume) } else { screen::print(&words(&client::read(volume)?)) }
+}
+
+fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> Result<(), Failure> {
+    let request = VolumeRequest { name, pool, backing, exports, settings: settings.into_iter().collect() };
+    let volume = admin.client().post("/v1/volumes", Some(&request))?;
+    print(&admin, &volume, |volume| {
+        let (name, pool) = (harmless(&volume.name), harmless(&volume.pool));
+        let mut text =
+            format!("volume {name}: {} in pool {pool}, {}\n", bytes(volume.size_bytes), volume.mode);
+        for export in &volume.exports {
+            text += &format!("ready: {}\n", harmless(export));
+        }
+        text
+    })
+}
+
+fn detach(options: &Detach) -> Result<(), Failure> {
+    let how = match (options.keep, options.discard) {
+        (true, _) => "keep",
+        (_, true) => "discard",
+        _ => "drain",
+    };
+    let client = options.admin.client();
+    let job = client.delete(&path(&options.name, &format!("?how={how}")))?;
+    job::attend(&client, &job, Wish { background: options.background, json: options.admin.json })
+}
+
+fn list(admin: &Admin) -> Result<(), Failure> {
+    let answer = admin.client().get("/v1/volumes")?;
+    if admin.json {
+        return screen::print_json(&answer);
+    }
+    let volumes: Vec<VolumeInfo> = client::list(&answer, "volumes")?;
+    if volumes.is_empty() {
+        return screen::print("there are no volumes; `forebay volume attach` makes one\n");
+    }
+    screen::print(&format!("{}\n", table(&volumes)))
+}
+
+/// One line for each volume.
+pub(super) fn table(volumes: &[VolumeInfo]) -> comfy_table::Table {
+    let header = ["volume", "pool", "state", "mode", "size", "cached", "dirty", "oldest dirty", "clients"];
+    let mut table = screen::table(&header, &[4, 5, 6, 7, 8]);
+    for volume in volumes {
+        table.add_row([
+            harmless(&volume.name),
+            harmless(&volume.pool),
+            state(volume),
+            harmless(&volume.mode),
+            bytes(volume.size_bytes),
+            bytes(volume.cached_bytes),
+            bytes(volume.dirty_bytes),
+            oldest(volume),
+            volume.connections.to_string(),
+        ]);
+    }
+    table
+}
+
+/// The state by its name in JSON.
+fn state(volume: &VolumeInfo) -> String {
+    serde_json::to_value(volume.state)
+        .ok()
+        .and_then(|state| Some(state.as_str()?.to_owned()))
+        .unwrap_or_default()
+}
+
+fn oldest(volume: &VolumeInfo) -> String {
+    match volume.dirty_bytes {
+        0 => "-".into(),
+        _ => screen::uptime(volume.oldest_dirty_age_ns / 1_000_000_000),
+    }
+}
+
+fn show(volume: &VolumeInfo) -> String {
+    let mut list = List::new();
+    list.add("volume", harmless(&volume.name));
+    list.add("pool", harmless(&volume.pool));
+    let job = volume.job.as_deref().map_or(String::new(), |job| format!(", job {}", harmless(job)));
+    list.add("state", format!("{}{job}", state(volume)));
+    list.add("mode", harmless(&volume.mode));
+    list.add("backing store", harmless(&volume.backing));
+    for export in &volume.exports {
+        list.add("export", harmless(export));
+    }
+    list.add("clients", volume.connections.to_string());
+    list.add("size", bytes(volume.size_bytes));
+    list.add(
+        "cached",
+        format!("{} ({})", bytes(volume.cached_bytes), percent(volume.cached_bytes, volume.size_bytes)),
+    );
+    list.add("dirty", format!("{}, oldest {}", bytes(volume.dirty_bytes), oldest(volume)));
+    list.add("destage limited by", harmless(&volume.destage_limited_by));
+    let ordered = if volume.ordered {
+        "crash-consistent, older image"
+    } else {
+        "needs the cache while anything is dirty"
+    };
+    list.add("backing store alone", ordered.into());
+    list.to_string()
+}

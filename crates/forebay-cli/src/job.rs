@@ -1,0 +1,273 @@
+//! Jobs of the daemon: how one stands, in words, and following it to its end.
+//!
+//! Invariants
+//! - Ctrl-C ends the following, never the job: what was asked of the daemon goes on there, and the message says how to
+//!   follow it again and how to cancel it.
+//! - Success is said only of a job that completed.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Deserialize;
+use serde_json::Value;
+use std::io::IsTerminal;
+
+use crate::client::{self, Client, escaped};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::screen::{self, bytes, harmless};
+
+/// How often a bar moves, and how long the daemon is asked to wait with an answer.
+const STEP: Duration = Duration::from_millis(500);
+/// Distance of lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// A job as it stands. What the daemon does not know is `None`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Job {
+    pub(crate) id: String,
+    pub(crate) kind: String,
+    pub(crate) pool: String,
+    pub(crate) volume: Option<String>,
+    pub(crate) state: String,
+    pub(crate) phase: String,
+    pub(crate) error: Option<String>,
+    pub(crate) bytes_total: Option<u64>,
+    pub(crate) bytes_left: Option<u64>,
+    pub(crate) percent: Option<f64>,
+    pub(crate) rate_bytes_per_s: Option<f64>,
+    pub(crate) eta_s: Option<f64>,
+    pub(crate) elapsed_s: f64,
+    pub(crate) deadline_at_risk: bool,
+    pub(crate) limited_by: Option<String>,
+    pub(crate) errors: u64,
+    pub(crate) stopping: bool,
+}
+
+impl Job {
+    /// What it does, to what.
+    pub(crate) fn title(&self) -> String {
+        let name = match &self.volume {
+            Some(volume) => format!("{} of volume {volume}", self.kind),
+            None => format!("{} of pool {}", self.kind, self.pool),
+        };
+        harmless(&name)
+    }
+
+    /// Nothing will happen any more.
+    pub(crate) fn is_over(&self) -> bool {
+        !matches!(self.state.as_str(), "queued" | "running")
+    }
+
+    /// Done as asked.
+    pub(crate) fn is_done(&self) -> bool {
+        self.state == "completed"
+    }
+
+    /// How far it is, in one line.
+    pub(crate) fn progress(&self) -> String {
+        let mut words = Vec::new();
+        words.push(match self.percent {
+            _ if self.state == "queued" => "waits for its turn".into(),
+            Some(percent) => format!("{percent:.1} %"),
+            None => harmless(&self.phase),
+        });
+        if let (Some(left), Some(total)) = (self.bytes_left, self.bytes_total) {
+            words.push(format!("{} of {} left", bytes(left), bytes(total)));
+        }
+        words.extend(
+            self.rate_bytes_per_s.filter(|rate| *rate > 0.0).map(|rate| format!("{}/s", bytes(rate as u64))),
+        );
+        words.extend(self.eta_s.map(|eta| format!("ETA {}", screen::uptime(eta.ceil() as u64))));
+        words.extend(self.limit().map(|limit| format!("limited by {limit}")));
+        if self.errors > 0 {
+            words.push(format!("{} errors", self.errors));
+        }
+        if self.deadline_at_risk {
+            words.push("will miss its deadline".into());
+        }
+        if self.stopping {
+            words.push("is being cancelled".into());
+        }
+        words.join(", ")
+    }
+
+    /// What holds it back, if anything does.
+    pub(crate) fn limit(&self) -> Option<String> {
+        self.limited_by.as_deref().filter(|limit| !limit.is_empty()).map(harmless)
+    }
+
+    /// How it ended, in one line.
+    pub(crate) fn ending(&self) -> String {
+        let took = screen::uptime(self.elapsed_s as u64);
+        let written = self.bytes_total.filter(|total| *total > 0 && self.is_done());
+        let written = written.map_or(String::new(), |total| format!(", {} written back", bytes(total)));
+        format!("{}: {} after {took}{written}", self.title(), self.state)
+    }
+
+    fn failure(&self) -> Failure {
+        let why = self.error.as_deref().map_or(String::new(), |error| format!(": {}", harmless(error)));
+        Failure::new(format!(
+            "{}: {} after {}{why}",
+            self.title(),
+            self.state,
+            screen::uptime(self.elapsed_s as u64)
+        ))
+        .hint(format!(
+            "forebay events --after oldest --kind job --volume NAME tells more; this was job {}",
+            self.id
+        ))
+    }
+}
+
+/// What to do with a job that was begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    /// Only its id is printed; nobody waits.
+    pub(crate) background: bool,
+    /// Print the job as JSON.
+    pub(crate) json: bool,
+}
+
+/// Follows the job that the daemon answered with, or prints its id.
+///
+/// # Errors
+/// It failed, was cancelled, or Ctrl-C came: it is not known to be done.
+pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), Failure> {
+    let job: Job = client::read(answer)?;
+    if !wish.background {
+        return follow(client, &job.id, wish.json);
+    }
+    if wish.json {
+        return screen::print_json(answer);
+    }
+    eprintln!(
+        "forebay: {} goes on in the daemon; follow it with: forebay jobs {} --follow",
+        job.title(),
+        job.id
+    );
+    screen::print(&format!("{}\n", job.id))
+}
+
+/// Shows how a job goes until it has ended.
+///
+/// # Errors
+/// As [`attend`].
+pub(crate) fn follow(client: &Client, id: &str, json: bool) -> Result<(), Failure> {
+    let interrupt = Interrupt::listen()?;
+    let client = client.clone().interruptible(&interrupt);
+    let path = format!("/v1/jobs/{}?wait={}ms", escaped(id), STEP.as_millis());
+    let mut shown = Shown::new();
+    loop {
+        let begin = Instant::now();
+        let answer = match client.wait(&path, STEP) {
+            Err(_) if interrupt.came() => return Err(left(id)),
+            answer => answer?,
+        };
+        let job: Job = client::read(&answer)?;
+        if job.is_over() {
+            shown.clear();
+            if json {
+                screen::print_json(&answer)?;
+            }
+            return match job.is_done() {
+                true if json => Ok(()),
+                true => screen::print(&format!("{}\n", job.ending())),
+                false => Err(job.failure()),
+            };
+        }
+        shown.show(&job);
+        // A daemon that answers at once is not asked all the time.
+        while begin.elapsed() < STEP / 2 && !interrupt.came() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if interrupt.came() {
+            shown.clear();
+            return Err(left(id));
+        }
+    }
+}
+
+fn left(id: &str) -> Failure {
+    Failure::new(format!("interrupted; job {id} goes on in the daemon")).hint(format!(
+        "follow it with: forebay jobs {id} --follow\n        cancel it with: forebay jobs {id} --cancel"
+    ))
+}
+
+/// A bar on a terminal, now and then a line elsewhere; on stderr.
+struct Shown {
+    bar: Option<ProgressBar>,
+    last_line: Option<Instant>,
+}
+
+impl Shown {
+    fn new() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:24}] {wide_msg}") {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar
+        });
+        Self { bar, last_line: None }
+    }
+
+    fn show(&mut self, job: &Job) {
+        if let Some(bar) = &self.bar {
+            bar.set_prefix(job.title());
+            bar.set_position((job.percent.unwrap_or(0.0) * 10.0) as u64);
+            bar.set_message(job.progress());
+        } else if self.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
+            self.last_line = Some(Instant::now());
+            eprintln!("{}: {}", job.title(), job.progress());
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_job_is_told_in_one_line_and_what_is_unknown_is_left_out() {
+        let job = |value: Value| client::read::<Job>(&value).unwrap();
+        let running =
+            job(json!({ "id": "j1", "kind": "flush", "pool": "fast", "volume": "db", "state": "running",
+            "phase": "draining", "percent": 42.05, "bytes_total": 3u64 << 30, "bytes_left": 1u64 << 30,
+            "rate_bytes_per_s": 1 << 20, "eta_s": 1023.2, "limited_by": "the rate limit", "errors": 2,
+            "deadline_at_risk": true }));
+        assert_eq!(running.title(), "flush of volume db");
+        assert_eq!(
+            running.progress(),
+            "42.0 %, 1.0 GiB of 3.0 GiB left, 1.0 MiB/s, ETA 17m 04s, limited by the rate limit, 2 errors, \
+             will miss its deadline"
+        );
+        let dark =
+            job(json!({ "id": "j2", "kind": "shrink", "pool": "p", "volume": null, "state": "running",
+            "phase": "applying", "percent": null, "rate_bytes_per_s": null, "limited_by": null }));
+        assert_eq!((dark.title(), dark.progress()), ("shrink of pool p".into(), "applying".into()));
+        assert!(job(json!({ "state": "queued" })).progress().contains("waits"));
+    }
+
+    #[test]
+    fn only_completed_is_done() {
+        for (state, over, done) in
+            [("queued", false, false), ("running", false, false), ("completed", true, true)]
+        {
+            let job = Job { state: state.into(), ..Job::default() };
+            assert_eq!((job.is_over(), job.is_done()), (over, done), "{state}");
+        }
+        for state in ["failed", "cancelled", "whatever comes later"] {
+            let job = Job { state: state.into(), ..Job::default() };
+            assert!(job.is_over() && !job.is_done(), "{state}");
+        }
+    }
+}

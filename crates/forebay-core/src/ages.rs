@@ -1,0 +1,181 @@
+//! How long blocks have been dirty, cheaply.
+//!
+//! A segment is filled front to back, so the time at which a slot was written follows from a few marks: "from this
+//! slot on, blocks were written at this time". A mark is added when time has moved on by a quantum (a quarter of a
+//! second), or by 1/32 of the time that the segment has been filled for, whichever is more: so a segment that is
+//! filled for a week has some 300 marks and no age is wrong by more than 3 %. A slot between two marks counts as old
+//! as the earlier one: ages are never told too low.
+//!
+//! The age of a dirty block is the time since its present bytes were written. A block that is overwritten is young
+//! again; one that reclaim moves keeps its age; what is dirty when a cache is opened counts from the opening, since the
+//! log does not tell time.
+//!
+//! [`Births`] counts the dirty blocks of a volume by the quantum of their birth. What a slot was counted under can be
+//! found again from its segment's marks, because no mark ever changes what it says of a slot that is in use.
+
+use crate::api::Nanos;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// A quantum is 2^28 ns, about 268 ms; 32 bits of them last for 36 years.
+const QUANTUM_SHIFT: u32 = 28;
+/// A mark is added when the segment has grown older by one part in so many.
+const PRECISION: u32 = 32;
+
+/// Upper ends of the classes of [`crate::Engine::dirty_ages`]; the last class is open.
+const CLASS_ENDS_NS: [Nanos; 6] =
+    [1_000_000_000, 10_000_000_000, 60_000_000_000, 300_000_000_000, 900_000_000_000, 3_600_000_000_000];
+
+/// A time in quanta.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Born(u32);
+
+impl Born {
+    pub(crate) fn at(now: Nanos) -> Self {
+        Self((now >> QUANTUM_SHIFT).min(u64::from(u32::MAX)) as u32)
+    }
+
+    /// Time since the birth; what happened in this quantum counts as zero at its start.
+    pub(crate) fn age(self, now: Nanos) -> Nanos {
+        now.saturating_sub(u64::from(self.0) << QUANTUM_SHIFT)
+    }
+}
+
+/// When the slots of one segment were written.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    /// First slot and time, ascending by slot.
+    marks: Vec<(u32, Born)>,
+    /// Slots before this one have their time.
+    end: u32,
+}
+
+impl Marks {
+    /// Notes that `slot` was written at `born`, and returns what it counts as from now on.
+    pub(crate) fn note(&mut self, slot: u32, born: Born) -> Born {
+        if slot >= self.end {
+            self.end = slot + 1;
+            let first = self.marks.first().map_or(born, |(_, first)| *first);
+            let stale = self.marks.last().is_none_or(|(_, last)| {
+                // An older block (a survivor) among younger ones must not be called young.
+                born < *last || born.0 - last.0 > born.0.saturating_sub(first.0) / PRECISION
+            });
+            if stale {
+                self.marks.push((slot, born));
+            }
+        }
+        self.of(slot)
+    }
+
+    /// What a slot that was noted counts as.
+    pub(crate) fn of(&self, slot: u32) -> Born {
+        let after = self.marks.partition_point(|(first, _)| *first <= slot);
+        self.marks.get(after.saturating_sub(1)).map_or(Born::default(), |(_, born)| *born)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.marks.capacity() * size_of::<(u32, Born)>()
+    }
+}
+
+/// Dirty blocks of a volume by time of birth.
+#[derive(Debug, Default)]
+pub(crate) struct Births {
+    counts: BTreeMap<Born, u32>,
+}
+
+impl Births {
+    pub(crate) fn add(&mut self, born: Born) {
+        *self.counts.entry(born).or_insert(0) += 1;
+    }
+
+    pub(crate) fn remove(&mut self, born: Born) {
+        let count = self.counts.get_mut(&born).expect("a dirty block was counted when it was born");
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&born);
+        }
+    }
+
+    pub(crate) fn oldest(&self) -> Option<Born> {
+        self.counts.first_key_value().map(|(born, _)| *born)
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.counts.values().map(|count| u64::from(*count)).sum()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.counts.len() * 12
+    }
+
+    /// Blocks by class of age.
+    pub(crate) fn classes(&self, now: Nanos) -> [u64; 7] {
+        let mut classes = [0; 7];
+        for (born, count) in &self.counts {
+            let age = born.age(now);
+            classes[CLASS_ENDS_NS.partition_point(|end| *end <= age)] += u64::from(*count);
+        }
+        classes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    #[test]
+    fn a_slot_keeps_the_age_it_was_given_and_is_never_called_younger_than_it_is() {
+        let mut marks = Marks::default();
+        let mut given = Vec::new();
+        for slot in 0..4000_u32 {
+            // Faster and slower, and every tenth an old survivor.
+            let written = Born::at(u64::from(slot) * SECOND * if slot % 3 == 0 { 7 } else { 6 });
+            let born = if slot % 10 == 9 { Born(written.0 / 2) } else { written };
+            let counted = marks.note(slot, born);
+            assert!(counted <= born, "never younger");
+            given.push((slot, counted));
+        }
+        for (slot, counted) in given {
+            assert_eq!(marks.of(slot), counted);
+        }
+    }
+
+    #[test]
+    fn a_segment_filled_for_a_week_needs_few_marks_and_is_precise() {
+        let mut marks = Marks::default();
+        let week = 7 * 24 * 3600;
+        for slot in 0..4096_u32 {
+            let now = u64::from(slot) * week * SECOND / 4096;
+            let born = Born::at(now);
+            let error = born.0 - marks.note(slot, born).0;
+            assert!(error <= born.0 / PRECISION, "slot {slot}: {error}");
+        }
+        assert!(marks.marks.len() < 400, "{} marks", marks.marks.len());
+    }
+
+    #[test]
+    fn a_slot_that_comes_out_of_order_does_not_change_its_neighbours() {
+        let mut marks = Marks::default();
+        let first = marks.note(3, Born(100));
+        assert_eq!(marks.note(7, Born(200)), Born(200));
+        assert_eq!(marks.note(5, Born(300)), first);
+        assert_eq!((marks.of(3), marks.of(7)), (Born(100), Born(200)));
+    }
+
+    #[test]
+    fn classes_count_every_block_once() {
+        let mut births = Births::default();
+        let now = 10_000 * SECOND;
+        for age in [0, 5, 30, 120, 600, 1800, 9000] {
+            births.add(Born::at(now - age * SECOND));
+        }
+        assert_eq!(births.classes(now), [1; 7]);
+        assert_eq!(births.len(), 7);
+        assert!(births.oldest().unwrap().age(now) >= 9000 * SECOND);
+        births.remove(Born::at(now - 9000 * SECOND));
+        assert_eq!(births.classes(now)[6], 0);
+    }
+}

@@ -1,0 +1,106 @@
+//! Finding streams of consecutive requests among many that run at the same time.
+//!
+//! Each direction of a volume has a table of the streams seen last: where the next request of each is expected, where
+//! it began and how many bytes it brought. A request belongs to the stream whose expected place is nearest, if that is
+//! within four times its own length (at most [`SLACK_BYTES_MAX`]) before or behind: clients with many requests in
+//! flight swap neighbours. A request that belongs to none begins a stream in place of the one unused for longest.
+//!
+//! A stream has *passed* a threshold once it spans that many bytes and at least half of them were asked for: reading one
+//! place again and again, or skipping through a region, is none. Random requests push each other out of the table before
+//! they line up. A look costs one pass over 1 KiB.
+
+/// Streams of one direction that are told apart.
+pub(crate) const FLOWS_MAX: usize = 128;
+/// Largest distance from the expected place at which a request still belongs to its stream.
+const SLACK_BYTES_MAX: u64 = 256 << 10;
+
+/// Streams of one direction of a volume.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    /// Where each goes on.
+    next: [u64; FLOWS_MAX],
+    first: [u64; FLOWS_MAX],
+    bytes: [u64; FLOWS_MAX],
+    /// When each was used last, in requests; 0: free.
+    used: [u64; FLOWS_MAX],
+    clock: u64,
+}
+
+impl Flows {
+    pub(crate) fn new() -> Self {
+        let none = [0; FLOWS_MAX];
+        // A free entry is expected nowhere near a request.
+        Self { next: [u64::MAX / 2; FLOWS_MAX], first: none, bytes: none, used: none, clock: 0 }
+    }
+
+    /// Takes note of a request; true if the stream that it belongs to had passed `threshold` bytes before.
+    pub(crate) fn note(&mut self, offset: u64, len: u64, threshold: u64) -> bool {
+        self.clock += 1;
+        let slack = len.saturating_mul(4).min(SLACK_BYTES_MAX);
+        let nearest = (0..FLOWS_MAX).min_by_key(|at| self.next[*at].abs_diff(offset)).unwrap_or(0);
+        if self.next[nearest].abs_diff(offset) > slack {
+            let oldest = (0..FLOWS_MAX).min_by_key(|at| self.used[*at]).unwrap_or(0);
+            (self.first[oldest], self.next[oldest]) = (offset, offset + len);
+            (self.bytes[oldest], self.used[oldest]) = (len, self.clock);
+            return false;
+        }
+        let span = self.next[nearest] - self.first[nearest];
+        let passed = span >= threshold && self.bytes[nearest] >= span / 2;
+        self.first[nearest] = self.first[nearest].min(offset);
+        self.next[nearest] = self.next[nearest].max(offset + len);
+        self.bytes[nearest] = self.bytes[nearest].saturating_add(len);
+        self.used[nearest] = self.clock;
+        passed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 4096;
+    const THRESHOLD: u64 = 256 << 10;
+
+    #[test]
+    fn the_first_bytes_up_to_the_threshold_do_not_count() {
+        let mut flows = Flows::new();
+        let passed: Vec<bool> = (0..100).map(|at| flows.note(at * BLOCK, BLOCK, THRESHOLD)).collect();
+        assert_eq!(passed.iter().position(|passed| *passed), Some(64));
+        assert!(passed[64..].iter().all(|passed| *passed));
+    }
+
+    #[test]
+    fn a_hundred_and_twenty_eight_streams_are_told_apart() {
+        let mut flows = Flows::new();
+        let mut late = 0;
+        for at in 0..80 {
+            for stream in 0..FLOWS_MAX as u64 {
+                late += u64::from(flows.note((stream << 30) + at * BLOCK, BLOCK, THRESHOLD));
+            }
+        }
+        assert_eq!(late, 16 * FLOWS_MAX as u64);
+    }
+
+    #[test]
+    fn neighbours_that_swap_places_stay_in_their_stream() {
+        let mut flows = Flows::new();
+        let mut passed = 0;
+        for group in 0..40_u64 {
+            for at in [2, 0, 3, 1] {
+                passed += u32::from(flows.note((group * 4 + at) * BLOCK, BLOCK, THRESHOLD));
+            }
+        }
+        assert!((90..=100).contains(&passed), "{passed} of the 96 behind the threshold");
+    }
+
+    #[test]
+    fn random_and_repeated_requests_are_no_streams() {
+        let mut flows = Flows::new();
+        let mut seed = 1_u64;
+        for _ in 0..200_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            assert!(!flows.note((seed >> 40) * BLOCK, BLOCK, THRESHOLD));
+        }
+        assert!((0..1000).all(|_| !flows.note(77 * BLOCK, BLOCK, THRESHOLD)), "one place is no stream");
+    }
+}

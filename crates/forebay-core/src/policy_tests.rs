@@ -1,0 +1,146 @@
+//! What the policies decide.
+
+use super::*;
+
+fn view(policy: ReclaimPolicy) -> View {
+    View { policy, segment_blocks: 16, movable: 11, newest: 100, hollow_first: false }
+}
+
+fn candidate(segment: u32, born: u64, live: u32, unclean: u32) -> Candidate {
+    Candidate { segment, born, unclean, pinned: 0, live, probation: true }
+}
+
+fn choose(view: &View, candidates: &[Candidate]) -> Option<Choice> {
+    let look = |number| candidates.iter().find(|candidate| candidate.segment == number).copied();
+    Victims::default().pass(view, Some(0), candidates.iter().copied(), 16, look)
+}
+
+fn chosen(view: &View, candidates: &[Candidate]) -> Option<u32> {
+    choose(view, candidates).map(|choice| choice.segment)
+}
+
+#[test]
+fn among_equals_the_oldest_is_reclaimed() {
+    let candidates = [candidate(1, 30, 10, 0), candidate(2, 10, 10, 0), candidate(3, 20, 10, 0)];
+    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
+        assert_eq!(chosen(&view(policy), &candidates), Some(2));
+        assert_eq!(chosen(&view(policy), &[]), None);
+    }
+}
+
+#[test]
+fn lru_takes_what_was_overwritten_before_what_is_full_and_clean() {
+    let candidates = [candidate(1, 10, 16, 0), candidate(2, 12, 4, 2), candidate(3, 90, 16, 0)];
+    assert_eq!(chosen(&view(ReclaimPolicy::Lru), &candidates), Some(2));
+    assert_eq!(chosen(&view(ReclaimPolicy::Fifo), &candidates), Some(1));
+}
+
+#[test]
+fn lru_would_rather_drop_clean_blocks_than_move_dirty_ones() {
+    let candidates = [candidate(1, 10, 8, 8), candidate(2, 10, 8, 0), candidate(3, 11, 16, 10)];
+    assert_eq!(chosen(&view(ReclaimPolicy::Lru), &candidates), Some(2));
+}
+
+#[test]
+fn probation_gives_way_while_it_is_too_large() {
+    let view = view(ReclaimPolicy::S3Fifo);
+    let main = |segment, born| Candidate { probation: false, ..candidate(segment, born, 16, 0) };
+    let mut candidates: Vec<Candidate> = (0..18).map(|at| main(at, u64::from(at))).collect();
+    candidates.extend([candidate(20, 50, 16, 0), candidate(21, 60, 16, 0)]);
+    assert_eq!(chosen(&view, &candidates), Some(0), "2 of 20 are a tenth");
+    candidates.extend([candidate(22, 70, 16, 0)]);
+    assert_eq!(chosen(&view, &candidates), Some(20), "3 of 21 are more");
+    candidates.truncate(18);
+    assert_eq!(chosen(&view, &candidates), Some(0), "nothing is on probation");
+}
+
+#[test]
+fn segments_that_must_be_moved_are_not_offered_and_pinned_ones_are_the_last_resort() {
+    let view = view(ReclaimPolicy::Fifo);
+    let pinned = Candidate { pinned: 12, ..candidate(2, 1, 16, 0) };
+    assert_eq!(chosen(&view, &[candidate(1, 1, 16, 11)]), None);
+    assert_eq!(chosen(&view, &[pinned, candidate(3, 9, 16, 0)]), Some(3));
+    assert_eq!(choose(&view, &[pinned]), Some(Choice { segment: 2, hollow: false, forced: true }));
+}
+
+#[test]
+fn hollow_segments_go_first_when_a_volume_is_at_its_largest_share() {
+    let view = View { hollow_first: true, ..view(ReclaimPolicy::S3Fifo) };
+    let hollow = Candidate { probation: false, ..candidate(2, 90, 3, 0) };
+    let candidates = [candidate(1, 1, 16, 0), hollow, candidate(3, 2, 16, 0), candidate(4, 3, 16, 0)];
+    assert_eq!(choose(&view, &candidates), Some(Choice { segment: 2, hollow: true, forced: false }));
+}
+
+#[test]
+fn one_pass_serves_many_choices_and_a_barren_one_is_not_repeated() {
+    let mut victims = Victims::default();
+    let view = View { newest: 5000, ..view(ReclaimPolicy::Fifo) };
+    let all: Vec<Candidate> = (0..4096).map(|at| candidate(at, u64::from(at), 16, 0)).collect();
+    for expected in 0..256 {
+        let look = |number: u32| (number != 7).then(|| all[number as usize]);
+        let choice = victims.next(&view, look);
+        let skipped = u32::from(expected >= 7);
+        let offered = all.iter().copied().filter(|candidate| candidate.segment >= expected + skipped);
+        let choice = choice.or_else(|| victims.pass(&view, Some(1), offered, 4096, look));
+        assert_eq!(choice.map(|choice| choice.segment), Some(expected + skipped), "7 is never eligible");
+    }
+    assert!(victims.passes <= 6, "{} passes", victims.passes);
+    assert_eq!(Victims::default().pass(&view, Some(1), core::iter::empty(), 16, |_| None), None);
+    let mut none = Victims::default();
+    none.pass(&view, Some(1), core::iter::empty(), 16, |_| None);
+    assert!(none.is_barren(1, &view) && !none.is_barren(2, &view));
+}
+
+fn block() -> Block {
+    Block {
+        hit: false,
+        pinned: false,
+        probation: true,
+        priority: Priority::Normal,
+        within_minimum: false,
+        above_maximum: false,
+    }
+}
+
+fn kept(hits: u32, all: u32) -> Kept {
+    Kept { choice: Choice { segment: 0, hollow: false, forced: false }, hits, all }
+}
+
+fn keeping(policy: ReclaimPolicy) -> Keeping {
+    Keeping { policy, segment_blocks: 64, survivors_max_pct: 50 }
+}
+
+#[test]
+fn hit_blocks_are_kept_up_to_the_budget_and_not_by_fifo() {
+    let hit = Block { hit: true, ..block() };
+    for policy in [ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
+        assert_eq!(keeping(policy).decide(&hit, &kept(31, 31)), Keep::IfPossible);
+        assert_eq!(keeping(policy).decide(&hit, &kept(32, 32)), Keep::No);
+        assert_eq!(keeping(policy).decide(&block(), &kept(0, 0)), Keep::No);
+    }
+    assert_eq!(keeping(ReclaimPolicy::Fifo).decide(&hit, &kept(0, 0)), Keep::No);
+}
+
+#[test]
+fn shares_and_priority_say_who_gives_way() {
+    let keeping = keeping(ReclaimPolicy::S3Fifo);
+    let hit = Block { hit: true, ..block() };
+    let low = Block { priority: Priority::Low, ..hit };
+    let high = Block { priority: Priority::High, ..block() };
+    assert_eq!(keeping.decide(&low, &kept(0, 0)), Keep::No);
+    assert_eq!(keeping.decide(&high, &kept(0, 0)), Keep::IfPossible);
+    assert_eq!(keeping.decide(&Block { probation: false, ..high }, &kept(0, 0)), Keep::No);
+    assert_eq!(keeping.decide(&Block { above_maximum: true, ..hit }, &kept(0, 0)), Keep::No);
+    let minimum = Block { within_minimum: true, ..block() };
+    assert_eq!(keeping.decide(&minimum, &kept(50, 53)), Keep::IfPossible, "beyond the budget of hits");
+}
+
+#[test]
+fn nothing_is_kept_beyond_what_leaves_room() {
+    let keeping = keeping(ReclaimPolicy::S3Fifo);
+    let all = Block { pinned: true, within_minimum: true, hit: true, ..block() };
+    assert_eq!(keeping.decide(&all, &kept(0, 53)), Keep::Must);
+    assert_eq!(keeping.decide(&all, &kept(0, 54)), Keep::No, "I25");
+    let forced = Kept { choice: Choice { segment: 0, hollow: false, forced: true }, hits: 0, all: 0 };
+    assert_eq!(keeping.decide(&all, &forced), Keep::IfPossible);
+}

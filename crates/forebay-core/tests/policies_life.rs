@@ -1,0 +1,109 @@
+//! Policies and the life cycle: what is remembered of a volume goes with it, and pins outlive a smaller pool.
+
+#[path = "rig/mod.rs"]
+mod rig;
+
+use forebay_core::{
+    Admission, DetachHow, PoolSettings, ReclaimPolicy, RequestKind, Treatment, VolumeSettings,
+};
+use forebay_format::VolumeId;
+use rig::{Dice, Rig};
+
+const SEGMENTS: (u32, u32) = (96, 64);
+const VOLUME_BLOCKS: u64 = 1 << 15;
+const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
+
+fn settings() -> VolumeSettings {
+    VolumeSettings::default()
+}
+
+fn rig(policy: ReclaimPolicy, volumes: &[VolumeSettings]) -> Rig {
+    let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
+    Rig::new(SEGMENTS, VOLUME_BLOCKS, volumes, pool)
+}
+
+fn pin(rig: &mut Rig, volume: u16, blocks: u64) -> u64 {
+    for block in (0..blocks).step_by(8) {
+        rig.request(volume, RequestKind::Read, block, 8, Treatment::Pin);
+        rig.rest(1000);
+    }
+    rig.engine.pinned_blocks(VolumeId(volume))
+}
+
+fn cached(rig: &Rig, volume: u16) -> u64 {
+    rig.engine.volume_stats(VolumeId(volume)).expect("it is attached").cached_blocks
+}
+
+#[test]
+fn misses_of_a_volume_that_is_gone_do_not_admit_blocks_of_the_next_one() {
+    let second = VolumeSettings { admission: Admission::SecondAccess, ..settings() };
+    let mut rig = rig(ReclaimPolicy::S3Fifo, &[second, settings()]);
+    (0..640).for_each(|block| rig.read(0, block));
+    rig.detach(0, DetachHow::Discard);
+    rig.attach(0, &second);
+    (0..640).for_each(|block| rig.read(0, block));
+    rig.rest(1_000_000);
+    assert_eq!(cached(&rig, 0), 0, "these blocks were missed once");
+    (0..640).for_each(|block| rig.read(0, block));
+    rig.rest(1_000_000);
+    assert_eq!(cached(&rig, 0), 640, "the test can fail");
+}
+
+#[test]
+fn a_volume_that_was_kept_is_remembered_but_for_its_pins_and_streams() {
+    let skip = VolumeSettings { skip_sequential_bytes: 1 << 20, ..settings() };
+    let mut rig = rig(ReclaimPolicy::S3Fifo, &[skip, settings()]);
+    assert_eq!(pin(&mut rig, 0, 256), 256);
+    for block in (4096..4096 + 512).step_by(16) {
+        rig.request(0, RequestKind::Read, block, 16, Treatment::Cache);
+    }
+    rig.rest(1_000_000);
+    assert!(rig.engine.stats().sequential_bypassed_reads > 0, "the stream was found");
+    let warm = cached(&rig, 0);
+    rig.detach(0, DetachHow::Keep);
+    assert_eq!(rig.engine.pinned_blocks(VolumeId(0)), 0, "nobody could release them");
+    rig.attach(0, &skip);
+    assert_eq!(cached(&rig, 0), warm, "it comes back warm");
+    rig.request(0, RequestKind::Read, 4096 + 512, 16, Treatment::Cache);
+    rig.rest(1_000_000);
+    let stats = rig.engine.volume_stats(VolumeId(0)).expect("it is attached");
+    assert_eq!(stats.sequential_bypassed_reads, 0, "the stream is not known any more");
+    rig.engine.check_invariants();
+}
+
+#[test]
+fn a_walk_over_a_volume_that_leaves_does_not_touch_the_next_one() {
+    let mut rig = rig(ReclaimPolicy::S3Fifo, &[settings(), settings()]);
+    (0..640).for_each(|block| rig.read(0, block));
+    rig.rest(1_000_000);
+    let now = rig.now();
+    rig.engine.forget_clean(now, VolumeId(0));
+    rig.engine.detach_volume(now, VolumeId(0), DetachHow::Discard).expect("it can be detached");
+    rig.rest(1_000_000_000);
+    assert!(!rig.engine.is_sweeping(VolumeId(0)));
+    rig.attach(0, &settings());
+    (0..640).for_each(|block| rig.read(0, block));
+    rig.rest(1_000_000_000);
+    assert_eq!(cached(&rig, 0), 640);
+}
+
+#[test]
+fn pinned_blocks_move_when_the_pool_shrinks() {
+    for policy in POLICIES {
+        let mut rig = rig(policy, &[settings(), settings()]);
+        let dice = &mut Dice(8);
+        // Some of everything in every segment.
+        for block in (0..rig.capacity / 5).step_by(8) {
+            rig.request(0, RequestKind::Read, block, 8, Treatment::Pin);
+            (0..32).for_each(|_| rig.read(1, dice.below(VOLUME_BLOCKS)));
+        }
+        let pins = rig.engine.pinned_blocks(VolumeId(0));
+        assert!(pins > rig.capacity / 8, "{pins} were pinned");
+        rig.shrink(48);
+        let kept = rig.engine.pinned_blocks(VolumeId(0));
+        assert!(kept >= pins * 98 / 100, "{policy:?}: {kept} of {pins}");
+        (0..20_000).for_each(|_| rig.read(1, dice.below(VOLUME_BLOCKS)));
+        assert!(rig.engine.pinned_blocks(VolumeId(0)) >= pins * 95 / 100, "{policy:?}: and stay");
+        rig.engine.check_invariants();
+    }
+}

@@ -1,0 +1,111 @@
+//! What comes in with a request: names in the path, parameters of the query, a JSON body. Each is checked as a whole,
+//! within bounds, and refused in the one form of [`Problem`].
+
+use axum::body::Body as HttpBody;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+
+use super::problem::Problem;
+use crate::control::{ControlError, ErrorKind};
+
+/// Largest body of a request, in bytes.
+pub const BODY_BYTES_MAX: usize = 256 << 10;
+/// Time that a client has to send a body.
+pub(super) const BODY_WITHIN: Duration = Duration::from_secs(15);
+
+/// Names in the path: a text, or a tuple of texts.
+pub(crate) struct Names<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Names<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let names = Path::<T>::from_request_parts(parts, state).await;
+        names.map(|Path(names)| Self(names)).map_err(|error| {
+            Problem::bad_request(error.body_text(), "names in a path are UTF-8, escaped as %XX where needed")
+        })
+    }
+}
+
+/// Parameters of the query. Their structures refuse what they do not know.
+pub(crate) struct Parameters<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let parameters = Query::<T>::try_from_uri(&parts.uri);
+        parameters.map(|Query(parameters)| Self(parameters)).map_err(|error| {
+            Problem::bad_request(error.body_text(), "GET /v1/openapi.json lists the parameters")
+        })
+    }
+}
+
+/// A JSON body.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        if !is_json(request.headers()) {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                ControlError::new(
+                    ErrorKind::Invalid,
+                    "the body must be JSON",
+                    "send the header Content-Type: application/json",
+                ),
+            ));
+        }
+        let bytes = tokio::time::timeout(BODY_WITHIN, read(request.into_body()));
+        let bytes = bytes.await.map_err(|_| too_slow())??;
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| not_understood(&error))
+    }
+}
+
+/// Refuses a body that says itself that it is too large, before anything is read of it.
+pub(super) fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > BODY_BYTES_MAX as u64) { Err(too_large()) } else { Ok(()) }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+}
+
+async fn read(body: HttpBody) -> Result<axum::body::Bytes, Problem> {
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) => Err(Problem::bad_request(format!("the body did not come: {error}"), "send it again")),
+    }
+}
+
+fn not_understood(error: &serde_json::Error) -> Problem {
+    // The message ends in the line and the column.
+    let hint = "GET /v1/openapi.json describes every body";
+    if error.is_data() {
+        let what = format!("the body is not what is expected: {error}");
+        return ControlError::new(ErrorKind::Invalid, what, hint).into();
+    }
+    Problem::bad_request(format!("the body is not JSON: {error}"), hint)
+}
+
+fn too_large() -> Problem {
+    let what = format!("the body is larger than {BODY_BYTES_MAX} bytes");
+    let error = ControlError::new(ErrorKind::Invalid, what, "send less at a time");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, error)
+}
+
+fn too_slow() -> Problem {
+    let what = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
+    Problem::new(StatusCode::REQUEST_TIMEOUT, ControlError::new(ErrorKind::Invalid, what, "send it at once"))
+}

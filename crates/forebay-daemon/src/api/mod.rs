@@ -1,0 +1,164 @@
+//! The admin API of the daemon: HTTP/JSON over a unix socket, and over TCP for who has the token. What it can do is
+//! [`Control`]; this module is what lies between a socket and that trait. For users: `docs/api.md`.
+//!
+//! `server` accepts connections and limits them, `access` and `tls` decide who may come in over TCP, `patient` ends
+//! connections whose peer takes nothing, `extract` checks what comes in, `calls` makes calls that block away from the
+//! event loop, `routes` has a handler for each path, `openapi` describes them all, `problem` is the form of an error.
+//!
+//! Invariants
+//! - It has a thread and an event loop of its own, which never block: no request can hold up another, or the engine.
+//! - Everything has a bound: connections, headers, bodies, names, waiting, threads. [`Limits`] has the ones that can be set.
+//! - Every error that a handler or a router gives is a [`Problem`]. (What is not HTTP at all is refused by the HTTP
+//!   library with a bare status.)
+//! - Over TCP nothing is done before the token was seen, `/metrics` excepted if so configured; without TLS it listens
+//!   on loopback only. Whoever can open the unix socket needs no token: the file's mode and its folder decide.
+
+mod access;
+mod calls;
+mod extract;
+mod openapi;
+mod patient;
+mod problem;
+mod routes;
+mod server;
+mod tls;
+
+pub use access::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+pub use extract::BODY_BYTES_MAX;
+pub(crate) use extract::{Names, Parameters};
+pub use openapi::document;
+pub use problem::Problem;
+pub use server::{ApiServer, serve};
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::config::DaemonConfig;
+pub use crate::config::TlsFiles;
+use crate::control::Control;
+use crate::events::Hub;
+use crate::jobs::Jobs;
+
+/// Where the API is served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApiOptions {
+    /// Path of the unix socket.
+    pub socket: PathBuf,
+    /// Its permissions, usually `0o660`.
+    pub socket_mode: u32,
+    /// TCP as well.
+    pub tcp: Option<TcpOptions>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl From<&DaemonConfig> for ApiOptions {
+    /// As the configuration has it, with the usual bounds; `/metrics` over TCP needs the token.
+    fn from(config: &DaemonConfig) -> Self {
+        let tcp = config.admin_tcp.as_ref().map(|tcp| TcpOptions {
+            host: tcp.host.clone(),
+            port: tcp.port,
+            token_file: tcp.token_file.clone(),
+            tls: tcp.tls.clone(),
+            metrics_open: false,
+        });
+        let (socket, socket_mode) = (config.admin_socket.clone(), config.admin_mode);
+        Self { socket, socket_mode, tcp, limits: Limits::default() }
+    }
+}
+
+/// How the API is served over TCP.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TcpOptions {
+    /// Name or address to listen on, without brackets.
+    pub host: String,
+    /// Port; 0 for any that is free.
+    pub port: u16,
+    /// File with the token that clients must know.
+    pub token_file: PathBuf,
+    /// TLS; without it only loopback is allowed.
+    pub tls: Option<TlsFiles>,
+    /// `/metrics` needs no token.
+    pub metrics_open: bool,
+}
+
+/// Bounds of the API.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Most connections at a time on each of the unix socket and TCP; one more is answered 503 and closed.
+    pub connections_max: usize,
+    /// Time for the headers of a request, for a TLS handshake, and of silence between two requests.
+    pub headers_within: Duration,
+    /// Time in which a client must take something of what is sent to it.
+    pub patience: Duration,
+    /// Time for a request that looks.
+    pub look_within: Duration,
+    /// Time for a request that changes something (and is not a job).
+    pub change_within: Duration,
+    /// Silence on a stream of events after which a heartbeat is sent.
+    pub heartbeat: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 128,
+            headers_within: Duration::from_secs(15),
+            patience: Duration::from_secs(30),
+            look_within: Duration::from_secs(5),
+            change_within: Duration::from_secs(60),
+            heartbeat: crate::events::http::HEARTBEAT,
+        }
+    }
+}
+
+/// What the API speaks for.
+#[derive(Clone)]
+pub struct Services {
+    /// What can be asked and done.
+    pub control: Arc<dyn Control>,
+    /// The jobs of that control: waiting for one takes no thread.
+    pub jobs: Jobs,
+    /// The events and alarms of that control.
+    pub events: Hub,
+}
+
+/// Why the API could not be started.
+#[derive(Debug, Error)]
+pub enum ApiError {
+    /// The unix socket cannot be had.
+    #[error("admin socket: {0}")]
+    Socket(#[from] forebay_io::SocketError),
+    /// The address cannot be listened on.
+    #[error("admin API: cannot listen on {address}: {source}")]
+    Tcp {
+        /// Which.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It would be read by others.
+    #[error(
+        "admin API: {address} is not loopback, and without TLS whoever is on the way could read the token: \
+         give cert_file and key_file, or listen on 127.0.0.1"
+    )]
+    Plaintext {
+        /// The address in question.
+        address: SocketAddr,
+    },
+    /// Token, certificate or key cannot be used.
+    #[error("admin API: {0}")]
+    File(#[from] FileError),
+    /// The system refused a thread or an event queue.
+    #[error("admin API: {what}: {source}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,28 @@
+//! The daemon itself.
+
+use axum::Json;
+use axum::extract::State;
+
+use super::{Answer, Context};
+use crate::control::{DaemonInfo, ReloadDone};
+
+/// About the daemon.
+#[utoipa::path(get, path = "/v1/daemon", tag = "daemon",
+    responses((status = 200, description = "Version, process, names of pools and volumes", body = DaemonInfo)))]
+pub(super) async fn daemon(State(context): State<Context>) -> Answer<DaemonInfo> {
+    context.look(|control| Ok(control.daemon())).await.map(Json)
+}
+
+/// Reads the configuration file again and does what has changed in it.
+#[utoipa::path(post, path = "/v1/reload", tag = "daemon",
+    responses((status = 200, description = "What was changed and what was not", body = ReloadDone)))]
+pub(super) async fn reload(State(context): State<Context>) -> Answer<ReloadDone> {
+    context.change(|control| control.reload()).await.map(Json)
+}
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "daemon",
+    responses((status = 200, description = "The OpenAPI document", body = serde_json::Value)))]
+pub(super) async fn openapi() -> Json<serde_json::Value> {
+    Json(crate::api::document())
+}

@@ -1,0 +1,131 @@
+//! Jobs.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{Answer, Context};
+use crate::api::extract::{Names, Parameters};
+use crate::api::problem::Problem;
+use crate::control::{ControlError, ErrorKind, JobInfo};
+use crate::jobs::{JobId, WaitError};
+
+/// Longest time that one request waits for a job.
+const WAIT_MAX: Duration = Duration::from_secs(10 * 60);
+
+/// Which jobs are wanted.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// Only of this pool.
+    pool: Option<String>,
+    /// Only of this volume.
+    volume: Option<String>,
+    /// Only in this state: `queued`, `running`, `completed`, `failed`, `cancelled`.
+    state: Option<String>,
+    /// Only of this kind: `flush`, `detach`, `mode-change`, `shrink`, `remove`, `resize`.
+    kind: Option<String>,
+}
+
+impl Wanted {
+    fn has(&self, job: &JobInfo) -> bool {
+        let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
+        fits(&self.pool, &job.pool)
+            && fits(&self.volume, job.volume.as_deref().unwrap_or_default())
+            && fits(&self.state, &job.state)
+            && fits(&self.kind, &job.kind)
+    }
+}
+
+/// All jobs, the newest last.
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(Wanted),
+    responses((status = 200, description = "The jobs", body = [JobInfo])))]
+pub(super) async fn jobs(
+    State(context): State<Context>,
+    Parameters(wanted): Parameters<Wanted>,
+) -> Answer<Vec<JobInfo>> {
+    let mut jobs = context.look(|control| Ok(control.jobs())).await?;
+    jobs.retain(|job| wanted.has(job));
+    Ok(Json(jobs))
+}
+
+/// How long to wait.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Waiting {
+    /// Wait until it has ended, but not longer than this, such as `30s`; at most `10min`.
+    wait: Option<String>,
+}
+
+/// One job, at once or when it has ended.
+#[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "Id, such as `j17`"), Waiting),
+    responses(
+        (status = 200, description = "The job; with `wait`: it has ended", body = JobInfo),
+        (status = 202, description = "With `wait`: it has not ended in that time", body = JobInfo),
+    ))]
+pub(super) async fn job(
+    State(context): State<Context>,
+    Names(id): Names<String>,
+    Parameters(waiting): Parameters<Waiting>,
+) -> Result<Response, Problem> {
+    match waiting.wait {
+        Some(text) => wait(context, &id, patience(&text)?).await,
+        None => context.look(move |control| control.job(&id)).await.map(|job| Json(job).into_response()),
+    }
+}
+
+/// Waits without a thread.
+async fn wait(mut context: Context, id: &str, patience: Duration) -> Result<Response, Problem> {
+    let number: JobId = id
+        .parse()
+        .map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/jobs lists the jobs"))?;
+    let ended = tokio::select! {
+        ended = context.jobs.ended(number, patience) => ended,
+        _ = context.stopping.wait_for(|stop| *stop) => {
+            return Err(Problem::unavailable("the daemon is being stopped", ""));
+        }
+    };
+    match ended {
+        Ok(job) => Ok(Json(JobInfo::from(&job)).into_response()),
+        Err(WaitError::TimedOut(job)) => {
+            Ok((StatusCode::ACCEPTED, Json(JobInfo::from(&*job))).into_response())
+        }
+        Err(WaitError::Unknown(error)) => Err(ControlError::from(error).into()),
+    }
+}
+
+/// Cancels a job: what it began is undone, what was written back stays so.
+#[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "Id, such as `j17`")),
+    responses((status = 202, description = "The job, which has ended or will soon", body = JobInfo,
+        headers(("Location" = String)))))]
+pub(super) async fn cancel_job(
+    State(context): State<Context>,
+    Names(id): Names<String>,
+) -> Result<Response, Problem> {
+    context.change(move |control| control.cancel_job(&id)).await.map(super::accepted)
+}
+
+/// A duration in a parameter.
+pub(super) fn duration(name: &str, text: &str) -> Result<Duration, ControlError> {
+    forebay_export::size::parse_duration(text).map_err(|error| {
+        ControlError::new(ErrorKind::Invalid, format!("{name}: {error}"), "such as 30s or 5min")
+    })
+}
+
+fn patience(text: &str) -> Result<Duration, ControlError> {
+    let patience = duration("wait", text)?;
+    if patience > WAIT_MAX {
+        let what = format!("wait: {text} is more than the longest wait, which is 10min");
+        return Err(ControlError::new(ErrorKind::Invalid, what, "ask again after each answer 202"));
+    }
+    Ok(patience)
+}

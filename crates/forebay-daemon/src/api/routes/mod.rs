@@ -1,0 +1,176 @@
+//! Every path of the API: what it is, what it takes, what it answers. A handler checks nothing that `extract` can check
+//! and decides nothing: it calls [`Control`] and gives the answer a status.
+
+mod daemon;
+mod jobs;
+mod pools;
+mod rules;
+mod settings;
+mod stats;
+mod volumes;
+
+use std::sync::Arc;
+
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use serde::Serialize;
+use tokio::sync::watch;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::calls::Calls;
+use super::problem::Problem;
+use super::{Limits, Services};
+use crate::control::{Control, ControlError, ErrorKind, JobInfo};
+use crate::events::http as events;
+
+/// Path of the statistics for Prometheus.
+pub(super) const METRICS: &str = "/metrics";
+
+/// What handlers work with.
+#[derive(Clone)]
+struct Context {
+    control: Arc<dyn Control>,
+    jobs: crate::jobs::Jobs,
+    looks: Calls,
+    changes: Calls,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Context {
+    /// Asks the control something.
+    async fn look<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let control = self.control.clone();
+        self.looks.make(move || ask(&*control)).await
+    }
+
+    /// Tells the control to do something.
+    async fn change<T: Send + 'static>(
+        &self,
+        tell: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let control = self.control.clone();
+        self.changes.make(move || tell(&*control)).await
+    }
+}
+
+/// An answer in JSON with status 200.
+type Answer<T> = Result<Json<T>, Problem>;
+
+#[derive(OpenApi)]
+#[openapi(
+    components(schemas(super::problem::Problem)),
+    tags(
+        (name = "daemon", description = "The daemon itself"),
+        (name = "pools", description = "Cache devices"),
+        (name = "volumes", description = "What is cached and served"),
+        (name = "rules", description = "Which requests of which clients are cached"),
+        (name = "jobs", description = "What takes long"),
+        (name = "events", description = "What happens"),
+        (name = "statistics", description = "How much and how fast"),
+    )
+)]
+struct Skeleton;
+
+fn documented() -> OpenApiRouter<Context> {
+    OpenApiRouter::with_openapi(Skeleton::openapi())
+        .routes(routes!(daemon::daemon))
+        .routes(routes!(daemon::reload))
+        .routes(routes!(daemon::openapi))
+        .routes(routes!(pools::pools, pools::create_pool))
+        .routes(routes!(pools::pool, pools::remove_pool))
+        .routes(routes!(pools::grow_pool))
+        .routes(routes!(pools::shrink_pool))
+        .routes(routes!(settings::pool_settings, settings::set_pool))
+        .routes(routes!(volumes::volumes, volumes::attach_volume))
+        .routes(routes!(volumes::volume, volumes::detach_volume))
+        .routes(routes!(volumes::resize_volume))
+        .routes(routes!(volumes::flush_volume))
+        .routes(routes!(settings::volume_settings, settings::set_volume))
+        .routes(routes!(rules::rules, rules::add_rule))
+        .routes(routes!(rules::delete_rule))
+        .routes(routes!(jobs::jobs))
+        .routes(routes!(jobs::job, jobs::cancel_job))
+        .routes(routes!(stats::stats))
+        .routes(routes!(stats::volume_stats))
+        .routes(routes!(stats::metrics))
+}
+
+/// What the routes say of themselves.
+pub(super) fn described() -> utoipa::openapi::OpenApi {
+    let mut described = documented().into_openapi();
+    described.merge(events::documented().into_openapi());
+    described
+}
+
+/// All routes.
+pub(super) fn router(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> Router {
+    let context = Context {
+        control: services.control,
+        jobs: services.jobs,
+        looks: Calls::looks(limits.look_within),
+        changes: Calls::changes(limits.change_within),
+        stopping,
+    };
+    let (router, _) = documented().split_for_parts();
+    router
+        .with_state(context)
+        .merge(events::router(services.events, limits.heartbeat))
+        .fallback(async |uri: Uri| {
+            let what = format!("there is no path {}", uri.path());
+            Problem::from(ControlError::new(
+                ErrorKind::NotFound,
+                what,
+                "GET /v1/openapi.json lists the paths",
+            ))
+        })
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            let what = format!("{} does not take {method}", uri.path());
+            let error = ControlError::new(ErrorKind::Invalid, what, "the header Allow has what it takes");
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, error)
+        })
+}
+
+/// 202: a job was taken, and this is where it can be watched.
+fn accepted(job: JobInfo) -> Response {
+    (StatusCode::ACCEPTED, location(&["jobs", &job.id]), Json(job)).into_response()
+}
+
+/// 201: this was made, and is to be found there.
+fn created<T: Serialize>(path: &[&str], what: T) -> Response {
+    (StatusCode::CREATED, location(path), Json(what)).into_response()
+}
+
+fn location(path: &[&str]) -> [(header::HeaderName, HeaderValue); 1] {
+    let path: String = path.iter().map(|part| format!("/{}", escaped(part))).collect();
+    // Escaped, it is printable ASCII.
+    let value = HeaderValue::try_from(format!("/v1{path}")).unwrap_or(HeaderValue::from_static("/v1"));
+    [(header::LOCATION, value)]
+}
+
+/// A part of a path, with everything escaped that is not unreserved in RFC 3986.
+fn escaped(part: &str) -> String {
+    use std::fmt::Write;
+    part.bytes().fold(String::new(), |mut text, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}"); // writing to a string cannot fail
+        }
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_in_a_location_are_escaped() {
+        let [(_, value)] = super::location(&["volumes", "a b/ä", "rules", "7"]);
+        assert_eq!(value, "/v1/volumes/a%20b%2F%C3%A4/rules/7");
+    }
+}

@@ -1,0 +1,84 @@
+//! Pools.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::{Answer, Context, accepted, created};
+use crate::api::extract::{Body, Names, Parameters};
+use crate::api::problem::Problem;
+use crate::control::{GrowRequest, JobInfo, PoolInfo, PoolRequest, ShrinkRequest};
+
+/// All pools.
+#[utoipa::path(get, path = "/v1/pools", tag = "pools",
+    responses((status = 200, description = "All pools", body = [PoolInfo])))]
+pub(super) async fn pools(State(context): State<Context>) -> Answer<Vec<PoolInfo>> {
+    context.look(|control| control.pools()).await.map(Json)
+}
+
+/// Creates a pool, or opens one that is on these devices already.
+#[utoipa::path(post, path = "/v1/pools", tag = "pools", request_body = PoolRequest,
+    responses((status = 201, description = "The pool", body = PoolInfo, headers(("Location" = String)))))]
+pub(super) async fn create_pool(
+    State(context): State<Context>,
+    Body(request): Body<PoolRequest>,
+) -> Result<Response, Problem> {
+    let pool = context.change(|control| control.create_pool(request)).await?;
+    Ok(created(&["pools", &pool.name.clone()], pool))
+}
+
+/// One pool.
+#[utoipa::path(get, path = "/v1/pools/{pool}", tag = "pools", params(("pool" = String, Path, description = "Name")),
+    responses((status = 200, description = "The pool", body = PoolInfo)))]
+pub(super) async fn pool(State(context): State<Context>, Names(pool): Names<String>) -> Answer<PoolInfo> {
+    context.look(move |control| control.pool(&pool)).await.map(Json)
+}
+
+/// How a pool is removed.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Removal {
+    /// Wipe its devices. Otherwise what is cached stays on them.
+    #[serde(default)]
+    #[param(required = false)]
+    erase: bool,
+}
+
+/// Closes a pool that has no volumes, and forgets it: a job.
+#[utoipa::path(delete, path = "/v1/pools/{pool}", tag = "pools",
+    params(("pool" = String, Path, description = "Name"), Removal),
+    responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
+pub(super) async fn remove_pool(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+    Parameters(removal): Parameters<Removal>,
+) -> Result<Response, Problem> {
+    context.change(move |control| control.remove_pool(&pool, removal.erase)).await.map(accepted)
+}
+
+/// Makes a pool larger, while it is used.
+#[utoipa::path(post, path = "/v1/pools/{pool}/grow", tag = "pools", request_body = GrowRequest,
+    params(("pool" = String, Path, description = "Name")),
+    responses((status = 200, description = "The pool as it is now", body = PoolInfo)))]
+pub(super) async fn grow_pool(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+    Body(request): Body<GrowRequest>,
+) -> Answer<PoolInfo> {
+    context.change(move |control| control.grow_pool(&pool, request)).await.map(Json)
+}
+
+/// Makes a pool smaller, while it is used: a job.
+#[utoipa::path(post, path = "/v1/pools/{pool}/shrink", tag = "pools", request_body = ShrinkRequest,
+    params(("pool" = String, Path, description = "Name")),
+    responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
+pub(super) async fn shrink_pool(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+    Body(request): Body<ShrinkRequest>,
+) -> Result<Response, Problem> {
+    context.change(move |control| control.shrink_pool(&pool, request)).await.map(accepted)
+}

@@ -1,0 +1,72 @@
+//! Tunables of pools and volumes.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use super::{Answer, Context, location};
+use crate::api::extract::{Body, Names};
+use crate::api::problem::Problem;
+use crate::control::{SettingInfo, SettingsDone, SettingsRequest, Target};
+
+/// All tunables of a pool.
+#[utoipa::path(get, path = "/v1/pools/{pool}/settings", tag = "pools",
+    params(("pool" = String, Path, description = "Name")),
+    responses((status = 200, description = "By key", body = BTreeMap<String, SettingInfo>)))]
+pub(super) async fn pool_settings(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+) -> Answer<BTreeMap<String, SettingInfo>> {
+    context.look(move |control| control.settings(Target::Pool(&pool))).await.map(Json)
+}
+
+/// Changes tunables of a pool: all that are given, or none.
+#[utoipa::path(patch, path = "/v1/pools/{pool}/settings", tag = "pools", request_body = SettingsRequest,
+    params(("pool" = String, Path, description = "Name")),
+    responses(
+        (status = 200, description = "What was changed", body = SettingsDone),
+        (status = 202, description = "What was changed; a job goes on", body = SettingsDone, headers(("Location" = String))),
+    ))]
+pub(super) async fn set_pool(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+    Body(request): Body<SettingsRequest>,
+) -> Result<Response, Problem> {
+    context.change(move |control| control.set(Target::Pool(&pool), request)).await.map(done)
+}
+
+/// All tunables of a volume.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/settings", tag = "volumes",
+    params(("volume" = String, Path, description = "Name")),
+    responses((status = 200, description = "By key", body = BTreeMap<String, SettingInfo>)))]
+pub(super) async fn volume_settings(
+    State(context): State<Context>,
+    Names(volume): Names<String>,
+) -> Answer<BTreeMap<String, SettingInfo>> {
+    context.look(move |control| control.settings(Target::Volume(&volume))).await.map(Json)
+}
+
+/// Changes tunables of a volume: all that are given, or none.
+#[utoipa::path(patch, path = "/v1/volumes/{volume}/settings", tag = "volumes", request_body = SettingsRequest,
+    params(("volume" = String, Path, description = "Name")),
+    responses(
+        (status = 200, description = "What was changed", body = SettingsDone),
+        (status = 202, description = "What was changed; a job goes on", body = SettingsDone, headers(("Location" = String))),
+    ))]
+pub(super) async fn set_volume(
+    State(context): State<Context>,
+    Names(volume): Names<String>,
+    Body(request): Body<SettingsRequest>,
+) -> Result<Response, Problem> {
+    context.change(move |control| control.set(Target::Volume(&volume), request)).await.map(done)
+}
+
+fn done(done: SettingsDone) -> Response {
+    match done.job.clone() {
+        Some(job) => (StatusCode::ACCEPTED, location(&["jobs", &job]), Json(done)).into_response(),
+        None => Json(done).into_response(),
+    }
+}

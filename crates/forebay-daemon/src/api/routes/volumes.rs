@@ -1,0 +1,108 @@
+//! Volumes.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::jobs::duration;
+use super::{Answer, Context, accepted, created};
+use crate::api::extract::{Body, Names, Parameters};
+use crate::api::problem::Problem;
+use crate::control::{DetachHow, JobInfo, VolumeInfo, VolumeRequest};
+
+/// All volumes.
+#[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
+    responses((status = 200, description = "All volumes", body = [VolumeInfo])))]
+pub(super) async fn volumes(State(context): State<Context>) -> Answer<Vec<VolumeInfo>> {
+    context.look(|control| control.volumes()).await.map(Json)
+}
+
+/// Attaches a volume to its backing store and serves it.
+#[utoipa::path(post, path = "/v1/volumes", tag = "volumes", request_body = VolumeRequest,
+    responses((status = 201, description = "The volume", body = VolumeInfo, headers(("Location" = String)))))]
+pub(super) async fn attach_volume(
+    State(context): State<Context>,
+    Body(request): Body<VolumeRequest>,
+) -> Result<Response, Problem> {
+    let volume = context.change(|control| control.attach_volume(request)).await?;
+    Ok(created(&["volumes", &volume.name.clone()], volume))
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/v1/volumes/{volume}", tag = "volumes",
+    params(("volume" = String, Path, description = "Name")),
+    responses((status = 200, description = "The volume", body = VolumeInfo)))]
+pub(super) async fn volume(
+    State(context): State<Context>,
+    Names(volume): Names<String>,
+) -> Answer<VolumeInfo> {
+    context.look(move |control| control.volume(&volume)).await.map(Json)
+}
+
+/// How a volume is detached.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Detachment {
+    /// What becomes of dirty data.
+    #[serde(default)]
+    #[param(required = false, inline)]
+    how: DetachHow,
+}
+
+/// Detaches a volume: a job.
+#[utoipa::path(delete, path = "/v1/volumes/{volume}", tag = "volumes",
+    params(("volume" = String, Path, description = "Name"), Detachment),
+    responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
+pub(super) async fn detach_volume(
+    State(context): State<Context>,
+    Names(volume): Names<String>,
+    Parameters(detachment): Parameters<Detachment>,
+) -> Result<Response, Problem> {
+    context.change(move |control| control.detach_volume(&volume, detachment.how)).await.map(accepted)
+}
+
+/// Another size for a volume.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ResizeRequest {
+    /// New size, such as `20GiB`; `max` for all of the backing store.
+    #[schema(example = "20GiB")]
+    size: String,
+}
+
+/// Gives a volume another size: a job, short if it grows.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/resize", tag = "volumes", request_body = ResizeRequest,
+    params(("volume" = String, Path, description = "Name")),
+    responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
+pub(super) async fn resize_volume(
+    State(context): State<Context>,
+    Names(volume): Names<String>,
+    Body(request): Body<ResizeRequest>,
+) -> Result<Response, Problem> {
+    context.change(move |control| control.resize_volume(&volume, &request.size)).await.map(accepted)
+}
+
+/// How a volume is flushed.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Flushing {
+    /// Time in which it must be done, such as `10min`; otherwise the job fails.
+    deadline: Option<String>,
+}
+
+/// Writes everything back that is dirty now: a job.
+#[utoipa::path(post, path = "/v1/volumes/{volume}/flush", tag = "volumes",
+    params(("volume" = String, Path, description = "Name"), Flushing),
+    responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
+pub(super) async fn flush_volume(
+    State(context): State<Context>,
+    Names(volume): Names<String>,
+    Parameters(flushing): Parameters<Flushing>,
+) -> Result<Response, Problem> {
+    let deadline = flushing.deadline.map(|text| duration("deadline", &text)).transpose()?;
+    context.change(move |control| control.flush_volume(&volume, deadline)).await.map(accepted)
+}

@@ -1,0 +1,263 @@
+//! Sockets of the API: who may connect, how many, for how long.
+//!
+//! Invariants
+//! - A client that says nothing, says it slowly, or does not read loses its connection within a bounded time.
+//! - Connections over TCP and over the unix socket are counted apart: strangers cannot lock out the operator.
+//! - [`ApiServer`] stops within [`STOP_WITHIN`] and removes its socket when it is dropped.
+
+use std::net::{SocketAddr, TcpListener as StdTcpListener, ToSocketAddrs};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+
+use super::access::Token;
+use super::calls::THREADS;
+use super::extract::check_length;
+use super::patient::Patient;
+use super::problem::Problem;
+use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
+use crate::control::{ControlError, ErrorKind};
+
+/// How long a stop waits for answers under way.
+const STOP_WITHIN: Duration = Duration::from_millis(300);
+/// Rest after an accept that failed, usually for want of descriptors.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Most headers of a request, and most bytes of them.
+const HEADERS_MAX: usize = 64;
+const HEADER_BYTES_MAX: usize = 16 << 10;
+/// What a connection buffers in each direction at most.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// For a connection too many. A head of its own, for there is no HTTP connection yet.
+const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
+    retry-after: 1\r\nconnection: close\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+    \"detail\":\"there are too many connections\",\"kind\":\"unavailable\",\"what\":\"there are too many connections\",\
+    \"hint\":\"close some of them\"}";
+
+/// A running API. Stops when dropped.
+#[derive(Debug)]
+pub struct ApiServer {
+    socket: PathBuf,
+    tcp: Option<SocketAddr>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ApiServer {
+    /// Where it listens on TCP.
+    #[must_use]
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic there has been told already
+        }
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Serves the API until the result is dropped.
+///
+/// # Errors
+/// The socket or address is in use or cannot be had; the token, certificate or key cannot be used, or others may read
+/// it; plaintext beyond loopback was asked for; the system refuses a thread. Nothing is served then.
+pub fn serve(options: &ApiOptions, services: Services) -> Result<ApiServer, ApiError> {
+    let failed = |what| move |source| ApiError::System { what, source };
+    let tcp = options.tcp.as_ref().map(TcpDoor::open).transpose()?;
+    let unix = StdUnixListener::from(forebay_io::listen_unix(&options.socket, options.socket_mode)?);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(THREADS)
+        .build()
+        .map_err(failed("event queue"))?;
+    let (stop, stopping) = watch::channel(false);
+    let tcp_address = tcp.as_ref().map(|door| door.address);
+    let router = routes::router(services, &options.limits, stopping.clone());
+    let house = House { limits: options.limits.clone(), stopping };
+    let inside = runtime.enter();
+    unix.set_nonblocking(true).map_err(failed("socket"))?;
+    let unix = UnixListener::from_std(unix).map_err(failed("socket"))?;
+    let tcp = tcp.map(|door| door.into_tokio()).transpose().map_err(failed("socket"))?;
+    drop(inside);
+    let thread = std::thread::Builder::new().name("forebay-admin".into()).spawn(move || {
+        runtime.block_on(house.serve(unix, tcp, router));
+        runtime.shutdown_timeout(STOP_WITHIN);
+    });
+    let thread = thread.map_err(failed("thread"))?;
+    Ok(ApiServer { socket: options.socket.clone(), tcp: tcp_address, stop, thread: Some(thread) })
+}
+
+/// The TCP side before it is served.
+struct TcpDoor<L> {
+    listener: L,
+    address: SocketAddr,
+    guard: Guard,
+    tls: Option<TlsAcceptor>,
+}
+
+/// What a request over TCP must show.
+#[derive(Clone)]
+struct Guard {
+    token: Token,
+    metrics_open: bool,
+}
+
+impl TcpDoor<StdTcpListener> {
+    fn open(options: &TcpOptions) -> Result<Self, ApiError> {
+        let failed = |source| ApiError::Tcp { address: format!("{}:{}", options.host, options.port), source };
+        let addresses: Vec<SocketAddr> =
+            (options.host.as_str(), options.port).to_socket_addrs().map_err(failed)?.collect();
+        if options.tls.is_none()
+            && let Some(&address) = addresses.iter().find(|address| !address.ip().is_loopback())
+        {
+            return Err(ApiError::Plaintext { address });
+        }
+        let token = Token::read(&options.token_file)?;
+        let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+        let listener = StdTcpListener::bind(addresses.as_slice()).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address, guard: Guard { token, metrics_open: options.metrics_open }, tls })
+    }
+
+    fn into_tokio(self) -> std::io::Result<TcpDoor<TcpListener>> {
+        let Self { listener, address, guard, tls } = self;
+        Ok(TcpDoor { listener: TcpListener::from_std(listener)?, address, guard, tls })
+    }
+}
+
+/// What all connections share.
+#[derive(Clone)]
+struct House {
+    limits: Limits,
+    stopping: watch::Receiver<bool>,
+}
+
+impl House {
+    async fn serve(self, unix: UnixListener, tcp: Option<TcpDoor<TcpListener>>, router: Router) {
+        let router = router.layer(from_fn(refuse_large));
+        let mut stopping = self.stopping.clone();
+        let serve_tcp = async {
+            match tcp {
+                Some(door) => self.clone().serve_tcp(door, router.clone()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.clone().serve_unix(unix, router.clone()) => {}
+            () = serve_tcp => {}
+            _ = stopping.wait_for(|stop| *stop) => {}
+        }
+        // Connections see the same sign, and end after the answer that is under way.
+        tokio::time::sleep(STOP_WITHIN.min(Duration::from_millis(50))).await;
+    }
+
+    async fn serve_unix(self, listener: UnixListener, router: Router) {
+        let places = Arc::new(Semaphore::new(self.limits.connections_max));
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(ACCEPT_REST).await;
+                continue;
+            };
+            match places.clone().try_acquire_owned() {
+                Ok(place) => drop(tokio::spawn(self.clone().connection(stream, router.clone(), place))),
+                Err(_) => drop(tokio::spawn(turn_away(stream))),
+            }
+        }
+    }
+
+    async fn serve_tcp(self, door: TcpDoor<TcpListener>, router: Router) {
+        let places = Arc::new(Semaphore::new(self.limits.connections_max));
+        let router = router.layer(from_fn_with_state(door.guard, check_token));
+        loop {
+            let Ok((stream, _)) = door.listener.accept().await else {
+                tokio::time::sleep(ACCEPT_REST).await;
+                continue;
+            };
+            let _ = stream.set_nodelay(true); // an answer is one write or few
+            match (places.clone().try_acquire_owned(), &door.tls) {
+                (Ok(place), Some(tls)) => {
+                    let (house, router, handshake) = (self.clone(), router.clone(), tls.accept(stream));
+                    tokio::spawn(async move {
+                        let shaken = tokio::time::timeout(house.limits.headers_within, handshake).await;
+                        if let Ok(Ok(stream)) = shaken {
+                            house.connection(stream, router, place).await;
+                        }
+                    });
+                }
+                (Ok(place), None) => {
+                    drop(tokio::spawn(self.clone().connection(stream, router.clone(), place)))
+                }
+                (Err(_), None) => drop(tokio::spawn(turn_away(stream))),
+                (Err(_), Some(_)) => {} // closed: a word to it would cost a handshake
+            }
+        }
+    }
+
+    /// Serves one connection until either side ends it.
+    async fn connection<S>(mut self, stream: S, router: Router, _place: OwnedSemaphorePermit)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let stream = TokioIo::new(Patient::new(stream, self.limits.patience));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.headers_within)
+            .max_headers(HEADERS_MAX)
+            .max_header_size(HEADER_BYTES_MAX)
+            .max_buf_size(BUFFER_BYTES_MAX)
+            .serve_connection(stream, TowerToHyperService::new(router));
+        let mut connection = pin!(connection);
+        // Errors are those of the client: it went away, or did not speak HTTP.
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = self.stopping.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+    }
+}
+
+/// Tells a client that there are too many, if it takes the word at once.
+async fn turn_away<S: AsyncWrite + Unpin>(mut stream: S) {
+    let _ = tokio::time::timeout(ACCEPT_REST, async {
+        stream.write_all(TOO_MANY).await?;
+        stream.shutdown().await
+    })
+    .await;
+}
+
+async fn refuse_large(request: Request, next: Next) -> Response {
+    match check_length(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn check_token(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let open = guard.metrics_open && request.uri().path() == routes::METRICS;
+    if open || guard.token.is_in(request.headers()) {
+        return next.run(request).await;
+    }
+    let hint = "send the header Authorization: Bearer TOKEN, with the token of the daemon's token_file";
+    Problem::from(ControlError::new(ErrorKind::Denied, "no token, or a wrong one", hint)).into_response()
+}

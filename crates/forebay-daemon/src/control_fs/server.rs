@@ -1,0 +1,222 @@
+//! The threads of the control file system: each takes one request at a time, asks, and answers.
+//!
+//! Invariants
+//! - The session is locked for moments only, never while [`crate::control::Control`] is asked.
+//! - Whatever happens to a request, it is answered: who waits for an answer that never comes cannot be killed.
+//! - A request is in the table of [`UnderWay`] from when it is received to when it is answered, so that an interrupt
+//!   finds it.
+
+use super::content::Content;
+use super::under_way::{Met, NoWait, UnderWay, Wait};
+use super::write::Written;
+use crate::control::{ErrorKind, JobInfo};
+use forebay_export::fuse::prepared::{self, PreparedSession};
+use forebay_export::fuse::request::Header;
+use forebay_export::fuse::wire::{self, WRITE_HEAD_BYTES};
+use forebay_export::fuse::{Answer, Errno, Limits, Step, reply};
+use forebay_io::fuse::Connection;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Threads that take requests: so many questions to the daemon may be slow at once without a `cat` noticing.
+pub(super) const THREADS: usize = 8;
+
+/// A write of more than the text allowed must arrive as one request, so that it is refused as a whole.
+pub(super) const LIMITS: Limits = Limits {
+    payload_bytes_max: 128 << 10,
+    background_max: 64,
+    handles_max: 1 << 14,
+    text_bytes_max: 64 << 10,
+};
+
+/// How long one look at all jobs that are waited for takes, if none of them ends.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Pause after an error of the kernel, such as one for want of memory.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// What the threads share.
+pub(super) struct Server {
+    pub(super) connection: Connection,
+    pub(super) session: Mutex<PreparedSession>,
+    pub(super) content: Content,
+    pub(super) under_way: UnderWay,
+}
+
+impl Server {
+    /// Takes requests until the mount is gone or [`Server::stop`] is called.
+    pub(super) fn take_requests(&self) {
+        let mut buffer = vec![0; WRITE_HEAD_BYTES + LIMITS.payload_bytes_max as usize];
+        let mut out = Vec::new();
+        loop {
+            match self.connection.receive(&mut buffer) {
+                Ok(Some(bytes)) => self.take(&buffer[..bytes], &mut out),
+                Ok(None) => return,
+                Err(_) => self.under_way.pause(RETRY_AFTER),
+            }
+        }
+    }
+
+    /// Takes one request. A panic of whoever is asked costs an error, not the thread.
+    fn take(&self, request: &[u8], out: &mut Vec<u8>) {
+        // The kernel sends whole requests; what has no header cannot be answered.
+        let Ok(header) = Header::decode(request, request.len()) else { return };
+        use wire::opcode::{BATCH_FORGET, FORGET, INTERRUPT};
+        let is_work = !matches!(header.opcode, FORGET | BATCH_FORGET | INTERRUPT);
+        if is_work {
+            self.under_way.begin(header.unique);
+        }
+        out.clear();
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve(&header, request, out)));
+        if served.is_err() && is_work {
+            out.clear();
+            reply::failed(out, header.unique, Errno::Io);
+        }
+        self.send(header.unique, out);
+        if is_work {
+            self.under_way.end(header.unique);
+        }
+    }
+
+    /// Serves one request; what is in `out` afterwards is to be sent.
+    fn serve(&self, header: &Header, request: &[u8], out: &mut Vec<u8>) {
+        let need = prepared::need(&mut self.session(), request, request.len());
+        let found = match self.content.look(need) {
+            Ok(found) => found,
+            Err(errno) => return reply::failed(out, header.unique, errno),
+        };
+        let mut session = self.session();
+        let step = prepared::step(&mut session, found, request, request.len(), out);
+        let path = match step {
+            Ok(Step::Store { node, .. }) => session.tree().path(node).map(str::to_owned),
+            _ => None,
+        };
+        drop(session);
+        match step {
+            Ok(Step::Answered | Step::Silent | Step::Destroyed) | Err(_) => {}
+            Ok(Step::Volume(request)) => request.answer.failed(out, Errno::Io), // no tree of texts has a volume
+            Ok(Step::Interrupt { request, unique }) => self.interrupt(request, unique, out),
+            Ok(Step::Store { length_bytes, answer, .. }) => {
+                let text = request.get(WRITE_HEAD_BYTES..WRITE_HEAD_BYTES + length_bytes as usize);
+                match path.zip(text) {
+                    Some((path, text)) => self.store(path, text, answer, out),
+                    None => answer.failed(out, Errno::NotFound),
+                }
+            }
+        }
+    }
+
+    fn store(&self, path: String, text: &[u8], answer: Answer, out: &mut Vec<u8>) {
+        let written = self.content.write(&path, text, self.under_way.may_wait());
+        let waits = match written {
+            Ok(Written::Done { .. }) => return answer.ok(out),
+            Err(errno) => return answer.failed(out, errno),
+            Ok(Written::Job(job)) => self.under_way.wait(Wait { job, path, answer }),
+        };
+        match waits {
+            Ok(()) => {}
+            Err(NoWait::Interrupted) => answer.failed(out, Errno::Interrupted),
+            Err(NoWait::Stopping) => answer.failed(out, Errno::Shutdown),
+        }
+    }
+
+    fn interrupt(&self, request: u64, unique: u64, out: &mut Vec<u8>) {
+        match self.under_way.interrupt(request) {
+            Met::Waiting(wait) => wait.answer.failed(out, Errno::Interrupted),
+            Met::Working => {}
+            // It may have been read by another thread that has not noted it yet: the kernel asks again, unless it has
+            // been answered.
+            Met::Nothing => reply::failed(out, unique, Errno::TryAgain),
+        }
+    }
+
+    /// Answers writers whose jobs have ended, until [`Server::stop`].
+    pub(super) fn look_after_waiting(&self) {
+        while let Some(jobs) = self.under_way.jobs() {
+            let slice = LOOK_EVERY / u32::try_from(jobs.len().max(1)).unwrap_or(u32::MAX);
+            let begun = Instant::now();
+            let mut ended = false;
+            for job in &jobs {
+                let looked = catch_unwind(AssertUnwindSafe(|| self.look_at_job(job, slice)));
+                ended |= looked.unwrap_or_else(|_| {
+                    self.answer_waiting(
+                        job,
+                        Err((Errno::Io, "the daemon failed while it looked at the job".into())),
+                    );
+                    true
+                });
+            }
+            if !ended {
+                self.under_way.pause(LOOK_EVERY.saturating_sub(begun.elapsed()));
+            }
+        }
+    }
+
+    /// Answers those that wait for a job if it ends within `patience`; true if it did.
+    fn look_at_job(&self, job: &str, patience: Duration) -> bool {
+        let outcome = match self.content.control.wait_for_job(job, patience) {
+            Ok(info) => match outcome(&info) {
+                Some(outcome) => outcome,
+                None => return false,
+            },
+            // Too busy to answer is no answer.
+            Err(error) if error.kind == ErrorKind::Unavailable => return false,
+            Err(error) => Err((Errno::Io, super::write::reason(&error))),
+        };
+        self.answer_waiting(job, outcome);
+        true
+    }
+
+    fn answer_waiting(&self, job: &str, outcome: Result<(), (Errno, String)>) {
+        for Wait { path, answer, .. } in self.under_way.take(job) {
+            let mut out = Vec::new();
+            match &outcome {
+                Ok(()) => {
+                    self.content.refusals.forget(&path);
+                    answer.ok(&mut out);
+                }
+                Err((errno, reason)) => {
+                    self.content.refusals.note(&path, reason);
+                    answer.failed(&mut out, *errno);
+                }
+            }
+            self.send(answer.unique, &out);
+        }
+    }
+
+    /// Ends everything: writers that wait get an error (their jobs go on), and the threads return.
+    pub(super) fn stop(&self) {
+        for wait in self.under_way.stop() {
+            let mut out = Vec::new();
+            wait.answer.failed(&mut out, Errno::Shutdown);
+            self.send(wait.answer.unique, &out);
+        }
+        self.connection.stop();
+    }
+
+    /// Sends an answer, if there is one. Should the kernel not take it, it gets a shorter one.
+    fn send(&self, unique: u64, answer: &[u8]) {
+        if !answer.is_empty() && self.connection.reply(answer).is_err() {
+            let mut failure = Vec::new();
+            reply::failed(&mut failure, unique, Errno::Io);
+            let _ = self.connection.reply(&failure); // nothing is left to be done
+        }
+    }
+
+    fn session(&self) -> MutexGuard<'_, PreparedSession> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a job that has ended means to those that waited for it.
+fn outcome(job: &JobInfo) -> Option<Result<(), (Errno, String)>> {
+    match job.state.as_str() {
+        "completed" => Some(Ok(())),
+        "failed" => {
+            let why = job.error.as_deref().unwrap_or("the reason is not known");
+            Some(Err((Errno::Io, format!("job {} failed: {why}", job.id))))
+        }
+        "cancelled" => Some(Err((Errno::Cancelled, format!("job {} was cancelled", job.id)))),
+        _ => None,
+    }
+}

@@ -1,0 +1,169 @@
+//! Requests that were received and not yet answered, and the writers among them that wait for a job.
+//!
+//! Invariants
+//! - A writer that waits holds no thread: one thread looks after all of them, however many there are.
+//! - Each is answered once: whoever takes it out of the table (end of the job, interrupt, stop) answers it.
+//! - At most [`WAITING_MAX`] wait, and [`super::server::THREADS`] more when several arrive at once.
+
+use forebay_export::fuse::Answer;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Writers that may wait for jobs.
+pub(super) const WAITING_MAX: usize = 1024;
+
+/// A writer that waits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Wait {
+    pub(super) job: String,
+    /// The file that was written.
+    pub(super) path: String,
+    pub(super) answer: Answer,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// A thread works on it; its user may not want it any more.
+    Working {
+        interrupted: bool,
+    },
+    Waiting(Wait),
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    requests: HashMap<u64, Stage>,
+    waiting: usize,
+    stopping: bool,
+}
+
+/// Why a writer cannot wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoWait {
+    /// It was interrupted meanwhile.
+    Interrupted,
+    /// The file system is being unmounted.
+    Stopping,
+}
+
+/// What an interrupt met.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Met {
+    /// A writer that waited; it does not any more, and is to be answered.
+    Waiting(Wait),
+    /// A request that a thread works on: if it would begin to wait, it does not.
+    Working,
+    /// A request that has not been seen, or was answered.
+    Nothing,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay {
+    table: Mutex<Table>,
+    /// Somebody began to wait, or it is time to stop.
+    changed: Condvar,
+}
+
+impl UnderWay {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread begins to work on a request.
+    pub(super) fn begin(&self, unique: u64) {
+        self.lock().requests.insert(unique, Stage::Working { interrupted: false });
+    }
+
+    /// A request that a thread works on was answered. One that waits stays.
+    pub(super) fn end(&self, unique: u64) {
+        let mut table = self.lock();
+        if let Some(Stage::Working { .. }) = table.requests.get(&unique) {
+            table.requests.remove(&unique);
+        }
+    }
+
+    /// Is there room for one more that waits?
+    pub(super) fn may_wait(&self) -> bool {
+        self.lock().waiting < WAITING_MAX
+    }
+
+    /// A request that was worked on waits from now on, without a thread.
+    pub(super) fn wait(&self, wait: Wait) -> Result<(), NoWait> {
+        let mut table = self.lock();
+        let unique = wait.answer.unique;
+        match table.requests.get(&unique) {
+            _ if table.stopping => return Err(NoWait::Stopping),
+            Some(Stage::Working { interrupted: true }) => return Err(NoWait::Interrupted),
+            _ => {}
+        }
+        table.requests.insert(unique, Stage::Waiting(wait));
+        table.waiting += 1;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// The user of a request does not want to wait any longer.
+    pub(super) fn interrupt(&self, unique: u64) -> Met {
+        let mut table = self.lock();
+        match table.requests.get_mut(&unique) {
+            None => return Met::Nothing,
+            Some(Stage::Working { interrupted }) => {
+                *interrupted = true;
+                return Met::Working;
+            }
+            Some(Stage::Waiting(_)) => {}
+        }
+        let mut taken = table.take(|other, _| other == unique);
+        taken.pop().map_or(Met::Nothing, Met::Waiting)
+    }
+
+    /// Blocks until somebody waits; returns the jobs that are waited for, or `None` when it is time to stop.
+    pub(super) fn jobs(&self) -> Option<Vec<String>> {
+        let table = self.lock();
+        let idle = |table: &mut Table| table.waiting == 0 && !table.stopping;
+        let table = self.changed.wait_while(table, idle).unwrap_or_else(PoisonError::into_inner);
+        let waiting = table.requests.values().filter_map(|stage| match stage {
+            Stage::Waiting(wait) => Some(wait.job.as_str()),
+            Stage::Working { .. } => None,
+        });
+        let jobs: BTreeSet<&str> = waiting.collect();
+        (!table.stopping).then(|| jobs.into_iter().map(str::to_owned).collect())
+    }
+
+    /// Blocks for so long, or until it is time to stop.
+    pub(super) fn pause(&self, time: Duration) {
+        let running = |table: &mut Table| !table.stopping;
+        let _ = self.changed.wait_timeout_while(self.lock(), time, running);
+    }
+
+    /// Those that wait for a job do not any more, and are to be answered.
+    pub(super) fn take(&self, job: &str) -> Vec<Wait> {
+        self.lock().take(|_, wait| wait.job == job)
+    }
+
+    /// Nobody waits any more; those that did are to be answered.
+    pub(super) fn stop(&self) -> Vec<Wait> {
+        let mut table = self.lock();
+        table.stopping = true;
+        self.changed.notify_all();
+        table.take(|_, _| true)
+    }
+}
+
+impl Table {
+    fn take(&mut self, which: impl Fn(u64, &Wait) -> bool) -> Vec<Wait> {
+        let chosen =
+            |unique: &u64, stage: &mut Stage| matches!(stage, Stage::Waiting(wait) if which(*unique, wait));
+        let taken = self.requests.extract_if(chosen);
+        let taken: Vec<Wait> = taken
+            .filter_map(|(_, stage)| match stage {
+                Stage::Waiting(wait) => Some(wait),
+                Stage::Working { .. } => None,
+            })
+            .collect();
+        self.waiting -= taken.len();
+        taken
+    }
+}

@@ -1,0 +1,376 @@
+//! Opening devices, and making a cache where there is none yet.
+//!
+//! A cache is made only in a file that did not exist, or on a device whose beginning holds nothing but zeroes: data
+//! that somebody put there is never written over.
+
+use crate::CacheSpec;
+use crate::error::RunError;
+use crate::members::{MemberMap, open_members};
+use forebay_core::FormatParams;
+use forebay_export::size::ByteSize;
+use forebay_export::uri::BackingUri;
+use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry};
+use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions, DiskModel};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a device that is in use is waited for, and how often it is tried.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Bytes at the start of a device that must be zero for it to be taken as unused.
+const BLANK_BYTES: usize = 256 << 10;
+
+/// How to make a cache where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Making {
+    /// Blocks of a segment; chosen by the size of the cache if `None`.
+    pub(crate) segment_blocks: Option<u32>,
+    /// Reserve the space of a new file.
+    pub(crate) preallocate: bool,
+}
+
+/// The cache devices of a pool, opened and checked.
+#[derive(Debug)]
+pub(crate) struct PoolParts {
+    /// In the order of the pool's space.
+    pub(crate) devices: Vec<Device>,
+    /// What lies on which.
+    pub(crate) map: MemberMap,
+    /// Bytes of the pool's space.
+    pub(crate) pool_bytes: u64,
+    /// Devices that are configured but that the cache does not lie on yet.
+    pub(crate) joining: Vec<CacheSpec>,
+    /// It was made just now.
+    pub(crate) created: bool,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Makes a device that no pool uses forget that it was a cache.
+///
+/// # Errors
+/// It cannot be opened or written.
+pub(crate) fn erase_cache(path: &Path) -> Result<(), RunError> {
+    let device = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
+    for copy in [0, 1] {
+        device.write_at(Geometry::superblock_offset(copy), &[0; BLOCK_BYTES]).map_err(device_error)?;
+    }
+    device.flush().map_err(device_error)
+}
+
+/// Opens the cache devices of a pool, or makes a cache on the first of them, which the others are to join.
+///
+/// # Errors
+/// A device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+pub(crate) fn open_caches(specs: &[CacheSpec], making: Making) -> Result<PoolParts, RunError> {
+    let Some((spec, others)) = specs.split_first() else {
+        return Err(RunError::failed("the pool has no device", "give it at least one"));
+    };
+    let mut notes = Vec::new();
+    let path = &spec.path;
+    let existed = path.exists();
+    if !existed {
+        create_file(spec, making, &mut notes)?;
+    }
+    let cache = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
+    notes.extend(cache.notes().iter().cloned());
+    match look(&cache) {
+        Found::Cache(superblock) => open_existing(spec, others, cache, &superblock, notes),
+        Found::Blank => {
+            let made = format(spec, making, &cache);
+            if made.is_err() && !existed {
+                // Ours, and of no use: do not leave it in the way of the next attempt.
+                let _ = std::fs::remove_file(path);
+            }
+            made?;
+            let (pool_bytes, joining) = (cache.size_bytes(), others.to_vec());
+            let map = MemberMap::single();
+            Ok(PoolParts { devices: vec![cache], map, pool_bytes, joining, created: true, notes })
+        }
+        Found::Foreign(why) => Err(foreign(path, &why)),
+    }
+}
+
+/// The first device is a cache: the others are its members, and what is configured beyond them is to join it.
+fn open_existing(
+    spec: &CacheSpec,
+    others: &[CacheSpec],
+    cache: Device,
+    superblock: &Superblock,
+    mut notes: Vec<String>,
+) -> Result<PoolParts, RunError> {
+    let members = superblock.members.tags().len().min(others.len());
+    let mut devices = vec![cache];
+    for other in &others[..members] {
+        let device = patiently(|| Device::open_cache(&other.path, DeviceOptions::default()))?;
+        notes.extend(device.notes().iter().cloned());
+        devices.push(device);
+    }
+    let map = open_members(superblock, &devices[1..])?;
+    // Members were compared with what they say; the first has everything that lies before them.
+    let pool_bytes = match devices.len() {
+        1 => {
+            check_size(spec, &devices[0], superblock.geometry)?;
+            devices[0].size_bytes()
+        }
+        _ => superblock.geometry.device_blocks * BLOCK_BYTES as u64,
+    };
+    let joining = others[members..].to_vec();
+    Ok(PoolParts { devices, map, pool_bytes, joining, created: false, notes })
+}
+
+/// Opens a device that is to join a pool: a new file, or a device that holds nothing.
+///
+/// # Errors
+/// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+pub(crate) fn open_joining(spec: &CacheSpec) -> Result<Device, RunError> {
+    let existed = spec.path.exists();
+    if !existed {
+        let making = Making { segment_blocks: None, preallocate: true };
+        create_file(spec, making, &mut Vec::new())?;
+    }
+    let device = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
+    match look(&device) {
+        Found::Blank => Ok(device),
+        Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
+        Found::Foreign(why) => Err(foreign(&spec.path, &why)),
+    }
+}
+
+/// A backing store, opened and looked at.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    pub(crate) device: Device,
+    /// Bytes that can be served.
+    pub(crate) size_bytes: u64,
+    /// Smallest unit that it writes.
+    pub(crate) sector_bytes: u32,
+    /// What identifies it.
+    pub(crate) record: BackingRecord,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Opens a backing store.
+///
+/// # Errors
+/// It is not there, in use, empty, or has sectors of a size that is not supported.
+pub(crate) fn open_backing(uri: &BackingUri, emulate: Option<DiskModel>) -> Result<Backing, RunError> {
+    let wanted = DeviceOptions { emulate, ..DeviceOptions::default() };
+    let device = patiently(|| Device::open_backing(uri.path(), wanted.clone()))?;
+    let size_bytes = device.size_bytes() / 512 * 512;
+    if size_bytes == 0 {
+        return Err(RunError::failed(
+            format!("the backing store {} is empty", device.path().display()),
+            "give it a size first, for example with: truncate -s 10G FILE",
+        ));
+    }
+    let mut notes = device.notes().to_vec();
+    if size_bytes != device.size_bytes() {
+        let left = device.size_bytes() - size_bytes;
+        notes.push(format!(
+            "the last {left} bytes of {} are not served: its size is not a multiple of 512",
+            device.path().display()
+        ));
+    }
+    let identity = device.identity().map_err(device_error)?;
+    let sector_bytes = if identity.kind == DeviceKind::Block { device.logical_block_bytes() } else { 512 };
+    if !matches!(sector_bytes, 512 | 4096) {
+        return Err(RunError::failed(
+            format!("{} has sectors of {sector_bytes} bytes", device.path().display()),
+            "backing stores must have sectors of 512 or 4096 bytes",
+        ));
+    }
+    let record = record(&identity, Vec::new());
+    Ok(Backing { device, size_bytes, sector_bytes, record, notes })
+}
+
+/// True if both paths lead to the same file or device.
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
+    match (std::fs::canonicalize(a), std::fs::canonicalize(b)) {
+        (Ok(a), Ok(b)) => a == b || same_inode(&a, &b),
+        _ => false,
+    }
+}
+
+/// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the kernel still finishes the
+/// operations that it had in flight, and holds its locks until then.
+fn patiently(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, RunError> {
+    let patience = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match open() {
+            Err(DeviceError::InUse { .. }) if Instant::now() < patience => std::thread::sleep(LOCK_PAUSE),
+            other => return other.map_err(device_error),
+        }
+    }
+}
+
+/// A device error says itself what to do.
+fn device_error(error: DeviceError) -> RunError {
+    RunError::failed(error, "")
+}
+
+fn same_inode(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (std::fs::metadata(a), std::fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev()),
+        _ => false,
+    }
+}
+
+/// What the cache notes of a backing store to recognise it again.
+fn record(identity: &DeviceIdentity, samples: Vec<(u64, u32)>) -> BackingRecord {
+    BackingRecord {
+        kind: match identity.kind {
+            DeviceKind::File => 1,
+            DeviceKind::Block => 2,
+            DeviceKind::Special => 3,
+        },
+        size_bytes: identity.size_bytes,
+        unique: [fnv(0xcbf2_9ce4_8422_2325, &identity.unique), fnv(0x9ae1_6a3b_2f90_404f, &identity.unique)],
+        stamp_ns: identity.mtime_ns,
+        samples,
+    }
+}
+
+/// FNV-1a, 64 bits: the identity is a text of any length, the record has room for two numbers.
+fn fnv(basis: u64, text: &str) -> u64 {
+    text.bytes().fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// What the backing store looks like now that nothing writes to it any more: for an orderly stop. `is_clean` tells
+/// whether a block holds what the cache believes: only those speak for the backing store.
+pub(crate) fn final_record(
+    backing: &Device,
+    mut is_clean: impl FnMut(u64) -> bool,
+) -> Result<BackingRecord, DeviceError> {
+    let blocks = backing.size_bytes() / BLOCK_BYTES as u64;
+    let mut samples = Vec::new();
+    let mut bytes = vec![0; BLOCK_BYTES];
+    // The first blocks, where file systems keep what changes with every mount, and some spread over the rest.
+    let wanted = (0..SAMPLES_MAX as u64)
+        .map(|index| if index < 4 { index } else { blocks / SAMPLES_MAX as u64 * index + index * 7 % 13 });
+    for block in wanted.filter(|block| *block < blocks) {
+        if is_clean(block) {
+            backing.read_at(block * BLOCK_BYTES as u64, &mut bytes)?;
+            samples.push((block, forebay_format::checksum(&bytes)));
+        }
+    }
+    Ok(record(&backing.identity()?, samples))
+}
+
+// --- the cache device
+
+enum Found {
+    Cache(Box<Superblock>),
+    Blank,
+    Foreign(String),
+}
+
+/// What is on a cache device. Damage behind the superblocks is for the engine to find.
+fn look(cache: &Device) -> Found {
+    let mut start = vec![0; BLANK_BYTES.min(cache.size_bytes() as usize)];
+    if let Err(error) = cache.read_at(0, &mut start) {
+        return Found::Foreign(error.to_string());
+    }
+    let copies = [0, 1].map(|copy| {
+        let offset = Geometry::superblock_offset(copy) as usize;
+        let missing = FormatError::Magic { structure: "superblock" };
+        start.get(offset..offset + BLOCK_BYTES).map_or(Err(missing), Superblock::decode)
+    });
+    match Superblock::choose(copies) {
+        Ok(superblock) => Found::Cache(Box::new(superblock)),
+        Err(FormatError::Magic { .. }) if start.iter().all(|byte| *byte == 0) => Found::Blank,
+        Err(error) => Found::Foreign(error.to_string()),
+    }
+}
+
+fn foreign(path: &Path, why: &str) -> RunError {
+    RunError::failed(
+        format!("{} cannot be used as a cache: {why}", path.display()),
+        format!(
+            "if nothing on it is needed, erase it and try again: rm {0}, or for a device: wipefs -a {0} && \
+             dd if=/dev/zero of={0} bs=256K count=1",
+            path.display()
+        ),
+    )
+}
+
+fn create_file(spec: &CacheSpec, making: Making, notes: &mut Vec<String>) -> Result<(), RunError> {
+    let path = &spec.path;
+    let Some(size) = spec.size_bytes else {
+        return Err(RunError::failed(
+            format!("there is no cache file {}", path.display()),
+            format!("to make one, give its size: --cache {}:10GiB", path.display()),
+        ));
+    };
+    geometry(size, making)?;
+    match forebay_io::create_cache_file(path, size, making.preallocate) {
+        Err(DeviceError::CannotPreallocate { .. }) => {
+            notes.push(format!(
+                "the file system of {} cannot reserve space: the cache file is sparse",
+                path.display()
+            ));
+            forebay_io::create_cache_file(path, size, false).map_err(device_error)
+        }
+        other => other.map_err(device_error),
+    }
+}
+
+fn geometry(device_bytes: u64, making: Making) -> Result<Geometry, RunError> {
+    Geometry::for_device(device_bytes, making.segment_blocks)
+        .map_err(|error| RunError::failed(error, "give the cache more space, or smaller segments"))
+}
+
+fn check_size(spec: &CacheSpec, cache: &Device, geometry: Geometry) -> Result<(), RunError> {
+    geometry.validate(cache.size_bytes()).map_err(|error| {
+        RunError::failed(
+            format!("cannot use the cache {}: {error}", cache.path().display()),
+            "nothing was changed; with its full length restored it can be used again",
+        )
+    })?;
+    let Some(wanted) = spec.size_bytes else { return Ok(()) };
+    if cache.size_bytes() == wanted || cache.path().metadata().is_ok_and(|meta| !meta.is_file()) {
+        return Ok(());
+    }
+    Err(RunError::failed(
+        format!(
+            "the cache {} has {}, not {} as given",
+            cache.path().display(),
+            ByteSize(cache.size_bytes()),
+            ByteSize(wanted)
+        ),
+        "leave the size out to use the cache as it is; if it was cut short, restore its full length",
+    ))
+}
+
+fn format(spec: &CacheSpec, making: Making, cache: &Device) -> Result<(), RunError> {
+    let bytes = spec.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
+    let params = FormatParams {
+        geometry: geometry(bytes, making)?,
+        uuid: CacheUuid(random_uuid()?),
+        volumes: Vec::new(),
+        members: forebay_format::Members::default(),
+        created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
+    };
+    let writes = forebay_core::format_cache(&params)
+        .map_err(|error| RunError::failed(error, "choose another layout"))?;
+    for (offset, bytes) in writes {
+        cache.write_at(offset, &bytes).and_then(|()| cache.flush()).map_err(device_error)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn random_uuid() -> Result<[u8; 16], RunError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| RunError::failed(format!("no random numbers from the kernel: {error}"), ""))?;
+    // Version 4, variant 1 (RFC 9562).
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(bytes)
+}

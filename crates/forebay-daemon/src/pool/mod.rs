@@ -1,0 +1,311 @@
+//! A pool at work: one thread that owns reactor, engine, connections and devices.
+//!
+//! Every turn of the loop takes all completions that there are, lets connections parse what came, carries out what the
+//! engine wants, and sends the replies; so requests that arrive together share log batches and system calls.
+//!
+//! Other threads never touch any of it: they [`PoolHandle::ask`], which runs a closure on this thread between two
+//! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
+//! [`Promise`] when the engine's notice has come.
+//!
+//! Files: `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `size` (growing
+//! and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now).
+
+mod handle;
+mod mounts;
+mod report;
+mod size;
+mod snapshot;
+mod volumes;
+
+pub(crate) use handle::{PoolGone, PoolHandle, Promise};
+pub use report::PoolEvent;
+pub(crate) use snapshot::{PoolSnapshot, VolumeSnapshot};
+pub(crate) use volumes::{Served, VolumeSpec};
+
+use crate::engine_io::{CacheDevices, EngineIo};
+use crate::error::RunError;
+use crate::meter::{History, Meter};
+use crate::open::PoolParts;
+use crate::server::{Server, ServerToken};
+use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::{Completion, EnginePreference, Limits, Reactor};
+use handle::Task;
+use mounts::Mounted;
+use size::Resizing;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+const KIND_SHIFT: u32 = 56;
+const KIND_ENGINE: u64 = 1;
+const KIND_ACCEPT: u64 = 2;
+const KIND_RECEIVE: u64 = 3;
+const KIND_SEND: u64 = 4;
+/// Mounts count up from here.
+const KIND_FUSE: u64 = 16;
+/// Most mounts of a pool.
+const MOUNTS_MAX: u16 = 64;
+
+/// Replies that clients do not take are waited for this long at the end.
+const LAST_REPLIES: Duration = Duration::from_secs(3);
+
+fn token(what: ServerToken) -> u64 {
+    let (kind, index) = match what {
+        ServerToken::Accept(index) => (KIND_ACCEPT, index),
+        ServerToken::Receive(index) => (KIND_RECEIVE, index),
+        ServerToken::Send(index) => (KIND_SEND, index),
+    };
+    kind << KIND_SHIFT | u64::from(index)
+}
+
+/// What a pool needs to know when it is started.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolStart {
+    /// Name.
+    pub(crate) name: String,
+    /// Settings of the engine.
+    pub(crate) engine: EngineConfig,
+    /// Memory for requests in flight.
+    pub(crate) buffer_bytes: usize,
+    /// Polling before sleeping.
+    pub(crate) spin: Duration,
+    /// Which I/O engine to use.
+    pub(crate) io: EnginePreference,
+}
+
+/// Everything that one thread owns.
+pub(crate) struct Pool {
+    name: String,
+    reactor: Reactor,
+    engine: Engine,
+    io: EngineIo,
+    server: Server,
+    mounts: Vec<Option<Mounted>>,
+    /// By volume number.
+    volumes: Vec<Option<Served>>,
+    /// The cache device: its durations, and what is counted for the whole pool.
+    meter: Meter,
+    history: History,
+    buffer_bytes: usize,
+    /// Who waits for the end of a change of the pool's size.
+    resizing: Option<Resizing>,
+    tasks: mpsc::Receiver<Task>,
+    started: Instant,
+    completions: Vec<Completion>,
+    report: Box<dyn FnMut(PoolEvent) + Send>,
+    stopping: bool,
+    closed: bool,
+}
+
+impl Pool {
+    /// Opens the cache and runs recovery. No volume is attached yet.
+    fn open(
+        start: PoolStart,
+        parts: PoolParts,
+        tasks: mpsc::Receiver<Task>,
+        make_report: impl FnOnce() -> Box<dyn FnMut(PoolEvent) + Send>,
+    ) -> Result<Self, RunError> {
+        let limits = Limits { buffer_bytes_max: start.buffer_bytes, spin: start.spin, ..Limits::default() };
+        let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
+            RunError::failed(error, "the kernel must allow either io_uring or plain threads")
+        })?;
+        let mut report = make_report();
+        if let Some(note) = note {
+            report(PoolEvent::Note(note));
+        }
+        let scratch = reactor
+            .pool_mut()
+            .alloc(start.engine.scratch_blocks as usize * BLOCK_BYTES)
+            .ok_or_else(|| RunError::failed("no memory for the scratch buffer", "raise buffer_memory"))?;
+        reactor.pool_mut().bytes_mut(scratch).fill(0);
+        for note in parts.notes {
+            report(PoolEvent::Note(note));
+        }
+        let ids = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
+        let cache = CacheDevices { ids, map: parts.map };
+        let io = EngineIo::new(cache, scratch, KIND_ENGINE << KIND_SHIFT);
+        let engine = Engine::open(start.engine, parts.pool_bytes, Vec::new(), io.now());
+        let mut pool = Self {
+            name: start.name,
+            engine,
+            server: Server::new(token),
+            mounts: Vec::new(),
+            volumes: Vec::new(),
+            meter: Meter::new(io.now()),
+            history: History::new(io.now()),
+            buffer_bytes: start.buffer_bytes,
+            resizing: None,
+            tasks,
+            started: Instant::now(),
+            completions: Vec::new(),
+            report,
+            stopping: false,
+            closed: false,
+            io,
+            reactor,
+        };
+        pool.recover(parts.created)?;
+        Ok(pool)
+    }
+
+    fn recover(&mut self, created: bool) -> Result<(), RunError> {
+        let began = Instant::now();
+        while self.engine.status() == Status::Opening {
+            self.turn()?;
+        }
+        if let Status::Failed(error) = self.engine.status() {
+            return Err(open_error(&error));
+        }
+        let stats = self.engine.stats();
+        (self.report)(PoolEvent::Opened {
+            created,
+            took: began.elapsed(),
+            cached_blocks: stats.cached_blocks,
+            dirty_blocks: stats.dirty_blocks,
+        });
+        Ok(())
+    }
+
+    /// Serves until the pool is asked to stop.
+    fn serve(mut self) -> Result<(), RunError> {
+        while !self.closed {
+            self.turn()?;
+        }
+        let patience = Instant::now() + LAST_REPLIES;
+        while !(self.server.is_quiet() && self.mounts_are_quiet()) && Instant::now() < patience {
+            self.turn()?;
+        }
+        let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
+        (self.report)(PoolEvent::Stopped { dirty_bytes });
+        Ok(())
+    }
+
+    /// Begins an orderly stop; the loop ends when the engine has closed the cache.
+    pub(crate) fn stop(&mut self) {
+        if std::mem::replace(&mut self.stopping, true) {
+            return;
+        }
+        (self.report)(PoolEvent::Stopping);
+        self.unmount(None);
+        self.server.close(&mut self.reactor);
+        let now = self.io.now();
+        self.engine.begin_shutdown(now);
+    }
+
+    /// One turn of the loop.
+    fn turn(&mut self) -> Result<(), RunError> {
+        // Whatever one step starts may let another go on: repeat until nothing moves, then sleep.
+        loop {
+            let now = self.io.now();
+            let started = self.server.turn(&mut self.engine, &mut self.reactor, now);
+            let started = self.turn_mounts() || started;
+            let acted = self.act();
+            if !started && !acted {
+                break;
+            }
+        }
+        self.server.send_all(&mut self.reactor);
+        let timeout = self.sleep();
+        self.completions.clear();
+        let waited = self
+            .reactor
+            .wait(timeout, &mut self.completions)
+            .map_err(|error| RunError::failed(format!("the I/O engine failed: {error}"), ""))?;
+        self.keep_history();
+        let mut completions = std::mem::take(&mut self.completions);
+        for completion in completions.drain(..) {
+            self.completed(completion);
+        }
+        self.completions = completions;
+        if waited.completions == 0 {
+            self.engine.tick(self.io.now());
+        }
+        if waited.woken {
+            self.run_tasks();
+        }
+        self.server.wake_starved();
+        self.forget_mounts();
+        Ok(())
+    }
+
+    /// How long the loop may sleep if nothing happens.
+    fn sleep(&mut self) -> Option<Duration> {
+        if self.closed {
+            return Some(Duration::from_millis(10));
+        }
+        let now = self.io.now();
+        let due = self.engine.next_deadline();
+        let due = due.map(|due| Duration::from_nanos(due.saturating_sub(now)).max(Duration::from_micros(1)));
+        let resume = self.server.resume_accepting(&mut self.reactor);
+        due.into_iter().chain(resume).min()
+    }
+
+    fn run_tasks(&mut self) {
+        while let Ok(task) = self.tasks.try_recv() {
+            task(self);
+        }
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        let index = completion.token as u32;
+        match completion.token >> KIND_SHIFT {
+            KIND_ENGINE => {
+                let ok = completion.result.is_ok();
+                let timed = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), ok);
+                if let Some(timed) = timed {
+                    self.time_operation(timed);
+                }
+            }
+            KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
+            KIND_RECEIVE => self.server.received(index, completion.result),
+            KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
+            kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
+        }
+    }
+
+    /// Carries out everything that the engine wants now; true if there was anything.
+    fn act(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            while let Some(action) = self.engine.next_action() {
+                any = true;
+                let left = self.io.perform(&mut self.engine, &mut self.reactor, action);
+                match left {
+                    Some(Action::Reply { request, result, path, took, volume, bytes }) => {
+                        self.time_request(volume, path, took, bytes);
+                        match Self::mount_of(request) {
+                            Some(index) => self.mount_replied(index, request, result),
+                            None => self.server.replied(&mut self.reactor, request, result),
+                        }
+                    }
+                    Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),
+                    Some(Action::Notice(notice)) => self.notice(notice),
+                    Some(Action::Quiesced) => self.quiesced(),
+                    Some(Action::Closed) => self.closed = true,
+                    _ => {}
+                }
+            }
+            if !self.io.complete_ready(&mut self.engine) {
+                return any;
+            }
+            any = true;
+        }
+    }
+
+    /// Nothing is in flight any more: notes what the backing stores look like, and closes the cache.
+    fn quiesced(&mut self) {
+        let mut records = Vec::new();
+        for number in 0..self.volumes.len() {
+            let id = VolumeId(number as u16);
+            if let Some(record) = self.backing_record(id) {
+                records.push((id, record));
+            }
+        }
+        let now = self.io.now();
+        self.engine.finish_shutdown(now, &records);
+    }
+}
+
+fn open_error(error: &OpenError) -> RunError {
+    RunError::failed(format!("cannot open the cache: {error}"), report::open_hint(error))
+}

@@ -1,0 +1,232 @@
+//! What a pool tells its operator.
+
+use super::Pool;
+use forebay_core::{Notice, OpenError};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use std::fmt;
+use std::time::Duration;
+
+/// What happens in a pool. `Display` gives the line for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PoolEvent {
+    /// Something that the operator should know.
+    Note(String),
+    /// The cache was opened.
+    Opened {
+        /// It is new.
+        created: bool,
+        /// Time that it took to open it.
+        took: Duration,
+        /// Blocks in the cache.
+        cached_blocks: u64,
+        /// Of those, blocks that only the cache has.
+        dirty_blocks: u64,
+    },
+    /// A cached block did not match its checksum, or could not be read.
+    BlockDamaged {
+        /// Name of the volume.
+        volume: String,
+        /// First byte of the block in the volume.
+        offset_bytes: u64,
+        /// The cache had the only copy.
+        lost: bool,
+    },
+    /// Writing back to a backing store failed.
+    DestageFailed {
+        /// Name of the volume.
+        volume: String,
+        /// Time until the next attempt.
+        retry_in: Duration,
+    },
+    /// Writing back works again.
+    DestageRecovered {
+        /// Name of the volume.
+        volume: String,
+    },
+    /// A write to the cache device failed and is repeated elsewhere.
+    CacheWriteFailed {
+        /// Segment of the cache device.
+        segment: u32,
+    },
+    /// The cache device failed to flush.
+    CacheFenced,
+    /// The backing store alone is no crash-consistent image any more, until what is dirty now has been written back.
+    OrderLost {
+        /// Name of the volume.
+        volume: String,
+    },
+    /// A backing store was changed while the cache was away.
+    BackingChanged {
+        /// Name of the volume.
+        volume: String,
+        /// Clean blocks dropped.
+        dropped: u64,
+    },
+    /// Clients can connect.
+    Ready {
+        /// Name of the volume.
+        volume: String,
+        /// URI of the export.
+        export: String,
+    },
+    /// A volume is gone from the pool.
+    Detached {
+        /// Name of the volume.
+        volume: String,
+    },
+    /// A volume has another size.
+    Resized {
+        /// Name of the volume.
+        volume: String,
+        /// Size in bytes.
+        size_bytes: u64,
+    },
+    /// An orderly stop has begun.
+    Stopping,
+    /// Stopped in an orderly way.
+    Stopped {
+        /// Bytes that only the cache has.
+        dirty_bytes: u64,
+    },
+}
+
+impl fmt::Display for PoolEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Note(text) => f.write_str(text),
+            Self::Opened { created: true, .. } => f.write_str("made a new, empty cache"),
+            Self::Opened { took, cached_blocks, dirty_blocks, .. } => write!(
+                f,
+                "opened the cache in {} ms: {cached_blocks} blocks cached, {dirty_blocks} of them dirty",
+                took.as_millis()
+            ),
+            Self::BlockDamaged { volume, offset_bytes, lost: true } => write!(
+                f,
+                "LOST: bytes {offset_bytes} to {} of {volume} were damaged on the cache device, which had their only copy",
+                offset_bytes + BLOCK_BYTES as u64
+            ),
+            Self::BlockDamaged { volume, offset_bytes, .. } => write!(
+                f,
+                "bytes {offset_bytes} to {} of {volume} were damaged on the cache device; they are read from the \
+                 backing store again",
+                offset_bytes + BLOCK_BYTES as u64
+            ),
+            Self::DestageFailed { volume, retry_in } => write!(
+                f,
+                "writing {volume} back to its backing store failed; the data stays in the cache, next attempt in {} ms",
+                retry_in.as_millis()
+            ),
+            Self::DestageRecovered { volume } => write!(f, "writing {volume} back works again"),
+            Self::CacheWriteFailed { segment } => {
+                write!(f, "a write to segment {segment} of the cache device failed; it is repeated elsewhere")
+            }
+            Self::CacheFenced => f.write_str(
+                "the cache device failed to flush: writes are refused from now on. Replace the device; what it \
+                 holds can still be read",
+            ),
+            Self::OrderLost { volume } => write!(
+                f,
+                "the backing store of {volume} alone is no crash-consistent image until what is dirty now is written back"
+            ),
+            Self::BackingChanged { volume, dropped } => write!(
+                f,
+                "the backing store of {volume} was changed while the cache was away: {dropped} clean blocks were dropped \
+                 from the cache"
+            ),
+            Self::Ready { export, .. } => write!(f, "ready: {export}"),
+            Self::Detached { volume } => write!(f, "{volume} is detached"),
+            Self::Resized { volume, size_bytes } => write!(f, "{volume} has {size_bytes} bytes now"),
+            Self::Stopping => f.write_str("stopping: open requests are finished first"),
+            Self::Stopped { dirty_bytes: 0 } => {
+                f.write_str("stopped; the backing store has everything, nothing is dirty")
+            }
+            Self::Stopped { dirty_bytes } => write!(
+                f,
+                "stopped; {dirty_bytes} bytes are dirty: they are safe in the cache, and only there. \
+                 Do not use the backing store without the cache"
+            ),
+        }
+    }
+}
+
+impl Pool {
+    /// Tells the operator something.
+    pub(super) fn tell(&mut self, event: PoolEvent) {
+        (self.report)(event);
+    }
+
+    /// Keeps in mind that destage of a volume fails, until it works again.
+    fn note_failure(&mut self, notice: &Notice) {
+        if let Notice::DestageFailed { volume, .. } = notice
+            && let Some(served) = self.served_mut(*volume)
+        {
+            served.destage_failing = true;
+            served.destage_failures += 1;
+        }
+    }
+
+    fn name_of(&self, volume: VolumeId) -> String {
+        match self.volumes.get(usize::from(volume.0)) {
+            Some(Some(served)) => served.spec.name.clone(),
+            _ => format!("volume {}", volume.0),
+        }
+    }
+
+    /// The engine has something to say.
+    pub(super) fn notice(&mut self, notice: Notice) {
+        let event = match notice {
+            Notice::BlockDamaged { volume, block, lost } => PoolEvent::BlockDamaged {
+                volume: self.name_of(volume),
+                offset_bytes: block * BLOCK_BYTES as u64,
+                lost,
+            },
+            Notice::DestageFailed { volume, retry_in } => PoolEvent::DestageFailed {
+                volume: self.name_of(volume),
+                retry_in: Duration::from_nanos(retry_in),
+            },
+            Notice::CacheWriteFailed { segment } => PoolEvent::CacheWriteFailed { segment },
+            Notice::CacheFenced => PoolEvent::CacheFenced,
+            Notice::OrderBroken { volume, .. } | Notice::OrderYielded { volume } => {
+                PoolEvent::OrderLost { volume: self.name_of(volume) }
+            }
+            Notice::BackingChanged { volume, dropped } => {
+                PoolEvent::BackingChanged { volume: self.name_of(volume), dropped }
+            }
+            Notice::Attached { volume } => return self.attached(volume),
+            Notice::AttachFailed { volume, error } => return self.attach_failed(volume, &error),
+            Notice::Detached { volume } => return self.detached(volume),
+            Notice::DetachFailed { volume, error } => return self.detach_failed(volume, &error),
+            Notice::VolumeResized { volume, bytes } => return self.resized(volume, Ok(bytes)),
+            Notice::ResizeFailed { volume, error } => return self.resized(volume, Err(error)),
+            Notice::PoolResized { .. } => return self.pool_resized(Ok(())),
+            Notice::PoolResizeFailed { error } => return self.pool_resized(Err(error)),
+            Notice::Checkpointed { .. } => return,
+        };
+        self.note_failure(&notice);
+        self.tell(event);
+    }
+}
+
+/// What to do about a backing store that was changed.
+pub(super) const BACKING_CHANGED_HINT: &str = "if the backing store is the right one and what changed on it may be \
+    lost: on_backing_change=keep-dirty; if the data in the cache may be lost: on_backing_change=discard-dirty; if it is \
+    the wrong one, give the one that belongs to this cache";
+
+/// What to do about a cache that cannot be opened, or a volume that cannot be attached.
+pub(crate) fn open_hint(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::BackingChanged { .. } => BACKING_CHANGED_HINT,
+        OpenError::BackingShrunk { .. } => {
+            "give the backing store that belongs to this cache, at its full size"
+        }
+        OpenError::BackingUnreadable | OpenError::BackingFlush => {
+            "check the backing device; nothing was changed"
+        }
+        OpenError::CacheWrite => "check the cache device; its contents are as they were",
+        OpenError::Superblock(_) => {
+            "give the cache that belongs to this volume; if nothing on it is needed, erase it and make a new one"
+        }
+        _ => "do not erase this cache: it may hold the only copy of data",
+    }
+}

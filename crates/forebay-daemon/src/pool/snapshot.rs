@@ -1,0 +1,184 @@
+//! How a pool and its volumes are just now, and how they have been.
+
+use super::{Pool, Served};
+use crate::control::VolumeState;
+use crate::engine_io::Timed;
+use crate::meter::{About, Counters, DirtyAge, Path, Snapshot};
+use forebay_core::{DestageReport, Device, Engine, Nanos, VolumeSettings, VolumeStats};
+use forebay_format::VolumeId;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A volume just now.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumeSnapshot {
+    pub(crate) name: String,
+    pub(crate) state: VolumeState,
+    pub(crate) backing: String,
+    pub(crate) exports: Vec<String>,
+    pub(crate) size_bytes: u64,
+    pub(crate) settings: VolumeSettings,
+    pub(crate) stats: VolumeStats,
+    pub(crate) destage: Option<DestageReport>,
+    pub(crate) ordered: bool,
+    pub(crate) connections: u64,
+}
+
+/// A pool just now.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolSnapshot {
+    /// Cache devices with the bytes used of them.
+    pub(crate) devices: Vec<(PathBuf, u64)>,
+    pub(crate) capacity_blocks: u64,
+    pub(crate) cached_blocks: u64,
+    pub(crate) dirty_blocks: u64,
+    pub(crate) growable_to_bytes: u64,
+    pub(crate) fenced: bool,
+    pub(crate) io_engine: &'static str,
+    pub(crate) volumes: Vec<VolumeSnapshot>,
+    /// Volumes of the table that are not attached, with their dirty blocks.
+    pub(crate) absent: BTreeMap<String, u64>,
+}
+
+impl Pool {
+    /// How everything is just now.
+    pub(crate) fn snapshot(&self) -> PoolSnapshot {
+        let stats = self.engine.stats();
+        let geometry = self.engine.geometry();
+        let attached = |id: VolumeId| self.served(id).is_some();
+        let absent = self.engine.volume_table().into_iter().filter(|entry| !attached(entry.id));
+        PoolSnapshot {
+            devices: self.devices(),
+            capacity_blocks: stats.capacity_blocks,
+            cached_blocks: stats.cached_blocks,
+            dirty_blocks: stats.dirty_blocks,
+            growable_to_bytes: geometry.segments_start_block * 4096
+                + u64::from(geometry.segments_max()) * geometry.segment_bytes(),
+            fenced: self.engine.is_fenced(),
+            io_engine: self.io_engine(),
+            volumes: (0..self.volumes.len())
+                .filter_map(|at| self.volume_snapshot(VolumeId(at as u16)))
+                .collect(),
+            absent: absent.map(|entry| (entry.name.clone(), self.engine.dirty_blocks(entry.id))).collect(),
+        }
+    }
+
+    fn io_engine(&self) -> &'static str {
+        match self.reactor.engine() {
+            forebay_io::EngineKind::Uring => "io_uring",
+            forebay_io::EngineKind::Psync => "psync",
+        }
+    }
+
+    fn volume_snapshot(&self, id: VolumeId) -> Option<VolumeSnapshot> {
+        let served = self.served(id)?;
+        Some(VolumeSnapshot {
+            name: served.spec.name.clone(),
+            state: served.state,
+            backing: served.spec.backing.to_string(),
+            exports: served.uris.clone(),
+            size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
+            settings: served.spec.settings,
+            stats: self.engine.volume_stats(id).unwrap_or_default(),
+            destage: self.engine.destage_report(id),
+            ordered: self.engine.is_ordered(id),
+            connections: self.server.connections_to(id),
+        })
+    }
+
+    /// Statistics of all volumes, and of the pool itself under an empty name.
+    pub(crate) fn statistics(&mut self) -> Vec<Snapshot> {
+        let now = self.io.now();
+        let mut all = vec![self.pool_statistics(now)];
+        for at in 0..self.volumes.len() {
+            all.extend(self.volume_statistics(VolumeId(at as u16), now));
+        }
+        all
+    }
+
+    fn pool_counters(&self) -> Counters {
+        pool_counters(&self.engine, &self.volumes)
+    }
+
+    fn pool_statistics(&mut self, now: Nanos) -> Snapshot {
+        let counters = self.pool_counters();
+        Snapshot {
+            about: About {
+                pool: self.name.clone(),
+                uptime_ns: self.started.elapsed().as_nanos() as u64,
+                connections: self.server.connections(),
+                io_engine: self.io_engine(),
+                rss_bytes: crate::service::resident_bytes(),
+                ..About::default()
+            },
+            counters,
+            rates: self.history.rates(now, &counters),
+            latency: self.meter.capture(now),
+            dirty_age: None,
+        }
+    }
+
+    fn volume_statistics(&mut self, id: VolumeId, now: Nanos) -> Option<Snapshot> {
+        let stats = self.engine.volume_stats(id)?;
+        let counters = Counters::of_volume(&stats, &self.engine.stats());
+        let ages = self.engine.dirty_ages(id);
+        let oldest = self.engine.destage_report(id).map(|report| report.oldest_dirty_age);
+        let about = About {
+            pool: self.name.clone(),
+            volume: self.served(id)?.spec.name.clone(),
+            mode: self.served(id)?.spec.settings.mode.name(),
+            size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
+            uptime_ns: self.started.elapsed().as_nanos() as u64,
+            connections: self.server.connections_to(id),
+            io_engine: self.io_engine(),
+            rss_bytes: crate::service::resident_bytes(),
+            limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
+        };
+        let served = self.served_mut(id)?;
+        Some(Snapshot {
+            about,
+            counters,
+            rates: served.history.rates(now, &counters),
+            latency: served.meter.capture(now),
+            dirty_age: Some(DirtyAge::of_classes(ages, oldest.filter(|age| *age > 0))),
+        })
+    }
+
+    /// Keeps samples for the rates; called when the loop wakes, before anything is counted.
+    pub(super) fn keep_history(&mut self) {
+        let now = self.io.now();
+        let engine = &self.engine;
+        self.history.turn(now, || pool_counters(engine, &self.volumes));
+        for (at, served) in self.volumes.iter_mut().enumerate() {
+            let Some(served) = served else { continue };
+            let id = VolumeId(at as u16);
+            served.history.turn(now, || {
+                Counters::of_volume(&engine.volume_stats(id).unwrap_or_default(), &engine.stats())
+            });
+        }
+    }
+
+    pub(super) fn time_request(&mut self, id: VolumeId, path: forebay_core::Path, took: Nanos, bytes: u64) {
+        let now = self.io.now();
+        if let (Some(path), Some(served)) = (Path::of_request(path), self.served_mut(id)) {
+            served.meter.record(path, took, bytes, now);
+        }
+    }
+
+    pub(super) fn time_operation(&mut self, timed: Timed) {
+        let Timed { device, path, bytes, began } = timed;
+        let now = self.io.now();
+        let meter = match device {
+            Device::Cache => Some(&mut self.meter),
+            Device::Backing(id) => self.served_mut(id).map(|served| &mut served.meter),
+        };
+        if let Some(meter) = meter {
+            meter.record(path, now - began, bytes, now);
+        }
+    }
+}
+
+fn pool_counters(engine: &Engine, volumes: &[Option<Served>]) -> Counters {
+    let attached = (0..volumes.len()).map(|at| VolumeId(at as u16));
+    Counters::of_pool(&engine.stats(), attached.filter_map(|id| engine.volume_stats(id)))
+}

@@ -1,0 +1,556 @@
+//! Volumes of a pool: attaching, serving, changing and detaching them.
+//!
+//! Attaching: device and engine first, exports when the engine's notice has come. Detaching the other way round: the
+//! exports go first, so that nobody asks any more, then the engine, then the device. In between the volume is in the
+//! table with its state, so that nothing else can take its place.
+
+use super::{Pool, PoolEvent, Promise};
+use crate::control::{ControlError, ErrorKind, VolumeState};
+use crate::meter::{History, Meter};
+use crate::open::{Backing, final_record};
+use crate::rules::RuleSet;
+use forebay_core::{
+    Attachment, DestageReport, DetachHow, Drain, LifeError, OnBackingChange, PoolSettings, VolumeSettings,
+};
+use forebay_export::directory::ExportInfo;
+use forebay_export::uri::{BackingUri, ExportUri};
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
+use forebay_io::DeviceId;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+/// What a volume is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumeSpec {
+    /// Name.
+    pub(crate) name: String,
+    /// Backing store.
+    pub(crate) backing: BackingUri,
+    /// Where clients are to find it.
+    pub(crate) exports: Vec<ExportUri>,
+    /// Bytes to serve, if not all of the backing store.
+    pub(crate) size_bytes: Option<u64>,
+    /// Settings.
+    pub(crate) settings: VolumeSettings,
+    /// What to do if the backing store was changed while the cache was away.
+    pub(crate) on_backing_change: OnBackingChange,
+    /// Rules.
+    pub(crate) rules: Arc<RuleSet>,
+}
+
+type Done = SyncSender<Result<(), ControlError>>;
+
+/// A volume in the table of its pool.
+pub(crate) struct Served {
+    pub(crate) spec: VolumeSpec,
+    pub(crate) state: VolumeState,
+    pub(crate) device: DeviceId,
+    /// URIs as clients use them.
+    pub(crate) uris: Vec<String>,
+    pub(crate) meter: Meter,
+    pub(crate) history: History,
+    /// Destage failed, and has not worked since.
+    pub(crate) destage_failing: bool,
+    /// Failed attempts at writing back.
+    pub(crate) destage_failures: u64,
+    /// Who waits for the end of what is being done.
+    waiting: Option<Done>,
+}
+
+/// What the operator is told when the engine refuses a change.
+pub(super) fn refused(doing: &str, name: &str, error: &LifeError) -> ControlError {
+    let kind = match error {
+        LifeError::OutOfRange | LifeError::PoolRange { .. } => ErrorKind::Invalid,
+        LifeError::NotServing => ErrorKind::Unavailable,
+        LifeError::NotAttached => ErrorKind::NotFound,
+        LifeError::Fenced | LifeError::BackingUnreadable | LifeError::BackingFlush => ErrorKind::Failed,
+        _ => ErrorKind::Conflict,
+    };
+    let hint = match error {
+        LifeError::BackingChanged { .. } => super::report::BACKING_CHANGED_HINT,
+        LifeError::BackingShrunk { .. } => {
+            "give the backing store that belongs to this volume, at its full size"
+        }
+        LifeError::BackingUnreadable | LifeError::BackingFlush => {
+            "check the backing device; nothing was changed"
+        }
+        _ => "",
+    };
+    ControlError::new(kind, format!("cannot {doing} {name}: {error}"), hint)
+}
+
+fn busy(name: &str, what: &str) -> ControlError {
+    ControlError::new(ErrorKind::Conflict, format!("{name} {what}"), "wait for its job, or cancel it")
+}
+
+/// Bytes of the backing store that are to be served.
+fn served_size(spec: &VolumeSpec, backing: &Backing) -> Result<u64, ControlError> {
+    let Some(wanted) = spec.size_bytes else { return Ok(backing.size_bytes) };
+    if wanted <= backing.size_bytes && wanted.is_multiple_of(u64::from(backing.sector_bytes)) && wanted > 0 {
+        return Ok(wanted);
+    }
+    Err(ControlError::new(
+        ErrorKind::Invalid,
+        format!(
+            "{} cannot have {wanted} bytes: its backing store has {}, in sectors of {}",
+            spec.name, backing.size_bytes, backing.sector_bytes
+        ),
+        "leave the size out to serve all of it",
+    ))
+}
+
+impl Pool {
+    pub(super) fn served(&self, volume: VolumeId) -> Option<&Served> {
+        self.volumes.get(usize::from(volume.0))?.as_ref()
+    }
+
+    pub(super) fn served_mut(&mut self, volume: VolumeId) -> Option<&mut Served> {
+        self.volumes.get_mut(usize::from(volume.0))?.as_mut()
+    }
+
+    /// The number of a volume by its name.
+    pub(crate) fn find(&self, name: &str) -> Option<VolumeId> {
+        let named = |served: &Option<Served>| served.as_ref().is_some_and(|served| served.spec.name == name);
+        self.volumes.iter().position(named).map(|index| VolumeId(index as u16))
+    }
+
+    fn known(&self, name: &str) -> Result<VolumeId, ControlError> {
+        self.find(name).ok_or_else(|| {
+            let names: Vec<&str> =
+                self.volumes.iter().flatten().map(|served| served.spec.name.as_str()).collect();
+            ControlError::not_found("volume", name, &names)
+        })
+    }
+
+    /// A volume that is served, and with which nothing else is being done.
+    fn at_rest(&self, name: &str) -> Result<VolumeId, ControlError> {
+        let id = self.known(name)?;
+        match self.served(id).map(|served| served.state) {
+            Some(VolumeState::Serving) => Ok(id),
+            Some(VolumeState::Attaching) => Err(busy(name, "is being attached")),
+            _ => Err(busy(name, "is being detached")),
+        }
+    }
+
+    // --- attach
+
+    /// Begins to attach a volume; the promise is kept when clients can connect.
+    pub(crate) fn attach(&mut self, spec: VolumeSpec, backing: Backing) -> Promise<Result<(), ControlError>> {
+        let (done, promise) = Promise::pair();
+        if let Err(error) = self.begin_attach(spec, backing, &done) {
+            let _ = done.try_send(Err(error));
+        }
+        promise
+    }
+
+    fn begin_attach(&mut self, spec: VolumeSpec, backing: Backing, done: &Done) -> Result<(), ControlError> {
+        let name = spec.name.clone();
+        if self.find(&name).is_some() {
+            return Err(ControlError::new(ErrorKind::Conflict, format!("{name} is attached already"), ""));
+        }
+        let size_bytes = served_size(&spec, &backing)?;
+        let entry = self.entry(&spec, &backing, size_bytes)?;
+        let id = entry.id;
+        let attachment = Attachment {
+            volume: id,
+            settings: spec.settings,
+            size_bytes,
+            backing: backing.record,
+            backing_sector_bytes: backing.sector_bytes,
+            on_change: spec.on_backing_change,
+        };
+        let device = self.reactor.add_device(backing.device);
+        self.io.set_backing(id, Some(device));
+        let now = self.io.now();
+        if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
+            self.io.set_backing(id, None);
+            self.reactor.remove_device(device);
+            return Err(refused("attach", &name, &error));
+        }
+        for note in backing.notes {
+            self.tell(PoolEvent::Note(note));
+        }
+        let served = Served {
+            spec,
+            state: VolumeState::Attaching,
+            device,
+            uris: Vec::new(),
+            meter: Meter::new(now),
+            history: History::new(now),
+            destage_failing: false,
+            destage_failures: 0,
+            waiting: Some(done.clone()),
+        };
+        let index = usize::from(id.0);
+        if index >= self.volumes.len() {
+            self.volumes.resize_with(index + 1, || None);
+        }
+        self.volumes[index] = Some(served);
+        Ok(())
+    }
+
+    /// The entry of a volume in the cache's table: the one that is there, or a new one.
+    fn entry(
+        &self,
+        spec: &VolumeSpec,
+        backing: &Backing,
+        size_bytes: u64,
+    ) -> Result<VolumeEntry, ControlError> {
+        let table = self.engine.volume_table();
+        if let Some(entry) = table.iter().find(|entry| entry.name == spec.name) {
+            return Ok(entry.clone());
+        }
+        let id = self.engine.free_volume_id().ok_or_else(|| {
+            ControlError::new(
+                ErrorKind::Conflict,
+                format!("pool {} has as many volumes as it can have", self.name),
+                "detach one, or make another pool",
+            )
+        })?;
+        let uuid =
+            crate::open::random_uuid().map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))?;
+        Ok(VolumeEntry {
+            id,
+            mode: spec.settings.mode,
+            name: spec.name.clone(),
+            size_bytes,
+            uuid,
+            backing: BackingRecord { stamp_ns: None, ..backing.record.clone() },
+            flush_epoch: 0,
+        })
+    }
+
+    /// The engine takes requests for the volume.
+    pub(super) fn attached(&mut self, id: VolumeId) {
+        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
+        let Some(served) = self.served_mut(id) else { return };
+        served.spec.rules.set_volume_bytes(size_bytes);
+        let (uris, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
+        let name = served.spec.name.clone();
+        self.server.add_volume(id, rules);
+        let mut problem = None;
+        for uri in &uris {
+            match self.export(id, uri, size_bytes) {
+                Ok(text) => {
+                    self.tell(PoolEvent::Ready { volume: name.clone(), export: text.clone() });
+                    if let Some(served) = self.served_mut(id) {
+                        served.uris.push(text);
+                    }
+                }
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        let Some(served) = self.served_mut(id) else { return };
+        let waiting = served.waiting.take();
+        served.state = VolumeState::Serving;
+        let result = match problem {
+            None => Ok(()),
+            Some(what) => {
+                Err(ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), ""))
+            }
+        };
+        if result.is_err() {
+            // Nothing was written to it yet: what was cached before stays for the next attempt.
+            let _ = self.begin_detach(id, DetachHow::Keep, None);
+        }
+        if let Some(waiting) = waiting {
+            let _ = waiting.try_send(result);
+        }
+    }
+
+    fn export(&mut self, id: VolumeId, uri: &ExportUri, size_bytes: u64) -> Result<String, String> {
+        match uri {
+            ExportUri::Nbd { endpoint, name } => {
+                let info = ExportInfo::new(name, size_bytes);
+                self.server.export(&mut self.reactor, endpoint, id, info)
+            }
+            ExportUri::Fuse { path } => {
+                let rules = self.served(id).map(|served| Arc::clone(&served.spec.rules));
+                let rules = rules.ok_or_else(|| "the volume is gone".to_owned())?;
+                self.mount_volume(id, path, size_bytes, rules)
+            }
+        }
+    }
+
+    /// The engine refuses the volume.
+    pub(super) fn attach_failed(&mut self, id: VolumeId, error: &LifeError) {
+        if let Some(mut served) = self.forget(id)
+            && let Some(waiting) = served.waiting.take()
+        {
+            let _ = waiting.try_send(Err(refused("attach", &served.spec.name, error)));
+        }
+    }
+
+    /// Takes a volume out of the table and closes its backing store.
+    fn forget(&mut self, id: VolumeId) -> Option<Served> {
+        let served = self.volumes.get_mut(usize::from(id.0))?.take()?;
+        self.io.set_backing(id, None);
+        if self.reactor.remove_device(served.device).is_none() {
+            self.tell(PoolEvent::Note(format!("the backing store of {} is still busy", served.spec.name)));
+        }
+        Some(served)
+    }
+
+    // --- detach
+
+    /// Everything that is written to the volume from now on reaches its backing store before it is acknowledged, and
+    /// what is dirty is written back as fast as that goes: for the job of a detach. Ended by [`Pool::end_draining`].
+    pub(crate) fn begin_draining(&mut self, name: &str) -> Result<(), ControlError> {
+        let id = self.at_rest(name)?;
+        let now = self.io.now();
+        self.engine.begin_detach(now, id).map_err(|error| refused("drain", name, &error))?;
+        if let Some(served) = self.served_mut(id) {
+            served.state = VolumeState::Draining;
+        }
+        Ok(())
+    }
+
+    /// A detach was cancelled before it was done.
+    pub(crate) fn end_draining(&mut self, name: &str) {
+        let Some(id) = self.find(name) else { return };
+        let now = self.io.now();
+        if let Err(error) = self.engine.cancel_detach(now, id) {
+            self.tell(PoolEvent::Note(format!("cannot go back to serving {name}: {error}")));
+            return;
+        }
+        if let Some(served) = self.served_mut(id)
+            && served.state == VolumeState::Draining
+        {
+            served.state = VolumeState::Serving;
+        }
+    }
+
+    /// Detaches a volume; the promise is kept when the cache has forgotten it (or, if it is kept, when the cache has
+    /// noted how it was left).
+    pub(crate) fn detach(&mut self, name: &str, how: DetachHow) -> Promise<Result<(), ControlError>> {
+        let (done, promise) = Promise::pair();
+        let begun = self.known(name).and_then(|id| match self.served(id).map(|served| served.state) {
+            Some(VolumeState::Serving | VolumeState::Draining) => {
+                self.begin_detach(id, how, Some(done.clone()))
+            }
+            _ => Err(busy(name, "is being attached or detached already")),
+        });
+        if let Err(error) = begun {
+            let _ = done.try_send(Err(error));
+        }
+        promise
+    }
+
+    fn begin_detach(&mut self, id: VolumeId, how: DetachHow, done: Option<Done>) -> Result<(), ControlError> {
+        let name = self.served(id).map(|served| served.spec.name.clone()).unwrap_or_default();
+        let now = self.io.now();
+        self.engine.detach_volume(now, id, how).map_err(|error| refused("detach", &name, &error))?;
+        self.unmount(Some(id));
+        self.server.withdraw(&mut self.reactor, id);
+        if let Some(served) = self.served_mut(id) {
+            served.state = VolumeState::Detaching;
+            served.waiting = done;
+            served.uris.clear();
+        }
+        Ok(())
+    }
+
+    /// The engine wants to know what the backing store looks like now that nothing writes to it.
+    pub(super) fn volume_quiet(&mut self, id: VolumeId) {
+        let now = self.io.now();
+        let result = match self.backing_record(id) {
+            Some(record) => self.engine.finish_detach(now, id, record),
+            // Without a record the cache will compare blocks when the volume comes back.
+            None => self.engine.finish_detach(now, id, BackingRecord::default()),
+        };
+        if let Err(error) = result {
+            self.tell(PoolEvent::Note(format!("volume {}: {error}", id.0)));
+        }
+    }
+
+    /// What the backing store of a volume looks like now.
+    pub(super) fn backing_record(&mut self, id: VolumeId) -> Option<BackingRecord> {
+        let device = self.served(id)?.device;
+        let engine = &self.engine;
+        let is_clean = |block: u64| {
+            let mut clean = true;
+            engine.block_status(id, block, 1, &mut |_, _, dirty| {
+                clean &= !dirty;
+                true
+            });
+            clean
+        };
+        match final_record(self.reactor.device(device)?, is_clean) {
+            Ok(record) => Some(record),
+            Err(error) => {
+                self.tell(PoolEvent::Note(format!("cannot note the state of the backing store: {error}")));
+                None
+            }
+        }
+    }
+
+    /// The volume is gone.
+    pub(super) fn detached(&mut self, id: VolumeId) {
+        if let Some(mut served) = self.forget(id) {
+            self.tell(PoolEvent::Detached { volume: served.spec.name.clone() });
+            if let Some(waiting) = served.waiting.take() {
+                let _ = waiting.try_send(Ok(()));
+            }
+        }
+    }
+
+    /// The volume stays, and is served as before.
+    pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifeError) {
+        let Some(size_bytes) = self.engine.volume_size_bytes(id) else {
+            // The cache was fenced in the middle of it: the volume is gone from it until the next start.
+            return self.attach_failed(id, error);
+        };
+        let Some(served) = self.served_mut(id) else { return };
+        served.state = VolumeState::Serving;
+        let (name, exports) = (served.spec.name.clone(), served.spec.exports.clone());
+        let (waiting, rules) = (served.waiting.take(), Arc::clone(&served.spec.rules));
+        self.server.add_volume(id, rules);
+        for uri in &exports {
+            match self.export(id, uri, size_bytes) {
+                Ok(text) => {
+                    if let Some(served) = self.served_mut(id) {
+                        served.uris.push(text);
+                    }
+                }
+                Err(error) => self.tell(PoolEvent::Note(format!("cannot export {name} again: {error}"))),
+            }
+        }
+        if let Some(waiting) = waiting {
+            let _ = waiting.try_send(Err(refused("detach", &name, error)));
+        }
+    }
+
+    // --- changing
+
+    /// Begins to change the size of a volume.
+    pub(crate) fn resize(&mut self, name: &str, size_bytes: u64) -> Promise<Result<(), ControlError>> {
+        let (done, promise) = Promise::pair();
+        let begun = self.at_rest(name).and_then(|id| {
+            self.check_backing_size(id, name, size_bytes)?;
+            let now = self.io.now();
+            self.engine
+                .resize_volume(now, id, size_bytes)
+                .map_err(|error| refused("resize", name, &error))?;
+            if let Some(served) = self.served_mut(id) {
+                served.waiting = Some(done.clone());
+            }
+            Ok(())
+        });
+        if let Err(error) = begun {
+            let _ = done.try_send(Err(error));
+        }
+        promise
+    }
+
+    /// Bytes that the backing store of a volume has now.
+    pub(crate) fn backing_size(&mut self, name: &str) -> Result<u64, ControlError> {
+        let id = self.known(name)?;
+        let device = self.served(id).map(|served| served.device);
+        let device = device.and_then(|device| self.reactor.device_mut(device));
+        let size = device.map_or(Ok(0), forebay_io::Device::refresh_size);
+        size.map(|bytes| bytes / 512 * 512).map_err(|error| {
+            ControlError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), "")
+        })
+    }
+
+    fn check_backing_size(&mut self, _id: VolumeId, name: &str, size_bytes: u64) -> Result<(), ControlError> {
+        let there = self.backing_size(name)?;
+        if size_bytes <= there {
+            return Ok(());
+        }
+        Err(ControlError::new(
+            ErrorKind::Conflict,
+            format!("cannot resize {name} to {size_bytes} bytes: its backing store has {there}"),
+            "enlarge the backing store first",
+        ))
+    }
+
+    /// The engine has changed the size, or could not.
+    pub(super) fn resized(&mut self, id: VolumeId, result: Result<u64, LifeError>) {
+        let Some(served) = self.served_mut(id) else { return };
+        let (name, waiting) = (served.spec.name.clone(), served.waiting.take());
+        if let Ok(size_bytes) = result {
+            served.spec.rules.set_volume_bytes(size_bytes);
+            self.server.resize(id, size_bytes);
+            self.resize_mounts(id, size_bytes);
+            self.tell(PoolEvent::Resized { volume: name.clone(), size_bytes });
+        }
+        if let Some(waiting) = waiting {
+            let _ = waiting.try_send(result.map(drop).map_err(|error| refused("resize", &name, &error)));
+        }
+    }
+
+    /// Changes settings of a volume.
+    pub(crate) fn configure(&mut self, name: &str, settings: VolumeSettings) -> Result<(), ControlError> {
+        let id = self.known(name)?;
+        let now = self.io.now();
+        self.engine
+            .configure_volume(now, id, settings)
+            .map_err(|error| ControlError::new(ErrorKind::Invalid, error, ""))?;
+        if let Some(served) = self.served_mut(id) {
+            served.spec.settings = settings;
+        }
+        Ok(())
+    }
+
+    /// Lets go of everything that a rule has pinned.
+    pub(crate) fn unpin(&mut self, name: &str) -> Result<(), ControlError> {
+        let id = self.known(name)?;
+        let now = self.io.now();
+        self.engine.unpin_all(now, id);
+        Ok(())
+    }
+
+    /// Begins or ends a drain.
+    pub(crate) fn set_drain(&mut self, name: &str, drain: Drain) -> Result<(), ControlError> {
+        let id = self.known(name)?;
+        let now = self.io.now();
+        self.engine.set_drain(now, id, drain);
+        Ok(())
+    }
+
+    /// How destage of a volume is, and how often it has failed.
+    pub(crate) fn destage_of(&self, name: &str) -> Result<(DestageReport, u64), ControlError> {
+        let id = self.known(name)?;
+        let report =
+            self.engine.destage_report(id).ok_or_else(|| busy(name, "is being attached or detached"))?;
+        Ok((report, self.served(id).map_or(0, |served| served.destage_failures)))
+    }
+
+    /// Adds exports to a volume and takes others away; its clients at the latter are disconnected.
+    pub(crate) fn change_exports(
+        &mut self,
+        name: &str,
+        more: &[ExportUri],
+        less: &[ExportUri],
+    ) -> Result<(), ControlError> {
+        let id = self.at_rest(name)?;
+        if !less.is_empty() {
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!("exports of {name} cannot be taken away while it is served"),
+                "detach it, keeping what is cached, and attach it again",
+            ));
+        }
+        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
+        for uri in more {
+            let text = self.export(id, uri, size_bytes).map_err(|what| {
+                ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "")
+            })?;
+            self.tell(PoolEvent::Ready { volume: name.into(), export: text.clone() });
+            if let Some(served) = self.served_mut(id) {
+                served.uris.push(text);
+                served.spec.exports.push(uri.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes settings of the pool.
+    pub(crate) fn configure_pool(&mut self, settings: PoolSettings) -> Result<(), ControlError> {
+        let now = self.io.now();
+        let result = self.engine.configure_pool(now, settings);
+        result.map_err(|error| ControlError::new(ErrorKind::Invalid, error, ""))
+    }
+}

@@ -1,0 +1,109 @@
+//! The state of one NBD connection.
+
+use super::{Arriving, REPLY_BYTES, REQUESTS_MAX, UNSENT_BYTES_MAX};
+use crate::rules::{Client, Direction};
+use forebay_core::Treatment;
+use forebay_export::nbd::session::{Limits, NbdRequest, Session};
+use forebay_export::request::{Operation, Request};
+use forebay_format::VolumeId;
+use forebay_io::{BufId, Reactor, SocketId, Span};
+use std::time::Instant;
+
+/// One client: its session, what of it is under way, and what is sent to it next.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) socket: SocketId,
+    /// Endpoint through which it came.
+    pub(super) endpoint: u32,
+    pub(super) session: Session,
+    /// Known once the handshake is done.
+    pub(super) volume: Option<VolumeId>,
+    /// The rules as this client meets them; known with the volume.
+    pub(super) client: Option<Client>,
+    pub(super) buffer: Option<BufId>,
+    /// Bytes of the receive buffer that hold data, and how many of them were used.
+    pub(super) filled: usize,
+    pub(super) used: usize,
+    pub(super) receiving: bool,
+    pub(super) arriving: Option<Arriving>,
+    /// A request that waits for memory.
+    pub(super) starved: Option<NbdRequest>,
+    pub(super) requests: u32,
+    pub(super) unsent_bytes: u64,
+    pub(super) sends: u32,
+    /// Gathered for the next send.
+    pub(super) spans: Vec<Span>,
+    pub(super) owned: Vec<BufId>,
+    pub(super) reply: Option<(BufId, u32)>,
+    pub(super) closing: bool,
+    pub(super) queued: bool,
+}
+
+impl Connection {
+    pub(super) fn new(socket: SocketId, endpoint: u32) -> Self {
+        Self {
+            socket,
+            endpoint,
+            session: Session::new(Limits::default()),
+            volume: None,
+            client: None,
+            buffer: None,
+            filled: 0,
+            used: 0,
+            receiving: false,
+            arriving: None,
+            starved: None,
+            requests: 0,
+            unsent_bytes: 0,
+            sends: 0,
+            spans: Vec::new(),
+            owned: Vec::new(),
+            reply: None,
+            closing: false,
+            queued: false,
+        }
+    }
+
+    /// What the rules say of a request.
+    pub(super) fn treatment(&mut self, what: &Request, now: Instant) -> Treatment {
+        let Some(client) = &mut self.client else { return Treatment::Cache };
+        let direction = match what.operation {
+            Operation::Read | Operation::Cache => Direction::Read,
+            Operation::Write { .. } => Direction::Write,
+            _ => return Treatment::Cache,
+        };
+        client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.requests >= REQUESTS_MAX || self.unsent_bytes >= UNSENT_BYTES_MAX
+    }
+
+    /// Copies bytes to the reply buffer and adds them to what is sent.
+    pub(super) fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) {
+        if let Some((buffer, used)) = self.reply
+            && used as usize + piece.len() > REPLY_BYTES
+        {
+            self.owned.push(buffer);
+            self.reply = None;
+        }
+        if self.reply.is_none() {
+            let Some(buffer) = reactor.pool_mut().alloc(REPLY_BYTES) else {
+                // Without memory for a reply the connection cannot go on; the client sees it closed, never a gap.
+                self.closing = true;
+                return;
+            };
+            self.reply = Some((buffer, 0));
+        }
+        let Some((buffer, used)) = &mut self.reply else { return };
+        let span = Span { buf: *buffer, offset: *used, len: piece.len() as u32 };
+        reactor.pool_mut().copy_in(span, piece);
+        *used += span.len;
+        match self.spans.last_mut() {
+            Some(last) if last.buf == span.buf && last.offset + last.len == span.offset => {
+                last.len += span.len
+            }
+            _ => self.spans.push(span),
+        }
+    }
+}

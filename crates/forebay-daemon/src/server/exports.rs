@@ -1,0 +1,219 @@
+//! Which volume is found where: endpoints that are listened on, and the exports on each.
+//!
+//! An endpoint is listened on as long as a volume is exported there. Several volumes may share one endpoint: the name
+//! that the client asks for tells them apart. Numbers of endpoints are never used again, so that a late completion of
+//! an accept cannot be taken for one of another endpoint.
+
+use super::{Server, ServerToken};
+use crate::rules::{Client, Identity, RuleSet};
+use forebay_export::directory::{ExportInfo, Exports};
+use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_format::VolumeId;
+use forebay_io::{ListenerId, Op, Reactor, listen_tcp, listen_unix};
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+
+/// Owner and group may connect, nobody else.
+const SOCKET_MODE: u32 = 0o660;
+
+/// One name at one endpoint.
+#[derive(Debug)]
+struct Export {
+    endpoint: u32,
+    volume: VolumeId,
+    info: ExportInfo,
+}
+
+/// An endpoint that is, or was, listened on.
+#[derive(Debug)]
+struct Listening {
+    asked: Endpoint,
+    /// With the port that the system chose.
+    actual: Endpoint,
+    listener: Option<ListenerId>,
+}
+
+/// Endpoints and exports.
+#[derive(Debug, Default)]
+pub(super) struct Directory {
+    endpoints: Vec<Listening>,
+    exports: Vec<Export>,
+}
+
+/// What a client sees that came through one endpoint.
+pub(super) struct Seen<'a> {
+    directory: &'a Directory,
+    endpoint: u32,
+}
+
+impl Exports for Seen<'_> {
+    fn list(&self) -> Vec<ExportInfo> {
+        let here = self.directory.exports.iter().filter(|export| export.endpoint == self.endpoint);
+        here.map(|export| export.info.clone()).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        self.directory.find(self.endpoint, name).map(|export| export.info.clone())
+    }
+}
+
+impl Directory {
+    pub(super) fn seen_at(&self, endpoint: u32) -> Seen<'_> {
+        Seen { directory: self, endpoint }
+    }
+
+    fn find(&self, endpoint: u32, name: &str) -> Option<&Export> {
+        self.exports.iter().find(|export| export.endpoint == endpoint && export.info.name == name)
+    }
+
+    pub(super) fn volume(&self, endpoint: u32, name: &str) -> Option<VolumeId> {
+        self.find(endpoint, name).map(|export| export.volume)
+    }
+
+    pub(super) fn listener(&self, endpoint: u32) -> Option<ListenerId> {
+        self.endpoints.get(endpoint as usize)?.listener
+    }
+
+    pub(super) fn is_open(&self, endpoint: u32) -> bool {
+        self.listener(endpoint).is_some()
+    }
+
+    pub(super) fn close(&mut self, reactor: &mut Reactor) {
+        for at in 0..self.endpoints.len() {
+            self.stop_listening(reactor, at);
+        }
+    }
+
+    fn stop_listening(&mut self, reactor: &mut Reactor, at: usize) {
+        let Some(listener) = self.endpoints[at].listener.take() else { return };
+        reactor.close_listener(listener);
+        if let Endpoint::Unix(path) = &self.endpoints[at].asked {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn resize(&mut self, volume: VolumeId, size_bytes: u64) {
+        for export in self.exports.iter_mut().filter(|export| export.volume == volume) {
+            export.info.size_bytes = size_bytes;
+        }
+    }
+
+    /// Finds the endpoint, or listens on it; tells whether it is new.
+    fn endpoint(&mut self, reactor: &mut Reactor, wanted: &Endpoint) -> Result<(u32, bool), String> {
+        let open = |listening: &Listening| listening.listener.is_some() && listening.asked == *wanted;
+        if let Some(at) = self.endpoints.iter().position(open) {
+            return Ok((at as u32, false));
+        }
+        let (socket, actual) = match wanted {
+            Endpoint::Unix(path) => {
+                (listen_unix(path, SOCKET_MODE).map_err(|error| error.to_string())?, wanted.clone())
+            }
+            Endpoint::Tcp { host, port } => {
+                let address =
+                    (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
+                let address = address.ok_or_else(|| format!("no address for {host}"))?;
+                let (socket, bound) = listen_tcp(address).map_err(|error| error.to_string())?;
+                (socket, Endpoint::Tcp { host: host.clone(), port: bound.port() })
+            }
+        };
+        let listener = reactor.add_listener(socket).map_err(|error| format!("cannot listen: {error}"))?;
+        self.endpoints.push(Listening { asked: wanted.clone(), actual, listener: Some(listener) });
+        Ok((self.endpoints.len() as u32 - 1, true))
+    }
+}
+
+impl Server {
+    /// Gives a volume its rules, before its first export.
+    pub(crate) fn add_volume(&mut self, volume: VolumeId, rules: Arc<RuleSet>) {
+        let index = usize::from(volume.0);
+        if index >= self.rules.len() {
+            self.rules.resize(index + 1, None);
+        }
+        self.rules[index] = Some(rules);
+    }
+
+    /// Serves a volume under `uri`; returns the URI that clients use (with the port, if the system chose it).
+    ///
+    /// # Errors
+    /// The endpoint cannot be listened on, or has another export of this name; nothing was changed.
+    pub(crate) fn export(
+        &mut self,
+        reactor: &mut Reactor,
+        endpoint: &Endpoint,
+        volume: VolumeId,
+        info: ExportInfo,
+    ) -> Result<String, String> {
+        let (at, new) = self.directory.endpoint(reactor, endpoint)?;
+        let name = info.name.clone();
+        if self.directory.find(at, &name).is_some() {
+            return Err(format!("there is another export \"{name}\" at the same place"));
+        }
+        self.directory.exports.push(Export { endpoint: at, volume, info });
+        if new {
+            self.accept(reactor, at);
+        }
+        let endpoint = self.directory.endpoints[at as usize].actual.clone();
+        Ok(ExportUri::Nbd { endpoint, name }.to_string())
+    }
+
+    /// Takes a volume away: new clients do not find it, and those that are there are disconnected once what they have
+    /// asked for is answered.
+    pub(crate) fn withdraw(&mut self, reactor: &mut Reactor, volume: VolumeId) {
+        self.directory.exports.retain(|export| export.volume != volume);
+        if let Some(rules) = self.rules.get_mut(usize::from(volume.0)) {
+            *rules = None;
+        }
+        for at in 0..self.directory.endpoints.len() {
+            if !self.directory.exports.iter().any(|export| export.endpoint as usize == at) {
+                self.directory.stop_listening(reactor, at);
+            }
+        }
+        for index in 0..self.connections.len() as u32 {
+            if let Some(Some(connection)) = self.connections.get_mut(index as usize)
+                && connection.volume == Some(volume)
+            {
+                connection.closing = true;
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// The volume has another size now. Clients that are there see more only when they connect again; a request beyond
+    /// a smaller end is refused.
+    pub(crate) fn resize(&mut self, volume: VolumeId, size_bytes: u64) {
+        self.directory.resize(volume, size_bytes);
+        for connection in self.connections.iter_mut().flatten().filter(|c| c.volume == Some(volume)) {
+            connection.session.set_size_bytes(size_bytes);
+        }
+    }
+
+    /// The handshake is done: the connection belongs to a volume now.
+    pub(super) fn established(&mut self, reactor: &Reactor, index: u32) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        let name = connection.session.export().map(|info| info.name.clone()).unwrap_or_default();
+        connection.volume = self.directory.volume(connection.endpoint, &name);
+        let rules = connection.volume.and_then(|id| self.rules.get(usize::from(id.0)).cloned().flatten());
+        let Some(rules) = rules else {
+            // Withdrawn during the handshake.
+            connection.closing = true;
+            return;
+        };
+        let identity = match reactor.peer_cred(connection.socket) {
+            Ok(peer) => Identity::of_peer(rules.proc(), peer),
+            Err(_) => Identity::unknown(), // not a unix socket
+        };
+        connection.client = Some(Client::new(rules, name, identity));
+    }
+
+    pub(super) fn accept(&self, reactor: &mut Reactor, endpoint: u32) {
+        if let Some(listener) = self.directory.listener(endpoint) {
+            reactor.submit((self.tokens)(ServerToken::Accept(endpoint)), Op::Accept { listener });
+        }
+    }
+
+    /// Connections to a volume.
+    pub(crate) fn connections_to(&self, volume: VolumeId) -> u64 {
+        self.connections.iter().flatten().filter(|connection| connection.volume == Some(volume)).count()
+            as u64
+    }
+}

@@ -1,0 +1,608 @@
+//! NBD connections on the reactor.
+//!
+//! A connection is a protocol session, a receive buffer, and what it waits for. Life of a connection:
+//!
+//! - receive into a pool buffer, step the session over what came, start every request in it (they share a batch of the
+//!   log), and only then receive again;
+//! - replies of one turn of the loop are gathered and sent with one system call: headers from a reply buffer, data
+//!   straight from the buffer that the device read into;
+//! - a write whose payload has not arrived yet is received straight into its own buffer.
+//!
+//! Back-pressure, so that no client can take memory without bound: a connection that has [`REQUESTS_MAX`] requests or
+//! [`UNSENT_BYTES_MAX`] of unsent replies is not read from until some have ended, and when the pool has no memory left
+//! a request waits in its session until it has.
+
+use crate::rules::RuleSet;
+use forebay_core::{Engine, Request, RequestError, RequestId, RequestKind};
+use forebay_export::nbd::reply::{Extent, Replier};
+use forebay_export::nbd::session::{Input, NbdRequest, Step};
+use forebay_export::nbd::{CloseReason, Errno};
+use forebay_export::request::Operation;
+use forebay_format::BLOCK_BYTES;
+use forebay_io::{BufId, Op, Reactor, SocketId, Span};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+mod connection;
+mod exports;
+
+use connection::Connection;
+use exports::Directory;
+
+/// Bytes received at once when no payload is awaited.
+const RECV_BYTES: usize = 128 << 10;
+/// Requests of one connection under way.
+const REQUESTS_MAX: u32 = 512;
+/// Replies of one connection that have not been sent.
+const UNSENT_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of reply headers gathered in one buffer.
+const REPLY_BYTES: usize = 16 << 10;
+/// Connections at once; further ones are closed at once.
+const CONNECTIONS_MAX: usize = 1024;
+/// Blocks looked at for one BLOCK_STATUS; the client asks again for the rest.
+const STATUS_BLOCKS_MAX: u64 = 1 << 16;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// How long a listener rests after accepting failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a token of the server stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ServerToken {
+    Accept(u32),
+    Receive(u32),
+    Send(u32),
+}
+
+/// A request of a client that the engine works on.
+#[derive(Debug)]
+struct Pending {
+    connection: u32,
+    request: NbdRequest,
+    buffer: Option<BufId>,
+    replier: Replier,
+}
+
+/// A send under way.
+#[derive(Debug, Default)]
+struct Sending {
+    connection: u32,
+    buffers: Vec<BufId>,
+    bytes: u64,
+}
+
+/// A write whose payload is still coming.
+#[derive(Clone, Copy, Debug)]
+struct Arriving {
+    request: NbdRequest,
+    buffer: BufId,
+    received: u32,
+}
+
+/// All NBD connections of a pool.
+#[derive(Debug)]
+pub(crate) struct Server {
+    directory: Directory,
+    /// By volume number.
+    rules: Vec<Option<Arc<RuleSet>>>,
+    connections: Vec<Option<Connection>>,
+    pending: Vec<Option<Pending>>,
+    free_pending: Vec<u32>,
+    sendings: Vec<Sending>,
+    free_sendings: Vec<u32>,
+    /// Connections that have something to parse or to send.
+    queue: Vec<u32>,
+    scratch: Vec<u8>,
+    crcs: Vec<u32>,
+    tokens: fn(ServerToken) -> u64,
+    closing: bool,
+    /// When this turn of the loop began, for the counters of rules.
+    turn_at: Instant,
+    /// Listeners on which accepting failed, and when to try again.
+    paused: Vec<u32>,
+    resume_at: Option<Instant>,
+}
+
+impl Server {
+    pub(crate) fn new(tokens: fn(ServerToken) -> u64) -> Self {
+        Self {
+            directory: Directory::default(),
+            rules: Vec::new(),
+            connections: Vec::new(),
+            pending: Vec::new(),
+            free_pending: Vec::new(),
+            sendings: Vec::new(),
+            free_sendings: Vec::new(),
+            queue: Vec::new(),
+            scratch: Vec::new(),
+            crcs: Vec::new(),
+            tokens,
+            closing: false,
+            turn_at: Instant::now(),
+            paused: Vec::new(),
+            resume_at: None,
+        }
+    }
+
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections.iter().flatten().count() as u64
+    }
+
+    /// No new connections, no new requests.
+    pub(crate) fn close(&mut self, reactor: &mut Reactor) {
+        self.closing = true;
+        self.directory.close(reactor);
+    }
+
+    /// True when every reply has been sent.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.connections.iter().flatten().all(|connection| connection.sends == 0 && connection.requests == 0)
+    }
+
+    // --- completions
+
+    pub(crate) fn accepted(
+        &mut self,
+        reactor: &mut Reactor,
+        index: u32,
+        result: Result<u32, forebay_io::IoFailure>,
+    ) {
+        if self.closing || !self.directory.is_open(index) {
+            if let Ok(socket) = result {
+                reactor.close_socket(SocketId(socket));
+            }
+            return;
+        }
+        if let Ok(socket) = result {
+            let socket = SocketId(socket);
+            if self.connections().try_into().unwrap_or(usize::MAX) >= CONNECTIONS_MAX {
+                reactor.close_socket(socket);
+            } else {
+                self.open(socket, index);
+            }
+        } else {
+            // Out of descriptors or the like: try again later, the others go on meanwhile.
+            self.paused.push(index);
+            self.resume_at = Some(Instant::now() + ACCEPT_PAUSE);
+            return;
+        }
+        self.accept(reactor, index);
+    }
+
+    /// Accepts again where that failed a while ago; returns how long the loop may sleep because of it.
+    pub(crate) fn resume_accepting(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+        let left = self.resume_at?.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            return Some(left);
+        }
+        self.resume_at = None;
+        for index in std::mem::take(&mut self.paused) {
+            if !self.closing && self.directory.is_open(index) {
+                self.accept(reactor, index);
+            }
+        }
+        None
+    }
+
+    fn open(&mut self, socket: SocketId, endpoint: u32) {
+        let connection = Connection::new(socket, endpoint);
+        let free = self.connections.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        self.connections[index] = Some(connection);
+        self.enqueue(index as u32);
+    }
+
+    fn enqueue(&mut self, index: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(index as usize)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.queue.push(index);
+        }
+    }
+
+    pub(crate) fn received(&mut self, index: u32, result: Result<u32, forebay_io::IoFailure>) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        connection.receiving = false;
+        match result {
+            Ok(0) | Err(_) => connection.closing = true,
+            Ok(bytes) => match &mut connection.arriving {
+                Some(arriving) => {
+                    arriving.received += bytes;
+                    connection.session.payload_received(bytes as usize);
+                }
+                None => {
+                    connection.filled = bytes as usize;
+                    connection.used = 0;
+                }
+            },
+        }
+        self.enqueue(index);
+    }
+
+    pub(crate) fn sent(&mut self, reactor: &mut Reactor, send: u32, ok: bool) {
+        let sending = &mut self.sendings[send as usize];
+        let index = sending.connection;
+        for buffer in sending.buffers.drain(..) {
+            reactor.pool_mut().free(buffer);
+        }
+        let bytes = sending.bytes;
+        self.free_sendings.push(send);
+        if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
+            connection.sends -= 1;
+            connection.unsent_bytes -= bytes;
+            connection.closing |= !ok;
+        }
+        self.enqueue(index);
+    }
+
+    /// The engine has answered a request.
+    pub(crate) fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
+        let pending = self.pending[id.0 as usize].take().expect("the engine answers each request once");
+        self.free_pending.push(id.0 as u32);
+        let Pending { connection: index, request: NbdRequest { cookie, request }, buffer, replier } = pending;
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        connection.requests -= 1;
+        self.scratch.clear();
+        let mut data = None;
+        match result {
+            Ok(()) if request.operation == Operation::Read => {
+                let header = replier.read_header(cookie, request.offset_bytes, request.length_bytes as u32);
+                self.scratch.extend_from_slice(header.as_bytes());
+                let lead = (request.offset_bytes % BLOCK) as u32;
+                data = buffer.map(|buf| Span { buf, offset: lead, len: request.length_bytes as u32 });
+            }
+            Ok(()) => replier.ok(&mut self.scratch, cookie),
+            Err(error) => replier.error(&mut self.scratch, cookie, errno(error), &error.to_string()),
+        }
+        if let (Some(buffer), None) = (buffer, data) {
+            reactor.pool_mut().free(buffer);
+        }
+        let bytes = std::mem::take(&mut self.scratch);
+        self.queue_reply(reactor, index, &bytes, data);
+        self.scratch = bytes;
+    }
+
+    // --- work
+
+    /// Parses what has come and sends what is ready, for every connection that has either. Returns true if requests were
+    /// given to the engine.
+    pub(crate) fn turn(&mut self, engine: &mut Engine, reactor: &mut Reactor, now: u64) -> bool {
+        let mut started = false;
+        self.turn_at = Instant::now();
+        for index in std::mem::take(&mut self.queue) {
+            if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
+                connection.queued = false;
+                started |= self.parse(engine, reactor, index, now);
+            }
+            self.settle(reactor, index);
+        }
+        started
+    }
+
+    /// Sends what the replies of this turn have gathered.
+    pub(crate) fn send_all(&mut self, reactor: &mut Reactor) {
+        for index in 0..self.queue.len() {
+            self.send(reactor, self.queue[index]);
+        }
+    }
+
+    /// Something was freed: connections that waited for memory go on.
+    pub(crate) fn wake_starved(&mut self) {
+        for index in 0..self.connections.len() as u32 {
+            let waits = self.connections[index as usize].as_ref().is_some_and(|connection| {
+                connection.starved.is_some() || connection.used < connection.filled || !connection.receiving
+            });
+            if waits {
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// Steps the session over what the receive buffer holds.
+    fn parse(&mut self, engine: &mut Engine, reactor: &mut Reactor, index: u32, now: u64) -> bool {
+        let mut started = false;
+        loop {
+            let connection = self.connections[index as usize].as_mut().expect("checked by the caller");
+            if connection.closing || self.closing || connection.is_full() {
+                return started;
+            }
+            if let Some(arriving) = connection.arriving {
+                if connection.session.payload_remaining() > 0 {
+                    return started;
+                }
+                connection.arriving = None;
+                self.submit(engine, reactor, index, arriving.request, Some(arriving.buffer), now);
+                started = true;
+                continue;
+            }
+            if let Some(request) = connection.starved.take() {
+                if !self.start(engine, reactor, index, request, now) {
+                    return started;
+                }
+                started = true;
+                continue;
+            }
+            match self.step(reactor, index) {
+                Step::NeedMore => return started,
+                Step::Output => {
+                    self.scratch.clear();
+                    let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+                    connection.session.take_output(&mut self.scratch);
+                    let bytes = std::mem::take(&mut self.scratch);
+                    self.queue_reply(reactor, index, &bytes, None);
+                    self.scratch = bytes;
+                }
+                Step::Established => self.established(reactor, index),
+                Step::Request(request) => {
+                    if !self.start(engine, reactor, index, request, now) {
+                        return started;
+                    }
+                    started = true;
+                }
+                Step::WritePayload(request) => {
+                    if !self.take_payload(reactor, index, request) {
+                        return started;
+                    }
+                }
+                Step::Close(reason) => {
+                    let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+                    connection.closing = true;
+                    if !reason.is_clean() && !matches!(reason, CloseReason::Disconnected) {
+                        eprintln!("forebay: closed a connection: {reason}");
+                    }
+                    return started;
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, reactor: &Reactor, index: u32) -> Step {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let bytes: &[u8] = match connection.buffer {
+            Some(buffer) if connection.used < connection.filled => {
+                &reactor.pool().bytes(buffer)[connection.used..connection.filled]
+            }
+            _ => &[],
+        };
+        let mut input = Input::new(bytes);
+        let step = connection.session.step(&mut input, &self.directory.seen_at(connection.endpoint));
+        connection.used += input.used();
+        step
+    }
+
+    /// Gives a write its buffer and the part of its payload that is there; false if there is no memory.
+    fn take_payload(&mut self, reactor: &mut Reactor, index: u32, request: NbdRequest) -> bool {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let lead = (request.request.offset_bytes % BLOCK) as usize;
+        let len = request.request.length_bytes as usize;
+        let Some(buffer) = reactor.pool_mut().alloc((lead + len).next_multiple_of(BLOCK_BYTES)) else {
+            return false;
+        };
+        let mut received = 0;
+        if let Some(from) = connection.buffer {
+            // The payload goes from one pool buffer to another; the session only counts.
+            let (used, filled) = (connection.used, connection.filled);
+            let there = (filled - used).min(connection.session.payload_remaining());
+            let piece = |buf, offset: usize| Span { buf, offset: offset as u32, len: there as u32 };
+            if there > 0 {
+                reactor.pool_mut().copy(piece(from, used), piece(buffer, lead));
+                connection.session.payload_received(there);
+                connection.used += there;
+                received = there as u32;
+            }
+        }
+        connection.arriving = Some(Arriving { request, buffer, received });
+        true
+    }
+
+    /// Starts a request without payload; false if it has to wait for memory.
+    fn start(
+        &mut self,
+        engine: &mut Engine,
+        reactor: &mut Reactor,
+        index: u32,
+        request: NbdRequest,
+        now: u64,
+    ) -> bool {
+        let NbdRequest { cookie, request: what } = request;
+        if let Operation::BlockStatus { .. } = what.operation {
+            self.block_status(engine, reactor, index, request);
+            return true;
+        }
+        if !matches!(what.operation, Operation::Read | Operation::Cache) {
+            self.submit(engine, reactor, index, request, None, now);
+            return true;
+        }
+        let lead = what.offset_bytes % BLOCK;
+        let len = what.length_bytes.min(forebay_core::REQUEST_BYTES_MAX);
+        let request =
+            NbdRequest { cookie, request: forebay_export::request::Request { length_bytes: len, ..what } };
+        let Some(buffer) = reactor.pool_mut().alloc((lead + len).next_multiple_of(BLOCK) as usize) else {
+            let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+            connection.starved = Some(request);
+            return false;
+        };
+        self.submit(engine, reactor, index, request, Some(buffer), now);
+        true
+    }
+
+    /// Hands a request to the engine.
+    fn submit(
+        &mut self,
+        engine: &mut Engine,
+        reactor: &mut Reactor,
+        index: u32,
+        request: NbdRequest,
+        buffer: Option<BufId>,
+        now: u64,
+    ) {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        connection.requests += 1;
+        let volume = connection.volume.expect("requests follow the handshake");
+        let what = request.request;
+        let treatment = connection.treatment(&what, self.turn_at);
+        let pending = Pending { connection: index, request, buffer, replier: connection.session.replier() };
+        let id = self.free_pending.pop().unwrap_or_else(|| {
+            self.pending.push(None);
+            (self.pending.len() - 1) as u32
+        });
+        self.pending[id as usize] = Some(pending);
+        self.crcs.clear();
+        if let (Operation::Write { .. }, Some(buf)) = (what.operation, buffer) {
+            let len = (what.offset_bytes % BLOCK + what.length_bytes).next_multiple_of(BLOCK) as u32;
+            reactor.pool().crc32c_blocks(Span { buf, offset: 0, len }, &mut self.crcs);
+        }
+        let kind = match what.operation {
+            Operation::Read => RequestKind::Read,
+            Operation::Write { fua } => RequestKind::Write { fua },
+            Operation::Flush => RequestKind::Flush,
+            Operation::Trim { fua } => RequestKind::Discard { fua },
+            Operation::WriteZeroes { fua, no_hole, .. } => {
+                RequestKind::WriteZeroes { fua, may_unmap: !no_hole }
+            }
+            Operation::Cache | Operation::BlockStatus { .. } => RequestKind::Prefetch,
+        };
+        engine.submit(
+            now,
+            Request {
+                id: RequestId(u64::from(id)),
+                volume,
+                kind,
+                offset: what.offset_bytes,
+                len: what.length_bytes,
+                buf: buffer.map(|buf| forebay_core::BufId(buf.0)),
+                treatment,
+                block_crcs: &self.crcs,
+            },
+        );
+    }
+
+    fn block_status(&mut self, engine: &Engine, reactor: &mut Reactor, index: u32, request: NbdRequest) {
+        let connection = self.connections[index as usize].as_ref().expect("it is stepped");
+        let volume = connection.volume.expect("requests follow the handshake");
+        let replier = connection.session.replier();
+        let what = request.request;
+        let first = what.offset_bytes / BLOCK;
+        let end = what.end_bytes().div_ceil(BLOCK);
+        let mut at = what.offset_bytes;
+        let mut extents = Vec::new();
+        let mut block = first;
+        engine.block_status(
+            volume,
+            first,
+            (end - first).min(STATUS_BLOCKS_MAX),
+            &mut |blocks, cached, dirty| {
+                block += blocks;
+                let next = (block * BLOCK).min(what.end_bytes());
+                extents.push(Extent { length_bytes: next - at, cached, dirty, ..Extent::default() });
+                at = next;
+                extents.len() < forebay_export::nbd::reply::EXTENTS_MAX
+            },
+        );
+        self.scratch.clear();
+        replier.block_status(&mut self.scratch, request.cookie, &what, &extents);
+        let bytes = std::mem::take(&mut self.scratch);
+        self.queue_reply(reactor, index, &bytes, None);
+        self.scratch = bytes;
+    }
+
+    // --- sending
+
+    /// Adds bytes, and data that follows them, to what a connection sends next.
+    fn queue_reply(&mut self, reactor: &mut Reactor, index: u32, bytes: &[u8], data: Option<Span>) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        for piece in bytes.chunks(REPLY_BYTES) {
+            connection.gather(reactor, piece);
+        }
+        if let Some(span) = data {
+            connection.spans.push(span);
+            connection.owned.push(span.buf);
+        }
+        self.enqueue(index);
+    }
+
+    fn send(&mut self, reactor: &mut Reactor, index: u32) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.spans.is_empty() {
+            return;
+        }
+        let id = self.free_sendings.pop().unwrap_or_else(|| {
+            self.sendings.push(Sending::default());
+            (self.sendings.len() - 1) as u32
+        });
+        let sending = &mut self.sendings[id as usize];
+        sending.connection = index;
+        sending.bytes = connection.spans.iter().map(|span| u64::from(span.len)).sum();
+        std::mem::swap(&mut sending.buffers, &mut connection.owned);
+        if let Some((buffer, _)) = connection.reply.take() {
+            sending.buffers.push(buffer);
+        }
+        connection.unsent_bytes += sending.bytes;
+        connection.sends += 1;
+        let token = (self.tokens)(ServerToken::Send(id));
+        reactor.submit(token, Op::Send { socket: connection.socket, spans: &connection.spans });
+        connection.spans.clear();
+    }
+
+    /// Sends, receives again, or closes.
+    fn settle(&mut self, reactor: &mut Reactor, index: u32) {
+        self.send(reactor, index);
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.closing {
+            self.try_close(reactor, index);
+            return;
+        }
+        if connection.receiving || self.closing || connection.is_full() || connection.starved.is_some() {
+            return;
+        }
+        let span = if let Some(arriving) = connection.arriving {
+            let lead = (arriving.request.request.offset_bytes % BLOCK) as u32;
+            let len = connection.session.payload_remaining() as u32;
+            Span { buf: arriving.buffer, offset: lead + arriving.received, len }
+        } else if connection.used < connection.filled {
+            return; // A request waits for memory; what follows it is here already.
+        } else {
+            let Some(buf) = connection.buffer.or_else(|| reactor.pool_mut().alloc(RECV_BYTES)) else {
+                return;
+            };
+            connection.buffer = Some(buf);
+            Span { buf, offset: 0, len: RECV_BYTES as u32 }
+        };
+        connection.receiving = true;
+        let token = (self.tokens)(ServerToken::Receive(index));
+        reactor.submit(token, Op::Recv { socket: connection.socket, span });
+    }
+
+    /// Forgets a closing connection once nothing of it is under way.
+    fn try_close(&mut self, reactor: &mut Reactor, index: u32) {
+        let Some(slot) = self.connections.get_mut(index as usize) else { return };
+        let Some(connection) = slot else { return };
+        if connection.receiving {
+            reactor.close_socket(connection.socket);
+            return;
+        }
+        if connection.requests > 0 || connection.sends > 0 {
+            return;
+        }
+        reactor.close_socket(connection.socket);
+        let buffers =
+            connection.buffer.into_iter().chain(connection.arriving.map(|arriving| arriving.buffer));
+        for buffer in
+            buffers.chain(connection.owned.drain(..)).chain(connection.reply.map(|(buffer, _)| buffer))
+        {
+            reactor.pool_mut().free(buffer);
+        }
+        *slot = None;
+    }
+}
+
+fn errno(error: RequestError) -> Errno {
+    match error {
+        RequestError::Io => Errno::Io,
+        RequestError::Invalid => Errno::Invalid,
+        RequestError::Shutdown => Errno::Shutdown,
+    }
+}

@@ -1,0 +1,137 @@
+//! How things are: pools, volumes and statistics as the API shows them.
+
+use super::Service;
+use crate::control::{ControlError, DeviceInfo, ErrorKind, PoolInfo, VolumeInfo};
+use crate::jobs::{JobFilter, JobView};
+use crate::meter::{Report, Snapshot, format};
+use crate::pool::{PoolSnapshot, VolumeSnapshot};
+use forebay_format::BLOCK_BYTES;
+use serde_json::{Map, Value, json};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+impl Service {
+    pub(super) fn pool_snapshot(&self, name: &str) -> Result<PoolSnapshot, ControlError> {
+        Self::ask(&*self.handle(name)?, |pool| pool.snapshot())
+    }
+
+    pub(super) fn pool_info(&self, name: &str) -> Result<PoolInfo, ControlError> {
+        let snapshot = self.pool_snapshot(name)?;
+        Ok(PoolInfo {
+            name: name.into(),
+            devices: snapshot
+                .devices
+                .iter()
+                .map(|(path, bytes)| DeviceInfo { path: path.display().to_string(), size_bytes: *bytes })
+                .collect(),
+            capacity_bytes: snapshot.capacity_blocks * BLOCK,
+            cached_bytes: snapshot.cached_blocks * BLOCK,
+            dirty_bytes: snapshot.dirty_blocks * BLOCK,
+            growable_to_bytes: snapshot.growable_to_bytes,
+            fenced: snapshot.fenced,
+            io_engine: snapshot.io_engine.into(),
+            volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
+            absent: snapshot.absent.iter().map(|(name, blocks)| (name.clone(), blocks * BLOCK)).collect(),
+        })
+    }
+
+    /// Jobs that have not ended.
+    fn open_jobs(&self) -> Vec<JobView> {
+        let all = self.jobs.list(&JobFilter::default());
+        all.into_iter().filter(|job| !job.state.is_final()).collect()
+    }
+
+    pub(super) fn volume_infos(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+        let names: Vec<String> = self.running().pools.keys().cloned().collect();
+        let jobs = self.open_jobs();
+        let mut all = Vec::new();
+        for pool in names {
+            let snapshot = self.pool_snapshot(&pool)?;
+            all.extend(snapshot.volumes.into_iter().map(|volume| info(&pool, volume, &jobs)));
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    pub(super) fn volume_info(&self, name: &str) -> Result<VolumeInfo, ControlError> {
+        let (pool, _) = self.pool_of(name)?;
+        let snapshot = self.pool_snapshot(&pool)?;
+        let volume = snapshot.volumes.into_iter().find(|volume| volume.name == name);
+        let volume = volume.ok_or_else(|| not_attached(name))?;
+        Ok(info(&pool, volume, &self.open_jobs()))
+    }
+
+    // --- statistics
+
+    /// Of all pools, each pool's own first.
+    fn snapshots(&self) -> Result<Vec<Snapshot>, ControlError> {
+        let handles: Vec<_> = self.running().pools.values().cloned().collect();
+        let mut all = Vec::new();
+        for handle in handles {
+            all.extend(Self::ask(&handle, |pool| pool.statistics())?);
+        }
+        Ok(all)
+    }
+
+    fn report(&self, volume: &str) -> Result<Report, ControlError> {
+        let (_, handle) = self.pool_of(volume)?;
+        let all = Self::ask(&handle, |pool| pool.statistics())?;
+        let found = all.into_iter().find(|snapshot| snapshot.about.volume == volume);
+        found.map(Snapshot::report).ok_or_else(|| not_attached(volume))
+    }
+
+    pub(super) fn statistics(&self, volume: Option<&str>) -> Result<Value, ControlError> {
+        if let Some(volume) = volume {
+            return Ok(Value::Object(format::object(&self.report(volume)?)));
+        }
+        let (mut pools, mut volumes) = (Map::new(), Map::new());
+        for snapshot in self.snapshots()? {
+            let (pool, volume) = (snapshot.about.pool.clone(), snapshot.about.volume.clone());
+            let value = Value::Object(format::object(&snapshot.report()));
+            if volume.is_empty() {
+                pools.insert(pool, value)
+            } else {
+                volumes.insert(volume, value)
+            };
+        }
+        Ok(json!({ "pools": pools, "volumes": volumes }))
+    }
+
+    pub(super) fn flashcache_text(&self, volume: &str) -> Result<String, ControlError> {
+        Ok(format::flashcache::text(&self.report(volume)?.counters))
+    }
+
+    pub(super) fn prometheus_text(&self) -> Result<String, ControlError> {
+        let reports = self.snapshots()?.into_iter().map(Snapshot::report).collect();
+        format::prometheus(reports).map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))
+    }
+}
+
+/// The volume is configured, but its pool does not have it just now.
+pub(super) fn not_attached(name: &str) -> ControlError {
+    ControlError::new(
+        ErrorKind::Conflict,
+        format!("volume {name} is not attached"),
+        format!("look in the log why; to try again: forebay volume attach {name}"),
+    )
+}
+
+fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
+    let job = jobs.iter().find(|job| job.spec.volume.as_ref() == Some(&volume.name));
+    VolumeInfo {
+        pool: pool.into(),
+        state: volume.state,
+        backing: volume.backing,
+        exports: volume.exports,
+        size_bytes: volume.size_bytes,
+        mode: volume.settings.mode.name().into(),
+        cached_bytes: volume.stats.cached_blocks * BLOCK,
+        dirty_bytes: volume.stats.dirty_blocks * BLOCK,
+        oldest_dirty_age_ns: volume.destage.map_or(0, |report| report.oldest_dirty_age),
+        destage_limited_by: volume.destage.map_or_else(String::new, |report| report.limited_by.to_string()),
+        ordered: volume.ordered,
+        connections: volume.connections,
+        job: job.map(|job| job.id.to_string()),
+        name: volume.name,
+    }
+}

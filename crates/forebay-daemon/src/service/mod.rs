@@ -1,0 +1,272 @@
+//! The operator's side of the daemon: [`Control`] over pools, configuration, jobs and events.
+//!
+//! - One change at a time: whoever changes anything holds [`Service::changing`]. Looking does not wait for it.
+//! - A change is done in an order in which a failure can still be undone: checked as a whole, then written into the
+//!   configuration file (where there is one), then done. If the last step fails the file gets its old text back.
+//! - What takes long is a job with a thread of its own (`work`); it holds [`Service::changing`] only for the steps that
+//!   change something, not while it drains.
+//!
+//! Files: `start` (opening everything at the start, stopping it), `pools`, `volumes`, `settings`, `reload`, `work`,
+//! `info` (how things are), `tell` (what pools report becomes events and alarms).
+
+mod info;
+mod pools;
+mod reload;
+mod settings;
+mod start;
+mod tell;
+mod volumes;
+mod work;
+
+use crate::config::{Config, ConfigFile};
+use crate::control::{
+    Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, PoolInfo, PoolRequest,
+    ReloadDone, RuleRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, VolumeInfo,
+    VolumeRequest,
+};
+use crate::events::Hub;
+use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
+use crate::pool::{Pool, PoolGone, PoolHandle};
+use crate::rules::RuleSet;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+pub(crate) use start::{ServiceStart, Told, load};
+
+/// A lock that a panicked thread held is taken all the same: what it guards is changed in single steps.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is running and what was configured.
+#[derive(Debug, Default)]
+struct Running {
+    pools: BTreeMap<String, Arc<PoolHandle>>,
+    /// What was configured, with live changes.
+    config: Config,
+    /// Rules of attached volumes.
+    rules: BTreeMap<String, Arc<RuleSet>>,
+}
+
+/// See the head of this file.
+pub(crate) struct Service {
+    /// Itself, for those who report to it.
+    me: Weak<Self>,
+    running: RwLock<Running>,
+    /// The configuration file; held by whoever changes something.
+    changing: Mutex<Option<ConfigFile>>,
+    hub: Hub,
+    jobs: Jobs,
+    /// Job threads are told that there is something to begin, or that the daemon stops.
+    work: Mutex<work::Work>,
+    work_changed: Condvar,
+    started_unix_s: u64,
+    config_path: Option<String>,
+    /// Lines for the log.
+    told: Mutex<Box<dyn FnMut(Told) + Send>>,
+}
+
+impl Service {
+    fn running(&self) -> std::sync::RwLockReadGuard<'_, Running> {
+        self.running.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn running_mut(&self) -> std::sync::RwLockWriteGuard<'_, Running> {
+        self.running.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changing(&self) -> MutexGuard<'_, Option<ConfigFile>> {
+        lock(&self.changing)
+    }
+
+    /// A running pool.
+    fn handle(&self, pool: &str) -> Result<Arc<PoolHandle>, ControlError> {
+        let running = self.running();
+        running.pools.get(pool).cloned().ok_or_else(|| {
+            let known: Vec<&str> = running.pools.keys().map(String::as_str).collect();
+            ControlError::not_found("pool", pool, &known)
+        })
+    }
+
+    /// The pool of a configured volume, and its name.
+    fn pool_of(&self, volume: &str) -> Result<(String, Arc<PoolHandle>), ControlError> {
+        let pool = {
+            let running = self.running();
+            let found = running.config.volumes.get(volume);
+            found.map(|found| found.pool.clone()).ok_or_else(|| {
+                let known: Vec<&str> = running.config.volumes.keys().map(String::as_str).collect();
+                ControlError::not_found("volume", volume, &known)
+            })?
+        };
+        let handle = self.handle(&pool)?;
+        Ok((pool, handle))
+    }
+
+    /// Asks a pool.
+    fn ask<T: Send + 'static>(
+        handle: &PoolHandle,
+        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+    ) -> Result<T, ControlError> {
+        handle.ask(what).map_err(gone)
+    }
+
+    fn begin_job(&self, spec: JobSpec) -> Result<JobInfo, ControlError> {
+        let id = self.jobs.start(spec)?;
+        self.work_changed.notify_all();
+        self.job_info(id)
+    }
+
+    fn job_info(&self, id: JobId) -> Result<JobInfo, ControlError> {
+        let view: JobView = self.jobs.get(id)?;
+        Ok(JobInfo::from(&view))
+    }
+
+    fn job_id(id: &str) -> Result<JobId, ControlError> {
+        id.parse().map_err(|error| ControlError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them"))
+    }
+}
+
+fn gone(error: PoolGone) -> ControlError {
+    ControlError::new(ErrorKind::Unavailable, error, "look at the log of the daemon")
+}
+
+/// Resident memory of this process.
+pub(crate) fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+impl Control for Service {
+    fn daemon(&self) -> DaemonInfo {
+        let running = self.running();
+        DaemonInfo {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            started_unix_s: self.started_unix_s,
+            config: self.config_path.clone(),
+            resident_bytes: resident_bytes(),
+            pools: running.pools.keys().cloned().collect(),
+            volumes: running.config.volumes.keys().cloned().collect(),
+        }
+    }
+
+    fn pools(&self) -> Result<Vec<PoolInfo>, ControlError> {
+        let names: Vec<String> = self.running().pools.keys().cloned().collect();
+        names.iter().map(|name| self.pool_info(name)).collect()
+    }
+
+    fn pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+        self.pool_info(name)
+    }
+
+    fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, ControlError> {
+        self.create(request)
+    }
+
+    fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
+        self.grow(name, request)
+    }
+
+    fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError> {
+        let bytes = self.bytes_after_shrink(name, &request)?;
+        self.begin_job(JobSpec::pool(JobKind::Shrink(bytes), name))
+    }
+
+    fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError> {
+        self.check_removable(name)?;
+        self.begin_job(JobSpec::pool(JobKind::Remove { erase }, name))
+    }
+
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+        self.volume_infos()
+    }
+
+    fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError> {
+        self.volume_info(name)
+    }
+
+    fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
+        self.attach(request)
+    }
+
+    fn detach_volume(&self, name: &str, how: DetachHow) -> Result<JobInfo, ControlError> {
+        let (pool, _) = self.attached(name)?;
+        self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name))
+    }
+
+    fn resize_volume(&self, name: &str, size: &str) -> Result<JobInfo, ControlError> {
+        let (pool, bytes) = self.size_wanted(name, size)?;
+        self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, name))
+    }
+
+    fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+        self.settings_of(target)
+    }
+
+    fn set(&self, target: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, ControlError> {
+        self.change_settings(target, request)
+    }
+
+    fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, ControlError> {
+        let (pool, _) = self.attached(name)?;
+        let spec = JobSpec::volume(JobKind::Flush, &pool, name);
+        let spec = match deadline {
+            Some(within) => spec.deadline(within, crate::jobs::OnMiss::Fail),
+            None => spec,
+        };
+        self.begin_job(spec)
+    }
+
+    fn jobs(&self) -> Vec<JobInfo> {
+        self.jobs.list(&JobFilter::default()).iter().map(JobInfo::from).collect()
+    }
+
+    fn job(&self, id: &str) -> Result<JobInfo, ControlError> {
+        self.job_info(Self::job_id(id)?)
+    }
+
+    fn wait_for_job(&self, id: &str, patience: Duration) -> Result<JobInfo, ControlError> {
+        match self.jobs.wait(Self::job_id(id)?, patience) {
+            Ok(view) => Ok(JobInfo::from(&view)),
+            Err(WaitError::TimedOut(view)) => Ok(JobInfo::from(&*view)),
+            Err(error) => Err(ControlError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them")),
+        }
+    }
+
+    fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError> {
+        let id = Self::job_id(id)?;
+        self.jobs.cancel(id)?;
+        self.work_changed.notify_all();
+        self.job_info(id)
+    }
+
+    fn rules(&self, volume: &str) -> Result<serde_json::Value, ControlError> {
+        self.list_rules(volume)
+    }
+
+    fn add_rule(&self, volume: &str, request: RuleRequest) -> Result<serde_json::Value, ControlError> {
+        self.new_rule(volume, request)
+    }
+
+    fn delete_rule(&self, volume: &str, id: &str) -> Result<(), ControlError> {
+        self.drop_rule(volume, id)
+    }
+
+    fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, ControlError> {
+        self.statistics(volume)
+    }
+
+    fn flashcache(&self, volume: &str) -> Result<String, ControlError> {
+        self.flashcache_text(volume)
+    }
+
+    fn metrics(&self) -> Result<String, ControlError> {
+        self.prometheus_text()
+    }
+
+    fn reload(&self) -> Result<ReloadDone, ControlError> {
+        self.reload_file()
+    }
+}

@@ -1,0 +1,277 @@
+//! Pools: creating, opening, growing, shrinking and closing them.
+
+use super::Service;
+use super::settings::{invalid, stored};
+use super::start::check_rules;
+use super::tell::reporter;
+use crate::CacheSpec;
+use crate::config::choices::CacheAllocation;
+use crate::config::{Edit, PoolConfig, Scope, Settings};
+use crate::control::{
+    ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ShrinkRequest,
+};
+use crate::events::{Kind, NewEvent};
+use crate::open::{Making, erase_cache, open_caches, open_joining};
+use crate::pool::{PoolHandle, PoolStart, Promise};
+use forebay_core::{EngineConfig, PoolSettings};
+use forebay_export::size::ByteSize;
+use std::path::Path;
+use std::sync::Arc;
+
+impl Service {
+    /// Opens a configured pool (or makes it, where there is none), without volumes.
+    pub(super) fn open_pool(&self, name: &str, config: &PoolConfig) -> Result<(), ControlError> {
+        let tunables = config.tunables();
+        let making = Making {
+            segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
+            preallocate: tunables.cache_allocation == CacheAllocation::Full,
+        };
+        let parts = open_caches(&config.devices, making)?;
+        let engine = EngineConfig {
+            scratch_blocks: (tunables.scratch_size.0 / 4096) as u32,
+            pool: PoolSettings::from(&tunables),
+            ..EngineConfig::default()
+        };
+        let start = PoolStart {
+            name: name.into(),
+            engine,
+            buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
+            spin: tunables.spin,
+            io: tunables.io.into(),
+        };
+        let joining = parts.joining.clone();
+        let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
+        for spec in &joining {
+            let joined = Self::join(&handle, spec)
+                .and_then(|promise| promise.wait().unwrap_or_else(|| Err(stopped())));
+            if let Err(error) = joined {
+                let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
+                return Err(error);
+            }
+        }
+        self.running_mut().pools.insert(name.into(), Arc::new(handle));
+        Ok(())
+    }
+
+    pub(super) fn create(&self, request: PoolRequest) -> Result<PoolInfo, ControlError> {
+        let mut file = self.changing();
+        let name = request.name.clone();
+        crate::config::model::check_name(&name).map_err(|problem| invalid(problem, ""))?;
+        if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!("there is a pool {name} already"),
+                "",
+            ));
+        }
+        if request.devices.is_empty() {
+            return Err(invalid(
+                format!("pool {name} has no device"),
+                "give at least one: --device PATH[:SIZE]",
+            ));
+        }
+        let devices = request.devices.iter().map(device).collect::<Result<Vec<_>, _>>()?;
+        let mut settings = Settings::new(Scope::Pool);
+        for (key, value) in &request.settings {
+            settings.set(key, value).map_err(|error| invalid(format!("{key}: {error}"), ""))?;
+        }
+        let config = PoolConfig { devices: devices.clone(), settings };
+        if let Some(file) = file.as_mut() {
+            let settings =
+                config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect();
+            let edit = Edit::AddPool { name: name.clone(), devices, settings };
+            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
+        }
+        let opened = self.open_pool(&name, &config);
+        if let (Err(_), Some(file)) = (&opened, file.as_mut()) {
+            // It was written a moment ago; the error of opening is what matters.
+            let _ = file.edit(&[Edit::RemovePool { name: name.clone() }], &check_rules);
+        }
+        opened?;
+        self.running_mut().config.pools.insert(name.clone(), config);
+        drop(file);
+        self.hub.publish(NewEvent::new(Kind::PoolCreated, format!("pool {name} is there")).pool(&name));
+        self.pool_info(&name)
+    }
+
+    // --- size
+
+    pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
+        let handle = self.handle(name)?;
+        let promise = match (request.device, request.size) {
+            (Some(wanted), None) => Self::join(&handle, &device(&wanted)?)?,
+            (None, Some(size)) => {
+                let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
+                Self::ask(&handle, move |pool| pool.grow_last(bytes))?
+            }
+            _ => return Err(invalid("give either a device or a size", "")),
+        };
+        promise.wait().ok_or_else(stopped)??;
+        self.note_devices(name)?;
+        let info = self.pool_info(name)?;
+        let message = format!("pool {name} has {} now", ByteSize(info.capacity_bytes));
+        self.hub.publish(NewEvent::new(Kind::PoolGrown, message).pool(name));
+        Ok(info)
+    }
+
+    /// Has a pool take a further device.
+    fn join(
+        handle: &PoolHandle,
+        spec: &CacheSpec,
+    ) -> Result<Promise<Result<(), ControlError>>, ControlError> {
+        let opened = open_joining(spec)?;
+        let random = crate::open::random_uuid()?;
+        let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
+        Self::ask(handle, move |pool| pool.add_member(opened, tag))
+    }
+
+    /// The length of the cache devices together after a shrink.
+    pub(super) fn bytes_after_shrink(
+        &self,
+        name: &str,
+        request: &ShrinkRequest,
+    ) -> Result<u64, ControlError> {
+        let snapshot = self.pool_snapshot(name)?;
+        let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
+        let Some((path, last)) = snapshot.devices.last() else {
+            return Err(invalid("the pool has no device", ""));
+        };
+        match (&request.device, &request.size) {
+            (Some(device), None) if Path::new(device) == path && snapshot.devices.len() > 1 => Ok(all - last),
+            (Some(device), None) => Err(invalid(
+                format!("{device} cannot be taken out of pool {name}"),
+                if snapshot.devices.len() > 1 {
+                    format!("only the last one can: {}", path.display())
+                } else {
+                    "it is the only one; to give up the pool: forebay pool remove".to_owned()
+                },
+            )),
+            (None, Some(size)) => {
+                let wanted = bytes(size)?;
+                if wanted < *last {
+                    return Ok(all - last + wanted);
+                }
+                Err(invalid(
+                    format!("{} has {} already", path.display(), ByteSize(*last)),
+                    "to make it larger: pool grow",
+                ))
+            }
+            _ => Err(invalid("give either a device or a size", "")),
+        }
+    }
+
+    /// The devices of a pool are others now: the file is told.
+    pub(super) fn note_devices(&self, name: &str) -> Result<(), ControlError> {
+        let snapshot = self.pool_snapshot(name)?;
+        let devices: Vec<CacheSpec> = snapshot
+            .devices
+            .iter()
+            .map(|(path, bytes)| CacheSpec { path: path.clone(), size_bytes: Some(*bytes) })
+            .collect();
+        let mut file = self.changing();
+        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
+            pool.devices.clone_from(&devices);
+        }
+        let Some(file) = file.as_mut() else { return Ok(()) };
+        let edit = Edit::SetDevices { pool: name.into(), devices };
+        file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+    }
+
+    /// What a reload found: further devices, fewer, or other sizes.
+    pub(super) fn change_devices(
+        &self,
+        name: &str,
+        (added, removed, resized): (&[CacheSpec], &[CacheSpec], &[CacheSpec]),
+    ) -> Result<(), ControlError> {
+        for spec in added {
+            self.grow(name, GrowRequest { device: Some(asked(spec)), size: None })?;
+        }
+        for spec in resized {
+            let size = spec.size_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
+            self.grow(name, GrowRequest { device: None, size: Some(size) })?;
+        }
+        for spec in removed {
+            let request = ShrinkRequest { device: Some(spec.path.display().to_string()), size: None };
+            crate::control::Control::shrink_pool(self, name, request)?;
+        }
+        Ok(())
+    }
+
+    // --- closing
+
+    pub(super) fn check_removable(&self, name: &str) -> Result<(), ControlError> {
+        self.handle(name)?;
+        let running = self.running();
+        let used: Vec<&str> = running
+            .config
+            .volumes
+            .iter()
+            .filter(|(_, volume)| volume.pool == name)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        if used.is_empty() {
+            return Ok(());
+        }
+        Err(ControlError::new(
+            ErrorKind::Conflict,
+            format!("pool {name} is in use by {}", used.join(", ")),
+            "detach its volumes first: forebay volume detach NAME",
+        ))
+    }
+
+    /// Stops a pool and forgets it.
+    pub(super) fn close_pool(&self, name: &str, erase: bool) -> Result<(), ControlError> {
+        let mut file = self.changing();
+        self.check_removable(name)?;
+        let snapshot = self.pool_snapshot(name)?;
+        let kept: u64 = snapshot.absent.values().sum();
+        if erase && kept > 0 {
+            let names: Vec<&str> = snapshot.absent.keys().map(String::as_str).collect();
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!("pool {name} holds {kept} dirty blocks of {}: they would be lost", names.join(", ")),
+                "attach and drain them first, or remove the pool without --erase",
+            ));
+        }
+        let handle = self.handle(name)?;
+        handle.stop()?;
+        {
+            let mut running = self.running_mut();
+            running.pools.remove(name);
+            running.config.pools.remove(name);
+        }
+        if erase {
+            for (path, _) in &snapshot.devices {
+                erase_cache(path)?;
+            }
+        }
+        let Some(file) = file.as_mut() else { return Ok(()) };
+        file.edit(&[Edit::RemovePool { name: name.into() }], &check_rules)
+            .map(drop)
+            .map_err(|error| stored(&error))
+    }
+}
+
+fn stopped() -> ControlError {
+    ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "")
+}
+
+fn bytes(size: &str) -> Result<u64, ControlError> {
+    let parsed: Result<ByteSize, _> = size.parse();
+    parsed.map(|size| size.0).map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB"))
+}
+
+fn device(request: &DeviceRequest) -> Result<CacheSpec, ControlError> {
+    let size_bytes = request.size.as_deref().map(bytes).transpose()?;
+    if request.path.is_empty() {
+        return Err(invalid("a device has no path", ""));
+    }
+    Ok(CacheSpec { path: request.path.clone().into(), size_bytes })
+}
+
+fn asked(spec: &CacheSpec) -> DeviceRequest {
+    DeviceRequest {
+        path: spec.path.display().to_string(),
+        size: spec.size_bytes.map(|bytes| bytes.to_string()),
+    }
+}

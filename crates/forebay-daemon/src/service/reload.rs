@@ -1,0 +1,133 @@
+//! Reading the configuration file again, and doing what has changed in it.
+
+use super::Service;
+use super::settings::stored;
+use super::start::check_rules;
+use crate::config::{Change, Config, Scope, diff};
+use crate::control::{ControlError, DetachHow, ErrorKind, ReloadDone, Target};
+use crate::jobs::{JobKind, JobSpec, OnMiss};
+use std::time::{Duration, Instant};
+
+/// How long a reload waits for each of its drains; the job goes on after that.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Service {
+    pub(super) fn reload_file(&self) -> Result<ReloadDone, ControlError> {
+        let new = {
+            let mut file = self.changing();
+            let Some(file) = file.as_mut() else {
+                return Err(ControlError::new(
+                    ErrorKind::Conflict,
+                    "there is no configuration file: the daemon was started with `forebay run`",
+                    "",
+                ));
+            };
+            file.reload(&check_rules).map_err(|error| stored(&error))?.config
+        };
+        let old = self.running().config.clone();
+        let differences = diff(&old, &new);
+        let mut done = ReloadDone::default();
+        done.refused.extend(differences.refused.iter().map(ToString::to_string));
+        for change in &differences.changes {
+            match self.make(change, &new) {
+                Ok(what) => done.changed.push(what),
+                Err(error) => done.refused.push(format!("{}: {}", describe(change), error.what)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes one change; says what was done.
+    fn make(&self, change: &Change, new: &Config) -> Result<String, ControlError> {
+        match change {
+            Change::VolumeRemoved { volume } => self.remove_by_reload(volume)?,
+            Change::PoolRemoved { pool } => self.close_pool(pool, false)?,
+            Change::LogLevel => self.running_mut().config.daemon.log_level = new.daemon.log_level,
+            Change::PoolAdded { pool } => {
+                let config = &new.pools[pool];
+                self.open_pool(pool, config)?;
+                self.running_mut().config.pools.insert(pool.clone(), config.clone());
+            }
+            Change::PoolDevices { pool, added, removed, resized } => {
+                self.change_devices(pool, (added, removed, resized))?;
+            }
+            Change::Setting { scope, name, .. } => self.setting_by_reload(*scope, name, new)?,
+            Change::VolumeAdded { volume } => {
+                let config = &new.volumes[volume];
+                self.attach_configured(volume, config)?;
+                self.running_mut().config.volumes.insert(volume.clone(), config.clone());
+            }
+            Change::VolumeExports { volume, added, removed } => {
+                let (_, handle) = self.attached(volume)?;
+                let (name, more, less) = (volume.clone(), added.clone(), removed.clone());
+                Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))??;
+                if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
+                    config.exports = new.volumes[volume].exports.clone();
+                }
+            }
+            Change::VolumeSize { volume, to_bytes, .. } => {
+                let size = to_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
+                let (pool, bytes) = self.size_wanted(volume, &size)?;
+                let job = self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
+                return Ok(format!("{}: job {}", describe(change), job.id));
+            }
+            Change::VolumeRules { volume } => {
+                let tables = new.volumes[volume].rules.clone();
+                let rules =
+                    tables.iter().map(crate::config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
+                let set = self.running().rules.get(volume).cloned();
+                if let Some(set) = set {
+                    set.replace_all(rules, Instant::now())?;
+                    self.release_pins(volume, &set)?;
+                }
+                if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
+                    config.rules = tables;
+                }
+            }
+        }
+        Ok(describe(change))
+    }
+
+    /// A volume that is in the file no more is drained and detached, as if the operator had asked for it.
+    fn remove_by_reload(&self, volume: &str) -> Result<(), ControlError> {
+        let (pool, _) = self.pool_of(volume)?;
+        if !self.is_serving(volume) {
+            self.running_mut().config.volumes.remove(volume);
+            return Ok(());
+        }
+        let spec = JobSpec::volume(JobKind::Detach(DetachHow::Drain), &pool, volume);
+        let spec = spec.deadline(Duration::from_secs(24 * 3600), OnMiss::Warn);
+        let id = self.begin_job(spec)?.id;
+        let job = crate::control::Control::wait_for_job(self, &id, PATIENCE)?;
+        match job.error {
+            Some(error) => Err(ControlError::new(ErrorKind::Failed, error, "")),
+            None => Ok(()),
+        }
+    }
+
+    fn setting_by_reload(&self, scope: Scope, name: &str, new: &Config) -> Result<(), ControlError> {
+        let (target, settings) = match scope {
+            Scope::Pool => (Target::Pool(name), new.pools[name].settings.clone()),
+            Scope::Volume => (Target::Volume(name), new.volumes[name].settings.clone()),
+        };
+        self.apply_settings(target, &settings)?;
+        self.note_settings(target, settings);
+        Ok(())
+    }
+}
+
+/// A change in words.
+fn describe(change: &Change) -> String {
+    match change {
+        Change::VolumeRemoved { volume } => format!("volume {volume} detached"),
+        Change::PoolRemoved { pool } => format!("pool {pool} closed"),
+        Change::LogLevel => "log level".into(),
+        Change::PoolAdded { pool } => format!("pool {pool} opened"),
+        Change::PoolDevices { pool, .. } => format!("devices of pool {pool}"),
+        Change::Setting { name, key, from, to, .. } => format!("{key} of {name}: {from} -> {to}"),
+        Change::VolumeAdded { volume } => format!("volume {volume} attached"),
+        Change::VolumeExports { volume, .. } => format!("exports of {volume}"),
+        Change::VolumeSize { volume, .. } => format!("size of {volume}"),
+        Change::VolumeRules { volume } => format!("rules of {volume}"),
+    }
+}

@@ -1,0 +1,256 @@
+//! Tunables: showing and changing them.
+
+use super::Service;
+use super::start::check_rules;
+use crate::config::choices::DefaultAction as Choice;
+use crate::config::tunables::Applies;
+use crate::config::{
+    Config, Edit, PoolTunables, Scope, Settings, StoreError, VolumeTunables, conflicts, tunables,
+};
+use crate::control::{ControlError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target};
+use crate::events::{Kind, NewEvent};
+use crate::jobs::{JobKind, JobSpec};
+use crate::rules::DefaultAction;
+use forebay_core::{PoolSettings, VolumeSettings};
+use std::collections::BTreeMap;
+
+/// Key, old value, new value.
+type Changed = Vec<(String, String, String)>;
+
+pub(super) fn invalid(what: impl ToString, hint: impl ToString) -> ControlError {
+    ControlError::new(ErrorKind::Invalid, what, hint)
+}
+
+/// What the operator is told when the configuration file cannot be changed.
+pub(super) fn stored(error: &StoreError) -> ControlError {
+    let kind = match error {
+        StoreError::Edit(_) | StoreError::Refused { .. } => ErrorKind::Invalid,
+        StoreError::WrongMeanwhile { .. } | StoreError::Busy { .. } => ErrorKind::Conflict,
+        _ => ErrorKind::Failed,
+    };
+    ControlError::new(kind, error, "")
+}
+
+pub(super) fn default_action(choice: Choice) -> DefaultAction {
+    match choice {
+        Choice::Cache => DefaultAction::Cache,
+        Choice::Bypass => DefaultAction::Bypass,
+    }
+}
+
+impl Service {
+    fn configured(config: &Config, target: Target<'_>) -> Result<Settings, ControlError> {
+        let (what, name, found, known): (_, _, _, Vec<&str>) = match target {
+            Target::Pool(name) => {
+                let known = config.pools.keys().map(String::as_str).collect();
+                ("pool", name, config.pools.get(name).map(|pool| &pool.settings), known)
+            }
+            Target::Volume(name) => {
+                let known = config.volumes.keys().map(String::as_str).collect();
+                ("volume", name, config.volumes.get(name).map(|volume| &volume.settings), known)
+            }
+        };
+        found.cloned().ok_or_else(|| ControlError::not_found(what, name, &known))
+    }
+
+    pub(super) fn settings_of(
+        &self,
+        target: Target<'_>,
+    ) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+        let settings = Self::configured(&self.running().config, target)?;
+        let info = |(tunable, value): (&tunables::Tunable, crate::config::Value)| {
+            let info = SettingInfo {
+                value: value.to_string(),
+                default: tunable.default.into(),
+                takes: tunable.kind.takes(),
+                live: tunable.applies == Applies::Live,
+                help: tunable.help.into(),
+            };
+            (tunable.name.to_owned(), info)
+        };
+        Ok(settings.effective().map(info).collect())
+    }
+
+    /// Changes tunables: all of them or none.
+    pub(super) fn change_settings(
+        &self,
+        target: Target<'_>,
+        request: SettingsRequest,
+    ) -> Result<SettingsDone, ControlError> {
+        let mut file = self.changing();
+        let old = Self::configured(&self.running().config, target)?;
+        let (new, changed) = with_changes(&old, &request.set)?;
+        self.check_conflicts(target, &new)?;
+        let mut persist = file.as_mut().filter(|_| !request.temporary);
+        if let Some(file) = &mut persist {
+            file.edit(&edits(target, &new, &changed), &check_rules).map_err(|error| stored(&error))?;
+        }
+        if let Err(error) = self.apply_settings(target, &new) {
+            if let Some(file) = persist {
+                // It was written a moment ago; if it cannot be now, the error of the change is what matters.
+                let _ = file.edit(&edits(target, &old, &changed), &check_rules);
+            }
+            return Err(error);
+        }
+        self.note_settings(target, new);
+        drop(file);
+        self.announce(target, &changed);
+        let job = match target {
+            Target::Volume(name) => self.drain_after_change(name, &changed, request.leaving)?,
+            Target::Pool(_) => None,
+        };
+        Ok(SettingsDone { changed, job })
+    }
+
+    /// Checks that nothing contradicts itself, within the volume and with what else is configured.
+    fn check_conflicts(&self, target: Target<'_>, new: &Settings) -> Result<(), ControlError> {
+        let mut config = self.running().config.clone();
+        let found = match target {
+            Target::Volume(name) => {
+                let Some(volume) = config.volumes.get_mut(name) else { return Ok(()) };
+                volume.settings = new.clone();
+                let tunables = volume.tunables();
+                let pool = config.pools.get(&config.volumes[name].pool).map(|pool| pool.tunables());
+                let mut found = conflicts::of_volume(&tunables);
+                found
+                    .extend(pool.into_iter().flat_map(|pool| conflicts::of_volume_in_pool(&tunables, &pool)));
+                found
+            }
+            Target::Pool(name) => {
+                let pool = PoolTunables::new(new);
+                let members = config.volumes.values().filter(|volume| volume.pool == name);
+                members.flat_map(|volume| conflicts::of_volume_in_pool(&volume.tunables(), &pool)).collect()
+            }
+        };
+        match found.into_iter().next() {
+            None => Ok(()),
+            Some(conflict) => Err(invalid(conflict.message, conflict.help)),
+        }
+    }
+
+    /// Hands settings to the running pool or volume.
+    pub(super) fn apply_settings(&self, target: Target<'_>, new: &Settings) -> Result<(), ControlError> {
+        match target {
+            Target::Pool(name) => {
+                let settings = PoolSettings::from(&PoolTunables::new(new));
+                Self::ask(&*self.handle(name)?, move |pool| pool.configure_pool(settings))?
+            }
+            Target::Volume(name) => {
+                let tunables = VolumeTunables::new(new);
+                let settings = VolumeSettings::from(&tunables);
+                let (_, handle) = self.pool_of(name)?;
+                let volume = name.to_owned();
+                Self::ask(&handle, move |pool| pool.configure(&volume, settings))??;
+                if let Some(rules) = self.running().rules.get(name) {
+                    rules.set_default_action(default_action(tunables.default_action));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn note_settings(&self, target: Target<'_>, new: Settings) {
+        let mut running = self.running_mut();
+        match target {
+            Target::Pool(name) => {
+                if let Some(pool) = running.config.pools.get_mut(name) {
+                    pool.settings = new;
+                }
+            }
+            Target::Volume(name) => {
+                if let Some(volume) = running.config.volumes.get_mut(name) {
+                    volume.settings = new;
+                }
+            }
+        }
+    }
+
+    fn announce(&self, target: Target<'_>, changed: &Changed) {
+        for (key, from, to) in changed {
+            let event = match target {
+                Target::Pool(pool) => {
+                    let message = format!("{key} of pool {pool} is {to} now, not {from}");
+                    NewEvent::new(Kind::VolumeSettingChanged, message).pool(pool)
+                }
+                Target::Volume(volume) => {
+                    let kind =
+                        if key == "mode" { Kind::VolumeModeChanged } else { Kind::VolumeSettingChanged };
+                    let message = format!("{key} of {volume} is {to} now, not {from}");
+                    NewEvent::new(kind, message).volume(volume)
+                }
+            };
+            let details = serde_json::json!({ "key": key, "from": from, "to": to });
+            self.hub.publish(event.details(details));
+        }
+    }
+
+    /// Begins the job that writes everything back when a volume has left write-back, if that is wanted.
+    fn drain_after_change(
+        &self,
+        name: &str,
+        changed: &Changed,
+        leaving: Leaving,
+    ) -> Result<Option<String>, ControlError> {
+        let mode = changed.iter().find(|(key, ..)| key == "mode").map(|(.., to)| to.as_str());
+        let mode = mode.and_then(forebay_format::checkpoint::Mode::from_name);
+        let keeps_dirty = |mode| {
+            use forebay_format::checkpoint::Mode;
+            matches!(mode, Mode::Writeback | Mode::Writeonly)
+        };
+        match mode {
+            Some(mode) if leaving == Leaving::Drain && !keeps_dirty(mode) => {
+                let (pool, _) = self.pool_of(name)?;
+                let job = self.begin_job(JobSpec::volume(JobKind::ModeChange(mode), &pool, name))?;
+                Ok(Some(job.id))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// The settings with the changes made, and what is different then.
+fn with_changes(
+    old: &Settings,
+    wanted: &BTreeMap<String, Option<String>>,
+) -> Result<(Settings, Changed), ControlError> {
+    let mut new = old.clone();
+    let mut changed = Vec::new();
+    if wanted.is_empty() {
+        return Err(invalid("no setting is given", "give KEY=VALUE"));
+    }
+    for (key, value) in wanted {
+        let before = old.value(key);
+        let set = match value {
+            Some(value) => new.set(key, value),
+            None => new.unset(key),
+        };
+        let tunable = set.map_err(|error| invalid(format!("{key}: {error}"), ""))?;
+        let (before, after) = (before.or_else(|| old.value(tunable.name)), new.value(tunable.name));
+        if before == after {
+            continue;
+        }
+        if tunable.applies != Applies::Live {
+            return Err(invalid(
+                format!("{} cannot be changed while it runs", tunable.name),
+                format!("it is looked at {}", tunable.applies.words()),
+            ));
+        }
+        let text =
+            |value: Option<crate::config::Value>| value.map_or_else(String::new, |value| value.to_string());
+        changed.push((tunable.name.to_owned(), text(before), text(after)));
+    }
+    Ok((new, changed))
+}
+
+/// The edits of the file that bring what was changed to what these settings say.
+fn edits(target: Target<'_>, settings: &Settings, changed: &Changed) -> Vec<Edit> {
+    let (scope, name) = match target {
+        Target::Pool(name) => (Scope::Pool, name.to_owned()),
+        Target::Volume(name) => (Scope::Volume, name.to_owned()),
+    };
+    let edit = |(key, ..): &(String, String, String)| match settings.explicit(key) {
+        Some(value) => Edit::Set { scope, name: name.clone(), key: key.clone(), value: value.to_string() },
+        None => Edit::Unset { scope, name: name.clone(), key: key.clone() },
+    };
+    changed.iter().map(edit).collect()
+}

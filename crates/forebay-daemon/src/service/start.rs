@@ -1,0 +1,180 @@
+//! Opening everything at the start, and stopping it.
+
+use super::{Running, Service, lock};
+use crate::clock::SystemClock;
+use crate::config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
+use crate::control::ControlError;
+use crate::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
+use crate::jobs::{JobId, Jobs, JobsLimits};
+use crate::pool::PoolEvent;
+use forebay_core::Drain;
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Rules are looked after this often.
+const RULES_EVERY: Duration = Duration::from_secs(1);
+
+/// A line for the log of the daemon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// Something happened in a pool.
+    Pool {
+        /// Name of the pool.
+        pool: String,
+        /// What.
+        event: PoolEvent,
+    },
+    /// Something could not be done; the rest goes on.
+    Problem(String),
+}
+
+/// What a service is started with.
+pub(crate) struct ServiceStart {
+    /// What is to run.
+    pub(crate) config: Config,
+    /// The file that it came from; `None` for `forebay run`.
+    pub(crate) file: Option<ConfigFile>,
+    /// How the file is named in messages.
+    pub(crate) path: Option<String>,
+    /// Whether a problem with one pool or volume ends the start.
+    pub(crate) strict: bool,
+    /// Lines for the log.
+    pub(crate) told: Box<dyn FnMut(Told) + Send>,
+}
+
+/// Rules of the file are checked by the module that knows what they mean.
+pub(super) fn check_rules(volume: &str, tables: &[RuleTable]) -> Vec<Diagnostic> {
+    crate::config::rules::check(volume, tables)
+}
+
+impl Service {
+    /// Opens all pools and attaches all volumes.
+    ///
+    /// # Errors
+    /// If `strict`: the first problem. Otherwise problems become alarms, and what can be served is.
+    pub(crate) fn start(start: ServiceStart) -> Result<Arc<Self>, ControlError> {
+        let clock = Arc::new(SystemClock::new());
+        let hub = Hub::new(clock.clone(), HubLimits::default());
+        let jobs = Jobs::new(hub.clone(), clock, JobsLimits::default(), JobId(1));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let service = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            running: RwLock::new(Running { config: start.config.clone(), ..Running::default() }),
+            changing: Mutex::new(start.file),
+            hub,
+            jobs,
+            work: Mutex::default(),
+            work_changed: Condvar::new(),
+            started_unix_s: now.map_or(0, |since| since.as_secs()),
+            config_path: start.path,
+            told: Mutex::new(start.told),
+        });
+        let opened = service.open_all(&start.config, start.strict);
+        if let Err(error) = opened {
+            service.stop();
+            return Err(error);
+        }
+        service.spawn_helpers();
+        Ok(service)
+    }
+
+    fn open_all(&self, config: &Config, strict: bool) -> Result<(), ControlError> {
+        for (name, pool) in &config.pools {
+            if let Err(error) = self.open_pool(name, pool) {
+                self.trouble(AlarmKey::pool(Kind::PoolFailed, name), &error, strict)?;
+            }
+        }
+        for (name, volume) in &config.volumes {
+            if self.handle(&volume.pool).is_err() {
+                continue; // the pool's own alarm says enough
+            }
+            match self.attach_configured(name, volume) {
+                Ok(()) => {
+                    let message = format!("{name} is attached");
+                    self.hub.publish(NewEvent::new(Kind::VolumeAttached, message).volume(name));
+                }
+                Err(error) => self.trouble(AlarmKey::volume(Kind::VolumeFailed, name), &error, strict)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn trouble(&self, key: AlarmKey, error: &ControlError, strict: bool) -> Result<(), ControlError> {
+        if strict {
+            return Err(error.clone());
+        }
+        let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+        let message = format!("{}{hint}", error.what);
+        self.hub.raise(key, Severity::Error, &message);
+        self.tell(Told::Problem(message));
+        Ok(())
+    }
+
+    fn spawn_helpers(self: &Arc<Self>) {
+        let beginner = Arc::clone(self);
+        let looker = Arc::downgrade(self);
+        let threads = [
+            std::thread::Builder::new().name("jobs".into()).spawn(move || beginner.begin_jobs()),
+            std::thread::Builder::new().name("rules".into()).spawn(move || {
+                while let Some(service) = looker.upgrade() {
+                    if lock(&service.work).stopping {
+                        return;
+                    }
+                    let any = service.running().rules.values().any(|rules| rules.has_transient());
+                    if any {
+                        service.expire_rules();
+                    }
+                    drop(service);
+                    std::thread::sleep(RULES_EVERY);
+                }
+            }),
+        ];
+        for error in threads.into_iter().filter_map(Result::err) {
+            self.tell(Told::Problem(format!("cannot start a thread: {error}")));
+        }
+    }
+
+    /// What the API speaks for.
+    pub(crate) fn services(self: &Arc<Self>) -> crate::api::Services {
+        crate::api::Services { control: self.clone(), jobs: self.jobs.clone(), events: self.hub.clone() }
+    }
+
+    /// Writes a volume back as fast as possible, from now on.
+    pub(crate) fn drain(&self, volume: &str) -> Result<(), ControlError> {
+        let (_, handle) = self.pool_of(volume)?;
+        let volume = volume.to_owned();
+        Self::ask(&handle, move |pool| pool.set_drain(&volume, Drain::Full))?
+    }
+
+    /// True once a pool has ended by itself: there is nothing left to serve it.
+    pub(crate) fn ended(&self) -> bool {
+        self.running().pools.values().any(|pool| pool.has_ended())
+    }
+
+    /// Stops everything in an orderly way; again and again is fine.
+    ///
+    /// # Errors
+    /// What ended a pool before, if that was not an orderly stop.
+    pub(crate) fn stop(&self) -> Vec<crate::RunError> {
+        self.stop_jobs();
+        self.hub.close();
+        let pools = std::mem::take(&mut self.running_mut().pools);
+        // All begin at once; each takes as long as its devices take.
+        for pool in pools.values() {
+            let _ = pool.ask(crate::pool::Pool::stop);
+        }
+        pools.values().filter_map(|pool| pool.stop().err()).collect()
+    }
+
+    pub(super) fn tell(&self, what: Told) {
+        (lock(&self.told))(what);
+    }
+}
+
+/// Reads and checks a configuration file.
+///
+/// # Errors
+/// It cannot be read, or is wrong: everything that is wrong is said.
+pub(crate) fn load(path: &std::path::Path) -> Result<(ConfigFile, Checked), crate::config::StoreError> {
+    ConfigFile::load(path, &check_rules)
+}

@@ -1,0 +1,55 @@
+//! What pools report becomes events, alarms and lines of the log.
+
+use super::{Service, Told};
+use crate::events::{AlarmKey, Kind, NewEvent, Severity};
+use crate::pool::PoolEvent;
+use std::sync::Weak;
+
+impl Service {
+    /// Takes word of a pool; called on the pool's thread, so nothing here may wait for a pool.
+    pub(super) fn pool_said(&self, pool: &str, event: PoolEvent) {
+        self.publish(pool, &event);
+        self.tell(Told::Pool { pool: pool.into(), event });
+    }
+
+    fn publish(&self, pool: &str, event: &PoolEvent) {
+        let text = event.to_string();
+        match event {
+            PoolEvent::BlockDamaged { volume, lost, .. } => {
+                let kind = if *lost { Kind::BlockLost } else { Kind::BlockDamaged };
+                self.hub.publish(NewEvent::new(kind, text.as_str()).pool(pool).volume(volume));
+                if *lost {
+                    self.hub.raise(AlarmKey::volume(kind, volume), Severity::Error, &text);
+                }
+            }
+            PoolEvent::DestageFailed { volume, .. } => {
+                self.hub.raise(AlarmKey::volume(Kind::DestageFailed, volume), Severity::Warning, &text);
+            }
+            PoolEvent::DestageRecovered { volume } => {
+                self.hub.clear(&AlarmKey::volume(Kind::DestageFailed, volume));
+            }
+            PoolEvent::CacheFenced => {
+                self.hub.raise(AlarmKey::pool(Kind::CacheFenced, pool), Severity::Error, &text);
+            }
+            PoolEvent::BackingChanged { volume, .. } => {
+                self.hub.publish(NewEvent::new(Kind::BackingChanged, text).pool(pool).volume(volume));
+            }
+            PoolEvent::OrderLost { volume } => {
+                self.hub.publish(NewEvent::new(Kind::OrderLost, text).pool(pool).volume(volume));
+            }
+            PoolEvent::Resized { volume, .. } => {
+                self.hub.publish(NewEvent::new(Kind::VolumeResized, text).pool(pool).volume(volume));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The way from a pool's thread to the service, as long as there is one.
+pub(super) fn reporter(service: Weak<Service>, pool: String) -> Box<dyn FnMut(PoolEvent) + Send> {
+    Box::new(move |event| {
+        if let Some(service) = service.upgrade() {
+            service.pool_said(&pool, event);
+        }
+    })
+}

@@ -1,0 +1,299 @@
+//! Volumes: attaching them, their sizes, exports and rules.
+
+use super::Service;
+use super::info::not_attached;
+use super::settings::{default_action, invalid, stored};
+use super::start::check_rules;
+use crate::config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
+use crate::control::{ControlError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
+use crate::events::{Kind, NewEvent};
+use crate::open::open_backing;
+use crate::pool::{PoolHandle, VolumeSpec};
+use crate::rules::{Action, Position, Rule, RuleSet};
+use forebay_core::VolumeSettings;
+use forebay_export::size::ByteSize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Service {
+    /// A volume that its pool has: the pool's name, and the pool.
+    pub(super) fn attached(&self, name: &str) -> Result<(String, Arc<PoolHandle>), ControlError> {
+        let (pool, handle) = self.pool_of(name)?;
+        let wanted = name.to_owned();
+        let there = Self::ask(&handle, move |pool| pool.find(&wanted).is_some())?;
+        if there { Ok((pool, handle)) } else { Err(not_attached(name)) }
+    }
+
+    /// Attaches a volume: a new one, or one that is configured but not attached just now.
+    pub(super) fn attach(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
+        let mut file = self.changing();
+        let name = request.name.clone();
+        let known = self.running().config.volumes.get(&name).cloned();
+        let (config, new) = match known {
+            Some(config) => (self.as_configured(&request, config)?, false),
+            None => (self.new_volume(&request)?, true),
+        };
+        if new && let Some(file) = file.as_mut() {
+            file.edit(&[added(&name, &config)], &check_rules).map_err(|error| stored(&error))?;
+        }
+        let done = self.attach_configured(&name, &config);
+        if let (Err(_), true, Some(file)) = (&done, new, file.as_mut()) {
+            // It was written a moment ago; the error of attaching is what matters.
+            let _ = file.edit(&[Edit::RemoveVolume { name: name.clone() }], &check_rules);
+        }
+        done?;
+        self.running_mut().config.volumes.insert(name.clone(), config);
+        drop(file);
+        self.hub.publish(NewEvent::new(Kind::VolumeAttached, format!("{name} is attached")).volume(&name));
+        self.volume_info(&name)
+    }
+
+    /// What is configured of a volume that is not attached: the request may repeat it, or leave it out.
+    fn as_configured(
+        &self,
+        request: &VolumeRequest,
+        config: VolumeConfig,
+    ) -> Result<VolumeConfig, ControlError> {
+        let name = &request.name;
+        if self.attached(name).is_ok() {
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!("volume {name} is attached already"),
+                "",
+            ));
+        }
+        let same_backing = request.backing.is_empty()
+            || request
+                .backing
+                .parse()
+                .is_ok_and(|backing: forebay_export::uri::BackingUri| backing == config.backing);
+        let same_pool = request.pool.as_ref().is_none_or(|pool| *pool == config.pool);
+        if same_backing && same_pool && request.exports.is_empty() && request.settings.is_empty() {
+            return Ok(config);
+        }
+        Err(ControlError::new(
+            ErrorKind::Conflict,
+            format!("volume {name} is configured already, with {}", config.backing),
+            format!("to attach it as it is configured: forebay volume attach {name}"),
+        ))
+    }
+
+    fn new_volume(&self, request: &VolumeRequest) -> Result<VolumeConfig, ControlError> {
+        let name = &request.name;
+        crate::config::model::check_name(name).map_err(|problem| invalid(problem, ""))?;
+        let running = self.running();
+        let pools: Vec<&str> = running.pools.keys().map(String::as_str).collect();
+        let pool = match (&request.pool, &pools[..]) {
+            (Some(pool), _) if pools.contains(&pool.as_str()) => pool.clone(),
+            (Some(pool), _) => return Err(ControlError::not_found("pool", pool, &pools)),
+            (None, [only]) => (*only).to_owned(),
+            (None, []) => return Err(invalid("there is no pool yet", "forebay pool create")),
+            (None, _) => return Err(invalid("which pool?", format!("there are: {}", pools.join(", ")))),
+        };
+        if request.backing.is_empty() {
+            return Err(invalid(
+                format!("volume {name} is not known, and no backing store is given"),
+                "give --backing",
+            ));
+        }
+        let backing = request.backing.parse().map_err(|error| invalid(error, ""))?;
+        let other = running.config.volumes.iter().find(|(_, other)| other.backing == backing);
+        if let Some((other, _)) = other {
+            let what = format!("{} is the backing store of volume {other}", request.backing);
+            return Err(ControlError::new(ErrorKind::Conflict, what, ""));
+        }
+        let exports = request.exports.iter().map(|uri| uri.parse().map_err(|error| invalid(error, "")));
+        let exports = exports.collect::<Result<Vec<_>, _>>()?;
+        let mut settings = Settings::new(Scope::Volume);
+        for (key, value) in &request.settings {
+            settings.set(key, value).map_err(|error| invalid(format!("{key}: {error}"), ""))?;
+        }
+        Ok(VolumeConfig { pool, backing, exports, size_bytes: None, settings, rules: Vec::new() })
+    }
+
+    /// Opens the backing store and has the pool attach it.
+    pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), ControlError> {
+        let handle = self.handle(&config.pool)?;
+        let tunables = config.tunables();
+        let emulate = tunables.emulate.into();
+        let backing = open_backing(&config.backing, emulate)?;
+        let rules = RuleSet::new(default_action(tunables.default_action), backing.size_bytes);
+        let parsed = config.rules.iter().map(RuleTable::rule).collect::<Result<Vec<Rule>, _>>()?;
+        rules.replace_all(parsed, Instant::now())?;
+        let rules = Arc::new(rules);
+        let spec = VolumeSpec {
+            name: name.into(),
+            backing: config.backing.clone(),
+            exports: config.exports.clone(),
+            size_bytes: config.size_bytes,
+            settings: VolumeSettings::from(&tunables),
+            on_backing_change: tunables.on_backing_change.into(),
+            rules: Arc::clone(&rules),
+        };
+        let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing))?;
+        let stopped = || ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
+        promise.wait().ok_or_else(stopped)??;
+        self.running_mut().rules.insert(name.into(), rules);
+        Ok(())
+    }
+
+    /// A volume was detached: nobody speaks of it any more.
+    pub(super) fn forget_volume(&self, name: &str) -> Result<(), ControlError> {
+        let mut file = self.changing();
+        {
+            let mut running = self.running_mut();
+            running.config.volumes.remove(name);
+            running.rules.remove(name);
+        }
+        let Some(file) = file.as_mut() else { return Ok(()) };
+        let edited = file.edit(&[Edit::RemoveVolume { name: name.into() }], &check_rules);
+        edited.map(drop).map_err(|error| {
+            let error = stored(&error);
+            ControlError {
+                what: format!("{name} is detached, but it is still in the file: {}", error.what),
+                ..error
+            }
+        })
+    }
+
+    // --- size
+
+    /// The pool of a volume, and the size that an operator's words mean.
+    pub(super) fn size_wanted(&self, name: &str, size: &str) -> Result<(String, u64), ControlError> {
+        let (pool, handle) = self.attached(name)?;
+        if size == "max" {
+            let volume = name.to_owned();
+            return Ok((pool, Self::ask(&handle, move |pool| pool.backing_size(&volume))??));
+        }
+        let bytes: ByteSize =
+            size.parse().map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB, or max"))?;
+        Ok((pool, bytes.0))
+    }
+
+    pub(super) fn note_size(&self, name: &str, bytes: u64) -> Result<(), ControlError> {
+        let mut file = self.changing();
+        if let Some(volume) = self.running_mut().config.volumes.get_mut(name) {
+            volume.size_bytes = Some(bytes);
+        }
+        let Some(file) = file.as_mut() else { return Ok(()) };
+        let edit = Edit::SetSize { volume: name.into(), size_bytes: Some(bytes) };
+        file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+    }
+
+    // --- rules
+
+    fn rule_set(&self, volume: &str) -> Result<Arc<RuleSet>, ControlError> {
+        self.attached(volume)?;
+        self.running().rules.get(volume).cloned().ok_or_else(|| not_attached(volume))
+    }
+
+    pub(super) fn list_rules(&self, volume: &str) -> Result<Value, ControlError> {
+        let rules = self.rule_set(volume)?;
+        let list = serde_json::to_value(rules.list(Instant::now()));
+        let list = list.map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))?;
+        Ok(json!({ "default": rules.default_action().to_string(), "rules": list }))
+    }
+
+    pub(super) fn new_rule(&self, volume: &str, request: RuleRequest) -> Result<Value, ControlError> {
+        let mut file = self.changing();
+        let rules = self.rule_set(volume)?;
+        let rule: Rule = request.rule.parse()?;
+        let kept = (!rule.is_transient()).then(|| rule.clone());
+        let position = request.position.map_or(Position::Last, Position::At);
+        let added = rules.add(rule, position, Instant::now())?;
+        if let Err(error) = self.keep_rules(volume, &rules, file.as_mut().filter(|_| kept.is_some())) {
+            let _ = rules.remove(added.id, Instant::now());
+            return Err(error);
+        }
+        let warnings: Vec<String> = added.warnings.iter().map(ToString::to_string).collect();
+        Ok(json!({ "id": added.id, "warnings": warnings, "persistent": kept.is_some() && file.is_some() }))
+    }
+
+    pub(super) fn drop_rule(&self, volume: &str, id: &str) -> Result<(), ControlError> {
+        let mut file = self.changing();
+        let rules = self.rule_set(volume)?;
+        let id = match id.parse() {
+            Ok(id) => id,
+            Err(_) => rules.find_name(id).ok_or_else(|| ControlError::not_found("rule", id, &[]))?,
+        };
+        rules.remove(id, Instant::now())?;
+        self.release_pins(volume, &rules)?;
+        self.keep_rules(volume, &rules, file.as_mut())
+    }
+
+    /// Without a rule that pins, nothing stays pinned.
+    pub(super) fn release_pins(&self, volume: &str, rules: &RuleSet) -> Result<(), ControlError> {
+        if rules.list(Instant::now()).iter().any(|report| report.rule.action == Action::Pin) {
+            return Ok(());
+        }
+        let (_, handle) = self.pool_of(volume)?;
+        let volume = volume.to_owned();
+        Self::ask(&handle, move |pool| pool.unpin(&volume))?
+    }
+
+    /// Writes the rules of a volume into the file: those that mean something after a restart.
+    fn keep_rules(
+        &self,
+        volume: &str,
+        rules: &RuleSet,
+        file: Option<&mut crate::config::ConfigFile>,
+    ) -> Result<(), ControlError> {
+        let lasting = rules.list(Instant::now()).into_iter().map(|report| report.rule);
+        let tables: Vec<RuleTable> =
+            lasting.filter(|rule| !rule.is_transient()).map(|rule| table(&rule)).collect();
+        if let Some(file) = file {
+            let edit = Edit::ReplaceRules { volume: volume.into(), rules: tables.clone() };
+            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
+        }
+        if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
+            config.rules = tables;
+        }
+        Ok(())
+    }
+
+    /// Rules whose time is over, or whose process has ended, are dropped; called about once in a second.
+    pub(super) fn expire_rules(&self) {
+        let all: Vec<(String, Arc<RuleSet>)> =
+            self.running().rules.iter().map(|(name, rules)| (name.clone(), Arc::clone(rules))).collect();
+        for (volume, rules) in all {
+            let expired = rules.expire(Instant::now());
+            if !expired.is_empty() {
+                // A pool that is stopping has no pins to release.
+                let _ = self.release_pins(&volume, &rules);
+            }
+            for dropped in expired {
+                let (rule, reason) = (&dropped.report.rule, dropped.reason.words());
+                let message = format!("the rule \"{rule}\" of {volume} was dropped: {reason}");
+                self.hub.publish(NewEvent::new(Kind::VolumeSettingChanged, message).volume(&volume));
+            }
+        }
+    }
+
+    /// True if the pool serves the volume.
+    pub(super) fn is_serving(&self, name: &str) -> bool {
+        self.volume_info(name).is_ok_and(|info| info.state == VolumeState::Serving)
+    }
+}
+
+fn added(name: &str, config: &VolumeConfig) -> Edit {
+    Edit::AddVolume {
+        name: name.into(),
+        pool: config.pool.clone(),
+        backing: config.backing.clone(),
+        exports: config.exports.clone(),
+        size_bytes: config.size_bytes,
+        settings: config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect(),
+    }
+}
+
+/// A rule as it stands in the file.
+fn table(rule: &Rule) -> RuleTable {
+    let json = serde_json::to_value(rule).unwrap_or_default();
+    let value = |value: &Value| match value.as_u64() {
+        Some(number) => RuleValue::Integer(number),
+        None => RuleValue::Text(value.as_str().unwrap_or_default().to_owned()),
+    };
+    let pairs = json.as_object().into_iter().flatten().map(|(key, text)| (key.clone(), value(text)));
+    RuleTable::from_pairs(pairs)
+}

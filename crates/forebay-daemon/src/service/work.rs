@@ -1,0 +1,254 @@
+//! Doing jobs: each has a thread of its own while it runs.
+//!
+//! One thread begins jobs when their turn has come. The work itself is written as it is done, step after step; between the
+//! steps it looks whether it should stop. What is dirty is written back by the engine; a job only asks for it and
+//! watches.
+
+use super::{Service, lock};
+use crate::control::{ControlError, DetachHow};
+use crate::events::{AlarmKey, Kind, NewEvent};
+use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
+use crate::pool::PoolHandle;
+use forebay_core::Drain;
+use forebay_format::BLOCK_BYTES;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often a job looks how far it is.
+const LOOK: Duration = Duration::from_millis(100);
+/// Resolution of the age of dirty data that the engine knows.
+const AGE_RESOLUTION: Duration = Duration::from_secs(2);
+
+/// Threads of jobs.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) stopping: bool,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Why a job ends early.
+enum End {
+    /// It was cancelled, or its deadline has passed.
+    Stopped,
+    /// It cannot be done.
+    Failed(String),
+}
+
+impl From<ControlError> for End {
+    fn from(error: ControlError) -> Self {
+        let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+        Self::Failed(format!("{}{hint}", error.what))
+    }
+}
+
+/// When a drain is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Nothing is dirty any more.
+    Empty,
+    /// Nothing is dirty any more that was written before this.
+    Since(Instant),
+}
+
+impl Service {
+    /// Begins jobs when their turn comes; returns when the daemon stops.
+    pub(super) fn begin_jobs(self: Arc<Self>) {
+        loop {
+            let open = self.jobs.list(&JobFilter::default()).iter().any(|job| !job.state.is_final());
+            {
+                let work = lock(&self.work);
+                if work.stopping {
+                    return;
+                }
+                // Deadlines pass without anybody's doing, so jobs that are open are looked after; else nothing is done.
+                let patience = if open { LOOK } else { Duration::from_secs(3600) };
+                let waited = self.work_changed.wait_timeout(work, patience);
+                drop(waited);
+            }
+            for (id, spec) in self.jobs.runnable() {
+                if self.jobs.begin(id) {
+                    self.spawn_job(id, spec);
+                }
+            }
+        }
+    }
+
+    fn spawn_job(self: &Arc<Self>, id: JobId, spec: JobSpec) {
+        let service = Arc::clone(self);
+        let run = move || service.run_job(id, &spec);
+        let mut work = lock(&self.work);
+        work.threads.retain(|thread| !thread.is_finished());
+        match std::thread::Builder::new().name(format!("job-{id}")).spawn(run) {
+            Ok(thread) => work.threads.push(thread),
+            Err(error) => self.jobs.fail(id, format!("cannot start a thread: {error}")),
+        }
+    }
+
+    /// Tells job threads to end, and waits for them.
+    pub(super) fn stop_jobs(&self) {
+        lock(&self.work).stopping = true;
+        self.work_changed.notify_all();
+        for thread in std::mem::take(&mut lock(&self.work).threads) {
+            let _ = thread.join(); // a panic in it was reported by its hook
+        }
+    }
+
+    fn run_job(&self, id: JobId, spec: &JobSpec) {
+        let volume = spec.volume.as_deref().unwrap_or_default();
+        let result = match spec.kind {
+            JobKind::Flush => self.flush(id, volume, Until::Since(Instant::now())),
+            JobKind::ModeChange(_) => self.flush(id, volume, Until::Empty),
+            JobKind::Detach(how) => self.detach(id, volume, how),
+            JobKind::Resize(bytes) => self.resize(id, volume, bytes),
+            JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
+            JobKind::Remove { erase } => self.remove(id, &spec.pool, erase),
+        };
+        match result {
+            Ok(()) => self.jobs.finish(id),
+            Err(End::Failed(reason)) => self.jobs.fail(id, reason),
+            Err(End::Stopped) if self.jobs.should_stop(id) => self.jobs.stopped(id),
+            Err(End::Stopped) => self.jobs.fail(id, "the daemon was stopped; start it again and repeat"),
+        }
+        self.work_changed.notify_all();
+    }
+
+    fn should_stop(&self, id: JobId) -> bool {
+        self.jobs.should_stop(id) || lock(&self.work).stopping
+    }
+
+    // --- draining
+
+    /// Writes a volume back as fast as it goes, beside whatever else goes on.
+    fn flush(&self, id: JobId, volume: &str, until: Until) -> Result<(), End> {
+        let (_, handle) = self.pool_of(volume)?;
+        self.set_drain(&handle, volume, Drain::Full)?;
+        let result = self.watch_drain(id, &handle, volume, until);
+        let others =
+            self.jobs.list(&JobFilter::default()).into_iter().any(|job| {
+                job.id != id && !job.state.is_final() && job.spec.volume.as_deref() == Some(volume)
+            });
+        if !others {
+            self.set_drain(&handle, volume, Drain::Off)?;
+        }
+        result
+    }
+
+    fn set_drain(&self, handle: &PoolHandle, volume: &str, drain: Drain) -> Result<(), ControlError> {
+        let volume = volume.to_owned();
+        Self::ask(handle, move |pool| pool.set_drain(&volume, drain))?
+    }
+
+    /// Waits until a drain is done, and tells how far it is.
+    fn watch_drain(&self, id: JobId, handle: &PoolHandle, volume: &str, until: Until) -> Result<(), End> {
+        loop {
+            if self.should_stop(id) {
+                return Err(End::Stopped);
+            }
+            let name = volume.to_owned();
+            let (report, failures) = Self::ask(handle, move |pool| pool.destage_of(&name))??;
+            let left = report.dirty_blocks * BLOCK_BYTES as u64;
+            self.jobs.report(
+                id,
+                Report {
+                    left: Left::All(left),
+                    phase: Phase::Draining,
+                    limited_by: Some(report.limited_by.to_string()),
+                    errors: failures,
+                },
+            );
+            let done = match until {
+                Until::Empty => report.dirty_blocks == 0,
+                Until::Since(start) => {
+                    let oldest = Duration::from_nanos(report.oldest_dirty_age);
+                    report.dirty_blocks == 0 || oldest + AGE_RESOLUTION < start.elapsed()
+                }
+            };
+            if done {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn phase(&self, id: JobId, phase: Phase) {
+        self.jobs.report(id, Report { left: Left::Unknown, phase, limited_by: None, errors: 0 });
+    }
+
+    // --- what drains are for
+
+    fn detach(&self, id: JobId, volume: &str, how: DetachHow) -> Result<(), End> {
+        let (_, handle) = self.pool_of(volume)?;
+        let name = volume.to_owned();
+        let engine_how = match how {
+            DetachHow::Drain => forebay_core::DetachHow::Drained,
+            DetachHow::Keep => forebay_core::DetachHow::Keep,
+            DetachHow::Discard => forebay_core::DetachHow::Discard,
+        };
+        if how == DetachHow::Drain {
+            Self::ask(&handle, {
+                let name = name.clone();
+                move |pool| pool.begin_draining(&name)
+            })??;
+            if let Err(end) = self.watch_drain(id, &handle, volume, Until::Empty) {
+                Self::ask(&handle, move |pool| pool.end_draining(&name))?;
+                return Err(end);
+            }
+        }
+        self.phase(id, Phase::Applying);
+        let promise = Self::ask(&handle, {
+            let name = name.clone();
+            move |pool| pool.detach(&name, engine_how)
+        })?;
+        let kept = || End::Failed("the pool stopped meanwhile; the volume is as it was".into());
+        if let Err(error) = promise.wait().ok_or_else(kept)? {
+            let _ = Self::ask(&handle, move |pool| pool.end_draining(&name));
+            return Err(error.into());
+        }
+        self.forget_volume(volume)?;
+        let message = match how {
+            DetachHow::Drain => format!("{volume} is detached; its backing store has everything"),
+            DetachHow::Keep => format!(
+                "{volume} is detached; what is dirty stays in the cache: do not use its backing store without it"
+            ),
+            DetachHow::Discard => format!("{volume} is detached; what only the cache had is given up"),
+        };
+        self.hub.publish(NewEvent::new(Kind::VolumeDetached, message).volume(volume));
+        self.hub.clear(&AlarmKey::volume(Kind::DestageFailed, volume));
+        Ok(())
+    }
+
+    fn resize(&self, id: JobId, volume: &str, bytes: u64) -> Result<(), End> {
+        self.phase(id, Phase::Applying);
+        let (_, handle) = self.pool_of(volume)?;
+        let name = volume.to_owned();
+        let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes))?;
+        promise.wait().ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))??;
+        self.note_size(volume, bytes)?;
+        Ok(())
+    }
+
+    fn shrink(&self, id: JobId, pool: &str, bytes: u64) -> Result<(), End> {
+        self.phase(id, Phase::Draining);
+        let handle = self.handle(pool)?;
+        let promise = Self::ask(&handle, move |pool| pool.shrink(bytes))?;
+        let result = loop {
+            match promise.try_wait(LOOK) {
+                Some(result) => break result,
+                None if self.should_stop(id) => Self::ask(&handle, |pool| pool.cancel_resize())??,
+                None => {}
+            }
+        };
+        match result {
+            Some(Ok(())) => Ok(self.note_devices(pool)?),
+            Some(Err(_)) if self.should_stop(id) => Err(End::Stopped),
+            Some(Err(error)) => Err(error.into()),
+            None => Err(End::Failed("the pool stopped meanwhile".into())),
+        }
+    }
+
+    fn remove(&self, id: JobId, pool: &str, erase: bool) -> Result<(), End> {
+        self.phase(id, Phase::Applying);
+        Ok(self.close_pool(pool, erase)?)
+    }
+}

@@ -1,0 +1,279 @@
+//! The two ways in: `forebay run` and `forebay serve`. Both start the same service; they differ in where its
+//! configuration comes from, and in what a problem at the start means.
+
+use crate::api::{ApiOptions, ApiServer, Limits, TcpOptions};
+use crate::config::{AdminTcp, Config, DaemonConfig, PoolConfig, VolumeConfig};
+use crate::control::{Control, ControlError, ErrorKind};
+use crate::control_fs::{self, AlarmSource, ControlFs};
+use crate::error::RunError;
+use crate::service::{Service, ServiceStart, Told};
+use crate::settings::Plan;
+use crate::{RunEvent, RunOptions, ServeOptions};
+use forebay_export::uri::ExportUri;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// How often the daemon looks whether a pool has ended by itself.
+const LOOK: Duration = Duration::from_millis(500);
+/// Name of the volume of `forebay run` if its export has none.
+const UNNAMED: &str = "volume";
+/// Name of the pool of `forebay run`.
+const RUN_POOL: &str = "run";
+
+/// What the main thread waits for.
+enum Word {
+    Told(Told),
+    Signal(i32),
+}
+
+/// Serves one volume until SIGINT or SIGTERM.
+///
+/// # Errors
+/// [`RunError::Usage`] if the options make no sense; [`RunError::Failed`] if a device, the cache or a socket cannot be
+/// used. Nothing was changed on the devices then, unless the message says so.
+pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
+    let Plan { settings, pool_settings, drain } = crate::settings::plan(&options)?;
+    let volume = volume_name(&options.exports);
+    let pool = PoolConfig { devices: vec![options.cache.clone()], settings: pool_settings };
+    let volume_config = VolumeConfig {
+        pool: RUN_POOL.into(),
+        backing: options.backing.clone(),
+        exports: options.exports.clone(),
+        size_bytes: None,
+        settings,
+        rules: Vec::new(),
+    };
+    if options.cache.path.exists() && crate::open::is_same(&options.cache.path, options.backing.path()) {
+        return Err(RunError::failed(
+            format!("cache and backing store are the same: {}", options.cache.path.display()),
+            "give the cache a file or device of its own",
+        ));
+    }
+    let config = Config {
+        daemon: DaemonConfig::default(),
+        pools: [(RUN_POOL.to_owned(), pool)].into(),
+        volumes: [(volume.clone(), volume_config)].into(),
+    };
+    let (words, heard) = mpsc::channel();
+    watch_signals(&words, &[SIGINT, SIGTERM])?;
+    let start = ServiceStart { config, file: None, path: None, strict: true, told: teller(&words) };
+    let service = start_service(start, &heard, report)?;
+    if drain {
+        service.drain(&volume)?;
+    }
+    let admin = options.admin.as_deref().map(|socket| start_api(socket, 0o660, None, &service)).transpose();
+    let admin = match admin {
+        Ok(admin) => admin,
+        Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
+    };
+    wait(&service, &heard, report);
+    drop(admin);
+    stop(&service, &heard, report)
+}
+
+/// Serves what a configuration file says, until SIGINT or SIGTERM; SIGHUP reads the file again.
+///
+/// # Errors
+/// The file is wrong (every error is in the message), or the admin API cannot be served. What one pool or volume lacks
+/// does not keep the others from being served: it is told, and raises an alarm.
+pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
+    let (file, checked) = crate::service::load(&options.config)
+        .map_err(|error| RunError::failed(error, "nothing was started"))?;
+    for line in checked.warnings.lines() {
+        report(RunEvent::Problem(line));
+    }
+    let daemon = checked.config.daemon.clone();
+    let (words, heard) = mpsc::channel();
+    watch_signals(&words, &[SIGINT, SIGTERM, SIGHUP])?;
+    let start = ServiceStart {
+        config: checked.config,
+        file: Some(file),
+        path: Some(options.config.display().to_string()),
+        strict: false,
+        told: teller(&words),
+    };
+    let service = start_service(start, &heard, report)?;
+    let admin = start_api(&daemon.admin_socket, daemon.admin_mode, daemon.admin_tcp.as_ref(), &service);
+    let admin = match admin {
+        Ok(admin) => admin,
+        Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
+    };
+    report(RunEvent::Admin(daemon.admin_socket));
+    let control_fs = daemon.control_fs.and_then(|path| show_files(&path, &service, report));
+    report(RunEvent::Serving);
+    wait(&service, &heard, report);
+    drop(control_fs);
+    drop(admin);
+    stop(&service, &heard, report)
+}
+
+/// The volume of `forebay run` has the name of its first export that has one.
+fn volume_name(exports: &[ExportUri]) -> String {
+    let named = exports.iter().find_map(|uri| match uri {
+        ExportUri::Nbd { name, .. } if !name.is_empty() => Some(name.clone()),
+        ExportUri::Fuse { path } => path.file_name().map(|name| name.to_string_lossy().into_owned()),
+        ExportUri::Nbd { .. } => None,
+    });
+    let mut name = named.unwrap_or_else(|| UNNAMED.to_owned());
+    while name.len() > forebay_format::checkpoint::NAME_BYTES_MAX {
+        name.pop();
+    }
+    name
+}
+
+fn teller(words: &mpsc::Sender<Word>) -> Box<dyn FnMut(Told) + Send> {
+    let words = words.clone();
+    Box::new(move |told| {
+        let _ = words.send(Word::Told(told)); // nobody listens once the main thread is done
+    })
+}
+
+fn start_service(
+    start: ServiceStart,
+    heard: &mpsc::Receiver<Word>,
+    report: &mut dyn FnMut(RunEvent),
+) -> Result<Arc<Service>, RunError> {
+    let service = Service::start(start);
+    hear(heard, report);
+    service.map_err(RunError::from)
+}
+
+fn start_api(
+    socket: &Path,
+    mode: u32,
+    tcp: Option<&AdminTcp>,
+    service: &Arc<Service>,
+) -> Result<ApiServer, RunError> {
+    let tcp = tcp.map(|tcp| TcpOptions {
+        host: tcp.host.clone(),
+        port: tcp.port,
+        token_file: tcp.token_file.clone(),
+        tls: tcp.tls.clone(),
+        metrics_open: false,
+    });
+    let options = ApiOptions { socket: socket.to_owned(), socket_mode: mode, tcp, limits: Limits::default() };
+    let served = crate::api::serve(&options, service.services());
+    served.map_err(|error| RunError::failed(error, "choose another socket for the admin API"))
+}
+
+/// Mounts the control file system. The daemon serves without it if that fails.
+fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEvent)) -> Option<ControlFs> {
+    let hub = service.services().events;
+    let alarms: AlarmSource =
+        Arc::new(move || hub.alarms().iter().map(crate::events::Alarm::to_json).collect());
+    let options = control_fs::Options { alarms: Some(alarms) };
+    match control_fs::mount_with(path, service.clone(), options) {
+        Ok(mounted) => Some(mounted),
+        Err(error) => {
+            report(RunEvent::Problem(format!("the control file system is not there: {error}")));
+            None
+        }
+    }
+}
+
+/// Signals reach the main thread; a second SIGINT or SIGTERM ends the process at once (the next start recovers).
+fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Result<(), RunError> {
+    let fail = |error| RunError::failed(format!("cannot watch signals: {error}"), "");
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asked)).map_err(fail)?;
+        signal_hook::flag::register(signal, Arc::clone(&asked)).map_err(fail)?;
+    }
+    let mut signals = Signals::new(signals).map_err(fail)?;
+    let words = words.clone();
+    let watch = move || {
+        for signal in signals.forever() {
+            if words.send(Word::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(fail)?;
+    Ok(())
+}
+
+fn say(told: Told) -> RunEvent {
+    match told {
+        // The only pool of `forebay run` needs no name.
+        Told::Pool { pool, event } if pool == RUN_POOL => RunEvent::Pool { pool: String::new(), event },
+        Told::Pool { pool, event } => RunEvent::Pool { pool, event },
+        Told::Problem(what) => RunEvent::Problem(what),
+    }
+}
+
+/// Passes on what has been said so far; true if a signal asked to stop.
+fn hear(heard: &mpsc::Receiver<Word>, report: &mut dyn FnMut(RunEvent)) -> bool {
+    let mut asked = false;
+    while let Ok(word) = heard.try_recv() {
+        match word {
+            Word::Told(told) => report(say(told)),
+            Word::Signal(signal) => asked |= signal != SIGHUP,
+        }
+    }
+    asked
+}
+
+/// Serves until a signal asks to stop, or a pool has ended by itself.
+fn wait(service: &Service, heard: &mpsc::Receiver<Word>, report: &mut dyn FnMut(RunEvent)) {
+    loop {
+        match heard.recv_timeout(LOOK) {
+            Ok(Word::Told(told)) => report(say(told)),
+            Ok(Word::Signal(SIGHUP)) => reload(service, report),
+            Ok(Word::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(mpsc::RecvTimeoutError::Timeout) if service.ended() => return,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+fn reload(service: &Service, report: &mut dyn FnMut(RunEvent)) {
+    match service.reload() {
+        Ok(done) => {
+            let none = done.changed.is_empty() && done.refused.is_empty();
+            for line in done.changed {
+                report(RunEvent::Problem(format!("reloaded: {line}")));
+            }
+            for line in done.refused {
+                report(RunEvent::Problem(format!("not reloaded: {line}")));
+            }
+            if none {
+                report(RunEvent::Problem("reloaded: nothing has changed".into()));
+            }
+        }
+        Err(error) => report(RunEvent::Problem(format!("not reloaded: {error}"))),
+    }
+}
+
+fn stop(
+    service: &Service,
+    heard: &mpsc::Receiver<Word>,
+    report: &mut dyn FnMut(RunEvent),
+) -> Result<(), RunError> {
+    hear(heard, report);
+    let mut errors = service.stop();
+    hear(heard, report);
+    if errors.is_empty() { Ok(()) } else { Err(errors.remove(0)) }
+}
+
+impl From<ControlError> for RunError {
+    fn from(error: ControlError) -> Self {
+        match error.kind {
+            ErrorKind::Invalid if error.hint.is_empty() => Self::Usage(error.what),
+            ErrorKind::Invalid => Self::Usage(format!("{}; {}", error.what, error.hint)),
+            _ => Self::failed(error.what, error.hint),
+        }
+    }
+}
+
+impl From<RunError> for ControlError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Usage(what) => Self::new(ErrorKind::Invalid, what, ""),
+            RunError::Failed { what, hint } => Self::new(ErrorKind::Failed, what, hint),
+        }
+    }
+}

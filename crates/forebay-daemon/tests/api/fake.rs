@@ -1,0 +1,486 @@
+//! A daemon without devices: keeps pools, volumes, tunables and rules in memory, with the real jobs, events and rules.
+//! Complete and strict enough that a client, or a fuzzer, can be tested against it.
+//!
+//! A job takes [`JOB_TAKES`]. Paths and URIs that contain `broken` fail as a broken device would; a volume whose name
+//! begins with `slow` never ends its jobs by itself.
+
+use forebay_daemon::api::Services;
+use forebay_daemon::clock::SystemClock;
+use forebay_daemon::control::*;
+use forebay_daemon::events::{Hub, HubLimits, Kind, NewEvent};
+use forebay_daemon::jobs::{
+    Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Outlook, Report,
+};
+use forebay_daemon::rules::{DefaultAction, Position, Rule, RuleId, RuleSet};
+use forebay_export::size::ByteSize;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a job takes.
+pub const JOB_TAKES: Duration = Duration::from_millis(100);
+const NAME_BYTES_MAX: usize = 64;
+const THINGS_MAX: usize = 1000;
+
+/// Key, default, whether it is of a pool, and what it takes.
+const SETTINGS: &[(&str, &str, bool, &[&str])] = &[
+    ("mode", "writeback", false, &["writeback", "writethrough", "writearound", "passthrough"]),
+    ("destage_order", "elevator", false, &["elevator", "fifo", "lru", "ordered"]),
+    ("priority", "normal", false, &["low", "normal", "high"]),
+    ("reclaim_policy", "s3fifo", true, &["fifo", "lru", "s3fifo"]),
+];
+
+type Values = BTreeMap<String, String>;
+
+struct Pool {
+    info: PoolInfo,
+    values: Values,
+}
+
+struct Volume {
+    info: VolumeInfo,
+    values: Values,
+    rules: RuleSet,
+}
+
+#[derive(Default)]
+struct State {
+    pools: BTreeMap<String, Pool>,
+    volumes: BTreeMap<String, Volume>,
+}
+
+/// The fake.
+pub struct Fake {
+    state: Arc<Mutex<State>>,
+    jobs: Jobs,
+    events: Hub,
+}
+
+impl Fake {
+    /// A fake without pools. Its jobs make progress as long as it lives.
+    pub fn new() -> Arc<Self> {
+        let clock = Arc::new(SystemClock::new());
+        let events = Hub::new(clock.clone(), HubLimits::default());
+        let jobs = Jobs::new(events.clone(), clock, JobsLimits::default(), JobId(1));
+        let fake = Arc::new(Self { state: Arc::default(), jobs, events });
+        let (weak, state) = (Arc::downgrade(&fake), fake.state.clone());
+        std::thread::spawn(move || work(&weak, &mut Worker { state, begun: HashMap::new() }));
+        fake
+    }
+
+    /// What the API needs of it.
+    pub fn services(self: &Arc<Self>) -> Services {
+        Services { control: self.clone(), jobs: self.jobs.clone(), events: self.events.clone() }
+    }
+
+    /// Sees to it that there are a pool `fast` and a volume `db`.
+    pub fn furnish(&self) -> Result<(), ControlError> {
+        let settings = BTreeMap::new();
+        if self.pool("fast").is_err() {
+            let device = DeviceRequest { path: "/dev/fast".into(), size: Some("1GiB".into()) };
+            self.create_pool(PoolRequest {
+                name: "fast".into(),
+                devices: vec![device],
+                settings: settings.clone(),
+            })?;
+        }
+        if self.volume("db").is_err() {
+            let (pool, backing, exports) = (Some("fast".into()), "file:/srv/db".into(), Vec::new());
+            self.attach_volume(VolumeRequest { name: "db".into(), pool, backing, exports, settings })?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self, spec: JobSpec) -> Result<JobInfo, ControlError> {
+        let id = self.jobs.start(spec)?;
+        Ok(JobInfo::from(&self.jobs.get(id)?))
+    }
+
+    fn tell(&self, kind: Kind, volume: &str) {
+        self.events.publish(NewEvent::new(kind, format!("{volume}: {kind}")).volume(volume));
+    }
+}
+
+fn work(fake: &Weak<Fake>, worker: &mut Worker) {
+    while let Some(fake) = fake.upgrade() {
+        fake.jobs.step(worker);
+        drop(fake);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+struct Worker {
+    state: Arc<Mutex<State>>,
+    begun: HashMap<JobId, Instant>,
+}
+
+impl JobDriver for Worker {
+    fn begin(&mut self, id: JobId, _: &JobSpec) -> Result<(), String> {
+        self.begun.insert(id, Instant::now());
+        Ok(())
+    }
+
+    fn poll(&mut self, id: JobId, spec: &JobSpec) -> Outlook {
+        let takes = if spec.volume.as_deref().is_some_and(|name| name.starts_with("slow")) {
+            Duration::MAX
+        } else {
+            JOB_TAKES
+        };
+        let begun = *self.begun.entry(id).or_insert_with(Instant::now);
+        if begun.elapsed() < takes {
+            return Outlook::Working(Report::draining(Left::OfStart(4096)));
+        }
+        self.begun.remove(&id);
+        finish(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner), spec)
+    }
+
+    fn abort(&mut self, id: JobId, _: &JobSpec) -> Abort {
+        self.begun.remove(&id);
+        Abort::Done
+    }
+}
+
+fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
+    let volume = spec.volume.clone().unwrap_or_default();
+    match spec.kind {
+        JobKind::Detach(_) => drop(state.volumes.remove(&volume)),
+        JobKind::Remove { .. } if state.volumes.values().any(|volume| volume.info.pool == spec.pool) => {
+            return Outlook::Failed("it is in use again".into());
+        }
+        JobKind::Remove { .. } => drop(state.pools.remove(&spec.pool)),
+        JobKind::Resize(size) => {
+            state.volumes.entry(volume).and_modify(|volume| volume.info.size_bytes = size);
+        }
+        JobKind::Shrink(size) => {
+            state.pools.entry(spec.pool.clone()).and_modify(|pool| pool.info.capacity_bytes = size);
+        }
+        JobKind::Flush | JobKind::ModeChange(_) => {}
+    }
+    Outlook::Done
+}
+
+fn invalid(what: impl ToString) -> ControlError {
+    ControlError::new(ErrorKind::Invalid, what, "see the documentation")
+}
+
+fn conflict(what: impl ToString) -> ControlError {
+    ControlError::new(ErrorKind::Conflict, what, "wait, or use another name")
+}
+
+fn size(text: &str) -> Result<u64, ControlError> {
+    let bytes = text.parse::<ByteSize>().map_err(invalid)?.bytes();
+    if bytes == 0 || bytes > 1 << 50 { Err(invalid("a size is 1 byte to 1 PiB")) } else { Ok(bytes) }
+}
+
+fn path(path: &str) -> Result<(), ControlError> {
+    match path {
+        broken if broken.contains("broken") => {
+            Err(ControlError::new(ErrorKind::Failed, format!("{broken}: input/output error"), "replace it"))
+        }
+        absolute if absolute.starts_with('/') && !absolute.contains('\0') => Ok(()),
+        other => Err(invalid(format!("{other:?} is not an absolute path"))),
+    }
+}
+
+fn name(name: &str, taken: bool, count: usize) -> Result<(), ControlError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) || name.starts_with('.') {
+        return Err(invalid(format!("{name:?} is no name: 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -")));
+    }
+    if taken || count >= THINGS_MAX { Err(conflict(format!("the name {name} is taken"))) } else { Ok(()) }
+}
+
+fn device(request: &DeviceRequest) -> Result<DeviceInfo, ControlError> {
+    path(&request.path)?;
+    let size_bytes = request.size.as_deref().map_or(Ok(1 << 30), size)?;
+    Ok(DeviceInfo { path: request.path.clone(), size_bytes })
+}
+
+/// All values with these changes.
+fn changed(
+    values: &Values,
+    of_pool: bool,
+    set: &BTreeMap<String, Option<String>>,
+) -> Result<Values, ControlError> {
+    let mut values = values.clone();
+    for (key, value) in set {
+        let known = SETTINGS.iter().find(|(name, _, pool, _)| name == key && *pool == of_pool);
+        let (_, default, _, takes) = known.ok_or_else(|| invalid(format!("there is no tunable {key:?}")))?;
+        let value = value.as_deref().unwrap_or(default);
+        if !takes.contains(&value) {
+            return Err(invalid(format!("{key} takes one of {}, not {value:?}", takes.join(", "))));
+        }
+        values.insert(key.clone(), value.into());
+    }
+    Ok(values)
+}
+
+fn given(settings: Values) -> BTreeMap<String, Option<String>> {
+    settings.into_iter().map(|(key, value)| (key, Some(value))).collect()
+}
+
+impl State {
+    fn pool(&mut self, name: &str) -> Result<&mut Pool, ControlError> {
+        let known: Vec<&str> = self.pools.keys().map(String::as_str).collect();
+        let error = ControlError::not_found("pool", name, &known);
+        self.pools.get_mut(name).ok_or(error)
+    }
+
+    fn volume(&mut self, name: &str) -> Result<&mut Volume, ControlError> {
+        let known: Vec<&str> = self.volumes.keys().map(String::as_str).collect();
+        let error = ControlError::not_found("volume", name, &known);
+        self.volumes.get_mut(name).ok_or(error)
+    }
+
+    fn values(&mut self, target: Target<'_>) -> Result<(&mut Values, bool), ControlError> {
+        match target {
+            Target::Pool(name) => self.pool(name).map(|pool| (&mut pool.values, true)),
+            Target::Volume(name) => self.volume(name).map(|volume| (&mut volume.values, false)),
+        }
+    }
+
+    fn pool_info(&self, pool: &Pool) -> PoolInfo {
+        let volumes = self.volumes.values().filter(|volume| volume.info.pool == pool.info.name);
+        PoolInfo { volumes: volumes.map(|volume| volume.info.name.clone()).collect(), ..pool.info.clone() }
+    }
+}
+
+impl Control for Fake {
+    fn daemon(&self) -> DaemonInfo {
+        let state = self.lock();
+        DaemonInfo {
+            version: "0.0.0-fake".into(),
+            pid: std::process::id(),
+            started_unix_s: 1,
+            config: None,
+            resident_bytes: 1 << 20,
+            pools: state.pools.keys().cloned().collect(),
+            volumes: state.volumes.keys().cloned().collect(),
+        }
+    }
+
+    fn pools(&self) -> Result<Vec<PoolInfo>, ControlError> {
+        let state = self.lock();
+        Ok(state.pools.values().map(|pool| state.pool_info(pool)).collect())
+    }
+
+    fn pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+        let mut state = self.lock();
+        state.pool(name)?;
+        Ok(state.pool_info(&state.pools[name]))
+    }
+
+    fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, ControlError> {
+        let mut state = self.lock();
+        name(&request.name, state.pools.contains_key(&request.name), state.pools.len())?;
+        let devices: Vec<_> = request.devices.iter().map(device).collect::<Result<_, _>>()?;
+        if devices.is_empty() || devices.len() > 16 {
+            return Err(invalid("a pool has 1 to 16 devices"));
+        }
+        let values = changed(&Values::new(), true, &given(request.settings))?;
+        let info = PoolInfo {
+            name: request.name.clone(),
+            capacity_bytes: devices.iter().map(|device| device.size_bytes).sum(),
+            devices,
+            cached_bytes: 0,
+            dirty_bytes: 0,
+            growable_to_bytes: 1 << 50,
+            fenced: false,
+            io_engine: "psync".into(),
+            volumes: Vec::new(),
+            absent: BTreeMap::new(),
+        };
+        state.pools.insert(request.name, Pool { info: info.clone(), values });
+        Ok(info)
+    }
+
+    fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
+        let mut state = self.lock();
+        let info = &mut state.pool(name)?.info;
+        match (request.device, request.size) {
+            (Some(further), None) if info.devices.len() < 16 => {
+                let further = device(&further)?;
+                info.capacity_bytes += further.size_bytes;
+                info.devices.push(further);
+            }
+            (Some(_), None) => return Err(conflict("a pool has at most 16 devices")),
+            (None, Some(text)) if text == "max" => info.capacity_bytes = info.growable_to_bytes,
+            (None, Some(text)) => info.capacity_bytes = size(&text)?.max(info.capacity_bytes),
+            _ => return Err(invalid("give either a device or a size")),
+        }
+        let pool = &state.pools[name];
+        Ok(state.pool_info(pool))
+    }
+
+    fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError> {
+        let capacity = self.pool(name)?.capacity_bytes;
+        let to = match (request.device, request.size) {
+            (Some(device), None) => path(&device).map(|()| capacity)?,
+            (None, Some(text)) => size(&text)?,
+            _ => return Err(invalid("give either a device or a size")),
+        };
+        self.start(JobSpec::pool(JobKind::Shrink(to), name))
+    }
+
+    fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError> {
+        if let Some(volume) = self.pool(name)?.volumes.first() {
+            return Err(conflict(format!("pool {name} has the volume {volume}")));
+        }
+        self.start(JobSpec::pool(JobKind::Remove { erase }, name))
+    }
+
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+        Ok(self.lock().volumes.values().map(|volume| volume.info.clone()).collect())
+    }
+
+    fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError> {
+        self.lock().volume(name).map(|volume| volume.info.clone())
+    }
+
+    fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
+        let mut state = self.lock();
+        name(&request.name, state.volumes.contains_key(&request.name), state.volumes.len())?;
+        let pool = match (request.pool, state.pools.len()) {
+            (Some(pool), _) => pool,
+            (None, 1) => state.pools.keys().next().cloned().unwrap_or_default(),
+            (None, _) => return Err(invalid("say which pool is to cache it")),
+        };
+        state.pool(&pool)?;
+        let file = request.backing.strip_prefix("file:");
+        path(file.ok_or_else(|| invalid("backing: this daemon knows file: only"))?)?;
+        let values = changed(&Values::new(), false, &given(request.settings))?;
+        let info = VolumeInfo {
+            name: request.name.clone(),
+            pool,
+            state: VolumeState::Serving,
+            backing: request.backing,
+            exports: request.exports,
+            size_bytes: 10 << 30,
+            mode: values.get("mode").cloned().unwrap_or_else(|| "writeback".into()),
+            cached_bytes: 0,
+            dirty_bytes: 8192,
+            oldest_dirty_age_ns: 0,
+            destage_limited_by: String::new(),
+            ordered: false,
+            connections: 0,
+            job: None,
+        };
+        let rules = RuleSet::new(DefaultAction::Cache, info.size_bytes);
+        state.volumes.insert(request.name.clone(), Volume { info: info.clone(), values, rules });
+        drop(state);
+        self.tell(Kind::VolumeAttached, &request.name);
+        Ok(info)
+    }
+
+    fn detach_volume(&self, name: &str, how: DetachHow) -> Result<JobInfo, ControlError> {
+        let pool = self.volume(name)?.pool;
+        self.start(JobSpec::volume(JobKind::Detach(how), &pool, name))
+    }
+
+    fn resize_volume(&self, name: &str, to: &str) -> Result<JobInfo, ControlError> {
+        let pool = self.volume(name)?.pool;
+        let to = if to == "max" { 10 << 30 } else { size(to)? };
+        self.start(JobSpec::volume(JobKind::Resize(to), &pool, name))
+    }
+
+    fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+        let mut state = self.lock();
+        let (values, of_pool) = state.values(target)?;
+        let rows = SETTINGS.iter().filter(|(_, _, pool, _)| *pool == of_pool);
+        let infos = rows.map(|(key, default, _, takes)| {
+            let value = values.get(*key).cloned().unwrap_or_else(|| (*default).into());
+            let (default, takes) = ((*default).into(), takes.join(", "));
+            ((*key).into(), SettingInfo { value, default, takes, live: true, help: "a tunable".into() })
+        });
+        Ok(infos.collect())
+    }
+
+    fn set(&self, target: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, ControlError> {
+        let before = self.settings(target)?;
+        let mut state = self.lock();
+        let (values, of_pool) = state.values(target)?;
+        *values = changed(values, of_pool, &request.set)?;
+        let (drains, values) =
+            (request.leaving == Leaving::Drain && request.set.contains_key("mode"), values.clone());
+        drop(state);
+        let changes =
+            request.set.keys().map(|key| (key.clone(), before[key].value.clone(), values[key].clone()));
+        let job = match target {
+            Target::Volume(name) if drains => Some(self.flush_volume(name, None)?.id),
+            _ => None,
+        };
+        Ok(SettingsDone { changed: changes.collect(), job })
+    }
+
+    fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, ControlError> {
+        let mut spec = JobSpec::volume(JobKind::Flush, &self.volume(name)?.pool, name);
+        if let Some(within) = deadline {
+            spec = spec.deadline(within, OnMiss::Fail);
+        }
+        self.start(spec)
+    }
+
+    fn jobs(&self) -> Vec<JobInfo> {
+        self.jobs.list(&Default::default()).iter().map(JobInfo::from).collect()
+    }
+
+    fn job(&self, id: &str) -> Result<JobInfo, ControlError> {
+        Ok(JobInfo::from(&self.jobs.get(job_id(id)?)?))
+    }
+
+    fn wait_for_job(&self, id: &str, patience: Duration) -> Result<JobInfo, ControlError> {
+        let _ = self.jobs.wait(job_id(id)?, patience);
+        self.job(id)
+    }
+
+    fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError> {
+        self.jobs.cancel(job_id(id)?)?;
+        self.job(id)
+    }
+
+    fn rules(&self, volume: &str) -> Result<serde_json::Value, ControlError> {
+        Ok(serde_json::json!(self.lock().volume(volume)?.rules.list(Instant::now())))
+    }
+
+    fn add_rule(&self, volume: &str, request: RuleRequest) -> Result<serde_json::Value, ControlError> {
+        let mut state = self.lock();
+        let rules = &state.volume(volume)?.rules;
+        let position = request.position.map_or(Position::Last, Position::At);
+        Ok(serde_json::json!(rules.add(request.rule.parse::<Rule>()?, position, Instant::now())?))
+    }
+
+    fn delete_rule(&self, volume: &str, id: &str) -> Result<(), ControlError> {
+        let mut state = self.lock();
+        let rules = &state.volume(volume)?.rules;
+        rules.remove(id.parse::<RuleId>()?, Instant::now())?;
+        Ok(())
+    }
+
+    fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, ControlError> {
+        let mut state = self.lock();
+        match volume {
+            Some(name) => state.volume(name).map(|_| serde_json::json!({ "volume": name, "reads": 4 })),
+            None => Ok(serde_json::json!({ "volumes": state.volumes.len() })),
+        }
+    }
+
+    fn flashcache(&self, volume: &str) -> Result<String, ControlError> {
+        self.lock().volume(volume).map(|_| "reads=4 writes=0\n".into())
+    }
+
+    fn metrics(&self) -> Result<String, ControlError> {
+        Ok("# TYPE forebay_volumes gauge\nforebay_volumes 1\n# EOF\n".into())
+    }
+
+    fn reload(&self) -> Result<ReloadDone, ControlError> {
+        Ok(ReloadDone::default())
+    }
+}
+
+fn job_id(id: &str) -> Result<JobId, ControlError> {
+    id.parse().map_err(|error| ControlError::new(ErrorKind::NotFound, error, "list the jobs"))
+}

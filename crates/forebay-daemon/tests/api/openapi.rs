@@ -1,0 +1,51 @@
+//! The OpenAPI document is the one in `docs/`, complete, and what is served.
+
+use super::*;
+use std::path::Path;
+
+#[test]
+fn the_document_in_docs_is_the_one_that_is_served() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+    let document = serde_json::to_string_pretty(&forebay_daemon::api::document()).unwrap() + "\n";
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &document).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(golden == document, "docs/openapi.json is not of this code: run this test with UPDATE_GOLDEN=1");
+
+    let answer = Stage::new().call("GET", "/v1/openapi.json", "");
+    assert_eq!(answer.json(), forebay_daemon::api::document());
+}
+
+#[test]
+fn every_reference_in_the_document_leads_somewhere() {
+    let document = forebay_daemon::api::document();
+    let text = document.to_string();
+    let references = text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let mut count = 0;
+    for reference in references {
+        assert!(document.pointer(reference).is_some(), "{reference} leads nowhere");
+        count += 1;
+    }
+    assert!(count > 50, "only {count} references: the document was not understood");
+}
+
+/// As JSON Schema 2020-12 wants it: tuples make utoipa write a list.
+#[test]
+fn items_of_arrays_are_schemas() {
+    fn check(value: &serde_json::Value, at: &str) {
+        let parts: Vec<(String, &serde_json::Value)> = match value {
+            serde_json::Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), value)).collect(),
+            serde_json::Value::Array(list) => {
+                list.iter().enumerate().map(|(n, v)| (n.to_string(), v)).collect()
+            }
+            _ => return,
+        };
+        for (key, part) in parts {
+            let at = format!("{at}/{key}");
+            assert!(key != "items" || !part.is_array(), "{at} is a list");
+            check(part, &at);
+        }
+    }
+    check(&forebay_daemon::api::document(), "");
+}

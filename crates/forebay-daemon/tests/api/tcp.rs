@@ -1,0 +1,143 @@
+//! TCP: token, plaintext on loopback only, TLS.
+
+use super::*;
+use client::{Answer, exchange, request};
+use forebay_daemon::api::{ApiError, TlsFiles};
+use std::net::TcpStream;
+use std::time::Duration;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto::ring};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+fn connect(stage: &Stage) -> TcpStream {
+    let stream = TcpStream::connect(stage.server.tcp_address().unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// One request with these lines among its headers.
+fn call(stage: &Stage, path: &str, headers: &str) -> Answer {
+    let text = request("GET", path, "").replace("Host: x\r\n", &format!("Host: x\r\n{headers}"));
+    exchange(&mut connect(stage), text.as_bytes())
+}
+
+fn with_tcp(change: impl FnOnce(&mut TcpOptions)) -> Stage {
+    Stage::with(|options| {
+        let folder = options.socket.parent().unwrap();
+        let mut tcp = tcp_options(folder, &format!("{TOKEN}\n"), 0o600);
+        change(&mut tcp);
+        options.tcp = Some(tcp);
+    })
+}
+
+#[test]
+fn nothing_is_done_without_the_token() {
+    let stage = with_tcp(|_| {});
+    let right = format!("Authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(call(&stage, "/v1/daemon", &right).status, 200);
+    assert_eq!(call(&stage, "/v1/daemon", &right.replace("Bearer", "bearer")).status, 200);
+    assert_eq!(call(&stage, "/v1/nothing", &right).status, 404);
+    let longer = format!("Authorization: Bearer {TOKEN}0\r\n");
+    let twice = format!("{right}{right}");
+    for wrong in
+        ["", "Authorization: Bearer \r\n", "Authorization: Basic eDp4\r\n", &longer, &longer[..40], &twice]
+    {
+        let wrong =
+            if wrong.is_empty() || wrong.ends_with('\n') { wrong.to_owned() } else { format!("{wrong}\r\n") };
+        for path in ["/v1/daemon", "/v1/nothing", "/metrics", "/v1/openapi.json"] {
+            let answer = call(&stage, path, &wrong);
+            answer.problem(401, "denied");
+            assert_eq!(answer.header("www-authenticate"), "Bearer");
+        }
+    }
+    assert_eq!(stage.call("GET", "/v1/daemon", "").status, 200, "the unix socket asks for no token");
+}
+
+#[test]
+fn metrics_are_open_if_so_configured_and_nothing_else_is() {
+    let stage = with_tcp(|tcp| tcp.metrics_open = true);
+    assert_eq!(call(&stage, "/metrics", "").status, 200);
+    for path in ["/v1/stats", "/metrics/", "//metrics", "/v1/../metrics"] {
+        call(&stage, path, "").problem(401, "denied");
+    }
+}
+
+fn refused(tcp: TcpOptions) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(&folder);
+    options.tcp = Some(tcp);
+    let error: ApiError = serve(&options, fake::Fake::new().services()).unwrap_err();
+    assert!(!options.socket.exists(), "something was served all the same");
+    error.to_string()
+}
+
+#[test]
+fn plaintext_beyond_loopback_and_bad_tokens_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let tcp = |token: &str, mode| tcp_options(folder.path(), token, mode);
+    for host in ["0.0.0.0", "::", "192.0.2.1"] {
+        let error = refused(TcpOptions { host: host.into(), ..tcp(TOKEN, 0o600) });
+        assert!(error.contains("is not loopback") && error.contains("cert_file"), "{error}");
+    }
+    assert!(refused(tcp(TOKEN, 0o644)).contains("mode 0644"));
+    assert!(refused(tcp(&TOKEN[1..], 0o600)).contains("32 to 1024 bytes"));
+    assert!(refused(tcp(&TOKEN.replace('8', " "), 0o600)).contains("without spaces"));
+    assert!(refused(tcp(&"x".repeat(5000), 0o600)).contains("larger than"));
+    let missing = TcpOptions { token_file: folder.path().join("no"), ..tcp(TOKEN, 0o600) };
+    assert!(refused(missing).contains("cannot be read"));
+}
+
+/// A certificate for `localhost` and its key, in files.
+fn certificate(folder: &std::path::Path) -> (TlsFiles, CertificateDer<'static>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let files = TlsFiles { cert_file: folder.join("cert.pem"), key_file: folder.join("key.pem") };
+    std::fs::write(&files.cert_file, made.cert.pem()).unwrap();
+    std::fs::write(&files.key_file, made.signing_key.serialize_pem()).unwrap();
+    set_mode(&files.key_file, 0o600);
+    (files, made.cert.der().clone())
+}
+
+#[test]
+fn tls_serves_and_plaintext_gets_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, der) = certificate(folder.path());
+    let stage = with_tcp(|tcp| (tcp.host, tcp.tls) = ("0.0.0.0".into(), Some(files.clone())));
+    let port = stage.server.tcp_address().unwrap().port();
+
+    let mut roots = RootCertStore::empty();
+    roots.add(der).unwrap();
+    let config = ClientConfig::builder_with_provider(ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let call = |headers: &str| {
+        let connection =
+            ClientConnection::new(config.clone().into(), "localhost".try_into().unwrap()).unwrap();
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let text = request("GET", "/v1/daemon", "").replace("Host: x\r\n", &format!("Host: x\r\n{headers}"));
+        exchange(&mut StreamOwned::new(connection, stream), text.as_bytes())
+    };
+    assert_eq!(call(&format!("Authorization: Bearer {TOKEN}\r\n")).status, 200);
+    call("").problem(401, "denied");
+
+    use std::io::{Read, Write};
+    let mut plain = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    plain.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    plain.write_all(request("GET", "/v1/daemon", "").as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "answered in plaintext");
+    drop(stage.folder);
+
+    let tcp = |tls: TlsFiles| TcpOptions { tls: Some(tls), ..tcp_options(folder.path(), TOKEN, 0o600) };
+    let swapped = TlsFiles { cert_file: files.key_file.clone(), key_file: files.key_file.clone() };
+    assert!(refused(tcp(swapped)).contains("no certificate"));
+    let other = certificate(tempfile::tempdir_in(folder.path()).unwrap().keep().as_path()).0;
+    let mixed = TlsFiles { cert_file: files.cert_file.clone(), key_file: other.key_file };
+    assert!(refused(tcp(mixed)).contains("does not go with"));
+    set_mode(&files.key_file, 0o644);
+    assert!(refused(tcp(files)).contains("mode 0644"));
+}

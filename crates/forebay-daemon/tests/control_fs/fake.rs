@@ -1,0 +1,241 @@
+//! A daemon that is made up: two pools, two volumes, flushes that end when the test says so.
+
+use forebay_daemon::control::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) jobs: Vec<JobInfo>,
+    pub(crate) rules: Vec<(u64, String)>,
+    /// Questions for the statistics of "slow" wait until this is unset.
+    pub(crate) stuck: bool,
+    /// How many of them wait.
+    pub(crate) stuck_now: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Fake {
+    pub(crate) state: Mutex<State>,
+    pub(crate) changed: Condvar,
+}
+
+impl Fake {
+    /// Changes something and tells everybody.
+    pub(crate) fn change(&self, how: impl FnOnce(&mut State)) {
+        how(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn end_job(&self, id: &str, state: &str, error: Option<&str>) {
+        self.change(|all| {
+            let job = all.jobs.iter_mut().find(|job| job.id == id).unwrap();
+            job.state = state.into();
+            job.error = error.map(str::to_owned);
+        });
+    }
+
+    /// Waits for something to come true.
+    pub(crate) fn wait(&self, what: &str, ready: impl Fn(&State) -> bool) {
+        let state = self.state.lock().unwrap();
+        let patience = Duration::from_secs(20);
+        let (state, late) = self.changed.wait_timeout_while(state, patience, |state| !ready(state)).unwrap();
+        drop(state); // a panic must not poison it
+        assert!(!late.timed_out(), "in vain: {what}");
+    }
+}
+
+fn unused<T>() -> Result<T, ControlError> {
+    Err(ControlError::new(ErrorKind::Failed, "not in this test", ""))
+}
+
+impl Control for Fake {
+    fn daemon(&self) -> DaemonInfo {
+        DaemonInfo {
+            version: "1.2.3".into(),
+            pid: 42,
+            started_unix_s: 1_700_000_000,
+            config: None,
+            resident_bytes: 1 << 20,
+            pools: vec!["fast".into()],
+            volumes: vec!["db".into(), "slow".into()],
+        }
+    }
+    fn pools(&self) -> Result<Vec<PoolInfo>, ControlError> {
+        unused()
+    }
+    fn pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+        Ok(PoolInfo {
+            name: name.into(),
+            devices: vec![DeviceInfo { path: "/dev/nvme\n0".into(), size_bytes: 4096 }],
+            capacity_bytes: 1000,
+            cached_bytes: 900,
+            dirty_bytes: 7,
+            growable_to_bytes: 2000,
+            fenced: false,
+            io_engine: "psync".into(),
+            volumes: vec!["db".into(), "slow".into()],
+            absent: BTreeMap::from([("old".into(), 5)]),
+        })
+    }
+    fn create_pool(&self, _: PoolRequest) -> Result<PoolInfo, ControlError> {
+        unused()
+    }
+    fn grow_pool(&self, _: &str, _: GrowRequest) -> Result<PoolInfo, ControlError> {
+        unused()
+    }
+    fn shrink_pool(&self, _: &str, _: ShrinkRequest) -> Result<JobInfo, ControlError> {
+        unused()
+    }
+    fn remove_pool(&self, _: &str, _: bool) -> Result<JobInfo, ControlError> {
+        unused()
+    }
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+        unused()
+    }
+    fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError> {
+        Ok(VolumeInfo {
+            name: name.into(),
+            pool: "fast".into(),
+            state: VolumeState::Serving,
+            backing: "file:/srv/db".into(),
+            exports: vec!["nbd://localhost/db".into(), "fuse:/mnt/db/disk".into()],
+            size_bytes: 1 << 30,
+            mode: "writeback".into(),
+            cached_bytes: 900,
+            dirty_bytes: 4096,
+            oldest_dirty_age_ns: 1_500_000_000,
+            destage_limited_by: "nothing".into(),
+            ordered: true,
+            connections: 1,
+            job: None,
+        })
+    }
+    fn attach_volume(&self, _: VolumeRequest) -> Result<VolumeInfo, ControlError> {
+        unused()
+    }
+    fn detach_volume(&self, _: &str, _: DetachHow) -> Result<JobInfo, ControlError> {
+        unused()
+    }
+    fn resize_volume(&self, _: &str, _: &str) -> Result<JobInfo, ControlError> {
+        unused()
+    }
+    fn settings(&self, _: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+        let state = self.state.lock().unwrap();
+        let value = |key: &str| state.settings.get(key).cloned().unwrap_or_else(|| "20".into());
+        let info = |key: &str, live| SettingInfo {
+            value: value(key),
+            default: "20".into(),
+            takes: "1 to 100".into(),
+            live,
+            help: String::new(),
+        };
+        let keys = [("dirty_high_pct", true), ("segment_size", false)];
+        Ok(keys.map(|(key, live)| (key.to_owned(), info(key, live))).into())
+    }
+    fn set(&self, _: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, ControlError> {
+        assert!(!request.temporary);
+        let (key, value) = request.set.into_iter().next().unwrap();
+        let value = value.unwrap();
+        if !value.parse::<u32>().is_ok_and(|value| (1..=100).contains(&value)) {
+            let what = format!("{key} = {value} is out of range");
+            return Err(ControlError::new(ErrorKind::Invalid, what, "1 to 100"));
+        }
+        self.change(|state| drop(state.settings.insert(key, value)));
+        Ok(SettingsDone { changed: Vec::new(), job: None })
+    }
+    fn flush_volume(&self, name: &str, _: Option<Duration>) -> Result<JobInfo, ControlError> {
+        let mut made = None;
+        self.change(|state| {
+            let job = JobInfo {
+                id: format!("j{}", state.jobs.len() + 1),
+                kind: "flush".into(),
+                pool: "fast".into(),
+                volume: Some(name.into()),
+                state: "running".into(),
+                phase: "writing back".into(),
+                bytes_total: Some(100),
+                bytes_left: Some(58),
+                percent: Some(42.0),
+                rate_bytes_per_s: Some(10),
+                eta_s: Some(5.8),
+                elapsed_s: 4.2,
+                deadline_at_risk: false,
+                limited_by: Some("disk".into()),
+                parameters: serde_json::Value::Null,
+                follows: None,
+                deadline_s: None,
+                stopping: false,
+                requested: "2026-01-01T00:00:00Z".into(),
+                finished: None,
+                errors: 0,
+                error: None,
+            };
+            state.jobs.push(job.clone());
+            made = Some(job);
+        });
+        Ok(made.unwrap())
+    }
+    fn jobs(&self) -> Vec<JobInfo> {
+        self.state.lock().unwrap().jobs.clone()
+    }
+    fn job(&self, id: &str) -> Result<JobInfo, ControlError> {
+        let found = self.jobs().into_iter().find(|job| job.id == id);
+        found.ok_or_else(|| ControlError::not_found("job", id, &[]))
+    }
+    fn wait_for_job(&self, id: &str, patience: Duration) -> Result<JobInfo, ControlError> {
+        let runs = |state: &mut State| state.jobs.iter().any(|job| job.id == id && job.state == "running");
+        drop(self.changed.wait_timeout_while(self.state.lock().unwrap(), patience, runs).unwrap());
+        self.job(id)
+    }
+    fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError> {
+        self.job(id)?;
+        self.end_job(id, "cancelled", None);
+        self.job(id)
+    }
+    fn rules(&self, _: &str) -> Result<Value, ControlError> {
+        let state = self.state.lock().unwrap();
+        let rules = state.rules.iter();
+        let rules: Vec<Value> =
+            rules.map(|(id, rule)| json!({"id": id, "rule": rule, "requests": 3, "bytes": 4096})).collect();
+        Ok(json!({"default": "cache", "rules": rules}))
+    }
+    fn add_rule(&self, _: &str, request: RuleRequest) -> Result<Value, ControlError> {
+        if !request.rule.starts_with("bypass") {
+            return Err(ControlError::new(ErrorKind::Invalid, "no such action", "cache or bypass"));
+        }
+        self.change(|state| {
+            let at = request.position.unwrap_or(state.rules.len());
+            let id = state.rules.len() as u64 + 1;
+            state.rules.insert(at, (id, request.rule.clone()));
+        });
+        Ok(json!({"id": 1, "warnings": []}))
+    }
+    fn delete_rule(&self, _: &str, id: &str) -> Result<(), ControlError> {
+        let before = self.state.lock().unwrap().rules.len();
+        self.change(|state| state.rules.retain(|(there, _)| there.to_string() != id));
+        let gone = self.state.lock().unwrap().rules.len() < before;
+        if gone { Ok(()) } else { Err(ControlError::not_found("rule", id, &[])) }
+    }
+    fn stats(&self, volume: Option<&str>) -> Result<Value, ControlError> {
+        if volume == Some("slow") {
+            self.change(|state| state.stuck_now += 1);
+            let state = self.state.lock().unwrap();
+            let mut state = self.changed.wait_while(state, |state| state.stuck).unwrap();
+            state.stuck_now -= 1;
+        }
+        Ok(json!({"reads": 7, "writes": null, "latency": {"hit": {"p50_us": 1.5}}}))
+    }
+    fn flashcache(&self, _: &str) -> Result<String, ControlError> {
+        Ok("reads=7 writes=8 \nread_hits=6\ndisk_read_errors=0 disk_write_errors=1\n".into())
+    }
+    fn metrics(&self) -> Result<String, ControlError> {
+        Ok("# EOF\n".into())
+    }
+    fn reload(&self) -> Result<ReloadDone, ControlError> {
+        unused()
+    }
+}

@@ -1,0 +1,90 @@
+//! Judging ordered destage: is the backing store alone, at any instant and after any power cut, an image that a plain
+//! disk could have shown?
+//!
+//! A volume is judged, as far as it is surely served, while the engine says that the guarantee is in force ([`forebay_core::Engine::is_ordered`]), and
+//! after a crash if it said so before: a crash must not lose the order. The cache device is not looked at. Runs in
+//! which bytes of the cache device were damaged are judged as long as the engine has not said that the order is broken.
+
+use crate::life::Place;
+use crate::world::{Snapshot, World, ensure};
+use forebay_core::{DestageOrder, Status};
+use forebay_format::VolumeId;
+
+/// Of the crash points that pass by, one in so many has the images of its ordered volumes judged.
+const LOOK: u64 = 30;
+
+impl World {
+    /// Volumes whose backing stores alone are promised to be crash-consistent images now.
+    pub(crate) fn ordered_now(&self) -> Vec<bool> {
+        if matches!(self.engine.status(), Status::Opening | Status::Failed(_)) {
+            // Nobody knows yet what a changed backing store means.
+            return if self.changed { vec![false; self.ordered.len()] } else { self.ordered.clone() };
+        }
+        let here = |volume: usize| {
+            !matches!(self.disks.tenants[volume].place, Place::Gone | Place::Coming { new: true })
+        };
+        // Of a volume that is to be attached, nobody knows yet what a changed backing store means.
+        let known = |id| !self.changed || self.engine.volume_settings(id).is_some();
+        let kept = |id| known(id) && self.engine.is_ordered(id);
+        let here = |volume: usize| here(volume) && self.unlearned != Some(volume);
+        let ordered = |volume: usize| here(volume) && kept(VolumeId(volume as u16));
+        (0..self.plan.volumes.len()).map(ordered).collect()
+    }
+
+    /// Cuts the power of the backing stores of ordered volumes, in the mind only, and judges what is left.
+    pub(crate) fn watch_order(&mut self) {
+        if !self.plan.may_order() || self.disorder.is_some() || !self.order_rng.chance(1, LOOK) {
+            return;
+        }
+        if self.order_rng.chance(1, 4) && self.engine.status() == Status::Ready {
+            self.engine.check_invariants();
+        }
+        self.disorder = self.judge_order().err();
+    }
+
+    fn judge_order(&mut self) -> Result<(), String> {
+        for (volume, ordered) in self.ordered_now().into_iter().enumerate() {
+            if !ordered || self.oracle.relaxed {
+                continue;
+            }
+            let left = self.disks.devices[1 + volume].power_cut(&mut self.order_rng);
+            let judged = self.oracle.check_order(volume, self.served_bytes(volume), left.visible());
+            judged.map_err(|why| format!("the backing store alone is out of order: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// An engine that has just opened must go on where the one before it stopped.
+    pub(crate) fn check_order_kept(&mut self) -> Result<(), String> {
+        if self.changed || self.disks.damaged || self.oracle.relaxed || self.errors[0] > 0 {
+            return Ok(());
+        }
+        for (volume, before) in self.ordered.iter().enumerate() {
+            if !matches!(self.disks.tenants[volume].place, Place::Attached | Place::Kept) {
+                continue;
+            }
+            let wanted = self.disks.settings[volume].destage_order == DestageOrder::Ordered;
+            let kept = !before || !wanted || self.engine.is_ordered(VolumeId(volume as u16));
+            ensure!(kept, "volume {volume} was destaged in order, and is not after the start");
+        }
+        self.judge_order()
+    }
+}
+
+/// After a crash: what if the cache device were lost, and the power cut (again)?
+///
+/// # Errors
+/// Says which sector does not fit the others.
+pub(crate) fn check_images(snapshot: &mut Snapshot) -> Result<(), String> {
+    if snapshot.oracle.relaxed {
+        return Ok(());
+    }
+    for (volume, ordered) in snapshot.ordered.iter().enumerate().filter(|(_, ordered)| **ordered) {
+        debug_assert!(ordered);
+        let left = snapshot.disks.devices[1 + volume].power_cut(&mut snapshot.rng);
+        let bytes = snapshot.disks.tenants[volume].served_bytes();
+        let judged = snapshot.oracle.check_order(volume, bytes, left.visible());
+        judged.map_err(|why| format!("the backing store alone is out of order after the crash: {why}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Judges how destage paces itself: limits, dirty levels, ages.
+//!
+//! Only what must hold in any world is judged: a limit at every instant, the age of dirty data where no device fails or
+//! stalls and no limit forbids to keep `flush_period`. That a drain ends is judged by `workload::settle`, that no writer
+//! is stuck by [`crate::world::World::step`].
+
+use crate::plan::Plan;
+use crate::world::{Disks, ensure};
+use forebay_core::{Engine, Status, VolumeSettings};
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::Mode;
+
+/// Write-backs that may have been let through before the device sees the first of them.
+const IN_FLIGHT: u64 = 16;
+/// Writes of one block of which only some sectors are valid.
+const RUNS_MAX: u64 = 4;
+/// Burst of the engine's limits: so much of a second's worth.
+const BURST_PART: u64 = 100;
+/// What `flush_period` may be exceeded by: one part in so many, and a time in which the slowest of the simulated backing
+/// stores writes all of the largest volume.
+const PERIOD_PART: u64 = 8;
+const PERIOD_SLACK_NS: u64 = 6_000_000_000;
+
+#[derive(Clone, Copy, Default)]
+struct Debt {
+    nano: u128,
+    at: u64,
+}
+
+impl Debt {
+    /// Takes `units` at `rate` a second and says what is owed then.
+    fn take(&mut self, now: u64, rate: u64, units: u64) -> u64 {
+        self.nano = self.nano.saturating_sub(u128::from(now - self.at) * u128::from(rate));
+        self.nano += u128::from(units) * 1_000_000_000;
+        self.at = now;
+        (self.nano / 1_000_000_000) as u64
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Volume {
+    writes: Debt,
+    bytes: Debt,
+    /// Above its limit (since it was lowered, or since a crash) the level may only fall: it was here last.
+    ceiling: Option<u64>,
+    /// Requests with lower numbers were made under other settings.
+    grace: u64,
+    period_since: u64,
+}
+
+/// The judge of one world.
+pub(crate) struct Pace {
+    volumes: Vec<Volume>,
+    /// All writes of backing stores are destage, but for those of long streams.
+    destage_only: bool,
+    /// Nothing in this world keeps destage from its pace.
+    smooth: bool,
+    /// Blocks of the largest write so far.
+    largest: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let cached = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
+        // Volumes that come and go take their dirty data with them, and a pool that grows moves every limit.
+        let steady = plan.mix.life == 0 && plan.mix.pool == 0;
+        let slow = plan.cache_latency.slow_ppm + plan.backing_latency.slow_ppm;
+        Self {
+            volumes: vec![Volume::default(); plan.volumes.len()],
+            destage_only: steady && cached && plan.mix.zero == 0 && plan.mix.rule_pct == 0,
+            smooth: steady && slow == 0 && plan.faults == crate::plan::FaultPlan::default(),
+            largest: 0,
+        }
+    }
+
+    /// A write was submitted.
+    pub(crate) fn asked(&mut self, blocks: u64) {
+        self.largest = self.largest.max(blocks);
+    }
+
+    /// Settings of a volume were changed; requests below `next_request` do not know of it.
+    pub(crate) fn configured(&mut self, volume: usize, now: u64, next_request: u64) {
+        let state = &mut self.volumes[volume];
+        let fresh = Debt { nano: 0, at: now };
+        *state =
+            Volume { writes: fresh, bytes: fresh, ceiling: None, grace: next_request, period_since: now };
+    }
+
+    /// The engine writes to a backing store. `oldest` is the lowest number of the requests under way.
+    pub(crate) fn wrote(
+        &mut self,
+        volume: usize,
+        now: u64,
+        len: u64,
+        settings: &VolumeSettings,
+        oldest: Option<u64>,
+    ) -> Result<(), String> {
+        let state = &mut self.volumes[volume];
+        // Requests of long streams go past the cache, also those under way that were made under other settings.
+        let streams = settings.skip_sequential_bytes > 0 || oldest.is_some_and(|oldest| oldest < state.grace);
+        if !self.destage_only || streams {
+            return Ok(());
+        }
+        let iops = u64::from(settings.max_destage_iops);
+        if iops > 0 {
+            let owed = state.writes.take(now, iops, 1);
+            let allowed = iops / BURST_PART + IN_FLIGHT + RUNS_MAX;
+            ensure!(owed <= allowed, "{owed} destage writes more than max_destage_iops = {iops} allows");
+        }
+        let rate = settings.max_destage_bytes_per_s;
+        if rate > 0 {
+            let owed = state.bytes.take(now, rate, len);
+            let extent = (rate / 8).clamp(4096, 1 << 20);
+            let allowed = rate / BURST_PART + (IN_FLIGHT + 1) * extent;
+            ensure!(owed <= allowed, "{owed} bytes more than max_destage_bytes_per_s = {rate} allows");
+        }
+        Ok(())
+    }
+
+    /// Looks at levels and ages. `oldest` is the lowest number of the requests under way.
+    pub(crate) fn look(
+        &mut self,
+        engine: &Engine,
+        disks: &Disks,
+        now: u64,
+        oldest: Option<u64>,
+    ) -> Result<(), String> {
+        if engine.status() != Status::Ready {
+            return Ok(());
+        }
+        let capacity = engine.stats().capacity_blocks;
+        for (index, settings) in disks.settings.iter().enumerate() {
+            let Some(report) = engine.destage_report(VolumeId(index as u16)) else { continue };
+            if self.destage_only {
+                self.check_level(index, report.unclean_blocks, capacity, settings, oldest)?;
+            }
+            let limited = settings.max_destage_iops > 0 || settings.max_destage_bytes_per_s > 0;
+            if self.smooth && settings.flush_period > 0 && !limited {
+                let age = report.oldest_dirty_age.min(now - self.volumes[index].period_since);
+                let allowed = settings.flush_period + settings.flush_period / PERIOD_PART + PERIOD_SLACK_NS;
+                ensure!(age <= allowed, "volume {index}: data dirty for {age} ns, {settings:?}, {report:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_level(
+        &mut self,
+        index: usize,
+        level: u64,
+        capacity: u64,
+        settings: &VolumeSettings,
+        oldest: Option<u64>,
+    ) -> Result<(), String> {
+        let high = capacity * u64::from(settings.dirty_high_pct) / 100;
+        let soft = high - (capacity / 10).min(high / 4);
+        let bound = high.max(soft + self.largest);
+        let state = &mut self.volumes[index];
+        if oldest.is_some_and(|oldest| oldest < state.grace) {
+            state.ceiling = None;
+            return Ok(());
+        }
+        let ceiling = state.ceiling.unwrap_or(level).max(bound);
+        ensure!(level <= ceiling, "volume {index}: {level} blocks dirty, the limit is {high} ({settings:?})");
+        state.ceiling = Some(level);
+        Ok(())
+    }
+}

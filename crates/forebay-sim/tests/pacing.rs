@@ -1,0 +1,138 @@
+//! What the rate controller promises in figures, on an emulated 7200 rpm disk in virtual time.
+
+#[path = "../examples/pacing/rig.rs"]
+mod rig;
+
+use forebay_core::{DestageOrder, Drain, Limit, VolumeSettings};
+use forebay_format::VolumeId;
+use rig::{CACHE_BYTES, Load, Rig, SECOND, evenness, quantile};
+
+const VOLUME: VolumeId = VolumeId(0);
+
+fn writes(writes_per_s: u64) -> Load {
+    Load { writes_per_s, readers: 0 }
+}
+
+/// Nothing is written back for its own sake.
+fn lazy() -> VolumeSettings {
+    VolumeSettings { dirty_low_pct: 60, dirty_high_pct: 70, idle_delay: 0, ..VolumeSettings::default() }
+}
+
+#[test]
+fn a_steady_load_with_a_flush_period_is_destaged_evenly_and_in_time() {
+    let mut rig = Rig::new(VolumeSettings { flush_period: 60 * SECOND, ..lazy() });
+    rig.run(writes(200), 120);
+    rig.samples.clear();
+    rig.run(writes(200), 200);
+    let (front, front_cv) = evenness(&rig.samples, |sample| sample.writes);
+    let (back, back_cv) = evenness(&rig.samples, |sample| sample.backing_blocks);
+    assert!(front_cv <= 0.1 && back_cv <= 0.1, "coefficients of variation {front_cv} and {back_cv}");
+    assert!(front >= 199.0 && back >= 190.0, "{front} in, {back} out");
+    let oldest = rig.samples.iter().map(|sample| sample.oldest_age_ns).max().unwrap();
+    assert!(oldest <= 60 * SECOND && oldest > 20 * SECOND, "{oldest}");
+    assert!(rig.samples.iter().all(|sample| sample.limited_by == Limit::AgeDeadline));
+}
+
+#[test]
+fn without_a_flush_period_nothing_is_destaged_below_the_low_level() {
+    let mut rig = Rig::new(lazy());
+    rig.run(writes(200), 60);
+    assert_eq!(rig.engine.stats().destage_writes, 0);
+    assert_eq!(rig.engine.destage_report(VOLUME).unwrap().limited_by, Limit::DirtyLevel);
+    assert_eq!(rig.engine.dirty_ages(VOLUME).iter().sum::<u64>(), rig.dirty_blocks());
+    assert!(rig.engine.dirty_ages(VOLUME)[2] > 5_000, "{:?}", rig.engine.dirty_ages(VOLUME));
+}
+
+#[test]
+fn a_background_drain_keeps_a_reader_within_twice_its_latency_and_ends() {
+    let reader = Load { writes_per_s: 0, readers: 1 };
+    let mut rig = Rig::new(lazy());
+    rig.run(writes(200), 10);
+    rig.run(reader, 10);
+    let p99 = |rig: &Rig| quantile(rig.samples.iter().flat_map(|sample| sample.read_ns.clone()), 0.99);
+    rig.samples.clear();
+    rig.run(reader, 60);
+    let alone = p99(&rig);
+    rig.samples.clear();
+    rig.set_drain(Drain::Background);
+    let mut seconds = 0;
+    while rig.dirty_blocks() > 0 {
+        rig.run(reader, 1);
+        seconds += 1;
+        assert!(seconds < 1000, "the drain does not end: {}", rig.engine.describe());
+    }
+    let beside = p99(&rig);
+    assert!(beside <= 2 * alone, "p99 {alone} ns alone, {beside} ns beside the drain");
+}
+
+#[test]
+fn limits_hold_in_a_full_drain_too_and_the_drain_ends() {
+    let mut rig = Rig::new(VolumeSettings { max_destage_iops: 40, ..lazy() });
+    rig.run(writes(100), 10);
+    rig.set_drain(Drain::Full);
+    let before = rig.engine.stats().destage_writes;
+    for second in 1..=20 {
+        rig.run(writes(0), 1);
+        let written = rig.engine.stats().destage_writes - before;
+        assert!(written <= 40 * second + 1, "{written} writes in {second} s");
+        assert_eq!(rig.engine.destage_report(VOLUME).unwrap().limited_by, Limit::MaxIops);
+    }
+    rig.run(writes(0), 10);
+    assert_eq!(rig.dirty_blocks(), 0);
+    assert_eq!(rig.engine.destage_report(VOLUME).unwrap().limited_by, Limit::NothingToDo);
+}
+
+#[test]
+fn a_disk_that_fails_is_asked_seldom_and_used_at_once_when_it_is_back() {
+    let mut rig = Rig::new(VolumeSettings { flush_period: 30 * SECOND, ..lazy() });
+    rig.run(writes(100), 60);
+    rig.failing = true;
+    rig.run(writes(100), 60);
+    let failures = rig.engine.stats().destage_failures;
+    assert!((6..30).contains(&failures), "{failures} attempts in a minute");
+    assert_eq!(rig.engine.destage_report(VOLUME).unwrap().limited_by, Limit::RetryAfterFailure);
+    rig.failing = false;
+    rig.run(writes(100), 25);
+    assert!(rig.samples.last().unwrap().oldest_age_ns < 30 * SECOND);
+}
+
+#[test]
+fn every_order_merges_both_ways_and_can_be_changed_under_load() {
+    let orders = [DestageOrder::Fifo, DestageOrder::Lru, DestageOrder::Elevator];
+    for (order, next) in orders.into_iter().zip(orders.into_iter().cycle().skip(1)) {
+        let mut rig = Rig::new(VolumeSettings { destage_order: order, ..lazy() });
+        for run in 0..64 {
+            for block in (0..16).rev() {
+                rig.write_block(VOLUME, run * 100 + block);
+            }
+        }
+        rig.run(writes(50), 1);
+        rig.set_drain(Drain::Full);
+        rig.run(writes(50), 1);
+        let settings = VolumeSettings { destage_order: next, ..lazy() };
+        rig.engine.configure_volume(rig.now, VOLUME, settings).unwrap();
+        rig.run(writes(0), 10);
+        assert_eq!(rig.dirty_blocks(), 0, "{order:?}");
+        let stats = rig.engine.stats();
+        let merged = stats.front_merged_blocks + stats.back_merged_blocks;
+        assert!(merged >= 64 * 15, "{order:?}: {merged} merged");
+        if order == DestageOrder::Fifo {
+            assert!(stats.front_merged_blocks >= 64, "the highest block was written first");
+        }
+    }
+}
+
+#[test]
+fn a_volume_at_its_limit_does_not_hold_up_another() {
+    let mut rig = Rig::new(VolumeSettings { dirty_low_pct: 1, dirty_high_pct: 5, ..lazy() });
+    rig.run(writes(20_000), 5);
+    let limit = CACHE_BYTES / 4096 / 20;
+    assert!(rig.dirty_blocks() <= limit, "{}", rig.dirty_blocks());
+    assert!(rig.engine.destage_report(VOLUME).unwrap().throttled_requests > 50);
+    let writes_before = rig.engine.dirty_blocks(VolumeId(1));
+    for block in 0..100 {
+        rig.write_block(VolumeId(1), block * 1000);
+    }
+    rig.run_until(rig.now + SECOND / 200);
+    assert_eq!(rig.engine.dirty_blocks(VolumeId(1)) - writes_before, 100, "they pass at once");
+}

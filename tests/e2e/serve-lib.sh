@@ -1,0 +1,37 @@
+# shellcheck shell=bash
+# For tests of `forebay serve`; sourced after lib.sh.
+#
+#   config <<END ... END   writes $T/forebay.toml, with a [daemon] section of its own
+#   serve, unserve         start it and wait until it serves; stop it, it must end with 0
+#   ask COMMAND...         a command of the operator, which must succeed
+
+ADMIN=$T/admin.sock
+
+config() {
+    {
+        printf '[daemon]\nadmin_socket = "%s"\nstate_dir = "%s"\n\n' "$ADMIN" "$T/state"
+        cat
+    } >"$T/forebay.toml"
+}
+
+serve() {
+    : >"$T/stderr"
+    "$FOREBAY" serve --config "$T/forebay.toml" >"$T/stdout" 2>>"$T/stderr" &
+    DAEMON=$!
+    local tries=$((READY_SECONDS * 20))
+    until grep -q 'forebay: serving' "$T/stderr"; do
+        kill -0 "$DAEMON" 2>/dev/null || fail "the daemon ended before it was ready"
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || fail "not ready after $READY_SECONDS s"
+        sleep 0.05
+    done
+}
+
+unserve() { stop; }
+
+ask() {
+    timeout 120 "$FOREBAY" "$@" --admin "$ADMIN" >"$T/ask.out" 2>&1 || {
+        cat "$T/ask.out"
+        fail "forebay $*"
+    }
+}
