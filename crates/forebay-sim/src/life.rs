@@ -185,6 +185,8 @@ impl World {
                 (tenant.place, tenant.ending) = (Place::Attached, false);
                 Ok(())
             }
+            // It was past the point of no return when the cache was fenced.
+            Err(LifeError::NotAttached) if self.fenced => Ok(()),
             Err(error) => self.refused(volume, "cancelling", error),
         }
     }

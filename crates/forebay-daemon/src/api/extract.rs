@@ -6,7 +6,9 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::time::Duration;
 
 use super::problem::Problem;
@@ -48,7 +50,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
 /// A JSON body.
 pub(crate) struct Body<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Serialize> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
@@ -64,7 +66,29 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         }
         let bytes = tokio::time::timeout(BODY_WITHIN, read(request.into_body()));
         let bytes = bytes.await.map_err(|_| too_slow())??;
-        serde_json::from_slice(&bytes).map(Self).map_err(|error| not_understood(&error))
+        let body: T = serde_json::from_slice(&bytes).map_err(|error| not_understood(&error))?;
+        let (sent, meant) = (serde_json::from_slice(&bytes), serde_json::to_value(&body));
+        match (sent, meant) {
+            (Ok(sent), Ok(meant)) if has_shape_of(&sent, &meant) => Ok(Self(body)),
+            _ => {
+                let what = "the body is not what is expected: a list stands where an object belongs";
+                Err(ControlError::new(ErrorKind::Invalid, what, "name the fields").into())
+            }
+        }
+    }
+}
+
+/// Whether objects stand where objects belong. The library that reads structures takes lists of their fields as well, in
+/// an order that is nobody's business.
+fn has_shape_of(sent: &Value, meant: &Value) -> bool {
+    match (sent, meant) {
+        (Value::Object(sent), Value::Object(meant)) => {
+            sent.iter().all(|(key, sent)| meant.get(key).is_none_or(|meant| has_shape_of(sent, meant)))
+        }
+        (Value::Array(sent), Value::Array(meant)) => {
+            sent.iter().zip(meant).all(|(sent, meant)| has_shape_of(sent, meant))
+        }
+        (sent, meant) => !meant.is_object() && !(sent.is_object() && meant.is_array()),
     }
 }
 

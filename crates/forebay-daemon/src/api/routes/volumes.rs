@@ -65,7 +65,7 @@ pub(super) async fn detach_volume(
 }
 
 /// Another size for a volume.
-#[derive(Deserialize, ToSchema)]
+#[derive(serde::Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ResizeRequest {
     /// New size, such as `20GiB`; `max` for all of the backing store.
