@@ -101,6 +101,7 @@ kinds! {
     DestageFailed, "destage.failed", Warning, "The backing store refused dirty data, which stays in the cache.";
     BlockDamaged, "block.damaged", Warning, "A clean block of the cache was damaged; it is read from the backing store again.";
     BlockLost, "block.lost", Error, "A dirty block was damaged and there is no other copy; its sectors answer with an error.";
+    CacheWriteFailed, "cache.write-failed", Warning, "A write to the cache device failed, and is repeated elsewhere on it.";
     CacheFenced, "cache.fenced", Error, "The cache device failed a flush; it takes no more writes.";
     OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";

@@ -225,6 +225,7 @@ impl Pool {
         }
         self.server.wake_starved();
         self.forget_mounts();
+        self.look_for_recovery();
         Ok(())
     }
 

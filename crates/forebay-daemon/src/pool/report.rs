@@ -158,11 +158,28 @@ impl Pool {
 
     /// Keeps in mind that destage of a volume fails, until it works again.
     fn note_failure(&mut self, notice: &Notice) {
-        if let Notice::DestageFailed { volume, .. } = notice
-            && let Some(served) = self.served_mut(*volume)
-        {
-            served.destage_failing = true;
+        let Notice::DestageFailed { volume, .. } = *notice else { return };
+        let destaged = self.engine.volume_stats(volume).map_or(0, |stats| stats.destaged_blocks);
+        if let Some(served) = self.served_mut(volume) {
+            served.destage_failing_at = Some(destaged);
             served.destage_failures += 1;
+        }
+    }
+
+    /// Tells of volumes whose destage failed and works again.
+    pub(super) fn look_for_recovery(&mut self) {
+        for number in 0..self.volumes.len() {
+            let id = VolumeId(number as u16);
+            let failing_at = self.served(id).and_then(|served| served.destage_failing_at);
+            let Some(failing_at) = failing_at else { continue };
+            if self.engine.volume_stats(id).is_none_or(|stats| stats.destaged_blocks <= failing_at) {
+                continue;
+            }
+            let volume = self.name_of(id);
+            if let Some(served) = self.served_mut(id) {
+                served.destage_failing_at = None;
+            }
+            self.tell(PoolEvent::DestageRecovered { volume });
         }
     }
 

@@ -50,8 +50,8 @@ pub(crate) struct Served {
     pub(crate) uris: Vec<String>,
     pub(crate) meter: Meter,
     pub(crate) history: History,
-    /// Destage failed, and has not worked since.
-    pub(crate) destage_failing: bool,
+    /// Destage failed when so many blocks had been written back, and none has been since.
+    pub(crate) destage_failing_at: Option<u64>,
     /// Failed attempts at writing back.
     pub(crate) destage_failures: u64,
     /// Who waits for the end of what is being done.
@@ -178,7 +178,7 @@ impl Pool {
             uris: Vec::new(),
             meter: Meter::new(now),
             history: History::new(now),
-            destage_failing: false,
+            destage_failing_at: None,
             destage_failures: 0,
             waiting: Some(done.clone()),
         };

@@ -28,6 +28,9 @@ impl Service {
             PoolEvent::DestageRecovered { volume } => {
                 self.hub.clear(&AlarmKey::volume(Kind::DestageFailed, volume));
             }
+            PoolEvent::CacheWriteFailed { .. } => {
+                self.hub.publish(NewEvent::new(Kind::CacheWriteFailed, text).pool(pool));
+            }
             PoolEvent::CacheFenced => {
                 self.hub.raise(AlarmKey::pool(Kind::CacheFenced, pool), Severity::Error, &text);
             }

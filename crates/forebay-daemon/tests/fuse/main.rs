@@ -1,12 +1,12 @@
 //! The FUSE server against the real kernel: dd, fio, losetup, ext4, fallocate; kill -9 and restart; parallelism.
 //!
-//! Each test starts a server process of its own (this program again, see `server`), and cleans up mounts and loop devices
+//! Each test starts a server process of its own (`examples/fuse-memory.rs`), and cleans up mounts and loop devices
 //! also when it fails. Tests are skipped, with a line on stdout, where `/dev/fuse` cannot be opened; those that need root
 //! or a tool, where that is missing.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod server;
+mod names;
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -16,13 +16,6 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-
-/// Not a test: the server process of the others.
-#[test]
-#[ignore = "the server process that the other tests start"]
-fn server_process() {
-    server::main();
-}
 
 /// A server process and its private folder; dropping it unmounts whatever is left.
 struct Served {
@@ -49,10 +42,17 @@ fn has(tool: &str) -> bool {
     found.status.success()
 }
 
+/// The server, which `cargo test` builds beside this program.
+fn server_program() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.ancestors().nth(2).unwrap().join("examples/fuse-memory");
+    assert!(program.exists(), "{} is missing: cargo build -p forebay-daemon --examples", program.display());
+    program
+}
+
 fn start(path: &Path, settings: &[(&str, &str)]) -> (Served, String) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "server_process", "--ignored", "--nocapture"]);
-    command.env(server::PATH, path).envs(settings.iter().copied());
+    let mut command = Command::new(server_program());
+    command.env(names::PATH, path).envs(settings.iter().copied());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap());
     let targets = vec![path.to_owned(), path.parent().unwrap().to_owned()];
@@ -64,7 +64,7 @@ fn start(path: &Path, settings: &[(&str, &str)]) -> (Served, String) {
 /// A server of a volume of so many bytes.
 fn volume(path: &Path, size_bytes: u64, settings: &[(&str, &str)]) -> Served {
     let size = size_bytes.to_string();
-    let settings: Vec<_> = settings.iter().copied().chain([(server::SIZE, size.as_str())]).collect();
+    let settings: Vec<_> = settings.iter().copied().chain([(names::SIZE, size.as_str())]).collect();
     let (served, said) = start(path, &settings);
     assert_eq!(said, "ready");
     served
@@ -76,9 +76,8 @@ impl Served {
         loop {
             let mut line = String::new();
             assert!(self.lines.read_line(&mut line).unwrap() > 0, "the server ended without a word");
-            // The test harness writes its own text before ours.
-            if let Some(at) = words.iter().filter_map(|word| line.find(word)).min() {
-                return line[at..].trim_end().to_owned();
+            if words.iter().any(|word| line.starts_with(word)) {
+                return line.trim_end().to_owned();
             }
         }
     }
@@ -139,7 +138,7 @@ fn a_volume_is_a_file_that_holds_what_was_written() {
     for engine in ENGINES {
         let dir = tempfile::tempdir().unwrap();
         let mountpoint = dir.path().join("mnt");
-        let served = volume(&mountpoint.join("disk"), 16 * MIB + 512, &[(server::ENGINE, engine)]);
+        let served = volume(&mountpoint.join("disk"), 16 * MIB + 512, &[(names::ENGINE, engine)]);
         let disk = served.path.display().to_string();
         let input = dir.path().join("input").display().to_string();
         assert_eq!(ok(&format!("ls {}", mountpoint.display())), "disk\n");
@@ -196,7 +195,7 @@ fn fio_reads_back_what_it_wrote_at_depth_32() {
     for (engine, pool) in [("uring", 256 * MIB), ("psync", 256 * MIB), ("uring", 40 * MIB)] {
         let dir = tempfile::tempdir().unwrap();
         let pool = pool.to_string();
-        let settings = [(server::ENGINE, engine), (server::POOL, pool.as_str())];
+        let settings = [(names::ENGINE, engine), (names::POOL, pool.as_str())];
         let served = volume(&dir.path().join("mnt/disk"), 32 * MIB, &settings);
         for client in ["libaio", "io_uring"] {
             for sizes in ["--bs=512", "--bs=4k", "--bsrange=512-192k --bs_unaligned=0 --blockalign=512"] {
@@ -279,7 +278,7 @@ fn a_mount_on_a_file_and_by_the_helper_works() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("here with space");
         std::fs::write(&file, "below").unwrap();
-        let served = volume(&file, MIB, &[(server::METHOD, method)]);
+        let served = volume(&file, MIB, &[(names::METHOD, method)]);
         let disk = File::options().read(true).write(true).open(&file).unwrap();
         disk.write_all_at(b"above", 5).unwrap();
         assert_eq!(disk.metadata().unwrap().len(), MIB);
@@ -299,7 +298,7 @@ fn unsuitable_places_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "").unwrap();
     let refused = |path: PathBuf| {
-        let (_served, said) = start(&path, &[(server::SIZE, "4096")]);
+        let (_served, said) = start(&path, &[(names::SIZE, "4096")]);
         said
     };
     assert!(refused(dir.path().join("disk")).contains("not empty"));
@@ -318,8 +317,8 @@ fn a_killed_server_is_replaced_by_the_next() {
     let file = dir.path().join("file");
     std::fs::write(&file, "below").unwrap();
     for path in [dir.path().join("mnt/disk"), file] {
-        let mut killed = volume(&path, MIB, &[(server::DELAY_US, "2000000")]);
-        let (_other, said) = start(&path, &[(server::SIZE, "1048576")]);
+        let mut killed = volume(&path, MIB, &[(names::DELAY_US, "2000000")]);
+        let (_other, said) = start(&path, &[(names::SIZE, "1048576")]);
         assert!(said.contains("running forebay"), "{said}");
         // A reader that waits when the server dies gets an error, and does not wait for ever.
         let mut reader = Command::new("dd");
@@ -348,7 +347,7 @@ fn unmounted_from_outside_the_server_ends() {
     }
     for engine in ENGINES {
         let dir = tempfile::tempdir().unwrap();
-        let mut served = volume(&dir.path().join("mnt/disk"), MIB, &[(server::ENGINE, engine)]);
+        let mut served = volume(&dir.path().join("mnt/disk"), MIB, &[(names::ENGINE, engine)]);
         ok(&format!("umount {}", dir.path().join("mnt").display()));
         served.line(&["busiest"]);
         assert!(served.child.wait().unwrap().success());
@@ -363,7 +362,7 @@ fn thirty_two_slow_reads_run_at_once() {
     }
     let dir = tempfile::tempdir().unwrap();
     for engine in ENGINES {
-        let settings = [(server::DELAY_US, "5000"), (server::ENGINE, engine)];
+        let settings = [(names::DELAY_US, "5000"), (names::ENGINE, engine)];
         let served = volume(&dir.path().join("mnt/disk"), 64 * MIB, &settings);
         let common = "--rw=randread --bs=16k --size=64m --time_based --runtime=3";
         for client in ["--ioengine=io_uring --iodepth=32", "--ioengine=psync --numjobs=32 --group_reporting"]
@@ -388,7 +387,7 @@ fn control_files_are_read_written_and_interrupted() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mountpoint = dir.path().join("control");
-    let (mut served, said) = start(&mountpoint, &[(server::DELAY_US, "300000")]);
+    let (mut served, said) = start(&mountpoint, &[(names::DELAY_US, "300000")]);
     assert_eq!(said, "ready");
     served.targets = vec![mountpoint.clone()];
     let db = mountpoint.join("volumes/db");

@@ -1,4 +1,5 @@
-//! The server process of the tests: a volume in memory, or a small control file system, behind the real FUSE server.
+//! A volume in memory, or a small control file system, behind the real FUSE server: what the tests in `tests/fuse` mount and
+//! kill. What it serves is said by the environment variables in `tests/fuse/names.rs`.
 //!
 //! It says `ready` (or why not), and unmounts when its standard input ends.
 
@@ -14,13 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Environment variables that say what to serve.
-pub(crate) const PATH: &str = "FOREBAY_TEST_FUSE_PATH";
-pub(crate) const SIZE: &str = "FOREBAY_TEST_FUSE_SIZE";
-pub(crate) const DELAY_US: &str = "FOREBAY_TEST_FUSE_DELAY_US";
-pub(crate) const ENGINE: &str = "FOREBAY_TEST_FUSE_ENGINE";
-pub(crate) const METHOD: &str = "FOREBAY_TEST_FUSE_METHOD";
-pub(crate) const POOL: &str = "FOREBAY_TEST_FUSE_POOL";
+#[path = "../tests/fuse/names.rs"]
+mod names;
+
+use names::{DELAY_US, ENGINE, METHOD, PATH, POOL, SIZE};
 
 /// A request that ends later.
 struct Later {
@@ -122,9 +120,8 @@ fn number(name: &str) -> Option<u64> {
     setting(name).map(|text| text.parse().unwrap())
 }
 
-/// The whole life of the server process.
-pub(crate) fn main() {
-    let Some(path) = setting(PATH).map(PathBuf::from) else { panic!("only the tests start this") };
+fn main() {
+    let Some(path) = setting(PATH).map(PathBuf::from) else { panic!("{PATH} says where to mount") };
     // Nothing here takes descriptors or memory of the tests: it is a process of its own.
     match number(SIZE) {
         Some(size) => {
