@@ -22,7 +22,7 @@ serve
 
 DB="nbd+unix:///db?socket=$T/nbd.sock"
 alarms() {
-    ask alarms
+    ask alarms --json
     grep -c destage.failed "$T/ask.out" || true
 }
 eventually() { # SECONDS COMMAND...
