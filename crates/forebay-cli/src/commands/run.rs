@@ -112,7 +112,7 @@ fn disk(text: &str) -> Result<DiskModel, String> {
     DiskModel::from_name(text).ok_or_else(|| "there is no such disk; hdd-7200 is known".into())
 }
 
-fn io_engine(text: &str) -> Result<EnginePreference, String> {
+pub(super) fn io_engine(text: &str) -> Result<EnginePreference, String> {
     match text {
         "auto" => Ok(EnginePreference::Auto),
         "uring" => Ok(EnginePreference::Uring),

@@ -18,7 +18,7 @@ use forebay_export::nbd::reply::{Extent, Replier};
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
 use forebay_export::nbd::{CloseReason, Errno};
 use forebay_export::request::Operation;
-use forebay_format::BLOCK_BYTES;
+use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufId, Op, Reactor, SocketId, Span};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,6 +76,37 @@ struct Arriving {
     request: NbdRequest,
     buffer: BufId,
     received: u32,
+}
+
+/// What answers the requests of clients: the engine of a pool, or what stands in for it.
+pub(crate) trait Volumes {
+    /// Takes a request; the owner of both hands the answer to [`Server::replied`].
+    fn submit(&mut self, now: u64, request: Request<'_>);
+
+    /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of a range, until it returns false.
+    fn block_status(
+        &self,
+        volume: VolumeId,
+        first_block: u64,
+        blocks: u64,
+        f: &mut dyn FnMut(u64, bool, bool) -> bool,
+    );
+}
+
+impl Volumes for Engine {
+    fn submit(&mut self, now: u64, request: Request<'_>) {
+        Engine::submit(self, now, request);
+    }
+
+    fn block_status(
+        &self,
+        volume: VolumeId,
+        first_block: u64,
+        blocks: u64,
+        f: &mut dyn FnMut(u64, bool, bool) -> bool,
+    ) {
+        Engine::block_status(self, volume, first_block, blocks, f);
+    }
 }
 
 /// All NBD connections of a pool.
@@ -269,13 +300,13 @@ impl Server {
 
     /// Parses what has come and sends what is ready, for every connection that has either. Returns true if requests were
     /// given to the engine.
-    pub(crate) fn turn(&mut self, engine: &mut Engine, reactor: &mut Reactor, now: u64) -> bool {
+    pub(crate) fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
         let mut started = false;
         self.turn_at = Instant::now();
         for index in std::mem::take(&mut self.queue) {
             if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
                 connection.queued = false;
-                started |= self.parse(engine, reactor, index, now);
+                started |= self.parse(volumes, reactor, index, now);
             }
             self.settle(reactor, index);
         }
@@ -302,7 +333,7 @@ impl Server {
     }
 
     /// Steps the session over what the receive buffer holds.
-    fn parse(&mut self, engine: &mut Engine, reactor: &mut Reactor, index: u32, now: u64) -> bool {
+    fn parse(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, index: u32, now: u64) -> bool {
         let mut started = false;
         loop {
             let connection = self.connections[index as usize].as_mut().expect("checked by the caller");
@@ -314,12 +345,12 @@ impl Server {
                     return started;
                 }
                 connection.arriving = None;
-                self.submit(engine, reactor, index, arriving.request, Some(arriving.buffer), now);
+                self.submit(volumes, reactor, index, arriving.request, Some(arriving.buffer), now);
                 started = true;
                 continue;
             }
             if let Some(request) = connection.starved.take() {
-                if !self.start(engine, reactor, index, request, now) {
+                if !self.start(volumes, reactor, index, request, now) {
                     return started;
                 }
                 started = true;
@@ -337,7 +368,7 @@ impl Server {
                 }
                 Step::Established => self.established(reactor, index),
                 Step::Request(request) => {
-                    if !self.start(engine, reactor, index, request, now) {
+                    if !self.start(volumes, reactor, index, request, now) {
                         return started;
                     }
                     started = true;
@@ -401,7 +432,7 @@ impl Server {
     /// Starts a request without payload; false if it has to wait for memory.
     fn start(
         &mut self,
-        engine: &mut Engine,
+        volumes: &mut impl Volumes,
         reactor: &mut Reactor,
         index: u32,
         request: NbdRequest,
@@ -409,11 +440,11 @@ impl Server {
     ) -> bool {
         let NbdRequest { cookie, request: what } = request;
         if let Operation::BlockStatus { .. } = what.operation {
-            self.block_status(engine, reactor, index, request);
+            self.block_status(volumes, reactor, index, request);
             return true;
         }
         if !matches!(what.operation, Operation::Read | Operation::Cache) {
-            self.submit(engine, reactor, index, request, None, now);
+            self.submit(volumes, reactor, index, request, None, now);
             return true;
         }
         let lead = what.offset_bytes % BLOCK;
@@ -425,14 +456,14 @@ impl Server {
             connection.starved = Some(request);
             return false;
         };
-        self.submit(engine, reactor, index, request, Some(buffer), now);
+        self.submit(volumes, reactor, index, request, Some(buffer), now);
         true
     }
 
     /// Hands a request to the engine.
     fn submit(
         &mut self,
-        engine: &mut Engine,
+        volumes: &mut impl Volumes,
         reactor: &mut Reactor,
         index: u32,
         request: NbdRequest,
@@ -465,7 +496,7 @@ impl Server {
             }
             Operation::Cache | Operation::BlockStatus { .. } => RequestKind::Prefetch,
         };
-        engine.submit(
+        volumes.submit(
             now,
             Request {
                 id: RequestId(u64::from(id)),
@@ -480,7 +511,13 @@ impl Server {
         );
     }
 
-    fn block_status(&mut self, engine: &Engine, reactor: &mut Reactor, index: u32, request: NbdRequest) {
+    fn block_status(
+        &mut self,
+        volumes: &impl Volumes,
+        reactor: &mut Reactor,
+        index: u32,
+        request: NbdRequest,
+    ) {
         let connection = self.connections[index as usize].as_ref().expect("it is stepped");
         let volume = connection.volume.expect("requests follow the handshake");
         let replier = connection.session.replier();
@@ -490,7 +527,7 @@ impl Server {
         let mut at = what.offset_bytes;
         let mut extents = Vec::new();
         let mut block = first;
-        engine.block_status(
+        volumes.block_status(
             volume,
             first,
             (end - first).min(STATUS_BLOCKS_MAX),
