@@ -1,7 +1,8 @@
 //! The log: three append streams, batches, and the order in which they count.
 //!
 //! Every stream has an open segment and a queue of items. When a batch may be written, everything in the queue that
-//! fits goes into it: header block, then payload, one device write (group commit that never waits). Some batches per
+//! fits goes into it: header block, then payload, one device write (group commit that never waits when the device has
+//! little to do, see [`Stream::is_worth_a_batch`]). Some batches per
 //! stream are in flight at once; a batch *counts* only when it and all batches before it in its stream have completed
 //! (I2): so after a crash the part of a stream that is readable from its start is all that anyone was promised.
 //!
@@ -21,6 +22,10 @@ use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::{BLOCK_BYTES, Slot, StreamKind, VolumeId};
 
+/// With fewer batches in flight the next one does not wait for company.
+const EAGER_BATCHES: usize = 2;
+/// Items that are worth a batch while others are in flight: its header is a ninth of what is written then.
+const WORTHWHILE_ITEMS: usize = 8;
 /// Attempts to write a batch before its requests fail.
 const BATCH_TRIES: u32 = 4;
 /// Clean marks gather this long before a batch is written for them alone.
@@ -127,6 +132,14 @@ impl Stream {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
     }
 
+    /// True if a batch of what waits should be written now, should one more be allowed. Group commit that adapts: with
+    /// little in flight nothing waits for company, but a device that is kept busy anyway gets larger batches, so that
+    /// headers and device writes do not multiply.
+    fn is_worth_a_batch(&self) -> bool {
+        let enough = if self.in_flight.len() < EAGER_BATCHES { 1 } else { WORTHWHILE_ITEMS };
+        self.queue.len() >= enough
+    }
+
     /// Nothing waits in the queue.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
@@ -178,8 +191,7 @@ impl Engine {
             let marks = kind == StreamKind::Write && self.marks_are_due();
             let limit = self.config.pool.batches_in_flight.max(1) as usize;
             let stream = &self.streams[kind.index()];
-            let idle = stream.queue.is_empty() && !marks;
-            if idle
+            if !(stream.is_worth_a_batch() || marks)
                 || stream.broken
                 || stream.in_flight.len() >= limit
                 || self.fenced

@@ -367,10 +367,8 @@ impl Engine {
     fn pressed_plan(&self, id: VolumeId) -> Option<Plan> {
         let volume = self.volume(id);
         let depth = volume.settings.destage_depth_max.max(1);
-        let (level, soft, _) = self.volume_levels(id);
-        let (pool, pool_soft, _) = self.pool_levels();
         let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
-        let crowded = level > soft || pool > pool_soft || awaited;
+        let crowded = awaited || !self.level_of(id).is_free() || !self.level_of_pool().is_free();
         let drains = volume.destage.control.drain == Drain::Full || self.drains_to_leave(id);
         if drains || self.reclaim_wants_destage || crowded {
             return Some(Plan::full(depth, Limit::BackingStore));
@@ -401,13 +399,13 @@ impl Engine {
     fn level_rate(&self, id: VolumeId) -> u64 {
         let volume = self.volume(id);
         let low = self.data_capacity() * u64::from(volume.settings.dirty_low_pct) / 100;
-        let (level, soft, _) = self.volume_levels(id);
-        let above = level.saturating_sub(low);
+        let level = self.level_of(id);
+        let above = level.dirty.saturating_sub(low);
         if above == 0 {
             return 0;
         }
         let incoming = u128::from(volume.destage.control.incoming.milli_per_s());
-        let keeping = incoming * 2 * u128::from(above) / u128::from(soft.saturating_sub(low).max(1));
+        let keeping = incoming * 2 * u128::from(above) / u128::from(level.soft.saturating_sub(low).max(1));
         let keeping = u64::try_from(keeping).unwrap_or(u64::MAX);
         keeping.saturating_add(milli_rate(above, LEVEL_NS)).max(1000)
     }

@@ -755,9 +755,9 @@ impl Engine {
             self.fenced,
             self.checkpoint.describe(),
             self.map.unclean_blocks(),
-            self.pool_levels(),
+            self.level_of_pool(),
         ) + &self.volumes.iter().flatten().fold(String::new(), |text, volume| {
-            let (report, levels) = (self.destage_report(volume.id), self.volume_levels(volume.id));
+            let (report, levels) = (self.destage_report(volume.id), self.level_of(volume.id));
             alloc::format!("{text}; volume {}: levels {levels:?}, {report:?}", volume.id.0)
         })
     }

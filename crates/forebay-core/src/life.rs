@@ -422,7 +422,7 @@ impl Engine {
             let attached = self.volumes.get(index).is_some_and(Option::is_some);
             if attached { 0 } else { map.dirty + map.lost }
         };
-        self.map.volumes.iter().enumerate().map(kept).sum()
+        self.map.known_volumes().iter().enumerate().map(kept).sum()
     }
 }
 

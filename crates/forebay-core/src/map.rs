@@ -38,6 +38,8 @@ pub(crate) struct CacheMap {
     pub(crate) geometry: Geometry,
     pub(crate) segments: Vec<Segment>,
     pub(crate) volumes: Vec<VolumeMap>,
+    /// Volumes from this number on have never had a block that was not clean.
+    known_volumes: usize,
     index: Index,
     /// Sector masks of blocks that are not whole, by slot.
     partial: BTreeMap<u32, u8>,
@@ -64,6 +66,7 @@ impl CacheMap {
             geometry,
             segments,
             volumes,
+            known_volumes: 0,
             index,
             partial: BTreeMap::new(),
             emptied: Vec::new(),
@@ -88,6 +91,11 @@ impl CacheMap {
     /// Makes room for `blocks` blocks.
     pub(crate) fn reserve(&mut self, blocks: usize) {
         self.index.reserve(blocks);
+    }
+
+    /// The volumes that may have blocks that are not clean, by number from 0.
+    pub(crate) fn known_volumes(&self) -> &[VolumeMap] {
+        &self.volumes[..self.known_volumes]
     }
 
     pub(crate) fn place(&self, slot: u32) -> (u32, u32) {
@@ -309,7 +317,9 @@ impl CacheMap {
         let pinned = segment.is_pinned(index);
         segment.set_state(index, state);
         let born = segment.written.of(index);
-        let volume = &mut self.volumes[usize::from(key.volume().0)];
+        let number = usize::from(key.volume().0);
+        self.known_volumes = self.known_volumes.max(number + 1);
+        let volume = &mut self.volumes[number];
         volume.pinned -= u64::from(pinned && state == State::Void);
         self.relief += u64::from(old != State::Void && state != State::Dirty);
         match old {

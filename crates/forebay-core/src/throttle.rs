@@ -22,8 +22,41 @@ use forebay_format::geometry::VOLUMES_MAX;
 const SLOPE_PCT: u64 = 10;
 /// Bounds of the estimate of the destage time of one block.
 const BLOCK_TIME_NS: core::ops::RangeInclusive<u64> = 1_000..=100_000_000;
+/// A whole, of which shares are parts.
+const TOLL_UNIT: u64 = 1024;
 /// Estimate before anything was destaged.
 const BLOCK_TIME_INITIAL_NS: u64 = 100_000;
+
+/// Dirty blocks now, and between which limits writers are slowed down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Level {
+    pub(crate) dirty: u64,
+    pub(crate) soft: u64,
+    pub(crate) high: u64,
+}
+
+impl Level {
+    /// Writers pass freely.
+    pub(crate) fn is_free(self) -> bool {
+        self.dirty <= self.soft
+    }
+
+    fn fits(self, blocks: u64) -> bool {
+        self.is_free() || self.dirty + blocks <= self.high
+    }
+
+    /// How far it has risen from soft to high, of [`TOLL_UNIT`].
+    fn risen(self) -> u64 {
+        let slope = (self.high - self.soft).max(1);
+        self.dirty.saturating_sub(self.soft).min(slope) * TOLL_UNIT / slope
+    }
+}
+
+/// What a write pays: a share of the time that destage of its blocks takes, of [`TOLL_UNIT`].
+#[derive(Clone, Copy, Default, Debug)]
+struct Toll {
+    share: u64,
+}
 
 /// Writers of one volume.
 #[derive(Debug)]
@@ -114,8 +147,9 @@ impl Engine {
     /// Takes a write, zero or discard: at once, or after a wait.
     pub(crate) fn admit_mutation(&mut self, req: u32) {
         let id = self.reqs.get(req).volume;
-        if !self.throttle.is_waiting(id) && self.may_pass(req) {
-            self.pass(req);
+        let toll = if self.throttle.is_waiting(id) { None } else { self.toll(req) };
+        if let Some(toll) = toll {
+            self.pass(req, toll);
         } else {
             self.stats.throttled_writes += 1;
             self.counters.of(id).throttled_writes += 1;
@@ -137,29 +171,25 @@ impl Engine {
             for at in 0..volumes {
                 let index = (self.throttle.first + at) % volumes;
                 let Some(req) = self.throttle.queues[index].waiting.front().copied() else { continue };
-                if self.fenced || self.may_pass(req) {
+                // With a fenced cache every write fails: none has to wait for that.
+                let toll = self.toll(req).or(self.fenced.then(Toll::default));
+                if let Some(toll) = toll {
                     self.throttle.queues[index].waiting.pop_front();
                     self.throttle.waiting -= 1;
-                    self.pass(req);
+                    self.pass(req, toll);
                     passed = true;
                 }
             }
         }
     }
 
-    fn pass(&mut self, req: u32) {
+    fn pass(&mut self, req: u32, toll: Toll) {
         let blocks = self.blocks_to_dirty(req);
-        let id = self.reqs.get(req).volume;
         if blocks > 0 {
-            let steepest =
-                [self.volume_levels(id), self.pool_levels()].into_iter().map(|(level, soft, high)| {
-                    let slope = (high - soft).max(1);
-                    level.saturating_sub(soft).min(slope) * 1024 / slope
-                });
-            let share = steepest.max().unwrap_or(0);
+            let id = self.reqs.get(req).volume;
             let now = self.now;
             let queue = self.throttle.queue(id);
-            let pause = blocks.saturating_mul(queue.block_time) / 1024 * share;
+            let pause = blocks.saturating_mul(queue.block_time) / TOLL_UNIT * toll.share;
             queue.free_at = queue.free_at.max(now) + pause;
             // Counted from here on: a request that waits for a block lock has passed, too.
             self.throttle.blocks_enter(id, blocks);
@@ -168,16 +198,22 @@ impl Engine {
         self.lock_mutation(req);
     }
 
-    fn may_pass(&self, req: u32) -> bool {
+    /// What a write pays for passing now; `None` if it has to wait.
+    fn toll(&self, req: u32) -> Option<Toll> {
         let blocks = self.blocks_to_dirty(req);
+        if blocks == 0 {
+            return Some(Toll::default());
+        }
         let id = self.reqs.get(req).volume;
-        let (level, soft, high) = self.volume_levels(id);
-        let (pool, pool_soft, pool_high) = self.pool_levels();
-        let high = if self.planted(PlantedBug::ThrottleBeyondLimit) { u64::MAX / 2 } else { high };
-        let free = level <= soft && pool <= pool_soft;
-        let fits =
-            (level <= soft || level + blocks <= high) && (pool <= pool_soft || pool + blocks <= pool_high);
-        blocks == 0 || free || fits && self.now >= self.throttle.queues[usize::from(id.0)].free_at
+        let kept = self.kept_dirty();
+        let (volume, pool) = (self.volume_level(id, kept), self.pool_level(kept));
+        if volume.is_free() && pool.is_free() {
+            return Some(Toll::default());
+        }
+        let unlimited = self.planted(PlantedBug::ThrottleBeyondLimit);
+        let fits = (unlimited || volume.fits(blocks)) && pool.fits(blocks);
+        let paid = self.now >= self.throttle.queues[usize::from(id.0)].free_at;
+        (fits && paid).then(|| Toll { share: volume.risen().max(pool.risen()) })
     }
 
     /// Blocks that a request will make dirty: none if it goes past the cache.
@@ -192,26 +228,33 @@ impl Engine {
         if through_log && request.write_back { blocks } else { 0 }
     }
 
-    /// Dirty blocks of a volume now, its soft limit and its high limit.
-    pub(crate) fn volume_levels(&self, id: VolumeId) -> (u64, u64, u64) {
+    /// Where a volume is between its limits.
+    pub(crate) fn level_of(&self, id: VolumeId) -> Level {
+        self.volume_level(id, self.kept_dirty())
+    }
+
+    /// Where the pool is between its limits.
+    pub(crate) fn level_of_pool(&self) -> Level {
+        self.pool_level(self.kept_dirty())
+    }
+
+    fn volume_level(&self, id: VolumeId, kept: u64) -> Level {
         let map = &self.map.volumes[usize::from(id.0)];
         let in_flight = self.throttle.queues[usize::from(id.0)].in_flight_blocks;
         let high_pct = self.volume(id).settings.dirty_high_pct;
-        self.limits(map.dirty + map.destaged + in_flight, self.kept_dirty(), high_pct)
+        self.level(map.dirty + map.destaged + in_flight, kept, high_pct)
     }
 
-    /// Dirty blocks of the pool now, the soft limit and the high limit.
-    pub(crate) fn pool_levels(&self) -> (u64, u64, u64) {
-        let kept = self.kept_dirty();
+    fn pool_level(&self, kept: u64) -> Level {
         let level = self.map.unclean_blocks().saturating_sub(kept) + self.throttle.in_flight_blocks;
-        self.limits(level, kept, self.config.pool.dirty_limit_pct)
+        self.level(level, kept, self.config.pool.dirty_limit_pct)
     }
 
     /// What volumes that are not attached have dirty (`kept`) cannot be written back: the others share what is left.
-    fn limits(&self, level: u64, kept: u64, high_pct: u32) -> (u64, u64, u64) {
+    fn level(&self, dirty: u64, kept: u64, high_pct: u32) -> Level {
         let capacity = self.data_capacity().saturating_sub(kept);
         let high = capacity * u64::from(high_pct) / 100;
         let slope = (capacity * SLOPE_PCT / 100).min(high / 4);
-        (level, high - slope, high)
+        Level { dirty, soft: high - slope, high }
     }
 }

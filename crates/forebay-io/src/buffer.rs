@@ -17,6 +17,8 @@
 
 use std::ptr::NonNull;
 
+use crate::engine::registered::{Mapping, REGISTERED_BYTES_MAX};
+
 /// Alignment of every buffer in bytes; enough for direct I/O on any device in use today.
 pub const BUFFER_ALIGN: usize = 4096;
 
@@ -87,6 +89,8 @@ enum State {
 #[derive(Debug)]
 struct Entry {
     memory: NonNull<u8>,
+    /// Number of this mapping.
+    mapping: u64,
     class: u8,
     state: State,
     kernel_reads: u32,
@@ -99,6 +103,10 @@ pub struct BufPool {
     entries: Vec<Entry>,
     free: [Vec<u32>; CLASS_SIZES.len()],
     vacant: Vec<u32>,
+    /// Mappings made so far.
+    mappings: u64,
+    /// Buffers that were unmapped since somebody asked.
+    unmapped: Vec<u32>,
     limit_bytes: usize,
     stats: PoolStats,
 }
@@ -113,6 +121,8 @@ impl BufPool {
             entries: Vec::new(),
             free: Default::default(),
             vacant: Vec::new(),
+            mappings: 0,
+            unmapped: Vec::new(),
             limit_bytes,
             stats: PoolStats::default(),
         }
@@ -287,6 +297,20 @@ impl BufPool {
         unsafe { entry.memory.as_ptr().add(span.offset as usize) }
     }
 
+    /// The whole memory of a pinned buffer, if it is small enough to be registered with the kernel.
+    pub(crate) fn mapping_of_pinned(&self, id: BufId) -> Option<Mapping> {
+        let entry = &self.entries[id.0 as usize];
+        let len = CLASS_SIZES[entry.class as usize];
+        let mapping =
+            Mapping { buffer: id.0, number: entry.mapping, address: entry.memory.as_ptr(), len };
+        (len <= REGISTERED_BYTES_MAX).then_some(mapping)
+    }
+
+    /// Buffers unmapped since the last call; their numbers may be in use again already.
+    pub(crate) fn take_unmapped(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.unmapped)
+    }
+
     fn used(&self, id: BufId) -> &Entry {
         let entry = self.entries.get(id.0 as usize).filter(|e| e.state == State::Used);
         let Some(entry) = entry else { panic!("buffer {id:?} is not allocated") };
@@ -329,8 +353,15 @@ impl BufPool {
         }
         let memory = map_zeroed(size)?;
         self.stats.allocated_bytes += size;
-        let entry =
-            Entry { memory, class: class as u8, state: State::Free, kernel_reads: 0, kernel_writes: 0 };
+        self.mappings += 1;
+        let entry = Entry {
+            memory,
+            mapping: self.mappings,
+            class: class as u8,
+            state: State::Free,
+            kernel_reads: 0,
+            kernel_writes: 0,
+        };
         if let Some(index) = self.vacant.pop() {
             self.entries[index as usize] = entry;
             return Some(index);
@@ -349,6 +380,7 @@ impl BufPool {
                 entry.state = State::Vacant;
                 unmap(entry.memory, CLASS_SIZES[class]);
                 self.vacant.push(index);
+                self.unmapped.push(index);
                 self.stats.allocated_bytes -= CLASS_SIZES[class];
             }
         }

@@ -9,6 +9,7 @@
 //! - The memory a step points to stays valid until then; the reactor's slots and pool guarantee it.
 
 pub(crate) mod psync;
+pub(crate) mod registered;
 pub(crate) mod uring;
 
 use std::os::fd::RawFd;
@@ -16,14 +17,15 @@ use std::time::Duration;
 
 use crate::error::IoFailure;
 use crate::waker::Waker;
+use registered::Mapping;
 
 /// One system call's worth of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request {
-    /// `preadv` into `count` vectors.
-    Read { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64 },
-    /// `pwritev` from `count` vectors.
-    Write { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64 },
+    /// `preadv` into `count` vectors. `mapping`: the whole buffer that a single vector lies in, if it may be registered.
+    Read { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64, mapping: Option<Mapping> },
+    /// `pwritev` from `count` vectors; `mapping` as for reads.
+    Write { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64, mapping: Option<Mapping> },
     /// `fdatasync`.
     Sync { fd: RawFd },
     /// `fallocate`.
@@ -103,6 +105,23 @@ impl Engine {
         match self {
             Engine::Uring(engine) => engine.wait(timeout, spin, waker, done),
             Engine::Psync(engine) => engine.wait(timeout, spin, waker, done),
+        }
+    }
+
+    /// Hands all steps to the kernel and returns at once.
+    pub(crate) fn hand_over(&mut self) -> Result<(), IoFailure> {
+        match self {
+            Engine::Uring(engine) => engine.hand_over(),
+            // Its threads take steps as they are pushed.
+            Engine::Psync(_) => Ok(()),
+        }
+    }
+
+    /// A buffer is not mapped any more.
+    pub(crate) fn forget_buffer(&mut self, buffer: u32) {
+        match self {
+            Engine::Uring(engine) => engine.forget_buffer(buffer),
+            Engine::Psync(_) => {}
         }
     }
 

@@ -455,6 +455,9 @@ impl Reactor {
             woken |= self.waker.take();
             let look_only = woken || !self.ready.is_empty();
             let sleep = if look_only { Some(Duration::ZERO) } else { self.sleep_time(deadline) };
+            for buffer in self.memory.pool.take_unmapped() {
+                self.engine.forget_buffer(buffer);
+            }
             self.engine.wait(sleep, self.spin, &self.waker, &mut self.steps_done)?;
             self.settle_steps();
             self.advance_models();
@@ -466,6 +469,14 @@ impl Reactor {
                 return Ok(Waited { completions, woken });
             }
         }
+    }
+
+    /// Hands all queued operations to the kernel, without waiting for any and without reporting completions.
+    ///
+    /// # Errors
+    /// When the kernel refuses to work at all; the reactor is of no use then.
+    pub fn hand_over(&mut self) -> Result<(), IoFailure> {
+        self.engine.hand_over()
     }
 
     /// Time until the deadline or the next event of a disk model, whichever is first.

@@ -29,7 +29,7 @@ use crate::open::PoolParts;
 use crate::server::{Server, ServerToken};
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{Completion, EnginePreference, Limits, Reactor};
+use forebay_io::{Completion, EnginePreference, IoFailure, Limits, Reactor};
 use handle::Task;
 use mounts::Mounted;
 use size::Resizing;
@@ -46,6 +46,8 @@ const KIND_FUSE: u64 = 16;
 /// Most mounts of a pool.
 const MOUNTS_MAX: u16 = 64;
 
+/// Completions for each connection that are worked on before what they lead to is handed to the kernel.
+const PIECE: usize = 8;
 /// Replies that clients do not take are waited for this long at the end.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
 
@@ -194,29 +196,13 @@ impl Pool {
 
     /// One turn of the loop.
     fn turn(&mut self) -> Result<(), RunError> {
-        // Whatever one step starts may let another go on: repeat until nothing moves, then sleep.
-        loop {
-            let now = self.io.now();
-            let started = self.server.turn(&mut self.engine, &mut self.reactor, now);
-            let started = self.turn_mounts() || started;
-            let acted = self.act();
-            if !started && !acted {
-                break;
-            }
-        }
-        self.server.send_all(&mut self.reactor);
+        self.work();
         let timeout = self.sleep();
         self.completions.clear();
-        let waited = self
-            .reactor
-            .wait(timeout, &mut self.completions)
-            .map_err(|error| RunError::failed(format!("the I/O engine failed: {error}"), ""))?;
+        let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
+        self.io.read_clock();
         self.keep_history();
-        let mut completions = std::mem::take(&mut self.completions);
-        for completion in completions.drain(..) {
-            self.completed(completion);
-        }
-        self.completions = completions;
+        self.take_completions()?;
         if waited.completions == 0 {
             self.engine.tick(self.io.now());
         }
@@ -226,6 +212,40 @@ impl Pool {
         self.server.wake_starved();
         self.forget_mounts();
         self.look_for_recovery();
+        Ok(())
+    }
+
+    /// Whatever one step starts may let another go on: repeats until nothing moves, and gathers what is to be sent.
+    fn work(&mut self) {
+        loop {
+            let now = self.io.read_clock();
+            let started = self.server.turn(&mut self.engine, &mut self.reactor, now);
+            let started = self.turn_mounts() || started;
+            let acted = self.act();
+            if !started && !acted {
+                break;
+            }
+        }
+        self.server.send_all(&mut self.reactor);
+        self.io.read_clock();
+    }
+
+    /// Takes the completions of a turn. If there are many they are worked on piece by piece, and what each piece leads
+    /// to is handed to the kernel before the next is begun: else client, this loop and the devices would take turns
+    /// instead of working at the same time. The more clients there are the less that is needed, and the more it costs.
+    fn take_completions(&mut self) -> Result<(), RunError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let mut left = completions.len();
+        let piece = if left <= PIECE { left } else { PIECE * (self.server.connections() as usize).max(1) };
+        for (number, completion) in completions.drain(..).enumerate() {
+            self.completed(completion);
+            left -= 1;
+            if left > 0 && (number + 1).is_multiple_of(piece) {
+                self.work();
+                self.reactor.hand_over().map_err(io_failed)?;
+            }
+        }
+        self.completions = completions;
         Ok(())
     }
 
@@ -305,6 +325,10 @@ impl Pool {
         let now = self.io.now();
         self.engine.finish_shutdown(now, &records);
     }
+}
+
+fn io_failed(error: IoFailure) -> RunError {
+    RunError::failed(format!("the I/O engine failed: {error}"), "")
 }
 
 fn open_error(error: &OpenError) -> RunError {

@@ -226,11 +226,11 @@ fn perform_once(request: Request) -> i32 {
     // Offsets and lengths were checked against the device's size, which is an off_t.
     let at = |offset: u64| offset as libc::off_t;
     match request {
-        Request::Read { fd, iov, count, offset } => {
+        Request::Read { fd, iov, count, offset, .. } => {
             // SAFETY: the vectors and their memory live until the step is reported (contract of the engine).
             sys::result_of(unsafe { libc::preadv(fd, iov, count as libc::c_int, at(offset)) })
         }
-        Request::Write { fd, iov, count, offset } => {
+        Request::Write { fd, iov, count, offset, .. } => {
             // SAFETY: as above.
             sys::result_of(unsafe { libc::pwritev(fd, iov, count as libc::c_int, at(offset)) })
         }

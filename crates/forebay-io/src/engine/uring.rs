@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
+use super::registered::Registered;
 use super::{Request, Step, StepDone};
 use crate::error::IoFailure;
 use crate::sys;
@@ -33,6 +34,7 @@ const NO_OFFSET: u64 = u64::MAX;
 
 pub(crate) struct Uring {
     ring: IoUring,
+    registered: Registered,
     backlog: VecDeque<squeue::Entry>,
     /// Device steps in the queue or the kernel.
     devices: u32,
@@ -53,8 +55,10 @@ impl Uring {
             return Err("the kernel is older than Linux 5.11".into());
         }
         probe(&ring)?;
+        let registered = Registered::new(&ring.submitter());
         Ok(Uring {
             ring,
+            registered,
             backlog: VecDeque::new(),
             devices: 0,
             devices_max,
@@ -67,7 +71,17 @@ impl Uring {
     pub(crate) fn push(&mut self, step: Step) {
         debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE), 0);
         let key = if step.request.is_on_device() { step.key | KEY_DEVICE } else { step.key };
-        self.push_entry(entry_of(step.request).user_data(key));
+        let registered = match step.request {
+            Request::Read { mapping: Some(mapping), .. } | Request::Write { mapping: Some(mapping), .. } => {
+                self.registered.index_of(&self.ring.submitter(), mapping)
+            }
+            _ => None,
+        };
+        self.push_entry(entry_of(step.request, registered).user_data(key));
+    }
+
+    pub(crate) fn forget_buffer(&mut self, buffer: u32) {
+        self.registered.forget(&self.ring.submitter(), buffer);
     }
 
     /// Only steps that wait for a peer are ever cancelled.
@@ -132,6 +146,15 @@ impl Uring {
             self.submit(0, None)?;
         }
         self.reap(waker, done);
+        Ok(())
+    }
+
+    pub(crate) fn hand_over(&mut self) -> Result<(), IoFailure> {
+        self.enable()?;
+        self.refill()?;
+        if !self.ring.submission().is_empty() {
+            self.submit(0, None)?;
+        }
         Ok(())
     }
 
@@ -235,6 +258,8 @@ fn probe(ring: &IoUring) -> Result<(), String> {
     let needed = [
         opcode::Read::CODE,
         opcode::Write::CODE,
+        opcode::ReadFixed::CODE,
+        opcode::WriteFixed::CODE,
         opcode::Readv::CODE,
         opcode::Writev::CODE,
         opcode::Fsync::CODE,
@@ -251,22 +276,31 @@ fn probe(ring: &IoUring) -> Result<(), String> {
     }
 }
 
-fn entry_of(request: Request) -> squeue::Entry {
+/// The entry of a request; `registered` is the number of the registered buffer that its only vector lies in.
+fn entry_of(request: Request, registered: Option<u16>) -> squeue::Entry {
     match request {
-        Request::Read { fd, iov, count: 1, offset } => {
+        Request::Read { fd, iov, count: 1, offset, .. } => {
             // SAFETY: the vector lives in a slot while the operation does.
             let only = unsafe { *iov };
-            opcode::Read::new(Fd(fd), only.iov_base.cast(), vector_len(only)).offset(offset).build()
+            let (memory, len) = (only.iov_base.cast(), vector_len(only));
+            match registered {
+                Some(index) => opcode::ReadFixed::new(Fd(fd), memory, len, index).offset(offset).build(),
+                None => opcode::Read::new(Fd(fd), memory, len).offset(offset).build(),
+            }
         }
-        Request::Write { fd, iov, count: 1, offset } => {
+        Request::Write { fd, iov, count: 1, offset, .. } => {
             // SAFETY: the vector lives in a slot while the operation does.
             let only = unsafe { *iov };
-            opcode::Write::new(Fd(fd), only.iov_base.cast(), vector_len(only)).offset(offset).build()
+            let (memory, len) = (only.iov_base.cast(), vector_len(only));
+            match registered {
+                Some(index) => opcode::WriteFixed::new(Fd(fd), memory, len, index).offset(offset).build(),
+                None => opcode::Write::new(Fd(fd), memory, len).offset(offset).build(),
+            }
         }
-        Request::Read { fd, iov, count, offset } => {
+        Request::Read { fd, iov, count, offset, .. } => {
             opcode::Readv::new(Fd(fd), iov, count).offset(offset).build()
         }
-        Request::Write { fd, iov, count, offset } => {
+        Request::Write { fd, iov, count, offset, .. } => {
             opcode::Writev::new(Fd(fd), iov, count).offset(offset).build()
         }
         Request::Sync { fd } => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),

@@ -206,9 +206,11 @@ impl Reactor {
         let slot = self.memory.slots.get(index);
         let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
         let offset = slot.offset + slot.done;
+        let only = slot.spans.first().filter(|_| slot.spans.len() == 1 && !slot.buffered);
+        let mapping = only.and_then(|span| self.memory.pool.mapping_of_pinned(span.buf));
         match slot.kind {
-            Kind::Read { .. } => Request::Read { fd, iov, count, offset },
-            _ => Request::Write { fd, iov, count, offset },
+            Kind::Read { .. } => Request::Read { fd, iov, count, offset, mapping },
+            _ => Request::Write { fd, iov, count, offset, mapping },
         }
     }
 
@@ -266,7 +268,7 @@ impl Reactor {
         let fd = self.transfer_fd(index, device);
         let slot = self.memory.slots.get(index);
         let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
-        Request::Write { fd, iov, count, offset: slot.offset + slot.done }
+        Request::Write { fd, iov, count, offset: slot.offset + slot.done, mapping: None }
     }
 }
 
