@@ -527,7 +527,12 @@ impl Engine {
         self.step_ordered();
         self.step_destage();
         self.step_shares();
+        let asked = self.reclaim_wants_destage;
         self.step_reclaim();
+        if self.reclaim_wants_destage && !asked {
+            // There may be no other event that would let destage see it.
+            self.step_destage();
+        }
         self.collect_emptied();
         self.step_life();
         self.step_pool();

@@ -3,6 +3,7 @@
 //! Connections, protocol, buffers, checksums and system calls are those of a pool; only the engine and its devices are
 //! missing. Reads answer zeroes, what is written is forgotten.
 
+use crate::config::PoolTunables;
 use crate::error::RunError;
 use crate::rules::{DefaultAction, RuleSet};
 use crate::server::{Server, ServerToken, Volumes};
@@ -74,8 +75,9 @@ pub fn serve(
         return Err(RunError::Usage(format!("{uri} is no NBD export; nbd+unix:///null?socket=/path is one")));
     };
     let failed = |error| RunError::failed(error, "");
+    let limits = Limits { spin: PoolTunables::default().spin, ..Limits::default() };
     let (mut reactor, _) =
-        Reactor::open(io, Limits::default()).map_err(|error| RunError::failed(error, "try --io psync"))?;
+        Reactor::open(io, limits).map_err(|error| RunError::failed(error, "try --io psync"))?;
     let stopper = stop_by_signal(reactor.waker())?;
     let mut server = Server::new(token);
     server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, size_bytes)));

@@ -301,8 +301,7 @@ impl BufPool {
     pub(crate) fn mapping_of_pinned(&self, id: BufId) -> Option<Mapping> {
         let entry = &self.entries[id.0 as usize];
         let len = CLASS_SIZES[entry.class as usize];
-        let mapping =
-            Mapping { buffer: id.0, number: entry.mapping, address: entry.memory.as_ptr(), len };
+        let mapping = Mapping { buffer: id.0, number: entry.mapping, address: entry.memory.as_ptr(), len };
         (len <= REGISTERED_BYTES_MAX).then_some(mapping)
     }
 

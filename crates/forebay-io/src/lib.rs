@@ -33,6 +33,7 @@ pub mod hdd;
 pub mod reactor;
 mod slots;
 pub mod socket;
+mod spin;
 mod sys;
 mod waker;
 

@@ -39,6 +39,7 @@ use crate::engine::uring::Uring;
 use crate::engine::{Engine, StepDone};
 use crate::error::{IoFailure, IoSetupError};
 use crate::slots::{Kind, Slots, ZeroPhase};
+use crate::spin::Spin;
 use crate::waker::Waker;
 use devices::DeviceTable;
 use sockets::{Listener, SocketTable};
@@ -104,7 +105,7 @@ pub struct Limits {
     pub in_flight_max: u32,
     /// Threads of the psync engine.
     pub psync_threads: u32,
-    /// How long `wait` polls before it sleeps. Zero unless a core can be spared.
+    /// How long `wait` polls at most before it sleeps; how long it does is learned from how long waits take.
     pub spin: Duration,
 }
 
@@ -264,7 +265,7 @@ pub struct Reactor {
     /// Steps at the engine.
     at_engine: usize,
     waker: Waker,
-    spin: Duration,
+    spin: Spin,
     clock: Instant,
     emulates: bool,
     stats: ReactorStats,
@@ -316,7 +317,7 @@ impl Reactor {
             model_done: Vec::new(),
             at_engine: 0,
             waker: Waker::new().map_err(system("making an event counter"))?,
-            spin: limits.spin,
+            spin: Spin::new(limits.spin),
             clock: Instant::now(),
             emulates: false,
             stats: ReactorStats::default(),
@@ -357,9 +358,9 @@ impl Reactor {
         self.waker.clone()
     }
 
-    /// Changes how long `wait` polls before it sleeps.
-    pub fn set_spin(&mut self, spin: Duration) {
-        self.spin = spin;
+    /// Changes how long `wait` polls at most before it sleeps.
+    pub fn set_spin(&mut self, most: Duration) {
+        self.spin = Spin::new(most);
     }
 
     /// Adds a device; it stays until the reactor is dropped.
@@ -458,7 +459,7 @@ impl Reactor {
             for buffer in self.memory.pool.take_unmapped() {
                 self.engine.forget_buffer(buffer);
             }
-            self.engine.wait(sleep, self.spin, &self.waker, &mut self.steps_done)?;
+            self.wait_at_engine(sleep)?;
             self.settle_steps();
             self.advance_models();
             woken |= self.waker.take();
@@ -469,6 +470,17 @@ impl Reactor {
                 return Ok(Waited { completions, woken });
             }
         }
+    }
+
+    /// Waits, and learns from it for how long to poll the next time.
+    fn wait_at_engine(&mut self, sleep: Option<Duration>) -> Result<(), IoFailure> {
+        let learns = self.spin.is_allowed() && sleep != Some(Duration::ZERO);
+        let began = learns.then(Instant::now);
+        self.engine.wait(sleep, self.spin.window(), &self.waker, &mut self.steps_done)?;
+        if let Some(began) = began {
+            self.spin.note(began.elapsed());
+        }
+        Ok(())
     }
 
     /// Hands all queued operations to the kernel, without waiting for any and without reporting completions.

@@ -364,8 +364,8 @@ tunables! {
             "memory for requests in flight, all clients of the pool together";
         scratch_size: ByteSize = "16MiB", size(1 << 20, 32 << 20), AtStart,
             "memory for destage, fills and merges";
-        spin: Duration = "0s", duration(Duration::ZERO, Duration::from_millis(10), false), AtStart,
-            "poll this long for completions before sleeping";
+        spin: Duration = "50us", duration(Duration::ZERO, Duration::from_millis(10), false), AtStart,
+            "poll at most this long for completions before sleeping; how long is learned, an idle pool sleeps";
         io: IoEngine = "auto", Kind::Choice(IoEngine::CHOICES), AtStart,
             "how operations reach the kernel";
         segment_size: Option<ByteSize> = "auto",

@@ -1,0 +1,68 @@
+//! How long to poll for completions before sleeping.
+//!
+//! Falling asleep and being woken costs more than a flash device or a client on the same machine takes to answer, so
+//! polling for a few microseconds shortens each turn of a loop that is busy. A loop that waits longer gains nothing and
+//! must not burn a core. So the window is learned, as halt polling does for virtual processors (Linux, `kvm/halt-polling`):
+//! it doubles when something came soon after it, and is closed when nothing came for longer than the most that is allowed.
+
+use std::time::Duration;
+
+/// The window that opens a closed one.
+const FIRST: Duration = Duration::from_micros(4);
+
+/// The window, learned from how long waits take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spin {
+    most: Duration,
+    window: Duration,
+}
+
+impl Spin {
+    /// Polls for `most` at most; never if that is zero.
+    pub(crate) fn new(most: Duration) -> Spin {
+        Spin { most, window: Duration::ZERO }
+    }
+
+    /// True if it can be worth to learn.
+    pub(crate) fn is_allowed(self) -> bool {
+        !self.most.is_zero()
+    }
+
+    /// How long to poll now.
+    pub(crate) fn window(self) -> Duration {
+        self.window
+    }
+
+    /// A wait took so long, polling and sleeping together.
+    pub(crate) fn note(&mut self, waited: Duration) {
+        if waited > self.most {
+            self.window = Duration::ZERO;
+        } else if waited > self.window {
+            self.window = (self.window * 2).max(FIRST).min(self.most);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Duration = Duration::from_micros(20);
+
+    fn after(waits_us: &[u64]) -> Duration {
+        let mut spin = Spin::new(MOST);
+        waits_us.iter().for_each(|us| spin.note(Duration::from_micros(*us)));
+        spin.window()
+    }
+
+    #[test]
+    fn the_window_follows_how_soon_things_come() {
+        assert_eq!(after(&[]), Duration::ZERO);
+        assert_eq!(after(&[15]), FIRST);
+        assert_eq!(after(&[15, 15, 15]), FIRST * 4);
+        assert_eq!(after(&[15, 15, 15, 3, 3]), FIRST * 4, "what comes within the window leaves it as it is");
+        assert_eq!(after(&[19, 19, 19, 19, 19]), MOST);
+        assert_eq!(after(&[19, 19, 21]), Duration::ZERO, "an idle loop sleeps");
+        assert!(!Spin::new(Duration::ZERO).is_allowed());
+    }
+}
