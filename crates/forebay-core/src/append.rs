@@ -268,7 +268,7 @@ impl Engine {
 
     fn write_batch(&mut self, kind: StreamKind) {
         let mut batch = self.spare_batches.pop().unwrap_or_default();
-        let mut entries = Vec::with_capacity(ENTRIES_MAX);
+        let mut entries = core::mem::take(&mut self.spare_entries);
         if kind == StreamKind::Write {
             self.take_marks(&mut batch.marks, &mut entries);
         }
@@ -292,6 +292,7 @@ impl Engine {
         if entries.is_empty() {
             self.ops.remove(op);
             self.spare_batches.push(batch);
+            self.spare_entries = entries;
             return;
         }
         (batch.op, batch.segment, batch.start, batch.blocks) = (op, segment, start, payload + 1);
@@ -300,6 +301,8 @@ impl Engine {
         batch.stream_sequence = header.stream_sequence;
         let mut bytes = self.spare_header();
         header.encode(&entries, &mut bytes[..]);
+        entries.clear();
+        self.spare_entries = entries;
         self.ops.get_mut(op).header = Some(bytes);
         let stream = &mut self.streams[kind.index()];
         stream.next_sequence += 1;

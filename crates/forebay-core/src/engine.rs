@@ -40,6 +40,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
+use forebay_format::batch::Entry;
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId};
@@ -205,6 +206,8 @@ pub struct Engine {
     pub(crate) fills: Fills,
     pub(crate) streams: [Stream; 3],
     pub(crate) spare_batches: Vec<Batch>,
+    /// Memory for the entries of a batch header; empty between uses.
+    pub(crate) spare_entries: Vec<Entry>,
     pub(crate) next_sequence: u64,
     pub(crate) cache_flush: Flusher,
     /// Segments with complete blocks that no flush has covered.
@@ -267,6 +270,7 @@ impl Engine {
             fills: Fills::default(),
             streams: StreamKind::ALL.map(|_| Stream::new()),
             spare_batches: Vec::new(),
+            spare_entries: Vec::new(),
             next_sequence: 0,
             cache_flush: Flusher::default(),
             undurable: Vec::new(),

@@ -300,7 +300,7 @@ impl EngineIo {
     }
 
     fn release(&mut self, reactor: &mut Reactor, op: OpId) {
-        for buffer in std::mem::take(&mut self.held(op).buffers) {
+        for buffer in self.held(op).buffers.drain(..) {
             reactor.pool_mut().free(buffer);
         }
     }

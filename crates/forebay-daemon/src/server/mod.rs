@@ -122,6 +122,8 @@ pub(crate) struct Server {
     free_sendings: Vec<u32>,
     /// Connections that have something to parse or to send.
     queue: Vec<u32>,
+    /// Those that a turn works on; empty between turns.
+    taken: Vec<u32>,
     scratch: Vec<u8>,
     crcs: Vec<u32>,
     tokens: fn(ServerToken) -> u64,
@@ -144,6 +146,7 @@ impl Server {
             sendings: Vec::new(),
             free_sendings: Vec::new(),
             queue: Vec::new(),
+            taken: Vec::new(),
             scratch: Vec::new(),
             crcs: Vec::new(),
             tokens,
@@ -303,13 +306,16 @@ impl Server {
     pub(crate) fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
         let mut started = false;
         self.turn_at = Instant::now();
-        for index in std::mem::take(&mut self.queue) {
+        std::mem::swap(&mut self.queue, &mut self.taken);
+        for at in 0..self.taken.len() {
+            let index = self.taken[at];
             if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
                 connection.queued = false;
                 started |= self.parse(volumes, reactor, index, now);
             }
             self.settle(reactor, index);
         }
+        self.taken.clear();
         started
     }
 
