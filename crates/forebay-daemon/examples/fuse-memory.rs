@@ -2,6 +2,7 @@
 //! kill. What it serves is said by the environment variables in `tests/fuse/names.rs`.
 //!
 //! It says `ready` (or why not), and unmounts when its standard input ends.
+#![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
 use forebay_core::{BufId, Request, RequestId, RequestKind};
 use forebay_daemon::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
