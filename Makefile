@@ -21,18 +21,21 @@ build:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	target/venv/bin/ruff check --no-cache bench
+	target/venv/bin/ruff format --no-cache --check bench
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
-# All crates, even if one fails: what failed is listed at the end.
+# All crates, even if one fails: what failed is listed at the end. Then the arithmetic of the benchmarks.
 unit:
 	cargo test --workspace --locked --no-fail-fast
+	target/venv/bin/python -m pytest -q -p no:cacheprovider bench/tests
 
 e2e: build
 	scripts/run-tests
 
 # The figures of docs/performance.md, on this machine.
 bench: setup build
-	bench/first-figures
+	bench/compare
 	bench/restart
 
 # Hours rather than seconds: a million crash points, and fifty kills under load.

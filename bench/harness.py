@@ -1,11 +1,12 @@
-"""What the benchmarks share: starting and stopping servers by pid, running fio, printing tables.
+"""What the benchmarks share: temporary folders, servers that are started and stopped by pid, the machine, tables.
 
-Everything stays on this machine: files in one temporary folder, unix sockets, bounded run times.
+Everything stays on this machine: files in one temporary folder, unix sockets, bounded run times. What is specific to
+fio is in `fio_client`.
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
 import os
 import platform
 import shutil
@@ -15,30 +16,21 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOREBAY = Path(os.environ.get("FOREBAY", ROOT / "target/release/forebay"))
 MIB = 1 << 20
+GIB = 1 << 30
+PR_SET_PDEATHSIG = 1
 
 
 class Failure(RuntimeError):
     """A server or client did not do what the benchmark needs."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What one fio run reached, reads and writes together."""
-
-    iops: float
-    mbytes_per_s: float
-    p50_us: float
-    p99_us: float
-
-
 @contextmanager
-def workspace(where: str | None) -> Iterator[Path]:
+def workspace(where: str | Path | None) -> Iterator[Path]:
     """A temporary folder on the disk under test, removed at the end."""
     path = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=where or os.environ.get("TMPDIR", "/var/tmp")))
     try:
@@ -48,38 +40,70 @@ def workspace(where: str | None) -> Iterator[Path]:
 
 
 @contextmanager
-def process(command: Sequence[str], ready: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def process(command: Sequence[str], ready: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a server until the block ends; waits for the socket `ready` to appear first."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    child, log = start(command, ready)
     try:
-        wait_for(child, ready)
         yield child
     finally:
         stop(child)
+        log.unlink(missing_ok=True)
 
 
-def wait_for(child: subprocess.Popen[str], ready: Path | None) -> None:
-    """Waits until the socket can be connected to."""
-    deadline = time.monotonic() + 120
+def start(command: Sequence[str], ready: Path | None) -> tuple[subprocess.Popen[bytes], Path]:
+    """Starts a server and waits until it is ready; returns it and the file of what it says.
+
+    What it says goes to a file, not a pipe: a server that talks much must not block because nobody reads.
+    """
+    number, name = tempfile.mkstemp(prefix="server-", suffix=".log", dir=ready.parent if ready else None)
+    log = Path(name)
+    with os.fdopen(number, "wb") as file:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 (servers are started while there is one thread)
+        )
+    try:
+        wait_for(child, ready, log)
+    except BaseException:
+        stop(child)
+        raise
+    return child, log
+
+
+def end_with_parent() -> None:
+    """In a new server: the kernel kills it if the benchmark is killed, so that no paused server is left behind.
+
+    nbdkit changes this at its start; one that was paused then has to be ended by hand.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def wait_for(child: subprocess.Popen[bytes], ready: Path | None, log: Path, limit_s: float = 120) -> None:
+    """Waits until the socket is there."""
+    deadline = time.monotonic() + limit_s
     while ready is not None and not ready.exists():
         if child.poll() is not None:
-            output = child.stdout.read() if child.stdout else ""
-            raise Failure(f"{child.args!r} ended with {child.returncode}: {output}")
+            raise Failure(f"{child.args!r} ended with {child.returncode}: {log.read_text(errors='replace')}")
         if time.monotonic() > deadline:
-            raise Failure(f"{child.args!r} did not open {ready}")
+            raise Failure(f"{child.args!r} did not open {ready} in {limit_s:.0f} s")
         time.sleep(0.02)
     time.sleep(0.1)
 
 
-def stop(child: subprocess.Popen[str]) -> None:
-    """Ends a server by its pid, in an orderly way if it lets us."""
-    if child.poll() is None:
-        child.send_signal(signal.SIGTERM)
-        try:
-            child.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+def stop(child: subprocess.Popen[bytes]) -> None:
+    """Ends a server by its pid, in an orderly way if it lets us; one that is paused is woken first."""
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGCONT)
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def forebay(folder: Path, *, cache: str, mode: str = "writeback", extra: Sequence[str] = ()) -> list[str]:
@@ -99,36 +123,6 @@ def forebay(folder: Path, *, cache: str, mode: str = "writeback", extra: Sequenc
     ]
 
 
-def fio(target: Sequence[str], job: Sequence[str], seconds: int) -> Result:
-    """Runs one fio job and adds up its reads and writes."""
-    command = ["fio", "--name=bench", "--output-format=json", *target, *job, "--group_reporting"]
-    if seconds > 0:
-        command += ["--time_based", f"--runtime={seconds}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 600, check=False)
-    if done.returncode != 0:
-        raise Failure(f"{' '.join(command)}: {done.stderr or done.stdout}")
-    report = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
-    sides = [report[side] for side in ("read", "write") if report[side]["total_ios"] > 0]
-    main = max(sides, key=lambda side: side["total_ios"])
-    percentiles = main["clat_ns"].get("percentile", {})
-    return Result(
-        iops=sum(side["iops"] for side in sides),
-        mbytes_per_s=sum(side["bw_bytes"] for side in sides) / 1e6,
-        p50_us=percentiles.get("50.000000", 0) / 1e3,
-        p99_us=percentiles.get("99.000000", 0) / 1e3,
-    )
-
-
-def nbd(socket: Path) -> list[str]:
-    """Target of fio: an export on a unix socket."""
-    return ["--ioengine=nbd", f"--uri=nbd+unix:///v?socket={socket}"]
-
-
-def raw(path: Path) -> list[str]:
-    """Target of fio: a file without the page cache."""
-    return ["--ioengine=io_uring", "--direct=1", f"--filename={path}"]
-
-
 def pressure() -> str:
     """CPU pressure of the last ten seconds: how far figures can be trusted."""
     try:
@@ -137,15 +131,41 @@ def pressure() -> str:
         return "unknown"
 
 
+def output(command: Sequence[str]) -> str:
+    """First line that a command prints, or "not found": for versions, where a failure is no reason to stop."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "not found"
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return lines[0].strip() if lines else ""
+
+
+def processor() -> str:
+    """Name of the processor as the kernel has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
+    """What the figures were measured on, and of what."""
+    changed = output(["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"]) not in ("", "not found")
+    commit = output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
     return {
         "kernel": platform.release(),
-        "cores": str(os.cpu_count()),
-        "commit": commit.stdout.strip(),
+        "processor": processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory_gib": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / GIB:.1f}",
+        "commit": commit + (" with changes" if changed else ""),
+        "forebay": output([str(FOREBAY), "--version"]),
+        "fio": output(["fio", "--version"]),
+        "nbdkit": output(["nbdkit", "--version"]),
+        "qemu-nbd": output(["qemu-nbd", "--version"]),
+        "libnbd": output(["nbdinfo", "--version"]),
+        "python": platform.python_version(),
         "cpu_pressure_avg10": pressure(),
     }
 
@@ -153,6 +173,9 @@ def machine() -> dict[str, str]:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown whose columns line up."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in [header, *rows]]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in [header, *rows]
+    ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)

@@ -1,0 +1,116 @@
+"""How results look: tables in Markdown (which also read well on a terminal) and JSON."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from comparison.figures import Spread, number, paired_ratio, short
+from comparison.goals import verdicts
+from comparison.model import Results, Sample, side_of
+from harness import table
+
+HEADER = (
+    "work",
+    "on",
+    "median",
+    "low to high",
+    "ratio",
+    "p50 us",
+    "p99 us",
+    "p99.9 us",
+    "longest ms",
+    "server us",
+    "!",
+)
+LEGEND = (
+    "*depth 32 x 4*: 32 requests in flight on each of 4 connections. *ratio*: to the first line of the same work, "
+    "median of the ratios of rounds. *p50* to *p99.9*: of the direction with more requests, medians of rounds; "
+    "*longest*: of all rounds and requests, syncs included. *server us*: CPU time of the server for each request, with "
+    "the kernel's. *hits*: share of the blocks read that were in the cache. *!*: rounds that other processes disturbed."
+)
+
+
+def markdown(results: Results, about: dict[str, object], titles: dict[str, str]) -> str:
+    """Everything: what was measured where, goals, a table for each group."""
+    parts = [facts(about), "### Goals", goals(results)]
+    for group in results.groups():
+        parts += [f"### {titles.get(group, group)}", group_table(results, group)]
+    parts += [LEGEND, ""]
+    return "\n\n".join(parts)
+
+
+def facts(about: dict[str, object]) -> str:
+    """One paragraph on machine, versions and options."""
+    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items()) + "."
+
+
+def goals(results: Results) -> str:
+    """Goal and reached."""
+    found = verdicts(results)
+    if not found:
+        return "No group was run that a goal is about."
+    rows = [[v.what, v.goal, v.reached, "PASS" if v.passed else "MISS", v.note] for v in found]
+    return table(["what", "goal", "reached", "", "note"], rows)
+
+
+def group_table(results: Results, group: str) -> str:
+    """One line for each case and target."""
+    rows = []
+    for case in results.cases(group):
+        base: list[Sample] = []
+        for target in results.targets(group):
+            samples = results.of(group, case, target)
+            if samples:
+                rows.append([case, target, *cells(samples, base)])
+                base = base or samples
+    extras = extra_columns(results, group)
+    header = [*HEADER, *extras]
+    return table(header, [[*row, *(extras[name][row[0], row[1]] for name in extras)] for row in rows])
+
+
+def cells(samples: Sequence[Sample], base: Sequence[Sample]) -> list[str]:
+    """A line but for work and target. Without a base this is the base."""
+    spread = Spread.of([sample.value for sample in samples])
+    sides = side_of(samples)
+    ratio = paired_ratio([s.value for s in samples], [s.value for s in base]) if base else None
+    costs = [sample.server_us for sample in samples if sample.server_us is not None]
+    longest = [sample.result.longest_us / 1e3 for sample in samples if sample.result is not None]
+    count = sum(sample.disturbed for sample in samples)
+    return [
+        f"{number(spread.median)} {samples[0].unit}",
+        f"{short(spread.low)} to {short(spread.high)}",
+        number(ratio.median) if ratio else "",
+        *(number(statistics.median(getattr(side, name) for side in sides)) if sides else "" for name in LATENCIES),
+        number(max(longest)) if longest else "",
+        number(statistics.median(costs)) if costs else "",
+        f"{count}/{len(samples)}" if count else "",
+    ]
+
+
+LATENCIES = ("p50_us", "p99_us", "p999_us")
+
+
+def extra_columns(results: Results, group: str) -> dict[str, dict[tuple[str, str], str]]:
+    """Columns that only some groups have: what Forebay's own counters say."""
+    wanted = {"amplification": ("written / stored",), "mix": ("hits",), "hits": ("hits",), "states": ("hits",)}
+    columns: dict[str, dict[tuple[str, str], str]] = {name: {} for name in wanted.get(group, ())}
+    for name, cells_of in columns.items():
+        for case in results.cases(group):
+            for target in results.targets(group):
+                samples = results.of(group, case, target)
+                found = [v for s in samples if (v := s.amplification if "/" in name else s.hit_share) is not None]
+                text = f"{statistics.median(found):.3f}" if found else ""
+                cells_of[case, target] = text
+    return columns
+
+
+def write_json(path: Path, results: Results, about: dict[str, object]) -> None:
+    """All samples, what was measured where, and the verdicts."""
+    judged = [vars(verdict) for verdict in verdicts(results)]
+    path.write_text(
+        json.dumps({"about": about, "goals": judged, "targets": results.order, "samples": results.as_json()}, indent=1)
+        + "\n"
+    )
