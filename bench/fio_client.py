@@ -82,6 +82,13 @@ def raw(path: Path) -> list[str]:
     return ["--ioengine=io_uring", "--direct=1", f"--filename={path}"]
 
 
+def flush_after(target: Sequence[str], writes: int) -> list[str]:
+    """Options for a flush after so many writes: fdatasync on files; the nbd engine knows only fsync, which is FLUSH."""
+    if writes == 0:
+        return []
+    return [f"--fsync={writes}" if "--ioengine=nbd" in target else f"--fdatasync={writes}"]
+
+
 def fio(target: Sequence[str], job: Sequence[str], seconds: float = 0) -> Result:
     """Runs one fio job: for `seconds`, or, if that is 0, until everything that the job names is done."""
     command = ["fio", "--name=bench", "--output-format=json", "--lat_percentiles=1", "--percentile_list=50:99:99.9"]

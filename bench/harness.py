@@ -170,6 +170,15 @@ def machine() -> dict[str, str]:
     }
 
 
+def storage(where: Path, mounts: str | None = None) -> str:
+    """File system and device of a folder, as "ext4 on /dev/vda"; `mounts` is the text of /proc/mounts."""
+    lines = [line.split() for line in (mounts or Path("/proc/mounts").read_text()).splitlines()]
+    inside = [line for line in lines if where.resolve().is_relative_to(line[1])]
+    # The deepest mount point, and of several on the same one the last, which hides the others.
+    found = max(enumerate(inside), key=lambda pair: (len(pair[1][1]), pair[0]), default=None)
+    return f"{found[1][2]} on {found[1][0]}" if found else "unknown"
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown whose columns line up."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]

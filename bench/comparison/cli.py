@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--json", type=Path, default=OUTPUT / "compare.json", help="default: %(default)s")
     found.add_argument("--plot", type=Path, default=OUTPUT / "compare.png", help="default: %(default)s")
     found.add_argument("--no-plot", action="store_true", help="matplotlib is not needed then")
-    found.add_argument("--markdown", type=Path, help="also write the tables here")
+    found.add_argument("--markdown", type=Path, help="also write the tables here, or between the markers of a document")
     found.add_argument("--enforce", action="store_true", help="exit code 1 if a goal is missed")
     return found
 
@@ -137,6 +137,7 @@ def compare(options: argparse.Namespace) -> int:
         raise h.Failure("nothing to do: the only group that was asked for is left out")
     about: dict[str, object] = {
         **h.machine(),
+        "storage": h.storage(where),
         "scale": scale.name,
         "rounds": scale.rounds,
         "seconds": scale.seconds,
@@ -156,7 +157,7 @@ def compare(options: argparse.Namespace) -> int:
     report.write_json(options.json, results, about)
     print(f"all samples: {options.json}", file=sys.stderr)
     if options.markdown:
-        options.markdown.write_text(text)
+        report.write_markdown(options.markdown, text)
     if not options.no_plot:
         draw(options.json, options.plot)
     return int(options.enforce and any(not verdict.passed for verdict in verdicts(results)))

@@ -10,13 +10,15 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from comparison.figures import number, paired_ratio
+from comparison.figures import Spread, number, paired_ratio
 from comparison.model import FOREBAY, RAW, Results, Sample
 from fio_client import Side
 
 NULL = "null volume"
 READ = "random read 4k"
 WRITE = "random write 4k"
+# Highest to lowest of the rounds of a base.
+UNSTEADY = 1.5
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,19 @@ def disturbed(*runs: Sequence[Sample]) -> str:
     return f"{count} of {len(samples)} runs disturbed" if count else ""
 
 
+def unsteady(base: Sequence[Sample]) -> str:
+    """Says so if what others are compared to was itself not the same from round to round: no ratio means much then."""
+    found = Spread.of(values(base))
+    if found.low and found.high / found.low <= UNSTEADY:
+        return ""
+    return f"{base[0].target} itself varied by {number(found.high / found.low) if found.low else 'everything'}"
+
+
+def remarks(ours: Sequence[Sample], base: Sequence[Sample]) -> str:
+    """What to know before a ratio is believed."""
+    return "; ".join(filter(None, [disturbed(ours, base), unsteady(base)]))
+
+
 def at_least(results: Results, group: str, case: str, pair: tuple[str, str], factor: float) -> Iterator[Verdict]:
     """The first target of the pair reaches `factor` times what the second does, by the median of ratios of rounds."""
     ours, theirs = (results.of(group, case, name) for name in pair)
@@ -67,7 +82,8 @@ def at_least(results: Results, group: str, case: str, pair: tuple[str, str], fac
     if found is not None:
         what = f"{case}: {pair[0]} / {pair[1]}"
         reached = f"{number(found.median)} ({number(found.low)} to {number(found.high)})"
-        yield Verdict(what, f">= {factor}", reached, found.median >= factor, disturbed(ours, theirs))
+        note = remarks(ours, theirs)
+        yield Verdict(what, f">= {factor}", reached, found.median >= factor, note)
 
 
 def hits(results: Results) -> Iterator[Verdict]:
@@ -122,7 +138,7 @@ def flush(results: Results) -> Iterator[Verdict]:
     if found is not None:
         what = "write + FLUSH, depth 1: time / raw write + fdatasync"
         reached = f"{number(found.median)} ({number(found.low)} to {number(found.high)})"
-        yield Verdict(what, "<= 1.3", reached, found.median <= 1.3, disturbed(ours, theirs))
+        yield Verdict(what, "<= 1.3", reached, found.median <= 1.3, remarks(ours, theirs))
 
 
 def mix(results: Results) -> Iterator[Verdict]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from comparison.figures import Spread, per_request_us
-from fio_client import Result, Side
+from fio_client import Result, Side, flush_after
 
 RAW = "raw"
 FOREBAY = "forebay"
@@ -24,7 +24,8 @@ class Case:
     """One kind of work. `name` is unique in its group.
 
     With `seconds` 0 fio runs until all that the job names is done. Without `job` nothing is asked for that long: what
-    an idle server costs. `only` names targets if not all are measured. `flash` says that no slow disk is involved.
+    an idle server costs. `only` names targets if not all are measured. `flash` says that its stalls are judged. After
+    `writes_per_flush` writes there is a flush, if that is not 0.
     """
 
     name: str
@@ -33,6 +34,11 @@ class Case:
     seconds: float = 0.0
     only: frozenset[str] = frozenset()
     flash: bool = True
+    writes_per_flush: int = 0
+
+    def options(self, target: Target) -> list[str]:
+        """What fio needs for this work on that target, but for the seed."""
+        return [*self.job, *target.extra, *flush_after(target.client, self.writes_per_flush)]
 
 
 @dataclass

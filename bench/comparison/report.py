@@ -107,6 +107,18 @@ def extra_columns(results: Results, group: str) -> dict[str, dict[tuple[str, str
     return columns
 
 
+BEGIN, END = "<!-- bench/compare: begin -->", "<!-- bench/compare: end -->"
+
+
+def write_markdown(path: Path, text: str) -> None:
+    """Writes a file, or, in one that has the lines `BEGIN` and `END`, only what is between them."""
+    old = path.read_text() if path.exists() else ""
+    if BEGIN in old and END in old.split(BEGIN, 1)[1]:
+        before, rest = old.split(BEGIN, 1)
+        text = f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{rest.split(END, 1)[1]}"
+    path.write_text(text)
+
+
 def write_json(path: Path, results: Results, about: dict[str, object]) -> None:
     """All samples, what was measured where, and the verdicts."""
     judged = [vars(verdict) for verdict in verdicts(results)]

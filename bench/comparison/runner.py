@@ -120,7 +120,9 @@ def measure(case: Case, target: Target, seed: int) -> tuple[dict[str, int], Usag
     meter = Meter(target.pids)
     if case.job:
         seeded = ["--randrepeat=0", f"--randseed={seed}"]
-        result = fio(target.client, [*case.job, *target.extra, *seeded], case.seconds)
+        result = fio(target.client, [*case.options(target), *seeded], case.seconds)
+        if case.writes_per_flush and result.sync is None:
+            raise h.Failure(f"{target.name}: {case.name} was to flush, and did not")
     else:
         result = None
         time.sleep(case.seconds)

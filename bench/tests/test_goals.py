@@ -45,6 +45,23 @@ def test_disturbed_runs_are_counted() -> None:
     assert "1 of 2 runs disturbed" in one(found, "forebay / raw").note
 
 
+@pytest.mark.parametrize(
+    ("second", "note"), [(670, ""), (1500, ""), (600, "varied by 1.67"), (0, "varied by everything")]
+)
+    ("second", "note"), [(670, ""), (1500, ""), (600, "varied by 1.67"), (0, "varied by everything")]
+)
+def test_a_base_that_is_not_steady_is_remarked(second: float, note: str) -> None:
+    case = "random write 4k, depth 32 x 1"
+    found = results(
+        sample("writes", case, RAW, 1000),
+        sample("writes", case, RAW, second, round=2),
+        sample("writes", case, FOREBAY, 2000),
+    )
+    remark = one(found, "forebay / raw").note
+    assert note in remark
+    assert bool(note) == bool(remark)
+
+
 @pytest.mark.parametrize(("p50_us", "passed"), [(125, True), (126, False)])
 def test_latency_that_is_added_to_a_read(p50_us: float, passed: bool) -> None:
     case = "random read 4k, depth 1 x 1"

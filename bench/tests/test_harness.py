@@ -68,3 +68,11 @@ def test_columns_of_a_table_line_up() -> None:
 def test_what_cannot_be_found_is_said() -> None:
     assert harness.output(["/does/not/exist"]) == "not found"
     assert {"kernel", "cores", "fio", "commit", "forebay"} <= harness.machine().keys()
+
+
+def test_the_storage_of_a_folder_is_that_of_the_deepest_mount_point() -> None:
+    mounts = "/dev/a / ext4 rw 0 0\n/dev/b /srv xfs rw 0 0\n/dev/c /srv/data btrfs rw 0 0\n/dev/d /srv ext4 rw 0 0\n"
+    assert harness.storage(Path("/srv/data/x"), mounts) == "btrfs on /dev/c"
+    assert harness.storage(Path("/srv/other"), mounts) == "ext4 on /dev/d"
+    assert harness.storage(Path("/srvx"), mounts) == "ext4 on /dev/a"
+    assert harness.storage(Path("/x"), "/dev/b /srv xfs rw 0 0\n") == "unknown"

@@ -51,3 +51,20 @@ def test_everything_is_in_the_markdown_and_the_json(tmp_path: Path) -> None:
     assert [each["value"] for each in read["samples"]] == [1000, 1000]
     assert read["samples"][1]["result"]["read"]["p50_us"] == 60
     assert any("p50 over raw" in goal["what"] for goal in read["goals"])
+
+
+def test_a_document_keeps_what_is_around_the_markers(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    for _ in range(2):
+        report.write_markdown(document, "new\n")
+        assert document.read_text() == f"before\n{report.BEGIN}\n\nnew\n\n{report.END}\nafter\n"
+
+
+def test_a_file_without_both_markers_is_replaced(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    for old in (None, "anything\n", f"{report.END}\n{report.BEGIN}\n"):
+        if old is not None:
+            document.write_text(old)
+        report.write_markdown(document, "new\n")
+        assert document.read_text() == "new\n"

@@ -140,3 +140,18 @@ def test_progress_foresees_the_rest() -> None:
     assert progress.left_s() == 0
     progress.say("something")
     assert out.getvalue() == "[10/10] something; about 0:00 left\n"
+
+
+def test_a_flush_that_does_not_happen_fails_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("writes", ("--rw=write",), seconds=1, writes_per_flush=1)
+    asked: list[list[str]] = []
+
+    def fio(_: list[str], job: list[str], _seconds: float) -> Result:
+        asked.append(job)
+        return Result(1.0, None, side(), None, 0.1)
+
+    monkeypatch.setattr(runner, "fio", fio)
+    for client, option in ((["--ioengine=nbd"], "--fsync=1"), (["--ioengine=io_uring"], "--fdatasync=1")):
+        with pytest.raises(Failure, match="was to flush"):
+            runner.measure(case, Target("t", client), 1)
+        assert option in asked[-1]

@@ -56,7 +56,7 @@ def fill_and_check(target: Target, work: int) -> None:
 
 def warm_up(target: Target, case: Case, seconds: float) -> None:
     """The work that will be measured, for longer."""
-    fio(target.client, [*case.job, "--randrepeat=0", "--randseed=1"], seconds)
+    fio(target.client, [*case.options(target), "--randrepeat=0", "--randseed=1"], seconds)
 
 
 def at_once(targets: list[Target], action: Callable[[Target], None]) -> None:
@@ -101,8 +101,14 @@ def mix(scale: Scale) -> list[Stage]:
 def database(scale: Scale) -> list[Stage]:
     """16 KiB pages, two reads for each write, hot pages, a flush every 32 writes; the data fits the cache."""
     work = scale.disk_cache_bytes // 2
-    job = ("--rw=randrw", "--rwmixread=67", "--bs=16k", "--norandommap", ZIPF, f"--size={work}", "--fdatasync=32")
-    case = Case("database 16k, depth 8 x 1", (*job, *parallel(8, 1)), seconds=scale.disk_seconds, flash=False)
+    job = ("--rw=randrw", "--rwmixread=67", "--bs=16k", "--norandommap", ZIPF, f"--size={work}")
+    case = Case(
+        "database 16k, depth 8 x 1",
+        (*job, *parallel(8, 1)),
+        seconds=scale.disk_seconds,
+        flash=False,
+        writes_per_flush=32,
+    )
     return [stage(scale, "database", "Database-like", [case], work, with_raw=True)]
 
 

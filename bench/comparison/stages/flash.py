@@ -92,8 +92,8 @@ def writes(scale: Scale) -> list[Stage]:
 
 def flush(scale: Scale) -> list[Stage]:
     """Each write is followed by a FLUSH; on a file, by fdatasync."""
-    job = ("--rw=randwrite", "--bs=4k", "--norandommap", f"--size={scale.work_bytes}", "--fdatasync=1")
-    case = Case("write 4k + flush, depth 1 x 1", (*job, *parallel(1, 1)), seconds=scale.seconds)
+    job = ("--rw=randwrite", "--bs=4k", "--norandommap", f"--size={scale.work_bytes}")
+    case = Case("write 4k + flush, depth 1 x 1", (*job, *parallel(1, 1)), seconds=scale.seconds, writes_per_flush=1)
     return [stage(scale, "flush", "Write and FLUSH", [case], (RAW, FOREBAY, *PEERS))]
 
 

@@ -176,7 +176,8 @@ def amplified(
     """One stage of it: the first work twice as warm-up, then all."""
     warm = (*work[0][1], f"--io_size={2 * cache}")
     prepare = partial(with_history, cache=cache, volume=volume, settings=settings, warm=warm)
-    cases = tuple(Case(name, (*job, *bounded)) for name, job in work)
+    # Not `flash`: stalls are judged only where the raw device is measured beside, so that its own can be told.
+    cases = tuple(Case(name, (*job, *bounded), flash=False) for name, job in work)
     disk = cache + volume
     return Stage("amplification", work[0][0], cases, prepare, (FOREBAY,), disk, 2 + (disk + 3 * cache) / 200e6)
 
