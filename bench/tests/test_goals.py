@@ -48,8 +48,6 @@ def test_disturbed_runs_are_counted() -> None:
 @pytest.mark.parametrize(
     ("second", "note"), [(670, ""), (1500, ""), (600, "varied by 1.67"), (0, "varied by everything")]
 )
-    ("second", "note"), [(670, ""), (1500, ""), (600, "varied by 1.67"), (0, "varied by everything")]
-)
 def test_a_base_that_is_not_steady_is_remarked(second: float, note: str) -> None:
     case = "random write 4k, depth 32 x 1"
     found = results(
