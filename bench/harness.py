@@ -55,6 +55,8 @@ def start(command: Sequence[str], ready: Path | None) -> tuple[subprocess.Popen[
 
     What it says goes to a file, not a pipe: a server that talks much must not block because nobody reads.
     """
+    if ready is not None and ready.exists():
+        raise Failure(f"{ready} exists already: clients would be connected to another server than {command[0]}")
     number, name = tempfile.mkstemp(prefix="server-", suffix=".log", dir=ready.parent if ready else None)
     log = Path(name)
     with os.fdopen(number, "wb") as file:

@@ -13,6 +13,8 @@ from fio_client import fio
 from harness import Failure
 
 SHAPE = ["--bs=256k", "--iodepth=4", "--verify_interval=4k", "--verify_fatal=1", "--randrepeat=1"]
+# Otherwise fio leaves a file in the current folder for each job.
+SHAPE.append("--verify_state_save=0")
 
 
 def fill(client: Sequence[str], size: int) -> None:

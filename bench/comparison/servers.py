@@ -182,7 +182,7 @@ def nbdkit_file(folder: Path, size: int) -> Iterator[Target]:
 @contextmanager
 def nbdkit_cache(folder: Path, volume: int, cache: int) -> Iterator[Target]:
     """nbdkit's cache filter over an emulated disk of its own. Its cost includes that of the disk, as Forebay's does."""
-    with emulated_disk(folder, "nbdkit-cache", volume) as disk:
+    with emulated_disk(folder, "below-nbdkit", volume) as disk:
         words = ["--filter=cache", "nbd", f"socket={disk.socket}", "export=v"]
         # Its own default is 64 KiB, with which a cache of this size would hold a sixteenth of the hot blocks.
         words += ["cache=writeback", "cache-on-read=true", f"cache-max-size={cache}", "cache-min-block-size=4096"]

@@ -137,6 +137,6 @@ def test_the_names_that_goals_look_for_are_those_of_the_stages(scale: Scale, mon
             for case, target in stage.planned(1)
         )
     )
-    depths = 4 if scale is QUICK else 6
+    depths = 2 if scale is QUICK else 6
     expected = {"hits": 2, "added": 1, "writes": 2, "full": 1, "null": 1, "flush": 1, "mix": 2, "idle": 1, "stall": 1}
     assert len(verdicts(found)) == sum(expected.values()) + 3 + depths

@@ -31,6 +31,12 @@ def test_a_server_that_ends_at_once_is_a_failure_with_its_words(tmp_path: Path) 
         harness.start(command, tmp_path / "socket")
 
 
+def test_a_socket_of_another_server_is_not_taken_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "socket").touch()
+    with pytest.raises(Failure, match="exists already"):
+        harness.start(["sleep", "60"], tmp_path / "socket")
+
+
 def test_a_paused_server_is_stopped() -> None:
     with harness.process(["sleep", "60"]) as child:
         child.send_signal(signal.SIGSTOP)
