@@ -33,9 +33,10 @@ unit:
 e2e: build
 	scripts/run-tests
 
-# The figures of docs/performance.md, on this machine.
+# The figures of docs/performance.md, on this machine. Nearly an hour; `make bench COMPARE=--quick` takes ten minutes.
+COMPARE ?=
 bench: setup build
-	bench/compare
+	bench/compare $(COMPARE)
 	bench/restart
 
 # Hours rather than seconds: a million crash points, and fifty kills under load.

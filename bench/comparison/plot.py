@@ -20,7 +20,8 @@ import matplotlib
 matplotlib.use("agg")
 from matplotlib import pyplot as plt
 
-COLOURS = ("#222222", "#e45756", "#4c78a8", "#72b7b2", "#f58518", "#54a24b", "#b279a2")
+COLOURS = {"raw": "#222222", "no cache": "#777777", "forebay": "#e45756", "null volume": "#f2a6a7"}
+OTHERS = ("#4c78a8", "#72b7b2", "#f58518", "#54a24b")
 Samples = list[dict[str, Any]]
 
 
@@ -48,7 +49,7 @@ def panel(axis: Any, group: str, samples: Samples, order: list[str]) -> None:
                 middle,
                 height,
                 xerr=[[middle - low], [high - middle]],
-                color=COLOURS[place % len(COLOURS)],
+                color=COLOURS.get(target, OTHERS[place % len(OTHERS)]),
                 error_kw={"elinewidth": 0.8},
                 label=target if row == 0 else None,
             )
@@ -56,7 +57,7 @@ def panel(axis: Any, group: str, samples: Samples, order: list[str]) -> None:
     axis.invert_yaxis()
     axis.axvline(1, color="#222222", lw=0.6)
     axis.set_title(f"{group}: in units of {targets[0]}", fontsize=9, loc="left")
-    axis.legend(fontsize=6, frameon=False, loc="lower right")
+    axis.legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1))
     axis.grid(axis="x", alpha=0.3)
 
 

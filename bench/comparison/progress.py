@@ -19,7 +19,7 @@ class Progress:
         self.done = 0
         self.run_s_left = run_s
         self.stages_s = list(stages_s)
-        self.overhead_s = 0.8
+        self.overhead_s = 0.6
         self.stream = stream
         self.terminal = stream.isatty()
         self.began = time.monotonic()

@@ -31,7 +31,7 @@ class Scale:
 
 QUICK = Scale(
     name="quick",
-    about="every group in less than ten minutes; for a look, not for figures to quote",
+    about="every group in less than ten minutes on a quiet machine; for a look, not for figures to quote",
     rounds=3,
     repeats=0,
     seconds=1,
@@ -39,13 +39,13 @@ QUICK = Scale(
     cache_bytes=512 * MIB,
     disk_seconds=2,
     disk_cache_bytes=32 * MIB,
-    warm_s=12,
+    warm_s=10,
     wide=False,
     deep=False,
 )
 DEFAULT = Scale(
     name="default",
-    about="about an hour for all groups",
+    about="about 50 minutes for all groups",
     rounds=3,
     repeats=2,
     seconds=5,
@@ -59,7 +59,7 @@ DEFAULT = Scale(
 )
 FULL = Scale(
     name="full",
-    about="all depths and connections, large files, long runs: hours, on a machine of its own",
+    about="all depths and connections, large files, long runs: five hours, on a machine of its own",
     rounds=5,
     repeats=3,
     seconds=15,

@@ -100,24 +100,31 @@ def writes(scale: Scale) -> list[Stage]:
     return [stage(scale, "writes", "Random writes, write-back", cases, (RAW, FOREBAY, *PEERS))]
 
 
+def peers(scale: Scale) -> tuple[str, ...]:
+    """All of them, if there is time."""
+    return PEERS if scale.wide else PEERS[:2]
+
+
 def flush(scale: Scale) -> list[Stage]:
     """Each write is followed by a FLUSH; on a file, by fdatasync."""
     job = ("--rw=randwrite", "--bs=4k", "--norandommap", f"--size={scale.work_bytes}")
     case = Case("write 4k + flush, depth 1 x 1", (*job, *parallel(1, 1)), seconds=scale.seconds, writes_per_flush=1)
-    return [stage(scale, "flush", "Write and FLUSH", [case], (RAW, FOREBAY, *PEERS))]
+    return [stage(scale, "flush", "Write and FLUSH", [case], (RAW, FOREBAY, *peers(scale)))]
 
 
 def sequential(scale: Scale) -> list[Stage]:
     """Large requests. The reads come first in each round, before anything scattered the data."""
     cases = [sequential_case(direction, 8, scale.work_bytes, scale.seconds) for direction in ("read", "write")]
-    return [stage(scale, "sequential", "Sequential", cases, (RAW, FOREBAY, *PEERS))]
+    return [stage(scale, "sequential", "Sequential", cases, (RAW, FOREBAY, *peers(scale)))]
 
 
 def null(scale: Scale) -> list[Stage]:
     """Servers with nothing behind them. Nothing of it is about a device."""
     if not servers.has_null_volume():
         return []
-    shapes = [("read", 1, 1), ("read", 32, 1), ("read", 32, 4), ("write", 32, 4)]
+    shapes = [("read", 1, 1), ("read", 32, 1), ("read", 32, 4)]
+    if scale.wide:
+        shapes.append(("write", 32, 4))
     cases = [random_io(*each, scale.work_bytes, scale.seconds) for each in shapes]
     cases = [replace(case, flash=False) for case in cases]
     return [stage(scale, "null", "The export path alone", cases, ("nbdkit memory", NULL))]
