@@ -163,6 +163,9 @@ def machine() -> dict[str, str]:
         "memory_gib": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / GIB:.1f}",
         "commit": commit + (" with changes" if changed else ""),
         "forebay": output([str(FOREBAY), "--version"]),
+        "binary_built": time.strftime("%Y-%m-%d %H:%M", time.localtime(FOREBAY.stat().st_mtime))
+        if FOREBAY.exists()
+        else "-",
         "fio": output(["fio", "--version"]),
         "nbdkit": output(["nbdkit", "--version"]),
         "qemu-nbd": output(["qemu-nbd", "--version"]),
