@@ -152,6 +152,14 @@ def processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
+def built() -> str:
+    """When the binary was made: a commit alone does not say that it is of that commit."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(FOREBAY.stat().st_mtime))
+    except OSError:
+        return "not found"
+
+
 def machine() -> dict[str, str]:
     """What the figures were measured on, and of what."""
     changed = output(["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"]) not in ("", "not found")
@@ -163,9 +171,7 @@ def machine() -> dict[str, str]:
         "memory_gib": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / GIB:.1f}",
         "commit": commit + (" with changes" if changed else ""),
         "forebay": output([str(FOREBAY), "--version"]),
-        "binary_built": time.strftime("%Y-%m-%d %H:%M", time.localtime(FOREBAY.stat().st_mtime))
-        if FOREBAY.exists()
-        else "-",
+        "binary_built": built(),
         "fio": output(["fio", "--version"]),
         "nbdkit": output(["nbdkit", "--version"]),
         "qemu-nbd": output(["qemu-nbd", "--version"]),

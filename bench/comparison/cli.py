@@ -16,7 +16,7 @@ import harness as h
 from comparison import report, servers
 from comparison.figures import duration
 from comparison.goals import verdicts
-from comparison.model import Stage
+from comparison.model import Results, Stage
 from comparison.runner import Plan, run
 from comparison.scale import DEFAULT, FULL, QUICK, Scale
 from comparison.stages import ALIASES, GROUPS
@@ -147,10 +147,23 @@ def compare(options: argparse.Namespace) -> int:
         "began": time.strftime("%Y-%m-%d %H:%M"),
     }
     plan = Plan(stages, scale.rounds, scale.repeats, options.disturbed_pct / 100, where)
-    results = run(plan, plan.progress())
-    about["ended"] = time.strftime("%H:%M")
-    about["cpu_pressure_avg10_after"] = h.pressure()
-    titles = {name: f"{name}: {GROUPS[name].about}" for name in names}
+    results = Results()
+    try:
+        run(plan, plan.progress(), results)
+    except (h.Failure, KeyboardInterrupt) as failure:
+        about["incomplete"] = str(failure) or "interrupted"
+        raise
+    finally:
+        about["ended"] = time.strftime("%H:%M")
+        about["cpu_pressure_avg10_after"] = h.pressure()
+        if results.samples:
+            publish(options, results, about)
+    return int(options.enforce and any(not verdict.passed for verdict in verdicts(results)))
+
+
+def publish(options: argparse.Namespace, results: Results, about: dict[str, object]) -> None:
+    """Prints and writes what was found; also of a run that failed later, which is marked then."""
+    titles = {name: f"{name}: {group.about}" for name, group in GROUPS.items()}
     text = report.markdown(results, about, titles)
     print(text)
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +173,6 @@ def compare(options: argparse.Namespace) -> int:
         report.write_markdown(options.markdown, text)
     if not options.no_plot:
         draw(options.json, options.plot)
-    return int(options.enforce and any(not verdict.passed for verdict in verdicts(results)))
 
 
 def interrupted(number: int, _frame: object) -> None:

@@ -46,7 +46,8 @@ class Target:
     """Something that a case can be run on.
 
     `pids` are the processes whose CPU time is its cost; empty for a plain file. `before` brings the state back in which
-    each run of a case shall begin, and may change `pids`. `counters` reads statistics of the server.
+    each run of a case shall begin, and may change `pids`. `counters` reads statistics of the server. `below` is where
+    content is put if that would take too long through `client`; it is read back through `client` all the same.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Target:
     extra: tuple[str, ...] = ()
     before: Callable[[], None] | None = None
     counters: Callable[[], dict[str, int]] | None = None
+    below: list[str] | None = None
 
 
 @dataclass(frozen=True)

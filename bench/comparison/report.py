@@ -44,7 +44,9 @@ def markdown(results: Results, about: dict[str, object], titles: dict[str, str])
 
 def facts(about: dict[str, object]) -> str:
     """One paragraph on machine, versions and options."""
-    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items()) + "."
+    first = [f"**INCOMPLETE: {about['incomplete']}**"] if "incomplete" in about else []
+    rest = [f"{name.replace('_', ' ')} {value}" for name, value in about.items() if name != "incomplete"]
+    return "; ".join([*first, *rest]) + "."
 
 
 def goals(results: Results) -> str:

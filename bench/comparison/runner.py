@@ -45,9 +45,8 @@ class Plan:
         return Progress(len(runs), sum(case.seconds for case, _ in runs), [stage.prepare_s for stage in self.stages])
 
 
-def run(plan: Plan, progress: Progress) -> Results:
-    """Everything. A target that serves errors or wrong content ends it with `Failure`."""
-    results = Results()
+def run(plan: Plan, progress: Progress, results: Results) -> None:
+    """Everything, into `results`. A target that serves errors or wrong content ends it with `Failure`."""
     for stage in plan.stages:
         progress.stage(f"{stage.group}: {stage.title}")
         with h.workspace(plan.where) as folder, stage.prepare(folder) as targets:
@@ -62,7 +61,6 @@ def run(plan: Plan, progress: Progress) -> Results:
                 for target in targets:
                     wake(target)
     progress.end()
-    return results
 
 
 def run_stage(plan: Plan, stage: Stage, targets: list[Target], progress: Progress, results: Results) -> None:

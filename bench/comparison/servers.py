@@ -194,6 +194,8 @@ def nbdkit_cache(folder: Path, volume: int, cache: int) -> Iterator[Target]:
         words += [*limits, "cache-on-read=true", "cache-min-block-size=4096"]
         with nbdkit(folder, "nbdkit cache", *words) as target:
             target.pids += disk.pids
+            # It writes through block by block, each a turn of the disk.
+            target.below = nbd(disk.socket)
             yield target
 
 

@@ -11,7 +11,9 @@ from samples import results, sample
 
 import harness
 from comparison import cli
-from comparison.model import FOREBAY, RAW
+from comparison.model import FOREBAY, RAW, Results
+from comparison.progress import Progress
+from comparison.runner import Plan
 from comparison.scale import DEFAULT, QUICK
 from comparison.stages import GROUPS
 from harness import Failure
@@ -19,10 +21,16 @@ from harness import Failure
 CASE = "random read 4k, depth 32 x 1"
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, iops: float, *words: str) -> int:
+def run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, iops: float, *words: str, fails: bool = False) -> int:
     """`bench/compare --group hits` on a machine where Forebay reaches so much of what raw does."""
-    found = results(sample("hits", CASE, RAW, 1000), sample("hits", CASE, FOREBAY, iops))
-    monkeypatch.setattr(cli, "run", lambda _plan, _progress: found)
+
+    def run(_plan: Plan, _progress: Progress, into: Results) -> None:
+        found = results(sample("hits", CASE, RAW, 1000), sample("hits", CASE, FOREBAY, iops))
+        into.samples, into.order = found.samples, found.order
+        if fails:
+            raise Failure("the content of a target is wrong")
+
+    monkeypatch.setattr(cli, "run", run)
     monkeypatch.setattr(cli, "check_tools", lambda _where, _stages: None)
     out = ["--json", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md"), "--no-plot"]
     return cli.compare(cli.parser().parse_args(["--group", "hits", *out, *words]))
@@ -41,6 +49,13 @@ def test_the_output_says_what_was_measured_on_what(monkeypatch: pytest.MonkeyPat
     wanted = {"kernel", "processor", "cores", "storage", "commit", "forebay", "fio", "nbdkit", "qemu-nbd", "libnbd"}
     assert wanted | {"scale", "rounds", "seconds", "repeats", "disturbed_pct", "groups"} <= about.keys()
     assert about["scale"] == "quick"
+
+
+def test_what_was_found_before_a_failure_is_kept_and_marked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="content"):
+        run_with(monkeypatch, tmp_path, 500, fails=True)
+    assert "INCOMPLETE: the content of a target is wrong" in (tmp_path / "out.md").read_text()
+    assert len(json.loads((tmp_path / "out.json").read_text())["samples"]) == 2
 
 
 def test_what_is_said_replaces_what_the_scale_has() -> None:

@@ -13,7 +13,7 @@ from samples import side
 
 from comparison import runner, servers
 from comparison.cpu import Usage
-from comparison.model import Case, Stage, Target
+from comparison.model import Case, Results, Stage, Target
 from comparison.progress import Progress
 from fio_client import Result
 from harness import Failure
@@ -57,7 +57,8 @@ def quiet(of: runner.Plan) -> Progress:
 def test_only_the_target_under_measurement_runs(tmp_path: Path) -> None:
     seen: list[dict[str, str]] = []
     both = plan(stage({"one": ["memory", "1M"], "two": ["memory", "1M"]}, seen), tmp_path, rounds=2)
-    results = runner.run(both, quiet(both))
+    results = Results()
+    runner.run(both, quiet(both), results)
     assert len(seen) == len(results.samples) == 4
     assert all(sorted(states.values())[1] == "T" and "T" in states.values() for states in seen)
     assert all(list(states.values()).count("T") == 1 for states in seen)
@@ -70,7 +71,7 @@ def test_only_the_target_under_measurement_runs(tmp_path: Path) -> None:
 def test_a_target_that_serves_errors_fails_the_comparison(tmp_path: Path) -> None:
     bad = plan(stage({"bad": ["--filter=error", "memory", "1M", "error-pread-rate=20%"]}, []), tmp_path)
     with pytest.raises(Failure, match=r"exit code|error"):
-        runner.run(bad, quiet(bad))
+        runner.run(bad, quiet(bad), Results())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,7 +87,7 @@ def test_a_target_that_dies_fails_the_comparison(tmp_path: Path) -> None:
 
     gone = plan(Stage("group", "title", (READS,), prepare, ("dying",), 1, 1.0), tmp_path)
     with pytest.raises(Failure):
-        runner.run(gone, quiet(gone))
+        runner.run(gone, quiet(gone), Results())
 
 
 def fake_runs(monkeypatch: pytest.MonkeyPatch, foreign: list[float]) -> None:

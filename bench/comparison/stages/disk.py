@@ -50,7 +50,7 @@ def prepared(
 
 def fill_and_check(target: Target, work: int) -> None:
     """Fills one target and reads it back."""
-    content.fill(target.client, work)
+    content.fill(target.below or target.client, work)
     content.check(target.client, work)
 
 
