@@ -22,6 +22,8 @@ from matplotlib import pyplot as plt
 
 COLOURS = {"raw": "#222222", "no cache": "#777777", "forebay": "#e45756", "null volume": "#f2a6a7"}
 OTHERS = ("#4c78a8", "#72b7b2", "#f58518", "#54a24b")
+# With bars this many times the base, the others could not be seen on a linear scale.
+LOGARITHMIC = 20
 Samples = list[dict[str, Any]]
 
 
@@ -36,6 +38,7 @@ def panel(axis: Any, group: str, samples: Samples, order: list[str]) -> None:
     cases = list(dict.fromkeys(s["case"] for s in samples))
     targets = [name for name in order if any((s["target"], s["case"]) == (name, cases[0]) for s in samples)]
     height = 0.8 / max(len(targets), 1)
+    longest = 0.0
     for place, target in enumerate(targets):
         for row, case in enumerate(cases):
             first = [s["value"] for s in samples if (s["case"], s["target"]) == (case, targets[0])]
@@ -44,6 +47,7 @@ def panel(axis: Any, group: str, samples: Samples, order: list[str]) -> None:
             if found is None:
                 continue
             middle, low, high = found
+            longest = max(longest, middle)
             axis.barh(
                 row + (place - (len(targets) - 1) / 2) * height,
                 middle,
@@ -53,6 +57,8 @@ def panel(axis: Any, group: str, samples: Samples, order: list[str]) -> None:
                 error_kw={"elinewidth": 0.8},
                 label=target if row == 0 else None,
             )
+    if longest > LOGARITHMIC:
+        axis.set_xscale("log")
     axis.set_yticks(range(len(cases)), cases, fontsize=7)
     axis.invert_yaxis()
     axis.axvline(1, color="#222222", lw=0.6)
