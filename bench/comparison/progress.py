@@ -10,6 +10,10 @@ from typing import TextIO
 from comparison.figures import duration
 
 
+# How many runs the first guess of the overhead weighs as much as.
+FORESEEN_RUNS = 4
+
+
 class Progress:
     """Time is foreseen from what runs and stages took so far, and from the plan where nothing was measured yet."""
 
@@ -42,10 +46,10 @@ class Progress:
         self.say(text)
 
     def ran(self, planned_s: float, took_s: float) -> None:
-        """A run is over, with everything around it. The overhead is a moving average."""
+        """A run is over, with everything around it. The overhead is the mean of all, beginning with a few foreseen."""
         self.done += 1
         self.run_s_left = max(0.0, self.run_s_left - planned_s)
-        self.overhead_s += (took_s - planned_s - self.overhead_s) / 8
+        self.overhead_s += (took_s - planned_s - self.overhead_s) / (self.done + FORESEEN_RUNS)
 
     def note(self, text: str) -> None:
         """Something to know that stays on the screen."""
