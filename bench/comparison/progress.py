@@ -9,7 +9,6 @@ from typing import TextIO
 
 from comparison.figures import duration
 
-
 # How many runs the first guess of the overhead weighs as much as.
 FORESEEN_RUNS = 4
 
