@@ -35,8 +35,10 @@ def relative(samples: Samples, case: str, target: str, base: float) -> tuple[flo
 
 def panel(axis: Any, group: str, samples: Samples, order: list[str]) -> None:
     """Bars side by side for each case."""
-    cases = list(dict.fromkeys(s["case"] for s in samples))
-    targets = [name for name in order if any((s["target"], s["case"]) == (name, cases[0]) for s in samples)]
+    names = dict.fromkeys(s["case"] for s in samples)
+    cases = [case for case in names if any((s["target"], s["case"]) == (order[0], case) for s in samples)]
+    targets = [name for name in order if any(s["target"] == name for s in samples)]
+    named: set[str] = set()
     height = 0.8 / max(len(targets), 1)
     longest = 0.0
     for place, target in enumerate(targets):
@@ -55,8 +57,9 @@ def panel(axis: Any, group: str, samples: Samples, order: list[str]) -> None:
                 xerr=[[middle - low], [high - middle]],
                 color=COLOURS.get(target, OTHERS[place % len(OTHERS)]),
                 error_kw={"elinewidth": 0.8},
-                label=target if row == 0 else None,
+                label=None if target in named else target,
             )
+            named.add(target)
     if longest > LOGARITHMIC:
         axis.set_xscale("log")
     axis.set_yticks(range(len(cases)), cases, fontsize=7)
@@ -89,7 +92,7 @@ def main() -> None:
         panel(axis, group, found, report["targets"][group])
     about = report["about"]
     figure.suptitle(f"bench/compare, {about['commit']}, {about['cores']} cores, kernel {about['kernel']}", fontsize=9)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.3 / figure.get_figheight()))
     figure.savefig(options.image, dpi=120)
 
 
