@@ -5,10 +5,15 @@
 //! must not burn a core. So the window is learned, as halt polling does for virtual processors (Linux, `kvm/halt-polling`):
 //! it doubles when something came soon after it, and is closed when nothing came for longer than the most that is allowed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The window that opens a closed one.
 const FIRST: Duration = Duration::from_micros(4);
+/// Polling reads the clock all the time. Where that is a system call of some microseconds (user-mode Linux, clocks without
+/// a vDSO) it costs more than it gains.
+const CLOCK_READING_MAX: Duration = Duration::from_micros(1);
+/// Readings whose shortest is what one costs: the others were interrupted.
+const CLOCK_READINGS: usize = 16;
 
 /// The window, learned from how long waits take.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +23,9 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Polls for `most` at most; never if that is zero.
+    /// Polls for `most` at most; never if that is zero, or reading the clock is expensive here.
     pub(crate) fn new(most: Duration) -> Spin {
+        let most = if clock_reading() > CLOCK_READING_MAX { Duration::ZERO } else { most };
         Spin { most, window: Duration::ZERO }
     }
 
@@ -43,6 +49,15 @@ impl Spin {
     }
 }
 
+/// How long it takes to read the clock.
+fn clock_reading() -> Duration {
+    let read = |_| {
+        let began = Instant::now();
+        began.elapsed()
+    };
+    (0..CLOCK_READINGS).map(read).min().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,7 +65,7 @@ mod tests {
     const MOST: Duration = Duration::from_micros(20);
 
     fn after(waits_us: &[u64]) -> Duration {
-        let mut spin = Spin::new(MOST);
+        let mut spin = Spin { most: MOST, window: Duration::ZERO };
         waits_us.iter().for_each(|us| spin.note(Duration::from_micros(*us)));
         spin.window()
     }
