@@ -449,13 +449,18 @@ impl Reactor {
         timeout: Option<Duration>,
         out: &mut Vec<Completion>,
     ) -> Result<Waited, IoFailure> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        // The clock is read only where its answer is needed: that can be a system call, and most turns find work at once.
+        let mut deadline = None;
+        let mut left = timeout;
         let mut woken = false;
         loop {
             self.advance_models();
             woken |= self.waker.take();
             let look_only = woken || !self.ready.is_empty();
-            let sleep = if look_only { Some(Duration::ZERO) } else { self.sleep_time(deadline) };
+            let sleep = if look_only { Some(Duration::ZERO) } else { self.sleep_time(left) };
+            if !look_only && deadline.is_none() {
+                deadline = timeout.map(|timeout| Instant::now() + timeout);
+            }
             for buffer in self.memory.pool.take_unmapped() {
                 self.engine.forget_buffer(buffer);
             }
@@ -463,8 +468,10 @@ impl Reactor {
             self.settle_steps();
             self.advance_models();
             woken |= self.waker.take();
-            let expired = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if woken || expired || !self.ready.is_empty() {
+            if !woken && self.ready.is_empty() {
+                left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            }
+            if woken || left == Some(Duration::ZERO) || !self.ready.is_empty() {
                 let completions = self.ready.len();
                 out.append(&mut self.ready);
                 return Ok(Waited { completions, woken });
@@ -492,8 +499,7 @@ impl Reactor {
     }
 
     /// Time until the deadline or the next event of a disk model, whichever is first.
-    fn sleep_time(&self, deadline: Option<Instant>) -> Option<Duration> {
-        let until_deadline = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    fn sleep_time(&self, until_deadline: Option<Duration>) -> Option<Duration> {
         if !self.emulates {
             return until_deadline;
         }

@@ -98,6 +98,9 @@ impl Pool {
 
     /// Lets every mount take and answer requests; true if the engine was given something.
     pub(super) fn turn_mounts(&mut self) -> bool {
+        if self.mounts.is_empty() {
+            return false;
+        }
         let (now, at) = (self.io.now(), Instant::now());
         let mut started = false;
         for mounted in self.mounts.iter_mut().flatten() {

@@ -304,6 +304,9 @@ impl Server {
     /// Parses what has come and sends what is ready, for every connection that has either. Returns true if requests were
     /// given to the engine.
     pub(crate) fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
+        if self.queue.is_empty() {
+            return false;
+        }
         let mut started = false;
         self.turn_at = Instant::now();
         std::mem::swap(&mut self.queue, &mut self.taken);

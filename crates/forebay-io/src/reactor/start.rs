@@ -98,6 +98,9 @@ impl Reactor {
     }
 
     fn start_model(&mut self, index: u32, device: usize) {
+        if !self.emulates {
+            return;
+        }
         let now_ns = self.now_ns();
         let Some(emulation) = &mut self.devices[device].emulation else { return };
         let slot = self.memory.slots.get_mut(index);
