@@ -68,7 +68,7 @@ def read(case: guest.Case, run: guest.Run, note: str = "") -> Figures:
         write=shown.get("write", {}),
         max_ms=round(max(side["clat_ns"]["max"] for _, side in sides) / 1e6, 1),
         hit_pct=_hit_pct(before, after),
-        arm=_arm(before, after, case.run_s),
+        arm=_arm(before, after),
         cpu_pressure_pct=round(run.cpu_pressure_pct, 1),
         warm_iops=round(sum(side["iops"] for _, side in warm), 1),
         wall_s=round(run.wall_s, 1),
@@ -164,9 +164,10 @@ def _hit_pct(before: dict[str, Any], after: dict[str, Any]) -> float | None:
     return round(100 * hits / (hits + misses), 2) if hits + misses else None
 
 
-def _arm(before: dict[str, Any], after: dict[str, Any], seconds: int) -> dict[str, float]:
+def _arm(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     """What the disk did while measuring."""
     done = {name: after.get(name, 0) - before.get(name, 0) for name in ("disk_requests", "disk_seeks", "disk_busy_ms")}
+    seconds = max(after.get("up_s", 0) - before.get("up_s", 0), 1)
     return {
         "requests_per_s": round(done["disk_requests"] / seconds, 1),
         "seeks_per_s": round(done["disk_seeks"] / seconds, 1),
