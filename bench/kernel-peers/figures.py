@@ -90,8 +90,8 @@ def variation(rates: Sequence[int]) -> float:
 def table(rows: Sequence[Figures]) -> str:
     """All rows in Markdown, by job, so that what is compared stands together."""
     header = [
-        "job", "warm-up", "cache", "IOPS", "first 5 s", "last 10 s", "CV", "read p50/p99 ms", "write p50/p99 ms", "max ms",
-        "hits %", "arm req/s", "CPU pressure %",
+        "job", "warm-up", "cache", "IOPS", "first 5 s", "last 10 s", "CV", "read p50/p99 ms", "write p50/p99 ms",
+        "max ms", "hits %", "arm req/s", "CPU pressure %",
     ]  # fmt: skip
     cells = [header] + [
         [
@@ -103,7 +103,9 @@ def table(rows: Sequence[Figures]) -> str:
         for row in rows
     ]  # fmt: skip
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
+    ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
 
@@ -160,7 +162,9 @@ def _hit_pct(before: dict[str, Any], after: dict[str, Any]) -> float | None:
     if "forebay" in after:
         before, after = before.get("forebay", {}), after["forebay"]
         names = ("read_hit_blocks", "read_miss_blocks")
-    hits, misses = (after.get(name, 0) - before.get(name, 0) for name in names)
+    if not all(name in counters for name in names for counters in (before, after)):
+        return None
+    hits, misses = (after[name] - before[name] for name in names)
     return round(100 * hits / (hits + misses), 2) if hits + misses else None
 
 

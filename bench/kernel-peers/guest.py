@@ -1,8 +1,8 @@
 """Booting the user-mode Linux guest for one measurement.
 
-Its two drives are files in memory ($KERNEL_PEERS_STORE, default a folder in /dev/shm): UBD, the guest's disk driver, cannot
-bypass the page cache of the host, so a file on a real disk would be cached a second time. Results are left in
-$KERNEL_PEERS_DIR/out (default /var/tmp/forebay-kernel-peers). The guest ends by itself or by its pid after a time limit.
+Its two drives are files in memory ($KERNEL_PEERS_STORE, default a folder in /dev/shm): UBD, the guest's disk driver,
+cannot bypass the page cache of the host, so a file on a real disk would be cached a second time. Results are left in
+$KERNEL_PEERS_DIR/out (default /var/tmp/forebay-kernel-peers). The guest ends by itself, or by its pid after a time limit.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def machine() -> dict[str, str]:
         "guest_kernel": [str(BASE / "linux"), "--version"],
         "host_kernel": ["uname", "-r"],
     }
-    said = {name: subprocess.run(command, capture_output=True, text=True, check=False) for name, command in commands.items()}
+    said = {
+        name: subprocess.run(command, capture_output=True, text=True, check=False) for name, command in commands.items()
+    }
     return {name: done.stdout.strip() for name, done in said.items()} | {"processors": str(os.cpu_count())}
 
 
@@ -156,7 +158,8 @@ def _drives(case: Case) -> None:
     with flash.open("wb") as file:
         file.truncate(case.flash_mib << 20)
     if not disk.exists() or disk.stat().st_size != case.disk_mib << 20:
-        fill = f"head -c {case.disk_mib}M /dev/zero | openssl enc -aes-128-ctr -K {'00' * 16} -iv {'00' * 16} >{shlex.quote(str(disk))}"
+        key = "-K 00112233445566778899aabbccddeeff -iv 00"
+        fill = f"head -c {case.disk_mib}M /dev/zero | openssl enc -aes-128-ctr {key} >{shlex.quote(str(disk))}"
         subprocess.run(["bash", "-c", fill], check=True, stderr=subprocess.DEVNULL)
 
 
