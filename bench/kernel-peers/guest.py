@@ -2,7 +2,7 @@
 
 Its two drives are files in memory ($KERNEL_PEERS_STORE, default a folder in /dev/shm): UBD, the guest's disk driver,
 cannot bypass the page cache of the host, so a file on a real disk would be cached a second time. Results are left in
-$KERNEL_PEERS_DIR/out (default /var/tmp/forebay-kernel-peers). The guest ends by itself, or by its pid after a time limit.
+$KERNEL_PEERS_DIR/out (default /var/tmp/forebay-kernel-peers). The guest ends by itself, or by its pid when time is up.
 """
 
 from __future__ import annotations
