@@ -469,7 +469,14 @@ impl Engine {
             return Plan::shut(if settings.idle_delay > 0 { Limit::IdleDelay } else { Limit::DirtyLevel });
         }
         if wish == u64::MAX {
-            return Plan { rate: None, depth, extent_blocks, extent_dirty: extent_blocks, why, pressed: false };
+            return Plan {
+                rate: None,
+                depth,
+                extent_blocks,
+                extent_dirty: extent_blocks,
+                why,
+                pressed: false,
+            };
         }
         // At most a second's worth in one operation, or the rate would be kept in fits and starts.
         let even = (wish / 1000).clamp(EXTENT_BLOCKS_EVEN, u64::from(extent_blocks)) as u32;

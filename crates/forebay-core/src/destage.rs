@@ -247,7 +247,9 @@ impl Engine {
                 continue;
             };
             let room = (self.map.geometry.segment_blocks - self.map.place(slot).1) as usize;
-            let follows = |count: usize| parts.get(at + count).is_some_and(|part| part.slot() == Some(slot + count as u32));
+            let follows = |count: usize| {
+                parts.get(at + count).is_some_and(|part| part.slot() == Some(slot + count as u32))
+            };
             let mut count = 1;
             while count < room && follows(count) {
                 count += 1;

@@ -211,7 +211,8 @@ impl Engine {
             let filled = tally.filled(cost);
             // The cheapest by dirty block, if it is cheaper than what it saves.
             let pays = filled + filled / GAIN < tally.apart(cost);
-            if pays && u128::from(filled) * u128::from(best.1) <= u128::from(best.0) * u128::from(tally.dirty) {
+            if pays && u128::from(filled) * u128::from(best.1) <= u128::from(best.0) * u128::from(tally.dirty)
+            {
                 best = (filled, tally.dirty, parts.len());
             }
         }

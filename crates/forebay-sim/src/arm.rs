@@ -32,7 +32,12 @@ pub struct ArmTimes {
 
 impl Default for ArmTimes {
     fn default() -> Self {
-        Self { seek_min_ns: 600_000, seek_max_ns: 3_500_000, rotation_ns: 3_000_000, bytes_per_s: 160_000_000 }
+        Self {
+            seek_min_ns: 600_000,
+            seek_max_ns: 3_500_000,
+            rotation_ns: 3_000_000,
+            bytes_per_s: 160_000_000,
+        }
     }
 }
 
@@ -111,7 +116,8 @@ impl ArmDisk {
     /// The next one ahead of the head, else the first one.
     fn choose(&self) -> Option<usize> {
         let choice = || self.waiting.iter().take(CHOICE).enumerate();
-        let ahead = choice().filter(|(_, one)| one.offset >= self.head).min_by_key(|(at, one)| (one.offset, *at));
+        let ahead =
+            choice().filter(|(_, one)| one.offset >= self.head).min_by_key(|(at, one)| (one.offset, *at));
         ahead.or_else(|| choice().min_by_key(|(at, one)| (one.offset, *at))).map(|(at, _)| at)
     }
 

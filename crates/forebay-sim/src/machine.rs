@@ -4,8 +4,8 @@
 //! pass with [`Machine::step`] and takes the replies.
 
 use forebay_core::{
-    Action, Attachment, BufId, Device, DeviceFailure, Engine, EngineConfig, FormatParams, OnBackingChange, OpId,
-    Request, RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache,
+    Action, Attachment, BufId, Device, DeviceFailure, Engine, EngineConfig, FormatParams, OnBackingChange,
+    OpId, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, VolumeId};

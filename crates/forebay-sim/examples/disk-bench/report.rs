@@ -47,8 +47,8 @@ impl Figures {
         let hits = after.read_hit_blocks - before.read_hit_blocks;
         let reads = hits + after.read_miss_blocks - before.read_miss_blocks;
         self.hit_pct = 100.0 * hits as f64 / reads.max(1) as f64;
-        let wanted = after.written_bytes - before.written_bytes
-            + (after.filled_blocks - before.filled_blocks) * 4096;
+        let wanted =
+            after.written_bytes - before.written_bytes + (after.filled_blocks - before.filled_blocks) * 4096;
         let written = after.cache_written_bytes - before.cache_written_bytes;
         self.amplification = written as f64 / wanted.max(1) as f64;
         self.destaged = after.destaged_blocks - before.destaged_blocks;
@@ -105,7 +105,8 @@ impl Figures {
         let fields = self.rows().map(|(name, value, digits)| format!("\"{name}\": {value:.digits$}"));
         let sizes = |kind: usize| {
             let names = ["4k", "8k-32k", "36k-128k", "132k-512k", "more"];
-            let pairs = names.iter().zip(self.disk.by_size[kind]).map(|(name, count)| format!("\"{name}\": {count}"));
+            let pairs =
+                names.iter().zip(self.disk.by_size[kind]).map(|(name, count)| format!("\"{name}\": {count}"));
             pairs.collect::<Vec<_>>().join(", ")
         };
         format!(

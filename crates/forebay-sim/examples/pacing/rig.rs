@@ -48,7 +48,7 @@ pub(crate) struct Sample {
 }
 
 /// The disk of `forebay-io` as the machine wants it.
-struct Hdd(HddModel);
+pub(crate) struct Hdd(HddModel);
 
 impl Disk for Hdd {
     fn submit(&mut self, now: u64, id: u64, op: DiskOp, offset: u64, len: u64) {
@@ -71,7 +71,7 @@ impl Disk for Hdd {
 
 /// The whole set-up.
 pub(crate) struct Rig {
-    machine: Machine<Hdd>,
+    pub(crate) machine: Machine<Hdd>,
     pub(crate) load: Load,
     pub(crate) samples: Vec<Sample>,
     reading: u32,
@@ -107,14 +107,6 @@ impl Rig {
         rig.run_until(start);
         rig.samples.clear();
         rig
-    }
-
-    pub(crate) fn engine(&mut self) -> &mut Engine {
-        &mut self.machine.engine
-    }
-
-    pub(crate) fn now(&self) -> u64 {
-        self.machine.now
     }
 
     /// From now on the first disk fails every write, or none.
