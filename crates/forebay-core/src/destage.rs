@@ -142,6 +142,10 @@ impl Engine {
             };
             let held = self.volume(id).destage.pages_held;
             let room = quota.saturating_sub(held).min(self.pages.available(PageUse::Destage));
+            if held > 0 && room < plan.extent_blocks.min(quota) / 2 {
+                // Better a long extent soon than a short one now.
+                return (Limit::Scratch, None);
+            }
             let most = Most { blocks: room.min(plan.extent_blocks), dirty: plan.extent_dirty };
             match self.pick(id, block, most) {
                 Pick::Started => busy = 0,

@@ -40,7 +40,7 @@ fn without_a_flush_period_nothing_is_destaged_below_the_low_level() {
     assert_eq!(rig.machine.engine.stats().destage_writes, 0);
     assert_eq!(rig.machine.engine.destage_report(VOLUME).unwrap().limited_by, Limit::DirtyLevel);
     assert_eq!(rig.machine.engine.dirty_ages(VOLUME).iter().sum::<u64>(), rig.dirty_blocks());
-    assert!(rig.machine.engine.dirty_ages(VOLUME)[2] > 5_000, "{:?}", rig.engine.dirty_ages(VOLUME));
+    assert!(rig.machine.engine.dirty_ages(VOLUME)[2] > 5_000, "{:?}", rig.machine.engine.dirty_ages(VOLUME));
 }
 
 #[test]

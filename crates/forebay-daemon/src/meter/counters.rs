@@ -117,7 +117,6 @@ counters! {
     Counter destage_failures = "Destage writes, and flushes after them, that failed";
     Counter front_merged_blocks = "Dirty blocks that joined a destage write because they lie directly before the block it was started for";
     Counter back_merged_blocks = "Dirty blocks that joined a destage write because they lie directly behind the block it was started for";
-    Counter gap_filled_blocks = "Blocks between dirty ones that were written along with them, with what they held";
     Counter evicted_blocks = "Clean blocks dropped to make room";
     Counter trimmed_blocks = "Of those, blocks dropped because their volume had more than its largest share";
     Counter relocated_blocks = "Blocks that reclaim moved out of the way";

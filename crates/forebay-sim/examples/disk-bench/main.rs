@@ -56,7 +56,7 @@ impl Default for Bench {
             seconds: 60,
             seed: 1,
             settings: VolumeSettings::default(),
-            engine: EngineConfig { scratch_blocks: 8192, ..EngineConfig::default() },
+            engine: EngineConfig::default(),
             trace: false,
         }
     }
@@ -110,6 +110,8 @@ impl Bench {
                 let policies = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
                 self.engine.pool.reclaim_policy = *policies.get(number as usize)?;
             }
+            "scratch_blocks" => self.engine.scratch_blocks = short,
+            "destage_gap_kb" => self.settings.destage_gap_bytes = number << 10,
             "dirty_limit_pct" => self.engine.pool.dirty_limit_pct = short,
             _ => return None,
         }

@@ -5,7 +5,7 @@
 //! use the first one, the second is for single requests of tests. The cache device takes 80 us and 2 us
 //! a block, however much is in flight. A run is the same every time.
 
-use forebay_core::{Drain, Engine, EngineConfig, Limit, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{Drain, EngineConfig, Limit, RequestKind, Treatment, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::hdd::{HddModel, HddOp};
 use forebay_sim::machine::{Disk, DiskOp, Flash, Machine, Reply, Setup};
