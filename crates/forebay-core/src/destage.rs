@@ -50,6 +50,8 @@ pub(crate) struct Destage {
     pub(crate) control: Control,
     /// What the backing store takes for an operation.
     pub(crate) cost: Cost,
+    /// Extents started.
+    pub(crate) started: u64,
     /// Until then gaps are not filled: one could not be read.
     pub(crate) fill_pause_until: Nanos,
     /// Extents being read or written.
@@ -197,6 +199,7 @@ impl Engine {
         let reads = read.map_or(0, |(first, last)| (last - first + 1) as u64);
         let time = destage.cost.of(writes + u64::from(reads > 0), u64::from(blocks) + reads);
         destage.in_flight += 1;
+        destage.started += 1;
         destage.pages_held += blocks;
         destage.control.charge(dirty.into(), blocks.into(), writes, time);
         self.stats.gap_filled_blocks += u64::from(blocks - dirty);

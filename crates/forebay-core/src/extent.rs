@@ -27,6 +27,11 @@ use forebay_format::VolumeId;
 
 /// A filled extent must be cheaper than the single runs by one part in so many.
 const GAIN: u64 = 8;
+/// Of so many extents
+const EXPLORE_EVERY: u64 = 128;
+/// so many in a row are not filled: else the cost of short operations would never be seen again, and a store that became
+/// faster would be taken for what it was.
+const EXPLORE: u64 = 8;
 
 /// How large an extent may be.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +182,8 @@ impl Engine {
         let volume = self.volume(id);
         let cost = &volume.destage.cost;
         let widest = volume.settings.destage_gap_bytes / crate::engine::BLOCK;
-        if widest == 0 || volume.destage.fill_pause_until > self.now {
+        let explores = volume.destage.started % EXPLORE_EVERY < EXPLORE;
+        if widest == 0 || explores || volume.destage.fill_pause_until > self.now {
             return;
         }
         let widest = widest.min(cost.blocks_per_op());

@@ -115,7 +115,7 @@ fn fills_share_headers_and_the_cache_holds_what_it_has_room_for() {
     let stats = client.stats();
     assert!(stats.cached_blocks * 4 > stats.capacity_blocks * 3, "{stats:?}");
     let written = stats.cache_written_bytes as f64 / (stats.filled_blocks * 4096) as f64;
-    assert!(written < 1.15, "{written} bytes written for each byte filled");
+    assert!(written < 1.4, "{written} bytes written for each byte filled");
 }
 
 #[test]
