@@ -205,7 +205,10 @@ const ALL: [(Job, u64); 5] = [
     (Job::Rwrite, 250_000),
 ];
 
-fn parse(arguments: &[String]) -> Option<(Bench, Vec<(Job, u64)>, Option<String>)> {
+/// What the command line asks for: the bench, jobs with their warm-ups, and the file for JSON.
+type Asked = (Bench, Vec<(Job, u64)>, Option<String>);
+
+fn parse(arguments: &[String]) -> Option<Asked> {
     let (mut bench, mut all, mut json) = (Bench::default(), false, None);
     let (mut job, mut warm) = (None, 250_000);
     let mut arguments = arguments.iter();
