@@ -53,7 +53,7 @@ round() {
     sleep 0.3
     for rule in small front none; do ask rules delete db $rule; done
     for key in flush_period idle_delay dirty_low_pct dirty_high_pct max_destage_iops max_destage_bandwidth \
-        latency_target destage_depth_max skip_seq_thresh_kb min_share_pct max_share_pct priority; do
+        latency_target destage_depth_max destage_gap_kb skip_seq_thresh_kb min_share_pct max_share_pct priority; do
         ask set db $key=
     done
 }

@@ -10,7 +10,7 @@
 //! former have completed, so a failed write never concerns two segments: its items, and those of the batches after
 //! it, are written again, to a fresh segment, with the same stream sequence.
 
-use crate::api::{Action, Device, Notice, OpId, Span};
+use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind, push_span};
 use crate::map::MASK_FULL;
@@ -89,6 +89,8 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) queue: VecDeque<Item>,
+    /// Since when there is something in the queue.
+    pub(crate) queued_since: Nanos,
     in_flight: VecDeque<Batch>,
     /// Open segment and the next free block in it.
     open: Option<(u32, u32)>,
@@ -110,6 +112,7 @@ impl Stream {
     pub(crate) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
+            queued_since: 0,
             in_flight: VecDeque::new(),
             open: None,
             closing: false,
@@ -176,7 +179,11 @@ impl Engine {
             self.item_done(item, None);
             return;
         }
-        self.streams[stream.index()].queue.push_back(item);
+        let (now, stream) = (self.now, &mut self.streams[stream.index()]);
+        if stream.queue.is_empty() {
+            stream.queued_since = now;
+        }
+        stream.queue.push_back(item);
     }
 
     /// Blocks of a segment that batches may use; the rest is for the summary.
@@ -196,6 +203,7 @@ impl Engine {
                 || stream.in_flight.len() >= limit
                 || self.fenced
                 || self.checkpoint.holds_log()
+                || self.gathers(kind)
             {
                 return;
             }

@@ -145,11 +145,17 @@ pub enum PlantedBug {
     ForgetOrderAtAttach,
     /// Flush epochs go on while a shrinking volume has given up blocks that a crash would bring back.
     AdvanceInShrink,
+    /// Gaps between dirty blocks are written along with them without keeping others from writing there.
+    FillGapsUnlocked,
+    /// Gaps are filled with what the cache has, even if that is dirty.
+    FillGapsFromDirty,
+    /// Gaps are filled from the cache even if it does not have all sectors.
+    FillGapsFromPartial,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 36] = [
+    pub const ALL: [(Self, &'static str); 39] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -186,6 +192,9 @@ impl PlantedBug {
         (Self::FuaKeepsEpoch, "fua-keeps-epoch"),
         (Self::ForgetOrderAtAttach, "forget-order-at-attach"),
         (Self::AdvanceInShrink, "advance-in-shrink"),
+        (Self::FillGapsUnlocked, "fill-gaps-unlocked"),
+        (Self::FillGapsFromDirty, "fill-gaps-from-dirty"),
+        (Self::FillGapsFromPartial, "fill-gaps-from-partial"),
     ];
 
     /// The name used on the command line.

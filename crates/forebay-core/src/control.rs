@@ -36,12 +36,13 @@ use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine};
 use crate::report::{Drain, Limit};
 use crate::settings::{Priority, VolumeSettings};
+use crate::throttle::Level;
 use forebay_format::VolumeId;
 
 /// Most blocks in one destage operation (1 MiB).
 pub(crate) const EXTENT_BLOCKS_MAX: u32 = 256;
-/// The same while clients wait for the backing store (256 KiB).
-const EXTENT_BLOCKS_YIELDING: u32 = 64;
+/// The same while clients wait for the backing store.
+const EXTENT_BLOCKS_YIELDING: u32 = 256;
 /// An operation is not made smaller than this for evenness: the seek costs more than the transfer.
 const EXTENT_BLOCKS_EVEN: u64 = 16;
 /// Shortest `flush_period`: ages are known to about a quarter of a second.
@@ -55,8 +56,13 @@ const FORGET_NS: Nanos = 10_000_000_000;
 /// The yielding rate changes at most this often, and not on fewer samples.
 const ADJUST_NS: Nanos = 500_000_000;
 const ADJUST_SAMPLES: u32 = 8;
-/// Yielding destage keeps one part in so many of the time of the backing store, or of the operations on it.
-const FLOOR_SHARE: u64 = 10;
+/// Yielding destage keeps one part in so many of the operations on the backing store,
+const FLOOR_ONE_IN: u64 = 10;
+/// or this share of its time, in thousandths: the first while little is dirty, the second when writers are about to be
+/// slowed.
+const FLOOR_SHARES: (u64, u64) = (50, 950);
+/// Operations in flight while it yields, if all of the time were its own.
+const DEPTH_YIELDING: u64 = 8;
 /// A plan that waits for its bucket is made again after this time: rates follow ages.
 const REVIEW_NS: Nanos = 1_000_000_000;
 /// First and longest pause after a failed write-back.
@@ -70,8 +76,9 @@ pub(crate) struct Plan {
     pub(crate) rate: Option<u64>,
     /// Operations in flight.
     pub(crate) depth: u32,
-    /// Blocks per operation.
+    /// Blocks per operation, and dirty ones among them.
     pub(crate) extent_blocks: u32,
+    pub(crate) extent_dirty: u32,
     /// Why not more.
     pub(crate) why: Limit,
     /// Somebody waits for what is written back: it is made durable at once.
@@ -80,11 +87,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     const fn shut(why: Limit) -> Self {
-        Self { rate: Some(0), depth: 0, extent_blocks: 0, why, pressed: false }
+        Self { rate: Some(0), depth: 0, extent_blocks: 0, extent_dirty: 0, why, pressed: false }
     }
 
     const fn full(depth: u32, why: Limit) -> Self {
-        Self { rate: None, depth, extent_blocks: EXTENT_BLOCKS_MAX, why, pressed: true }
+        let most = EXTENT_BLOCKS_MAX;
+        Self { rate: None, depth, extent_blocks: most, extent_dirty: most, why, pressed: true }
     }
 }
 
@@ -147,8 +155,8 @@ pub(crate) struct Control {
     outgoing: Meter,
     dirty_seen: u64,
     foreground: Foreground,
-    /// Time of a write-back, and its blocks (times 16): moving averages.
-    service: Nanos,
+    /// Time of the backing store that a dirty block takes, and the dirty blocks of a write-back (times 16): moving averages.
+    block_time: Nanos,
     blocks_x16: u64,
     /// Destage writes since the start.
     writes: u64,
@@ -174,7 +182,7 @@ impl Default for Control {
             outgoing: Meter::default(),
             dirty_seen: 0,
             foreground: Foreground::default(),
-            service: 10_000_000,
+            block_time: 4_000_000,
             blocks_x16: 16,
             writes: 0,
             failures: 0,
@@ -193,12 +201,13 @@ impl Control {
         self.period_since = now;
     }
 
-    /// A write-back was started.
-    pub(crate) fn charge(&mut self, blocks: u64, writes: u64) {
-        self.pace.take(blocks * 1000);
+    /// A write-back of `dirty` blocks, `blocks` with the gaps, was started. It is expected to take `time`.
+    pub(crate) fn charge(&mut self, dirty: u64, blocks: u64, writes: u64, time: Nanos) {
+        self.pace.take(dirty * 1000);
         self.iops.take(writes);
         self.bytes.take(blocks * BLOCK);
-        self.blocks_x16 = (self.blocks_x16 * 7 + blocks * 16) / 8;
+        self.blocks_x16 = (self.blocks_x16 * 7 + dirty * 16) / 8;
+        self.block_time = (self.block_time * 7 + time / dirty.max(1)) / 8;
     }
 
     /// A write-back ended well: whatever was wrong is over.
@@ -233,10 +242,6 @@ impl Control {
     /// A client's operation on the backing store took so long.
     pub(crate) fn note_foreground(&mut self, now: Nanos, took: Nanos) {
         self.foreground.note(now, took);
-    }
-
-    pub(crate) fn note_write(&mut self, took: Nanos) {
-        self.service = (self.service * 7 + took) / 8;
     }
 
     pub(crate) fn limit(&self) -> Limit {
@@ -275,14 +280,15 @@ impl Control {
         self.dirty_seen = self.dirty_seen.saturating_sub(blocks);
     }
 
-    /// What yielding destage may do at least, in thousandths of blocks per second.
-    fn floor(&self) -> u64 {
-        let writes_milli = 1000 * SECOND_NS / self.service.max(100_000) / FLOOR_SHARE;
-        let beside = self.foreground.rate.milli_per_s() / FLOOR_SHARE;
-        (writes_milli.max(beside) * self.blocks_x16 / 16).max(1000)
+    /// What yielding destage may do at least, in thousandths of blocks per second: a share (in thousandths) of the time of
+    /// the backing store.
+    fn floor(&self, share: u64) -> u64 {
+        let of_time = share * SECOND_NS / self.block_time.max(1000);
+        let beside = self.foreground.rate.milli_per_s() / FLOOR_ONE_IN * self.blocks_x16 / 16;
+        of_time.max(beside).max(1000)
     }
 
-    fn settle(&mut self, now: Nanos, dirty: u64, settings: &VolumeSettings) {
+    fn settle(&mut self, now: Nanos, dirty: u64, share: u64, settings: &VolumeSettings) {
         self.incoming.count(dirty.saturating_sub(self.dirty_seen));
         self.dirty_seen = dirty;
         self.incoming.settle(now);
@@ -290,7 +296,9 @@ impl Control {
         self.foreground.rate.settle(now);
         self.iops.settle(now, u64::from(settings.max_destage_iops));
         self.bytes.settle(now, settings.max_destage_bytes_per_s);
-        let (floor, recent) = (self.floor(), self.outgoing.milli_per_s());
+        let (floor, recent) = (self.floor(share), self.outgoing.milli_per_s());
+        // What a store that was faster allowed is no measure.
+        self.foreground.allowed = self.foreground.allowed.min(self.floor(1000));
         self.foreground.adjust(now, settings.latency_target, floor, recent);
     }
 
@@ -337,9 +345,10 @@ impl Engine {
         let (now, settings) = (self.now, self.volume(id).settings);
         let dirty = self.map.volumes[usize::from(id.0)].dirty;
         let starved = self.planted(PlantedBug::StarveLimiter);
+        let share = self.least_share(id);
         let control = &mut self.volume_mut(id).destage.control;
         if !starved {
-            control.settle(now, dirty, &settings);
+            control.settle(now, dirty, share, &settings);
         }
         if control.is_backing_off(now) {
             return Plan::shut(Limit::RetryAfterFailure);
@@ -361,6 +370,26 @@ impl Engine {
             plan.extent_blocks = plan.extent_blocks.min(most.min(u64::from(EXTENT_BLOCKS_MAX)) as u32);
         }
         plan
+    }
+
+    /// Share of the time of the backing store (in thousandths) that destage keeps though clients wait for it: more and
+    /// more while the level rises from the low to the soft limit. So it finds the share that it needs before writers
+    /// have to wait, and clients see no jump.
+    fn least_share(&self, id: VolumeId) -> u64 {
+        let low = self.low_level(id);
+        let way = |level: Level, low: u64| {
+            let above = level.dirty.saturating_sub(low).min(level.soft);
+            above * 1000 / level.soft.saturating_sub(low).max(1)
+        };
+        // What is about to reach the limit of the pool counts like what is about to reach the volume's own.
+        let pool = self.level_of_pool();
+        let risen = way(self.level_of(id), low).max(way(pool, low.max(pool.soft / 2))).min(1000);
+        FLOOR_SHARES.0 + (FLOOR_SHARES.1 - FLOOR_SHARES.0) * risen * risen / 1_000_000
+    }
+
+    /// Dirty blocks of a volume below which its level asks for nothing.
+    fn low_level(&self, id: VolumeId) -> u64 {
+        self.data_capacity() * u64::from(self.volume(id).settings.dirty_low_pct) / 100
     }
 
     /// As fast as it goes, if something asks for it.
@@ -398,7 +427,7 @@ impl Engine {
     /// Thousandths of blocks per second that keep the dirty level.
     fn level_rate(&self, id: VolumeId) -> u64 {
         let volume = self.volume(id);
-        let low = self.data_capacity() * u64::from(volume.settings.dirty_low_pct) / 100;
+        let low = self.low_level(id);
         let level = self.level_of(id);
         let above = level.dirty.saturating_sub(low);
         if above == 0 {
@@ -427,7 +456,7 @@ impl Engine {
         let mut extent_blocks = EXTENT_BLOCKS_MAX;
         let recently = self.now < control.foreground.last_at + ACTIVE_NS && control.foreground.mean > 0;
         if settings.latency_target > 0 && (volume.misses_in_flight > 0 || recently) {
-            depth = 1;
+            depth = ((self.least_share(id) * DEPTH_YIELDING / 1000) as u32).clamp(1, most);
             extent_blocks = EXTENT_BLOCKS_YIELDING;
             if wish > control.foreground.allowed {
                 (wish, why) = (control.foreground.allowed, Limit::ForegroundLatency);
@@ -440,11 +469,18 @@ impl Engine {
             return Plan::shut(if settings.idle_delay > 0 { Limit::IdleDelay } else { Limit::DirtyLevel });
         }
         if wish == u64::MAX {
-            return Plan { rate: None, depth, extent_blocks, why, pressed: false };
+            return Plan {
+                rate: None,
+                depth,
+                extent_blocks,
+                extent_dirty: extent_blocks,
+                why,
+                pressed: false,
+            };
         }
         // At most a second's worth in one operation, or the rate would be kept in fits and starts.
         let even = (wish / 1000).clamp(EXTENT_BLOCKS_EVEN, u64::from(extent_blocks)) as u32;
-        Plan { rate: Some(wish), depth, extent_blocks: even, why, pressed: false }
+        Plan { rate: Some(wish), depth, extent_blocks, extent_dirty: even, why, pressed: false }
     }
 
     /// When to look at a volume again if nothing happens, given what it rests for.

@@ -183,11 +183,17 @@ impl Engine {
             OpKind::DirectWrite { direct } => {
                 self.counters.of(self.directs.get(direct).volume()).backing_write_errors += 1;
             }
+            OpKind::GapRead { extent } => {
+                self.counters.of(self.extents.get(extent).volume()).backing_read_errors += 1;
+            }
+            OpKind::DestageRead { extent, .. } => {
+                self.counters.of(self.extents.get(extent).volume()).cache_read_errors += 1;
+            }
             OpKind::DestageWrite { extent } => {
                 self.counters.of(self.extents.get(extent).volume()).backing_write_errors += 1;
             }
             OpKind::Flush(Device::Backing(id)) => self.counters.of(id).backing_flush_errors += 1,
-            OpKind::ReadHit { slot, .. } | OpKind::DestageRead { slot, .. } => {
+            OpKind::ReadHit { slot, .. } => {
                 self.counters.of(self.map.key(slot).volume()).cache_read_errors += 1;
             }
             OpKind::MergeCached { merge, .. } => {

@@ -1,12 +1,14 @@
 //! Writing dirty blocks back.
 //!
-//! An *extent* is a run of adjacent dirty blocks that is written back with one device write:
+//! An *extent* is what is written back with one device write: adjacent dirty blocks, and perhaps the gaps between them
+//! (`extent`):
 //!
 //! 1. picked by the destage order among the blocks that wait; only blocks that the cache device holds durably (I11:
 //!    else a power cut could leave the backing store newer than the cache, and a clean copy of the older content would
 //!    be believed);
-//! 2. read from the cache and compared with its checksums;
-//! 3. written to the backing store, under the backing lock;
+//! 2. under the backing lock: what lies in gaps is read from the backing store; then the rest
+//!    from the cache, and compared with its checksums;
+//! 3. written to the backing store;
 //! 4. when the backing store has been flushed: those of its blocks that were not overwritten meanwhile become
 //!    *destaged*, and a clean mark for them is queued for the log. When the mark has been appended they are clean (I5).
 //!
@@ -15,12 +17,13 @@
 use crate::api::{Device, Nanos, Notice, Span};
 use crate::config::PlantedBug;
 use crate::control::{Control, Plan};
+use crate::cost::Cost;
 use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
+use crate::extent::{Extent, Most, Part};
 use crate::flush::Waiter;
-use crate::locks::BlockRange;
 use crate::map::MASK_FULL;
 use crate::order::Walk;
-use crate::pages::{Page, PageUse};
+use crate::pages::PageUse;
 use crate::read::CACHE_READ_TRIES;
 use crate::report::Limit;
 use crate::segment::{Key, State};
@@ -28,9 +31,11 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
 /// Blocks written since the last backing flush that are worth a flush.
-const FLUSH_WORTH_BLOCKS: u64 = 512;
+const FLUSH_WORTH_BLOCKS: u64 = 1024;
 /// What was written is made durable after this time at the latest, if nothing else calls for a flush.
 const FLUSH_DELAY_NS: Nanos = 1_000_000_000;
+/// Gaps are left alone for so long after one could not be read.
+const FILL_PAUSE_NS: Nanos = 10_000_000_000;
 /// Blocks that cannot be taken before a look at a volume is given up.
 const BUSY_MAX: u32 = 16;
 
@@ -43,6 +48,12 @@ pub(crate) struct Destage {
     pub(crate) walk: Walk,
     /// How fast it goes.
     pub(crate) control: Control,
+    /// What the backing store takes for an operation.
+    pub(crate) cost: Cost,
+    /// Extents started.
+    pub(crate) started: u64,
+    /// Until then gaps are not filled: one could not be read.
+    pub(crate) fill_pause_until: Nanos,
     /// Extents being read or written.
     in_flight: u32,
     /// Pages that they hold.
@@ -73,27 +84,6 @@ impl Destage {
     /// Extents are being written, or wait for a flush.
     pub(crate) fn is_under_way(&self) -> bool {
         self.in_flight > 0 || !self.written.is_empty() || !self.flushing.is_empty()
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Extent {
-    volume: VolumeId,
-    first: u64,
-    slots: Vec<u32>,
-    pages: Vec<Page>,
-    pending: u32,
-    failed: bool,
-}
-
-impl Extent {
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.volume
-    }
-
-    fn blocks(&self) -> BlockRange {
-        let last = self.first + self.slots.len() as u64 - 1;
-        BlockRange { first: Key::new(self.volume, self.first), last: Key::new(self.volume, last) }
     }
 }
 
@@ -140,6 +130,9 @@ impl Engine {
                 let yields = plan.why == Limit::ForegroundLatency;
                 return (if yields { plan.why } else { Limit::BackingStore }, None);
             }
+            if self.flush_is_behind(id) {
+                return (Limit::BackingStore, None);
+            }
             let now = self.now;
             if let Some((limit, at)) = self.volume_mut(id).destage.control.gate(now, plan, &settings)
                 && !(limit_is_of_operator(limit) && self.planted(PlantedBug::ExceedLimits))
@@ -151,7 +144,12 @@ impl Engine {
             };
             let held = self.volume(id).destage.pages_held;
             let room = quota.saturating_sub(held).min(self.pages.available(PageUse::Destage));
-            match self.pick(id, block, room.min(plan.extent_blocks)) {
+            if held > 0 && room < plan.extent_blocks.min(quota) / 2 {
+                // Better a long extent soon than a short one now.
+                return (Limit::Scratch, None);
+            }
+            let most = Most { blocks: room.min(plan.extent_blocks), dirty: plan.extent_dirty };
+            match self.pick(id, block, most) {
                 Pick::Started => busy = 0,
                 Pick::Busy => busy += 1,
                 Pick::Wait(limit) => return (limit, None),
@@ -161,7 +159,7 @@ impl Engine {
     }
 
     /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then backwards.
-    fn pick(&mut self, id: VolumeId, block: u64, most: u32) -> Pick {
+    fn pick(&mut self, id: VolumeId, block: u64, most: Most) -> Pick {
         self.volume_mut(id).destage.cursor = block + 1;
         let slot = self.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
         if !self.is_destageable(slot) {
@@ -172,32 +170,13 @@ impl Engine {
             }
             return Pick::Wait(Limit::CacheFlush);
         }
-        if most == 0 {
+        if most.blocks == 0 {
             return Pick::Wait(Limit::Scratch);
         }
-        let (mut slots, mut first) = (alloc::vec![slot], block);
-        if self.map.mask(slot) == MASK_FULL {
-            while (slots.len() as u32) < most {
-                let Some(next) = self.joins(id, block + slots.len() as u64) else { break };
-                slots.push(next);
-            }
-            self.stats.back_merged_blocks += slots.len() as u64 - 1;
-            let mut before = Vec::new();
-            while first > 0 && ((slots.len() + before.len()) as u32) < most {
-                let Some(previous) = self.joins(id, first - 1) else { break };
-                before.push(previous);
-                first -= 1;
-            }
-            self.stats.front_merged_blocks += before.len() as u64;
-            if !before.is_empty() {
-                before.reverse();
-                before.append(&mut slots);
-                slots = before;
-            }
-        }
-        let end = first + slots.len() as u64;
-        let extent = Extent { volume: id, first, slots, pages: Vec::new(), pending: 1, failed: false };
-        if !self.backing_locks.try_acquire(extent.blocks()) {
+        let extent = self.plan_extent(id, block, slot, most);
+        let end = extent.first + extent.parts.len() as u64;
+        let locked = extent.locked(self.planted(PlantedBug::FillGapsUnlocked));
+        if !self.backing_locks.try_acquire(locked) {
             return Pick::Busy;
         }
         self.volume_mut(id).destage.cursor = end;
@@ -205,49 +184,81 @@ impl Engine {
         Pick::Started
     }
 
-    fn is_destageable(&self, slot: u32) -> bool {
+    pub(crate) fn is_destageable(&self, slot: u32) -> bool {
         self.map.is_durable(slot) || self.planted(PlantedBug::DestageBeforeDurable)
     }
 
-    /// The slot of a block that can be added to an extent ending just before it.
-    fn joins(&self, id: VolumeId, block: u64) -> Option<u32> {
-        let key = Key::new(id, block);
-        if !self.map.volumes[usize::from(id.0)].waiting.contains(block)
-            || !self.backing_locks.is_idle(BlockRange { first: key, last: key })
-        {
-            return None;
-        }
-        self.map
-            .slot_to_destage(key)
-            .filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
-    }
-
+    /// Takes pages for an extent and reads what is not in the cache, else what is.
     fn start_extent(&mut self, extent: Extent) {
         let id = extent.volume;
-        let blocks = extent.slots.len() as u32;
+        let (blocks, dirty) = (extent.parts.len() as u32, extent.slots.len() as u32);
         let mask = self.map.mask(extent.slots[0]);
         let writes = if mask == MASK_FULL { 1 } else { sector_runs(mask).count() as u64 };
+        let read = extent.to_read();
         let destage = &mut self.volume_mut(id).destage;
+        let reads = read.map_or(0, |(first, last)| (last - first + 1) as u64);
+        let time = destage.cost.of(writes + u64::from(reads > 0), u64::from(blocks) + reads);
         destage.in_flight += 1;
+        destage.started += 1;
         destage.pages_held += blocks;
-        destage.control.charge(u64::from(blocks), writes);
-        let first = extent.first;
-        let number = self.extents.insert(extent);
-        for at in 0..self.extents.get(number).slots.len() {
+        destage.control.charge(dirty.into(), blocks.into(), writes, time);
+        self.stats.gap_filled_blocks += u64::from(blocks - dirty);
+        let (first, number) = (extent.first, self.extents.insert(extent));
+        for at in 0..blocks as usize {
             let page = self.pages.take(PageUse::Destage).expect("pages were counted");
             let extent = self.extents.get_mut(number);
             extent.pages.push(page);
-            let slot = extent.slots[at];
-            self.map.volumes[usize::from(id.0)].waiting.remove(first + at as u64);
-            self.map.pin(slot);
+            let part = extent.parts[at];
+            if let Part::Dirty(_) = part {
+                self.map.volumes[usize::from(id.0)].waiting.remove(first + at as u64);
+            }
+            if let Some(slot) = part.slot() {
+                self.map.pin(slot);
+            }
         }
+        match read {
+            Some((from, to)) => self.read_gaps(number, from, to),
+            None => self.read_extent(number),
+        }
+    }
+
+    /// Reads a stretch of the backing store to the pages of an extent, under its lock.
+    fn read_gaps(&mut self, number: u32, from: usize, to: usize) {
+        let extent = self.extents.get(number);
+        let (id, offset) = (extent.volume, (extent.first + from as u64) * BLOCK);
+        let mut spans: Vec<Span> = Vec::new();
+        extent.pages[from..=to].iter().for_each(|page| push_span(&mut spans, page.span()));
+        self.read(Device::Backing(id), offset, &spans, false, OpKind::GapRead { extent: number });
+    }
+
+    pub(crate) fn gaps_read(&mut self, number: u32, ok: bool) {
+        if ok {
+            self.read_extent(number);
+            return;
+        }
+        // Perhaps a sector between dirty blocks cannot be read: they are written without it.
+        let id = self.extents.get(number).volume;
+        let until = self.now + FILL_PAUSE_NS;
+        self.volume_mut(id).destage.fill_pause_until = until;
+        self.end_extent_io(number);
+        self.retry_extent(number);
+    }
+
+    /// Reads what an extent has in the cache.
+    fn read_extent(&mut self, number: u32) {
         let mut at = 0;
-        while at < self.extents.get(number).slots.len() {
-            let slots = &self.extents.get(number).slots;
-            let slot = slots[at];
+        while at < self.extents.get(number).parts.len() {
+            let parts = &self.extents.get(number).parts;
+            let Some(slot) = parts[at].slot() else {
+                at += 1;
+                continue;
+            };
             let room = (self.map.geometry.segment_blocks - self.map.place(slot).1) as usize;
+            let follows = |count: usize| {
+                parts.get(at + count).is_some_and(|part| part.slot() == Some(slot + count as u32))
+            };
             let mut count = 1;
-            while at + count < slots.len() && count < room && slots[at + count] == slot + count as u32 {
+            while count < room && follows(count) {
                 count += 1;
             }
             self.read_extent_part(number, at, count, 1);
@@ -259,19 +270,20 @@ impl Engine {
     fn read_extent_part(&mut self, number: u32, at: usize, count: usize, tries: u32) {
         let extent = self.extents.get_mut(number);
         extent.pending += 1;
-        let slot = extent.slots[at];
+        let slot = extent.parts[at].slot().expect("what is read from the cache has a slot");
         let mut spans: Vec<Span> = Vec::new();
         for page in &extent.pages[at..at + count] {
             push_span(&mut spans, page.span());
         }
-        let kind = OpKind::DestageRead { extent: number, slot, count: count as u32, tries };
+        let (at, count) = (at as u32, count as u32);
+        let kind = OpKind::DestageRead { extent: number, at, count, tries };
         self.read(Device::Cache, self.map.offset(slot), &spans, true, kind);
     }
 
     pub(crate) fn destage_read(
         &mut self,
         number: u32,
-        slot: u32,
+        at: u32,
         count: u32,
         tries: u32,
         ok: bool,
@@ -280,18 +292,22 @@ impl Engine {
         let trust = self.planted(PlantedBug::SkipChecksum);
         let mut fine = true;
         for index in 0..count {
-            let slot = slot + index;
+            let at = (at + index) as usize;
+            let part = self.extents.get(number).parts[at];
+            let slot = part.slot().expect("what was read from the cache has a slot");
             if ok && (trust || crcs.get(index as usize) == Some(&self.map.crc(slot))) {
                 continue;
             }
             if tries < CACHE_READ_TRIES {
-                let extent = self.extents.get(number);
-                let at = extent.slots.iter().position(|other| *other == slot).expect("a slot of the extent");
                 self.read_extent_part(number, at, 1, tries + 1);
                 continue;
             }
             fine = false;
-            if self.map.state(slot) == State::Dirty {
+            let counts = match part {
+                Part::Dirty(_) => self.map.state(slot) == State::Dirty,
+                _ => self.map.state(slot) == State::Clean,
+            };
+            if counts {
                 self.give_up(slot);
             }
         }
@@ -316,7 +332,7 @@ impl Engine {
     fn write_extent(&mut self, number: u32) {
         let extent = self.extents.get(number);
         let (id, first) = (extent.volume, extent.first);
-        let mask = self.map.mask(extent.slots[0]);
+        let mask = if extent.parts.len() == 1 { self.map.mask(extent.slots[0]) } else { MASK_FULL };
         if mask != MASK_FULL {
             let mask = self.block_mask(id, first) & mask;
             let page = extent.pages[0];
@@ -377,14 +393,21 @@ impl Engine {
 
     /// Device work for an extent is over: others may write these blocks of the backing store.
     fn end_extent_io(&mut self, number: u32) {
+        let forgets_gaps = self.planted(PlantedBug::FillGapsUnlocked);
         let extent = self.extents.get_mut(number);
-        let (id, range) = (extent.volume, extent.blocks());
+        let (id, range) = (extent.volume, extent.locked(forgets_gaps));
         let pages = core::mem::take(&mut extent.pages);
+        let parts = core::mem::take(&mut extent.parts);
         let destage = &mut self.volume_mut(id).destage;
         destage.in_flight -= 1;
         destage.pages_held -= pages.len() as u32;
         for page in pages {
             self.pages.give(PageUse::Destage, page);
+        }
+        for part in parts {
+            if let Part::Cached(slot) = part {
+                self.map.unpin(slot);
+            }
         }
         self.release_backing(range);
     }
@@ -405,6 +428,13 @@ impl Engine {
         if let Some(retry_in) = self.volume_mut(id).destage.control.failed(now) {
             self.notice(Notice::DestageFailed { volume: id, retry_in });
         }
+    }
+
+    /// A flush is under way, and enough for the next one has been written since. Some stores let new writes overtake a
+    /// flush: it would never end.
+    fn flush_is_behind(&self, id: VolumeId) -> bool {
+        let volume = self.volume(id);
+        volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
     }
 
     /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is nothing else to do for it.

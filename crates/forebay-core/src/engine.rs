@@ -17,8 +17,8 @@ use crate::append::{Batch, Stream};
 use crate::checkpoint::CheckpointState;
 use crate::config::{Attachment, EngineConfig, PlantedBug};
 use crate::counters::Counters;
-use crate::destage::Extent;
 use crate::direct::Direct;
+use crate::extent::Extent;
 use crate::flush::Flusher;
 use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
@@ -140,9 +140,12 @@ pub(crate) enum OpKind {
     DirectWrite {
         direct: u32,
     },
+    GapRead {
+        extent: u32,
+    },
     DestageRead {
         extent: u32,
-        slot: u32,
+        at: u32,
         count: u32,
         tries: u32,
     },
@@ -169,6 +172,7 @@ pub(crate) struct Op {
     /// When it was handed out, and the volume if it reads or writes a backing store.
     started_at: Nanos,
     backing: Option<VolumeId>,
+    len: u32,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
     pub(crate) meta: Vec<u8>,
@@ -198,6 +202,8 @@ pub struct Engine {
     pub(crate) directs: Slab<Direct>,
     pub(crate) extents: Slab<Extent>,
     pub(crate) relocations: Slab<Relocation>,
+    /// Of those, blocks that are being read.
+    pub(crate) relocation_reads: u32,
     pub(crate) pages: Pages,
     /// Serialises everything that changes the content of a block.
     pub(crate) locks: RangeLocks<LockOwner>,
@@ -264,6 +270,7 @@ impl Engine {
             directs: Slab::new(),
             extents: Slab::new(),
             relocations: Slab::new(),
+            relocation_reads: 0,
             pages,
             locks: RangeLocks::new(),
             backing_locks: RangeLocks::new(),
@@ -472,8 +479,9 @@ impl Engine {
             OpKind::MergeCached { merge, tries } => self.merge_cached_read(merge, tries, ok, crcs),
             OpKind::MergeCrc { merge } => self.merge_summed(merge, crcs),
             OpKind::DirectWrite { direct } => self.direct_written(direct, ok),
-            OpKind::DestageRead { extent, slot, count, tries } => {
-                self.destage_read(extent, slot, count, tries, ok, crcs);
+            OpKind::GapRead { extent } => self.gaps_read(extent, ok),
+            OpKind::DestageRead { extent, at, count, tries } => {
+                self.destage_read(extent, at, count, tries, ok, crcs);
             }
             OpKind::DestageWrite { extent } => self.destage_written(extent, ok),
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
@@ -562,6 +570,7 @@ impl Engine {
             self.checkpoint_deadline(),
             self.life_deadline(),
             self.sweeps_deadline(),
+            self.gather_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -795,6 +804,7 @@ impl Engine {
             kind,
             started_at: self.now,
             backing: None,
+            len: 0,
             spans,
             header: None,
             meta: Vec::new(),
@@ -812,20 +822,36 @@ impl Engine {
         if let Some(header) = done.header {
             self.spare_headers.push(header);
         }
-        DoneOp { id: op.0, kind: done.kind, started_at: done.started_at, backing: done.backing }
+        DoneOp {
+            id: op.0,
+            kind: done.kind,
+            started_at: done.started_at,
+            backing: done.backing,
+            len: done.len,
+        }
     }
 
     /// How long an operation on a backing store took is what `control` goes by.
     fn note_latency(&mut self, op: &DoneOp, ok: bool) {
-        let Some(id) = op.backing.filter(|_| ok && self.status == Status::Ready) else { return };
+        let Some(id) = op.backing else { return };
         let (now, took) = (self.now, self.now - op.started_at);
         // A volume that is being attached is read before it is there.
         let Some(volume) = &mut self.volumes[usize::from(id.0)] else { return };
+        volume.destage.cost.ends(now, u64::from(op.len).div_ceil(BLOCK));
+        if !ok || self.status != Status::Ready {
+            return;
+        }
         let control = &mut volume.destage.control;
         match op.kind {
-            OpKind::DestageWrite { .. } => control.note_write(took),
-            OpKind::Sample { .. } => {}
+            OpKind::DestageWrite { .. } | OpKind::GapRead { .. } | OpKind::Sample { .. } => {}
             _ => control.note_foreground(now, took),
+        }
+    }
+
+    fn backing_begins(&mut self, id: VolumeId) {
+        let now = self.now;
+        if let Some(volume) = &mut self.volumes[usize::from(id.0)] {
+            volume.destage.cost.begins(now);
         }
     }
 
@@ -835,10 +861,11 @@ impl Engine {
         let len = spans.iter().map(|span| span.len).sum();
         let state = self.ops.get_mut(op);
         state.spans.extend_from_slice(spans);
-        state.backing = match device {
-            Device::Backing(volume) => Some(volume),
-            Device::Cache => None,
-        };
+        state.len = len;
+        if let Device::Backing(volume) = device {
+            state.backing = Some(volume);
+            self.backing_begins(volume);
+        }
         self.stats.count_read(device, len);
         self.actions.push_back(Action::Read { op: OpId(op), device, offset, len, crc });
     }
@@ -849,7 +876,8 @@ impl Engine {
         let len = spans.iter().map(|span| span.len).sum();
         let state = self.ops.get_mut(op);
         state.spans.extend_from_slice(spans);
-        state.backing = Some(volume);
+        (state.backing, state.len) = (Some(volume), len);
+        self.backing_begins(volume);
         self.stats.count_write(Device::Backing(volume), len);
         self.actions.push_back(Action::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
     }
@@ -904,6 +932,7 @@ struct DoneOp {
     kind: OpKind,
     started_at: Nanos,
     backing: Option<VolumeId>,
+    len: u32,
 }
 
 impl DoneOp {

@@ -10,6 +10,10 @@
 //! on *probation*, survivors are *main*; probation gives way while it holds more than its tenth. All but `Fifo` keep
 //! blocks that were hit, within the endurance budget.
 //!
+//! **Hollow segments** go first under every policy, the emptiest before the others, and what counts in them is kept: headers of small
+//! batches and blocks that were overwritten leave holes, and as long as room can be made by putting together what is left, nothing
+//! needs to be evicted. At 3/8 two moved blocks make room for more than three.
+//!
 //! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a minimum share
 //! included; segments that hold too many pinned blocks are taken only if there is no other, and give up what cannot be
 //! moved then.
@@ -19,6 +23,8 @@ use alloc::vec::Vec;
 
 /// Share of the segments that is on probation under `S3Fifo`: one in this many.
 const PROBATION_ONE_IN: u32 = 10;
+/// A segment of which no more than so many eighths count is hollow.
+const HOLLOW_EIGHTHS: u32 = 3;
 /// Choices served by one pass over the segments: one in this many segments, and at most so many.
 const LISTED_ONE_IN: u32 = 64;
 
@@ -48,8 +54,6 @@ pub(crate) struct View {
     pub(crate) movable: u32,
     /// Sequence of the batch to be written next.
     pub(crate) newest: u64,
-    /// A volume is at its largest share: segments that it left nearly empty go first.
-    pub(crate) hollow_first: bool,
 }
 
 /// A segment to be reclaimed.
@@ -64,7 +68,7 @@ pub(crate) struct Choice {
 
 impl View {
     fn is_hollow(&self, candidate: &Candidate) -> bool {
-        self.hollow_first && candidate.live <= self.segment_blocks / 4
+        8 * candidate.live <= HOLLOW_EIGHTHS * self.segment_blocks
     }
 
     /// Few enough of its blocks must be moved.
@@ -108,7 +112,7 @@ pub(crate) struct Victims {
     lists: [Vec<(u128, u32)>; 2],
     /// Segments in each queue, as counted by the last pass and less what was taken since.
     sizes: [u32; 2],
-    made_for: Option<(ReclaimPolicy, bool)>,
+    made_for: Option<ReclaimPolicy>,
     /// Made by the last pass, and nothing was taken yet.
     fresh: bool,
     /// The last pass found nothing, in this state of the map.
@@ -125,7 +129,7 @@ impl Victims {
 
     /// The best segment of the lists that is still eligible; `look` gives what it is now.
     pub(crate) fn next(&mut self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> Option<Choice> {
-        if self.made_for != Some((view.policy, view.hollow_first)) {
+        if self.made_for != Some(view.policy) {
             self.lists.iter_mut().for_each(Vec::clear);
         }
         for list in &mut self.lists {
@@ -169,7 +173,7 @@ impl Victims {
         look: impl Fn(u32) -> Option<Candidate>,
     ) -> Option<Choice> {
         self.passes += 1;
-        self.made_for = Some((view.policy, view.hollow_first));
+        self.made_for = Some(view.policy);
         self.lists.iter_mut().for_each(Vec::clear);
         self.sizes = [0; 2];
         let most = (segments / LISTED_ONE_IN).clamp(1, LISTED_ONE_IN) as usize;

@@ -3,7 +3,7 @@
 use super::*;
 
 fn view(policy: ReclaimPolicy) -> View {
-    View { policy, segment_blocks: 16, movable: 11, newest: 100, hollow_first: false }
+    View { policy, segment_blocks: 16, movable: 11, newest: 100 }
 }
 
 fn candidate(segment: u32, born: u64, live: u32, unclean: u32) -> Candidate {
@@ -30,7 +30,7 @@ fn among_equals_the_oldest_is_reclaimed() {
 
 #[test]
 fn lru_takes_what_was_overwritten_before_what_is_full_and_clean() {
-    let candidates = [candidate(1, 10, 16, 0), candidate(2, 12, 4, 2), candidate(3, 90, 16, 0)];
+    let candidates = [candidate(1, 10, 16, 0), candidate(2, 12, 7, 2), candidate(3, 90, 16, 0)];
     assert_eq!(chosen(&view(ReclaimPolicy::Lru), &candidates), Some(2));
     assert_eq!(chosen(&view(ReclaimPolicy::Fifo), &candidates), Some(1));
 }
@@ -64,8 +64,8 @@ fn segments_that_must_be_moved_are_not_offered_and_pinned_ones_are_the_last_reso
 }
 
 #[test]
-fn hollow_segments_go_first_when_a_volume_is_at_its_largest_share() {
-    let view = View { hollow_first: true, ..view(ReclaimPolicy::S3Fifo) };
+fn hollow_segments_go_first() {
+    let view = view(ReclaimPolicy::S3Fifo);
     let hollow = Candidate { probation: false, ..candidate(2, 90, 3, 0) };
     let candidates = [candidate(1, 1, 16, 0), hollow, candidate(3, 2, 16, 0), candidate(4, 3, 16, 0)];
     assert_eq!(choose(&view, &candidates), Some(Choice { segment: 2, hollow: true, forced: false }));

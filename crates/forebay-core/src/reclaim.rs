@@ -164,7 +164,6 @@ impl Engine {
             segment_blocks: blocks,
             movable: if self.can_relocate() && !self.is_moving_in_vain() { most * 3 / 4 } else { 1 },
             newest: self.next_sequence,
-            hollow_first: self.is_any_at_maximum(),
         }
     }
 
@@ -376,11 +375,13 @@ impl Engine {
         let relocation = self.relocations.get(number);
         let (slot, page) = (relocation.from, relocation.page);
         self.map.pin(slot);
+        self.relocation_reads += 1;
         let kind = OpKind::RelocateRead { relocation: number };
         self.read(Device::Cache, self.map.offset(slot), &[page.span()], true, kind);
     }
 
     pub(crate) fn relocation_read(&mut self, number: u32, ok: bool, crcs: &[u32]) {
+        self.relocation_reads -= 1;
         let relocation = self.relocations.get_mut(number);
         let (slot, key, page) = (relocation.from, relocation.key, relocation.page);
         relocation.tries += 1;

@@ -98,6 +98,8 @@ pub struct VolumeSettings {
     pub latency_target: Nanos,
     /// Destage operations in flight under pressure, at least 1.
     pub destage_depth_max: u32,
+    /// Widest gap between dirty blocks, in bytes, that is written along with them where that is faster. 0: none is.
+    pub destage_gap_bytes: u64,
     /// Which missed blocks are cached.
     pub admission: Admission,
     /// A stream of consecutive requests longer than this goes past the cache. 0: nothing does for that reason.
@@ -125,6 +127,7 @@ impl Default for VolumeSettings {
             max_destage_bytes_per_s: 0,
             latency_target: 20_000_000,
             destage_depth_max: 16,
+            destage_gap_bytes: 512 << 10,
             admission: Admission::Always,
             skip_sequential_bytes: 0,
             min_share_pct: 0,

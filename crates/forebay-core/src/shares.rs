@@ -107,15 +107,6 @@ impl Engine {
         self.map.volumes[usize::from(volume.0)].cached > maximum + slack
     }
 
-    /// A volume has all that it may have: space that it left should be used first.
-    pub(crate) fn is_any_at_maximum(&self) -> bool {
-        self.volumes.iter().flatten().any(|volume| {
-            let share = self.maximum(volume.id);
-            volume.settings.max_share_pct < 100
-                && self.map.volumes[usize::from(volume.id.0)].cached >= share - share / 16
-        })
-    }
-
     /// Takes clean blocks of volumes that have more than their largest share out of the map.
     pub(crate) fn step_shares(&mut self) {
         let mut steps = TRIM_STEPS;

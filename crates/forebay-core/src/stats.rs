@@ -70,6 +70,8 @@ pub struct Stats {
     pub front_merged_blocks: u64,
     /// Blocks written back together with a block before them: added behind the one that was picked.
     pub back_merged_blocks: u64,
+    /// Blocks between dirty ones that were written along with them, with what they held.
+    pub gap_filled_blocks: u64,
     /// Clean blocks dropped to make room.
     pub evicted_blocks: u64,
     /// Blocks that reclaim moved to the survivor stream.

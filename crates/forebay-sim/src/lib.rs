@@ -5,15 +5,19 @@
 //! engine at a time, with devices that have volatile caches ([`device`]) and an [`oracle`] that knows what every sector may hold.
 //! `docs/simulation.md` describes the faults, the checks, and what is not modelled.
 //!
+//! Beside that, [`machine`] runs the engine with modelled devices, without faults, for figures.
+//!
 //! Invariant: same options, same report (but for the time it took), on every machine.
 #![forbid(unsafe_code)]
 
 pub mod actions;
+pub mod arm;
 pub mod client;
 pub mod content;
 pub mod device;
 pub mod explore;
 pub mod life;
+pub mod machine;
 pub mod memory;
 pub mod oracle;
 pub mod order;

@@ -292,6 +292,23 @@ impl Plan {
                 self.mix.write += 40;
                 self.faults = FaultPlan::default();
             }
+            PlantedBug::FillGapsUnlocked => {
+                // Destage of scattered blocks, and writes past the cache between them.
+                self.modes = vec![Mode::Writeback, Mode::Writearound];
+                self.start_in(rng);
+                self.scatter(rng);
+                (self.mix.rule_pct, self.mix.mode) = (50, 2);
+            }
+            PlantedBug::FillGapsFromDirty => {
+                self.only_writeback(rng);
+                self.scatter(rng);
+                self.mix.flush /= 4;
+            }
+            PlantedBug::FillGapsFromPartial => {
+                self.only_writeback(rng);
+                self.scatter(rng);
+                (self.mix.sector_pct, self.mix.drain) = (40, 4);
+            }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
             PlantedBug::ForgetDirtySurvivor => {
                 self.squeeze();
@@ -315,6 +332,22 @@ impl Plan {
                 (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
             }
         }
+    }
+
+    /// Scattered dirty blocks on a backing store where getting there costs more than passing over.
+    fn scatter(&mut self, rng: &mut Rng) {
+        self.settings = VolumeSettings {
+            dirty_low_pct: 0,
+            idle_delay: 10_000_000,
+            destage_gap_bytes: 1 << 20,
+            latency_target: 0,
+            ..self.settings
+        };
+        (self.backing_latency.read_ns, self.backing_latency.write_ns) = (1_000_000, 4_000_000);
+        (self.mix.large_pct, self.mix.run_pct, self.mix.hot_pct) = (5, 0, 0);
+        self.mix.pause += 3;
+        self.depth = rng.pick(&[8, 16]);
+        self.faults = FaultPlan::default();
     }
 
     /// Where destage is paced, limited, or asked to change its order.
@@ -469,6 +502,7 @@ pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
         dirty_high_pct: dirty_low_pct + rng.pick(&[10, 30, 50]),
         idle_delay: rng.pick(&[0, 10_000_000, 200_000_000, 5_000_000_000]),
         destage_depth_max: rng.pick(&[1, 4, 16]),
+        destage_gap_bytes: rng.pick(&[0, 8 << 10, 64 << 10, 1 << 20]),
         flush_period: rng.pick(&[0, 0, 1_000_000_000, 8_000_000_000, 60_000_000_000]),
         max_destage_iops: rng.pick(&[0, 0, 0, 50, 500]),
         max_destage_bytes_per_s: rng.pick(&[0, 0, 0, 1 << 20, 16 << 20]),

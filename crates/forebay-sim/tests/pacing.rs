@@ -37,10 +37,10 @@ fn a_steady_load_with_a_flush_period_is_destaged_evenly_and_in_time() {
 fn without_a_flush_period_nothing_is_destaged_below_the_low_level() {
     let mut rig = Rig::new(lazy());
     rig.run(writes(200), 60);
-    assert_eq!(rig.engine.stats().destage_writes, 0);
-    assert_eq!(rig.engine.destage_report(VOLUME).unwrap().limited_by, Limit::DirtyLevel);
-    assert_eq!(rig.engine.dirty_ages(VOLUME).iter().sum::<u64>(), rig.dirty_blocks());
-    assert!(rig.engine.dirty_ages(VOLUME)[2] > 5_000, "{:?}", rig.engine.dirty_ages(VOLUME));
+    assert_eq!(rig.machine.engine.stats().destage_writes, 0);
+    assert_eq!(rig.machine.engine.destage_report(VOLUME).unwrap().limited_by, Limit::DirtyLevel);
+    assert_eq!(rig.machine.engine.dirty_ages(VOLUME).iter().sum::<u64>(), rig.dirty_blocks());
+    assert!(rig.machine.engine.dirty_ages(VOLUME)[2] > 5_000, "{:?}", rig.machine.engine.dirty_ages(VOLUME));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_background_drain_keeps_a_reader_within_twice_its_latency_and_ends() {
     while rig.dirty_blocks() > 0 {
         rig.run(reader, 1);
         seconds += 1;
-        assert!(seconds < 1000, "the drain does not end: {}", rig.engine.describe());
+        assert!(seconds < 1000, "the drain does not end: {}", rig.machine.engine.describe());
     }
     let beside = p99(&rig);
     assert!(beside <= 2 * alone, "p99 {alone} ns alone, {beside} ns beside the drain");
@@ -70,28 +70,28 @@ fn limits_hold_in_a_full_drain_too_and_the_drain_ends() {
     let mut rig = Rig::new(VolumeSettings { max_destage_iops: 40, ..lazy() });
     rig.run(writes(100), 10);
     rig.set_drain(Drain::Full);
-    let before = rig.engine.stats().destage_writes;
+    let before = rig.machine.engine.stats().destage_writes;
     for second in 1..=20 {
         rig.run(writes(0), 1);
-        let written = rig.engine.stats().destage_writes - before;
+        let written = rig.machine.engine.stats().destage_writes - before;
         assert!(written <= 40 * second + 1, "{written} writes in {second} s");
-        assert_eq!(rig.engine.destage_report(VOLUME).unwrap().limited_by, Limit::MaxIops);
+        assert_eq!(rig.machine.engine.destage_report(VOLUME).unwrap().limited_by, Limit::MaxIops);
     }
     rig.run(writes(0), 10);
     assert_eq!(rig.dirty_blocks(), 0);
-    assert_eq!(rig.engine.destage_report(VOLUME).unwrap().limited_by, Limit::NothingToDo);
+    assert_eq!(rig.machine.engine.destage_report(VOLUME).unwrap().limited_by, Limit::NothingToDo);
 }
 
 #[test]
 fn a_disk_that_fails_is_asked_seldom_and_used_at_once_when_it_is_back() {
     let mut rig = Rig::new(VolumeSettings { flush_period: 30 * SECOND, ..lazy() });
     rig.run(writes(100), 60);
-    rig.failing = true;
+    rig.set_failing(true);
     rig.run(writes(100), 60);
-    let failures = rig.engine.stats().destage_failures;
+    let failures = rig.machine.engine.stats().destage_failures;
     assert!((6..30).contains(&failures), "{failures} attempts in a minute");
-    assert_eq!(rig.engine.destage_report(VOLUME).unwrap().limited_by, Limit::RetryAfterFailure);
-    rig.failing = false;
+    assert_eq!(rig.machine.engine.destage_report(VOLUME).unwrap().limited_by, Limit::RetryAfterFailure);
+    rig.set_failing(false);
     rig.run(writes(100), 25);
     assert!(rig.samples.last().unwrap().oldest_age_ns < 30 * SECOND);
 }
@@ -110,10 +110,10 @@ fn every_order_merges_both_ways_and_can_be_changed_under_load() {
         rig.set_drain(Drain::Full);
         rig.run(writes(50), 1);
         let settings = VolumeSettings { destage_order: next, ..lazy() };
-        rig.engine.configure_volume(rig.now, VOLUME, settings).unwrap();
+        rig.machine.engine.configure_volume(rig.machine.now, VOLUME, settings).unwrap();
         rig.run(writes(0), 10);
         assert_eq!(rig.dirty_blocks(), 0, "{order:?}");
-        let stats = rig.engine.stats();
+        let stats = rig.machine.engine.stats();
         let merged = stats.front_merged_blocks + stats.back_merged_blocks;
         assert!(merged >= 64 * 15, "{order:?}: {merged} merged");
         if order == DestageOrder::Fifo {
@@ -128,11 +128,11 @@ fn a_volume_at_its_limit_does_not_hold_up_another() {
     rig.run(writes(20_000), 5);
     let limit = CACHE_BYTES / 4096 / 20;
     assert!(rig.dirty_blocks() <= limit, "{}", rig.dirty_blocks());
-    assert!(rig.engine.destage_report(VOLUME).unwrap().throttled_requests > 50);
-    let writes_before = rig.engine.dirty_blocks(VolumeId(1));
+    assert!(rig.machine.engine.destage_report(VOLUME).unwrap().throttled_requests > 50);
+    let writes_before = rig.machine.engine.dirty_blocks(VolumeId(1));
     for block in 0..100 {
         rig.write_block(VolumeId(1), block * 1000);
     }
-    rig.run_until(rig.now + SECOND / 200);
-    assert_eq!(rig.engine.dirty_blocks(VolumeId(1)) - writes_before, 100, "they pass at once");
+    rig.run_until(rig.machine.now + SECOND / 200);
+    assert_eq!(rig.machine.engine.dirty_blocks(VolumeId(1)) - writes_before, 100, "they pass at once");
 }

@@ -76,4 +76,7 @@ planted! {
     fua_keeps_epoch: FuaKeepsEpoch,
     forget_order_at_attach: ForgetOrderAtAttach,
     advance_in_shrink: AdvanceInShrink,
+    fill_gaps_unlocked: FillGapsUnlocked,
+    fill_gaps_from_dirty: FillGapsFromDirty,
+    fill_gaps_from_partial: FillGapsFromPartial,
 }

@@ -111,6 +111,7 @@ impl From<&VolumeTunables> for VolumeSettings {
             max_destage_bytes_per_s: volume.max_destage_bandwidth.0,
             latency_target: nanos(volume.latency_target),
             destage_depth_max: volume.destage_depth_max,
+            destage_gap_bytes: volume.destage_gap_kb.saturating_mul(1024),
             admission: volume.admission.into(),
             skip_sequential_bytes: volume.skip_seq_thresh_kb.saturating_mul(1024),
             min_share_pct: volume.min_share_pct,

@@ -328,6 +328,8 @@ tunables! {
             "destage yields when requests wait longer than this for the backing store";
         destage_depth_max: u32 = "16", count(1, 256, "operations"), Live,
             "destage operations in flight under pressure", [same("max_clean_ios_total")];
+        destage_gap_kb: u64 = "512", KIB, Live,
+            "widest gap between dirty blocks that is written along with them where that is faster";
         admission: Admission = "always", Kind::Choice(Admission::CHOICES), Live,
             "which read misses are stored in the cache";
         skip_seq_thresh_kb: u64 = "0", KIB, Live,

@@ -55,9 +55,9 @@ fn scenario(name: &str) -> Vec<Sample> {
         "failing-disk" => {
             let mut rig = Rig::new(paced(60));
             rig.run(writes(150), 120);
-            rig.failing = true;
+            rig.set_failing(true);
             rig.run(writes(150), 60);
-            rig.failing = false;
+            rig.set_failing(false);
             rig.run(writes(150), 120);
             rig.samples
         }

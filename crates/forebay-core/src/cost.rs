@@ -1,0 +1,212 @@
+//! What a backing store takes for an operation, learnt while it works.
+//!
+//! The model is `busy time = operations * R + blocks * B`: on a disk `R` is the time to get there and `B` that of the
+//! transfer; on flash or a network `R` is small, because operations overlap. It is fitted to the time during which operations were
+//! under way (not to their latencies, which are mostly waiting), in windows of some operations, by least squares with older
+//! windows counting less (recursive least squares with exponential forgetting). As long as all operations are of one
+//! size, nothing tells `R` from `B`: two weak observations of a usual disk decide then.
+//!
+//! `destage` asks it whether one long operation is cheaper than several short ones. A wrong answer costs time, nothing
+//! else.
+
+use crate::api::Nanos;
+
+/// Operations in a window.
+const WINDOW_OPS: u32 = 8;
+/// What is left of the weight of a window when the next one has ended.
+const FORGETTING: f64 = 0.96;
+/// A usual disk, in microseconds: 4 ms to get there, 150 MB/s.
+const USUAL: (f64, f64) = (4000.0, 27.3);
+/// Observations of the usual disk: operations, blocks. Both together weigh a tenth of a window.
+const PRIOR: [(f64, f64); 2] = [(1.0, 1.0), (1.0, 256.0)];
+const PRIOR_WEIGHT: f64 = 0.05;
+/// Bounds of what is believed, in microseconds.
+const LEAST: (f64, f64) = (1.0, 0.05);
+
+/// Normal equations of the fit.
+#[derive(Clone, Copy, Debug)]
+struct Sums {
+    ops2: f64,
+    ops_blocks: f64,
+    blocks2: f64,
+    ops_time: f64,
+    blocks_time: f64,
+}
+
+impl Sums {
+    const NONE: Self = Self { ops2: 0.0, ops_blocks: 0.0, blocks2: 0.0, ops_time: 0.0, blocks_time: 0.0 };
+
+    /// Adds an observation. What counts is its relative error: a slow window says no more than a fast one.
+    fn add(&mut self, ops: f64, blocks: f64, time: f64, weight: f64) {
+        let weight = weight / (time * time).max(1.0);
+        self.ops2 += weight * ops * ops;
+        self.ops_blocks += weight * ops * blocks;
+        self.blocks2 += weight * blocks * blocks;
+        self.ops_time += weight * ops * time;
+        self.blocks_time += weight * blocks * time;
+    }
+
+    fn fade(&mut self) {
+        let all = [
+            &mut self.ops2,
+            &mut self.ops_blocks,
+            &mut self.blocks2,
+            &mut self.ops_time,
+            &mut self.blocks_time,
+        ];
+        all.into_iter().for_each(|sum| *sum *= FORGETTING);
+    }
+
+    fn solve(&self) -> (f64, f64) {
+        // The prior makes the determinant positive.
+        let determinant = self.ops2 * self.blocks2 - self.ops_blocks * self.ops_blocks;
+        let op = (self.ops_time * self.blocks2 - self.blocks_time * self.ops_blocks) / determinant;
+        let block = (self.blocks_time * self.ops2 - self.ops_time * self.ops_blocks) / determinant;
+        if op < LEAST.0 {
+            (LEAST.0, (self.blocks_time / self.blocks2).max(LEAST.1))
+        } else if block < LEAST.1 {
+            ((self.ops_time / self.ops2).max(LEAST.0), LEAST.1)
+        } else {
+            (op, block)
+        }
+    }
+}
+
+/// See the top of the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    in_flight: u32,
+    since: Nanos,
+    ops: u32,
+    blocks: u64,
+    busy: Nanos,
+    sums: Sums,
+    op_ns: u64,
+    block_ns: u64,
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        let mut cost = Self {
+            in_flight: 0,
+            since: 0,
+            ops: 0,
+            blocks: 0,
+            busy: 0,
+            sums: Sums::NONE,
+            op_ns: 0,
+            block_ns: 0,
+        };
+        cost.fit();
+        cost
+    }
+}
+
+impl Cost {
+    /// An operation was started.
+    pub(crate) fn begins(&mut self, now: Nanos) {
+        if self.in_flight == 0 {
+            self.since = now;
+        }
+        self.in_flight += 1;
+    }
+
+    /// An operation of so many blocks has ended.
+    pub(crate) fn ends(&mut self, now: Nanos, blocks: u64) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.ops += 1;
+        self.blocks += blocks;
+        if self.in_flight == 0 || self.ops >= WINDOW_OPS {
+            self.busy += now.saturating_sub(self.since);
+            self.since = now;
+        }
+        if self.ops >= WINDOW_OPS {
+            self.sums.fade();
+            self.sums.add(f64::from(self.ops), self.blocks as f64, self.busy as f64 / 1000.0, 1.0);
+            (self.ops, self.blocks, self.busy) = (0, 0, 0);
+            self.fit();
+        }
+    }
+
+    fn fit(&mut self) {
+        let mut sums = self.sums;
+        for (ops, blocks) in PRIOR {
+            sums.add(ops, blocks, ops * USUAL.0 + blocks * USUAL.1, PRIOR_WEIGHT);
+        }
+        let (op, block) = sums.solve();
+        (self.op_ns, self.block_ns) = ((op * 1000.0) as u64, (block * 1000.0) as u64);
+    }
+
+    /// Time of operations that have so many blocks together.
+    pub(crate) fn of(&self, ops: u64, blocks: u64) -> Nanos {
+        ops * self.op_ns + blocks * self.block_ns
+    }
+
+    /// Blocks that pass in the time that an operation costs besides its blocks.
+    pub(crate) fn blocks_per_op(&self) -> u64 {
+        self.op_ns / self.block_ns.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operations one at a time on a device with these times.
+    fn learn(cost: &mut Cost, (op, block): (u64, u64), sizes: &[u64], count: usize) {
+        let mut now = 0;
+        for size in sizes.iter().cycle().take(count) {
+            cost.begins(now);
+            now += op + block * size;
+            cost.ends(now, *size);
+            now += 1_000_000; // Idle time does not count.
+        }
+    }
+
+    fn assert_near(value: u64, wanted: u64) {
+        assert!(value.abs_diff(wanted) <= wanted / 5, "{value} instead of {wanted}");
+    }
+
+    #[test]
+    fn it_learns_a_disk_and_an_ssd_from_operations_of_several_sizes() {
+        for (op, block) in [(8_000_000, 25_600), (80_000, 8_000), (500_000, 40_000)] {
+            let mut cost = Cost::default();
+            let sizes: alloc::vec::Vec<u64> =
+                (0..997).map(|at| if at % 40 < 20 { 1 } else { 30 + at % 97 }).collect();
+            learn(&mut cost, (op, block), &sizes, 20_000);
+            assert_near(cost.op_ns, op);
+            assert_near(cost.block_ns, block);
+        }
+    }
+
+    #[test]
+    fn it_follows_a_store_that_becomes_another() {
+        let mut cost = Cost::default();
+        learn(&mut cost, (8_000_000, 25_600), &[1, 64], 5000);
+        learn(&mut cost, (100_000, 8_000), &[1, 1, 1, 64, 1, 256], 5000);
+        assert!(cost.blocks_per_op() < 30, "{cost:?}");
+    }
+
+    #[test]
+    fn with_one_size_the_sum_is_right_and_the_rest_is_a_guess() {
+        let mut cost = Cost::default();
+        learn(&mut cost, (8_000_000, 25_600), &[1], 5000);
+        assert_near(cost.of(1, 1), 8_025_600);
+        learn(&mut cost, (60_000, 8_000), &[1], 20_000);
+        assert_near(cost.of(1, 1), 68_000);
+        assert!(cost.blocks_per_op() < 4, "random reads of flash do not make gaps look cheap: {cost:?}");
+    }
+
+    #[test]
+    fn overlapping_operations_count_the_time_once() {
+        let mut cost = Cost::default();
+        let mut now = 0;
+        for _ in 0..2000 {
+            // Eight side by side take as long as one.
+            (0..8).for_each(|_| cost.begins(now));
+            now += 800_000;
+            (0..8).for_each(|_| cost.ends(now, 1));
+        }
+        assert_near(cost.of(1, 1), 100_000);
+    }
+}

@@ -1,0 +1,335 @@
+//! The engine with modelled devices in virtual time: for figures, not for faults (that is [`crate::world`]).
+//!
+//! All data is zeroes, so only time is simulated. A run is the same every time. Who uses it submits requests, lets time
+//! pass with [`Machine::step`] and takes the replies.
+
+use forebay_core::{
+    Action, Attachment, BufId, Device, DeviceFailure, Engine, EngineConfig, FormatParams, OnBackingChange,
+    OpId, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache,
+};
+use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, VolumeId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// What a failing disk takes to say so.
+const FAILURE_NS: u64 = 5_000_000;
+
+/// What a disk is asked to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskOp {
+    /// Read.
+    Read,
+    /// Write, also of zeroes.
+    Write,
+    /// Flush; offset and length are 0.
+    Flush,
+}
+
+/// A model of a disk.
+pub trait Disk {
+    /// A request arrives; `id` comes back from [`Disk::advance`].
+    fn submit(&mut self, now: u64, id: u64, op: DiskOp, offset: u64, len: u64);
+    /// When something is done next.
+    fn next_event(&self) -> Option<u64>;
+    /// Lets time pass and appends the numbers of what is done, in order.
+    fn advance(&mut self, now: u64, done: &mut Vec<u64>);
+}
+
+/// Times of the cache device.
+#[derive(Clone, Copy, Debug)]
+pub struct Flash {
+    /// Time of an operation, however many there are.
+    pub op_ns: u64,
+    /// Added per block.
+    pub block_ns: u64,
+    /// Time of a flush.
+    pub flush_ns: u64,
+    /// The blocks of all operations pass one after the other (a bandwidth), not side by side.
+    pub shared: bool,
+}
+
+/// What to build.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Size of the cache device.
+    pub cache_bytes: u64,
+    /// Blocks of a segment, if not as the size suggests.
+    pub segment_blocks: Option<u32>,
+    /// Size of each volume.
+    pub volume_bytes: u64,
+    /// Settings of the volumes.
+    pub settings: VolumeSettings,
+    /// Settings of the engine.
+    pub engine: EngineConfig,
+    /// The cache device.
+    pub flash: Flash,
+}
+
+/// A request that has been answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply {
+    /// Its number.
+    pub id: u64,
+    /// It was a read.
+    pub is_read: bool,
+    /// How long it took.
+    pub took: u64,
+}
+
+/// An engine, its cache device, and a disk for each volume.
+pub struct Machine<D> {
+    /// The engine.
+    pub engine: Engine,
+    /// The time.
+    pub now: u64,
+    /// The disks.
+    pub disks: Vec<D>,
+    /// The first disk fails every write.
+    pub failing: bool,
+    /// Blocks written to disks.
+    pub backing_blocks: u64,
+    flash: Flash,
+    flash_free: u64,
+    cache: BTreeMap<u64, Vec<u8>>,
+    done: BinaryHeap<Reverse<(u64, u64, u32, bool)>>,
+    lengths: BTreeMap<u32, (u64, bool)>,
+    meta: BTreeMap<u32, (u64, u32)>,
+    pushed: u64,
+    open: BTreeMap<u64, (u64, bool)>,
+    replies: Vec<Reply>,
+    next_request: u64,
+    zero_crc: u32,
+    crcs: Vec<u32>,
+}
+
+impl<D: Disk> Machine<D> {
+    /// A new cache in front of the disks, open and ready.
+    ///
+    /// # Panics
+    /// If the layout is not legal, or the engine does not open the cache.
+    #[must_use]
+    pub fn new(setup: &Setup, disks: Vec<D>) -> Self {
+        let volumes = 0..disks.len() as u16;
+        let backing = |volume: u16| BackingRecord {
+            kind: 1,
+            size_bytes: setup.volume_bytes,
+            unique: [1, u64::from(volume)],
+            stamp_ns: None,
+            samples: Vec::new(),
+        };
+        let entry = |volume: u16| VolumeEntry {
+            id: VolumeId(volume),
+            mode: setup.settings.mode,
+            name: format!("volume-{volume}"),
+            size_bytes: setup.volume_bytes,
+            flush_epoch: 0,
+            uuid: [volume as u8 + 1; 16],
+            backing: backing(volume),
+        };
+        let params = FormatParams {
+            geometry: Geometry::for_device(setup.cache_bytes, setup.segment_blocks).expect("a legal layout"),
+            members: forebay_format::Members::default(),
+            uuid: CacheUuid([7; 16]),
+            volumes: volumes.clone().map(entry).collect(),
+            created_unix_s: 0,
+            written_by: "machine".into(),
+        };
+        let cache = format_cache(&params).expect("a legal layout").into_iter().collect();
+        let attachment = |volume: u16| Attachment {
+            volume: VolumeId(volume),
+            settings: setup.settings,
+            size_bytes: setup.volume_bytes,
+            backing: backing(volume),
+            backing_sector_bytes: 512,
+            on_change: OnBackingChange::Refuse,
+        };
+        let attachments = volumes.map(attachment).collect();
+        let mut machine = Self {
+            engine: Engine::open(setup.engine.clone(), setup.cache_bytes, attachments, 0),
+            now: 0,
+            disks,
+            failing: false,
+            backing_blocks: 0,
+            flash: setup.flash,
+            flash_free: 0,
+            cache,
+            done: BinaryHeap::new(),
+            lengths: BTreeMap::new(),
+            meta: BTreeMap::new(),
+            pushed: 0,
+            open: BTreeMap::new(),
+            replies: Vec::new(),
+            next_request: 0,
+            zero_crc: forebay_format::checksum(&[0; BLOCK_BYTES]),
+            crcs: Vec::new(),
+        };
+        machine.pump();
+        while machine.engine.status() == Status::Opening {
+            assert!(machine.step(u64::MAX, None), "nothing goes on, and the cache is not open");
+        }
+        assert_eq!(machine.engine.status(), Status::Ready);
+        machine
+    }
+
+    /// Submits a request of one block; returns its number.
+    pub fn submit(&mut self, volume: VolumeId, kind: RequestKind, block: u64, treatment: Treatment) -> u64 {
+        let id = self.next_request;
+        self.next_request += 1;
+        self.open.insert(id, (self.now, kind == RequestKind::Read));
+        let request = Request {
+            id: RequestId(id),
+            volume,
+            kind,
+            offset: block * BLOCK,
+            len: BLOCK,
+            buf: Some(BufId((id % 1_000_000) as u32)),
+            treatment,
+            block_crcs: if kind == RequestKind::Read { &[] } else { &[self.zero_crc] },
+        };
+        self.engine.submit(self.now, request);
+        id
+    }
+
+    /// Requests that have not been answered.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Requests that have been answered since the last time.
+    pub fn take_replies(&mut self, into: &mut Vec<Reply>) {
+        into.clear();
+        core::mem::swap(into, &mut self.replies);
+    }
+
+    /// Lets the next thing happen before `end`; the caller has something to do at `own`.
+    pub fn step(&mut self, end: u64, own: Option<u64>) -> bool {
+        let done = self.done.peek().map(|Reverse((at, ..))| *at);
+        let times = [own, done, self.engine.next_deadline()].into_iter().flatten();
+        let next = times.chain(self.disks.iter().filter_map(Disk::next_event)).min();
+        let Some(next) = next.filter(|next| *next < end) else { return false };
+        self.now = self.now.max(next);
+        let mut ended = Vec::new();
+        for disk in &mut self.disks {
+            disk.advance(self.now, &mut ended);
+        }
+        for op in ended {
+            self.complete(op as u32, true);
+        }
+        while let Some(Reverse((at, _, op, ok))) = self.done.peek().copied() {
+            if at > self.now {
+                break;
+            }
+            self.done.pop();
+            self.complete(op, ok);
+        }
+        self.tick();
+        true
+    }
+
+    /// Lets the engine see the time.
+    pub fn tick(&mut self) {
+        self.engine.tick(self.now);
+        self.pump();
+    }
+
+    fn complete(&mut self, op: u32, ok: bool) {
+        if let Some((offset, len)) = self.meta.remove(&op) {
+            let bytes = self.metadata(offset, len);
+            self.engine.complete_meta(self.now, OpId(op), Ok(&bytes));
+        } else {
+            let (len, is_backing_write) = self.lengths.remove(&op).unwrap_or_default();
+            self.backing_blocks += if is_backing_write && ok { len / BLOCK } else { 0 };
+            let blocks = len.div_ceil(BLOCK) as usize;
+            self.crcs.resize(self.crcs.len().max(blocks), self.zero_crc);
+            let result = if ok { Ok(()) } else { Err(DeviceFailure) };
+            self.engine.complete(self.now, OpId(op), result, &self.crcs[..blocks]);
+        }
+        self.pump();
+    }
+
+    fn metadata(&self, offset: u64, len: u32) -> Vec<u8> {
+        let mut bytes = vec![0; len as usize];
+        for (at, piece) in self.cache.range(..offset + u64::from(len)) {
+            let end = at + piece.len() as u64;
+            if end > offset {
+                let (from, to) = ((*at).max(offset), end.min(offset + u64::from(len)));
+                bytes[(from - offset) as usize..(to - offset) as usize]
+                    .copy_from_slice(&piece[(from - at) as usize..(to - at) as usize]);
+            }
+        }
+        bytes
+    }
+
+    /// Does what the engine wants done.
+    pub fn pump(&mut self) {
+        while let Some(action) = self.engine.next_action() {
+            match action {
+                Action::Read { op, device, offset, len, .. } => {
+                    self.start(op, device, DiskOp::Read, offset, len.into());
+                }
+                Action::Write { op, device, offset, len } => {
+                    self.start(op, device, DiskOp::Write, offset, len.into());
+                }
+                Action::ReadMeta { op, offset, len } => {
+                    self.meta.insert(op.0, (offset, len));
+                    self.later(op.0, self.flash.op_ns, true);
+                }
+                Action::WriteMeta { op, offset } => {
+                    let bytes = self.engine.meta(op).to_vec();
+                    self.cache.insert(offset, bytes);
+                    self.later(op.0, self.flash.op_ns, true);
+                }
+                Action::Flush { op, device: Device::Cache } => self.later(op.0, self.flash.flush_ns, true),
+                Action::Flush { op, device: Device::Backing(VolumeId(disk)) } => {
+                    self.disks[usize::from(disk)].submit(self.now, op.0.into(), DiskOp::Flush, 0, 0);
+                }
+                Action::Zero { op, volume, offset, len, .. } => {
+                    self.start(op, Device::Backing(volume), DiskOp::Write, offset, len);
+                }
+                Action::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[self.zero_crc]),
+                Action::Reply { request, result, .. } => {
+                    assert!(result.is_ok(), "no client sees an error");
+                    self.replied(request.0);
+                }
+                Action::Copy { .. }
+                | Action::FillZero { .. }
+                | Action::Notice(_)
+                | Action::VolumeQuiet { .. }
+                | Action::Quiesced
+                | Action::Closed => {}
+            }
+        }
+    }
+
+    fn start(&mut self, op: OpId, device: Device, kind: DiskOp, offset: u64, len: u64) {
+        let backing_write = matches!(device, Device::Backing(_)) && kind == DiskOp::Write;
+        self.lengths.insert(op.0, (len, backing_write));
+        match device {
+            Device::Cache => {
+                let transfer = len / BLOCK * self.flash.block_ns;
+                let begin = if self.flash.shared { self.flash_free.max(self.now) } else { self.now };
+                self.flash_free = begin + transfer;
+                self.later(op.0, begin - self.now + transfer + self.flash.op_ns, true);
+            }
+            Device::Backing(VolumeId(0)) if self.failing && kind == DiskOp::Write => {
+                self.later(op.0, FAILURE_NS, false);
+            }
+            Device::Backing(VolumeId(disk)) => {
+                self.disks[usize::from(disk)].submit(self.now, op.0.into(), kind, offset, len);
+            }
+        }
+    }
+
+    fn later(&mut self, op: u32, after: u64, ok: bool) {
+        self.pushed += 1;
+        self.done.push(Reverse((self.now + after, self.pushed, op, ok)));
+    }
+
+    fn replied(&mut self, id: u64) {
+        if let Some((at, is_read)) = self.open.remove(&id) {
+            self.replies.push(Reply { id, is_read, took: self.now - at });
+        }
+    }
+}
