@@ -85,12 +85,8 @@ impl CacheMap {
         }
         self.segments.resize_with(geometry.segment_count as usize, Segment::free);
         self.geometry = geometry;
+        self.index.resize(geometry.slot_count());
         self.relief += 1;
-    }
-
-    /// Makes room for `blocks` blocks.
-    pub(crate) fn reserve(&mut self, blocks: usize) {
-        self.index.reserve(blocks);
     }
 
     /// The volumes that may have blocks that are not clean, by number from 0.
@@ -436,13 +432,11 @@ impl CacheMap {
 
     /// Bytes of memory in use for index, slot tables and sets.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let tables = self.segments.iter().filter(|segment| segment.has_table()).count();
-        let epochs = self.segments.iter().filter(|segment| segment.has_epochs()).count();
-        (tables * 11 + epochs * 4) * self.geometry.segment_blocks as usize
+        self.segments.iter().map(Segment::bytes).sum::<usize>()
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
             + self.volumes.iter().map(|volume| volume.waiting.bytes() + volume.births.bytes()).sum::<usize>()
-            + self.segments.iter().map(|segment| segment.written.bytes()).sum::<usize>()
+            + self.by_age.len() * 24
             + self.partial.len() * 16
     }
 

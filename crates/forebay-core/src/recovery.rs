@@ -359,8 +359,6 @@ impl Engine {
         let unclean = self.superblock.state == CacheState::Open;
         let checkpoint = core::mem::take(&mut self.recovering().checkpoint);
         self.recover_orders(&checkpoint.volumes);
-        let slots = checkpoint.segments.iter().flat_map(|entry| &entry.slots);
-        self.map.reserve(slots.filter(|slot| **slot != SlotState::Void).count());
         let mut jobs = Vec::new();
         for (number, entry) in (0..).zip(&checkpoint.segments) {
             let counts = entry.slots.iter().any(|slot| *slot != SlotState::Void);
