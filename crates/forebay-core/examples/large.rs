@@ -43,7 +43,7 @@ struct Large {
 
 impl Large {
     fn open(file: File) -> Outcome<Self> {
-        let settings = PoolSettings { dirty_limit_pct: 95, ..PoolSettings::default() };
+        let settings = PoolSettings { dirty_limit_pct: 90, ..PoolSettings::default() };
         let config = EngineConfig { pool: settings, ..EngineConfig::default() };
         let engine = Engine::open(config, file.metadata()?.len(), Vec::new(), 1);
         let mut large = Self {
@@ -136,8 +136,8 @@ impl Large {
         let attachment = Attachment {
             volume: entry.id,
             settings: VolumeSettings {
-                dirty_low_pct: 95,
-                dirty_high_pct: 95,
+                dirty_low_pct: 90,
+                dirty_high_pct: 90,
                 idle_delay: 0,
                 ..VolumeSettings::default()
             },
@@ -230,7 +230,7 @@ fn fill(path: &str, fill: &Fill) -> Outcome<()> {
     let volume = large.attach(capacity * if fill.random { 4 } else { 1 })?;
     let volume_blocks = large.engine.volume_table()[0].size_bytes / BLOCK;
     // What is dirty has a limit, and what is clean a reserve of empty segments.
-    let target = fill.blocks.min(capacity * 94 / 100);
+    let target = fill.blocks.min(capacity * 88 / 100);
     let crcs = vec![ZERO_CRC; fill.request as usize];
     let (mut made, mut seed) = (0_u64, 1_u64);
     let began = Instant::now();

@@ -26,7 +26,7 @@ use crate::flush::Waiter;
 use crate::segment::{Phase, State};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotState, VolumeEntry};
+use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotStates, VolumeEntry};
 use forebay_format::superblock::CacheState;
 use forebay_format::{Geometry, StreamKind};
 
@@ -265,13 +265,6 @@ impl Engine {
             Phase::Open => SegmentState::Open,
             Phase::Sealed => SegmentState::Sealed,
         };
-        let slots = (0..self.map.geometry.segment_blocks).map(|index| match segment.state(index) {
-            State::Dirty if segment.is_shadow(index) => SlotState::Shadow,
-            State::Destaged if segment.is_shadow(index) => SlotState::Void,
-            State::Void => SlotState::Void,
-            State::Clean | State::Destaged => SlotState::Clean,
-            State::Dirty => SlotState::Dirty,
-        });
         SegmentEntry {
             state,
             stream: segment.stream as u8,
@@ -279,7 +272,7 @@ impl Engine {
             first_sequence: segment.born,
             used_blocks: segment.completed,
             summary_block: segment.summary_block,
-            slots: slots.collect(),
+            slots: SlotStates::from_packed(segment.packed_states()),
         }
     }
 

@@ -345,12 +345,24 @@ impl Engine {
             });
             return;
         }
+        if self.map.is_unsettled() {
+            self.settle_range(&request);
+        }
         let req = self.take_in(request);
         match self.reqs.get(req).kind {
             RequestKind::Read | RequestKind::Prefetch => self.start_read(req),
             RequestKind::Flush => self.start_flush(req),
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => {
                 self.admit_mutation(req);
+            }
+        }
+    }
+
+    /// Prepares the index for a request. Those without a buffer can be long, and look only at what is cached.
+    fn settle_range(&mut self, request: &Request<'_>) {
+        if request.buf.is_some() && request.len > 0 {
+            for block in request.offset / BLOCK..=(request.offset + request.len - 1) / BLOCK {
+                self.map.settle_key(Key::new(request.volume, block));
             }
         }
     }
@@ -529,13 +541,16 @@ impl Engine {
         self.step_throttle();
         self.collect_emptied();
         self.step_ordered();
-        self.step_destage();
-        self.step_shares();
-        let asked = self.reclaim_wants_destage;
-        self.step_reclaim();
-        if self.reclaim_wants_destage && !asked {
-            // There may be no other event that would let destage see it.
+        // Until the index is ready, what looks at many blocks at once has to wait (I46).
+        if !self.map.settle_some() {
             self.step_destage();
+            self.step_shares();
+            let asked = self.reclaim_wants_destage;
+            self.step_reclaim();
+            if self.reclaim_wants_destage && !asked {
+                // There may be no other event that would let destage see it.
+                self.step_destage();
+            }
         }
         self.collect_emptied();
         self.step_life();
@@ -562,6 +577,7 @@ impl Engine {
             self.checkpoint_deadline(),
             self.life_deadline(),
             self.sweeps_deadline(),
+            self.map.is_unsettled().then_some(self.now),
         ]
         .into_iter()
         .flatten()

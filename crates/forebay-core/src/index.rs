@@ -209,9 +209,14 @@ impl Index {
         self.listed > 0 && self.list(hash(key)).is_some()
     }
 
+    /// True if there are groups that have no cells yet.
+    pub(crate) fn is_listing(&self) -> bool {
+        self.listed > 0
+    }
+
     /// A group that has no cells yet, if there is one.
     pub(crate) fn any_listed(&self) -> Option<usize> {
-        if self.listed == 0 { None } else { self.lists.iter().position(Option::is_some) }
+        if self.is_listing() { self.lists.iter().position(Option::is_some) } else { None }
     }
 
     /// The group that a key belongs to.

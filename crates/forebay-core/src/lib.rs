@@ -35,6 +35,7 @@ mod life;
 mod life_attach;
 mod life_detach;
 mod life_resize;
+mod load;
 mod locks;
 mod map;
 mod merge;

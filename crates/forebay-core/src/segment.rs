@@ -109,6 +109,24 @@ impl Uppers {
     }
 }
 
+/// Eight state bytes as a checkpoint has them. All eight at once: this is what writers wait for at a checkpoint, for every
+/// slot of the cache.
+///
+/// Clean and destaged slots are clean, or void if they are shadows; dirty ones are dirty, or shadows.
+fn packed_word(states: [u8; 8]) -> u16 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let word = u64::from_le_bytes(states);
+    let (low, high) = (word & ONES, word >> 1 & ONES);
+    let shadow = word >> FLAG_SHADOW.trailing_zeros() & ONES;
+    let dirty = high & !low;
+    let clean = low & !(high & shadow);
+    let mut pairs = dirty << 1 | clean | dirty & shadow;
+    // Every byte has a pair of bits now: move them together.
+    pairs = (pairs | pairs >> 6) & 0x000f_000f_000f_000f;
+    pairs = (pairs | pairs >> 12) & 0x0000_00ff_0000_00ff;
+    (pairs | pairs >> 24) as u16
+}
+
 #[derive(Debug)]
 struct SlotTable {
     key_low: Box<[u32]>,
@@ -275,6 +293,19 @@ impl Segment {
         }
     }
 
+    /// What a checkpoint says of the slots: two bits each, as [`forebay_format::checkpoint::SlotState`] numbers them.
+    pub(crate) fn packed_states(&self) -> Vec<u8> {
+        let (words, rest) = self.table().state.as_chunks::<8>();
+        let mut packed = Vec::with_capacity(words.len() * 2 + rest.len().div_ceil(4));
+        for word in words {
+            packed.extend_from_slice(&packed_word(*word).to_le_bytes());
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        packed.extend_from_slice(&packed_word(last).to_le_bytes()[..rest.len().div_ceil(4)]);
+        packed
+    }
+
     pub(crate) fn set_state(&mut self, index: u32, state: State) {
         let old = self.state(index);
         self.live = self.live + u32::from(state != State::Void) - u32::from(old != State::Void);
@@ -402,6 +433,28 @@ mod tests {
             }
             let most = (rows * bytes) as usize + 700;
             assert!(segment.bytes() <= most, "{volumes} uppers: {} > {most}", segment.bytes());
+        }
+    }
+
+    #[test]
+    fn packed_states_are_what_a_checkpoint_calls_them() {
+        use forebay_format::checkpoint::{SlotState, SlotStates};
+        let expected = |state: u8| match (state & STATE_MASK, state & FLAG_SHADOW != 0) {
+            (0, _) | (3, true) => SlotState::Void,
+            (1 | 3, _) => SlotState::Clean,
+            (_, false) => SlotState::Dirty,
+            (_, true) => SlotState::Shadow,
+        };
+        for rows in [16_u32, 20, 1024] {
+            let mut segment = Segment::free();
+            segment.begin(Phase::Open, StreamKind::Write, (1, 1), rows);
+            let state = |row: u32| (row.wrapping_mul(0x9e37_79b1) >> 13) as u8;
+            for row in 0..rows {
+                segment.table_mut().state[row as usize] = state(row);
+            }
+            let packed = SlotStates::from_packed(segment.packed_states());
+            assert!((0..rows).all(|row| packed.get(row) == expected(state(row))));
+            assert_eq!(packed.packed().len(), rows.div_ceil(4) as usize);
         }
     }
 
