@@ -261,7 +261,10 @@ fn fill(path: &str, fill: &Fill) -> Outcome<()> {
     let counted = large.engine.stats().index_memory_bytes;
     println!("filled with {blocks} blocks of {capacity} in {:.1} s", began.elapsed().as_secs_f64());
     println!("memory: {counted} bytes counted, {:.2} a block", counted as f64 / blocks as f64);
-    println!("memory: {:.2} bytes a block resident, beyond the {empty} bytes before", (rss - empty) as f64 / blocks as f64);
+    println!(
+        "memory: {:.2} bytes a block resident, beyond the {empty} bytes before",
+        (rss - empty) as f64 / blocks as f64
+    );
     println!("longest call: {:?}", large.longest);
     if fill.stop {
         large.now += 1_000_000_000;
@@ -277,7 +280,11 @@ fn open(path: &str) -> Outcome<()> {
     let mut large = Large::open(file)?;
     let took = began.elapsed();
     let blocks = large.engine.stats().cached_blocks;
-    println!("opened {blocks} blocks in {:.2} s, of them {:.2} s in the engine", took.as_secs_f64(), large.in_engine.as_secs_f64());
+    println!(
+        "opened {blocks} blocks in {:.2} s, of them {:.2} s in the engine",
+        took.as_secs_f64(),
+        large.in_engine.as_secs_f64()
+    );
     println!("recovery's longest call: {:?}", large.longest);
     println!("memory: {:.2} bytes a block resident", rss_bytes() as f64 / blocks as f64);
     large.longest = (Duration::ZERO, "none");
@@ -313,6 +320,9 @@ fn main() -> Outcome<()> {
     match words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("fill", [path, rest @ ..])) => fill(path, &Fill::parse(rest)?),
         Some(("open", [path])) => open(path),
-        _ => Err("usage: large fill FILE GIB [clean] [random] [stop] [blocks=N] [request=N] | large open FILE".into()),
+        _ => {
+            Err("usage: large fill FILE GIB [clean] [random] [stop] [blocks=N] [request=N] | large open FILE"
+                .into())
+        }
     }
 }

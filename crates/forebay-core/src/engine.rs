@@ -39,6 +39,7 @@ use crate::volume::Volume;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::batch::Entry;
 use forebay_format::checkpoint::BackingRecord;
@@ -171,7 +172,8 @@ pub(crate) struct Op {
     backing: Option<VolumeId>,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
-    pub(crate) meta: Vec<u8>,
+    /// Both copies of a checkpoint are written from the same bytes.
+    pub(crate) meta: Option<Arc<Vec<u8>>>,
 }
 
 /// Who is granted a delayed block lock.
@@ -601,7 +603,7 @@ impl Engine {
     /// Bytes of a `WriteMeta`.
     #[must_use]
     pub fn meta(&self, op: OpId) -> &[u8] {
-        &self.ops.get(op.0).meta
+        self.ops.get(op.0).meta.as_ref().map_or(&[], |meta| &meta[..])
     }
 
     /// Changes settings of a volume; requests already under way end as they began.
@@ -807,14 +809,7 @@ impl Engine {
 
     pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
         let spans = self.spare_spans.pop().unwrap_or_default();
-        self.ops.insert(Op {
-            kind,
-            started_at: self.now,
-            backing: None,
-            spans,
-            header: None,
-            meta: Vec::new(),
-        })
+        self.ops.insert(Op { kind, started_at: self.now, backing: None, spans, header: None, meta: None })
     }
 
     pub(crate) fn spare_header(&mut self) -> Box<[u8; BLOCK_BYTES]> {
@@ -871,10 +866,10 @@ impl Engine {
     }
 
     /// Writes metadata to the cache device.
-    pub(crate) fn write_meta(&mut self, offset: u64, meta: Vec<u8>, kind: OpKind) {
+    pub(crate) fn write_meta(&mut self, offset: u64, meta: Arc<Vec<u8>>, kind: OpKind) {
         let op = self.new_op(kind);
         self.stats.count_write(Device::Cache, meta.len() as u32);
-        self.ops.get_mut(op).meta = meta;
+        self.ops.get_mut(op).meta = Some(meta);
         self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
     }
 

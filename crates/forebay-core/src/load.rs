@@ -64,7 +64,10 @@ impl CacheMap {
                 self.volumes[volume].waiting.load(slot.key.block());
             }
             if (volume, born) != (tally.volume, tally.born) {
-                self.count_loaded(core::mem::replace(&mut tally, Tally { volume, born, cached: 0, dirty: 0 }));
+                self.count_loaded(core::mem::replace(
+                    &mut tally,
+                    Tally { volume, born, cached: 0, dirty: 0 },
+                ));
             }
             tally.cached += 1;
             tally.dirty += u64::from(slot.state == State::Dirty);

@@ -39,8 +39,10 @@ use thiserror::Error;
 
 /// Attempts at each read.
 const READ_TRIES: u32 = 3;
-/// Reads under way.
-const READS_IN_FLIGHT: usize = 8;
+/// Small reads under way: enough to keep a fast device busy, of which a large cache has as many to do as it has segments.
+const READS_IN_FLIGHT: usize = 32;
+/// Reads of whole segments under way: each takes the memory of a segment.
+const WHOLE_READS_IN_FLIGHT: usize = 8;
 
 /// Why a cache could not be opened. Nothing was changed on it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -170,6 +172,7 @@ pub(crate) struct Recovery {
     ends: Vec<u64>,
     jobs: Vec<What>,
     in_flight: usize,
+    whole_in_flight: usize,
     tails: Vec<Tail>,
     pieces: BTreeMap<u32, Pieces>,
     pub(crate) verdicts: Vec<Verdict>,
@@ -203,6 +206,16 @@ pub(crate) fn blank_superblock() -> Superblock {
     }
 }
 
+impl Recovery {
+    /// The next thing to read, if it may be read now.
+    fn next_job(&mut self) -> Option<What> {
+        let room = self.in_flight < READS_IN_FLIGHT
+            && (self.whole_in_flight < WHOLE_READS_IN_FLIGHT
+                || !matches!(self.jobs.last(), Some(What::Whole(_))));
+        if room { self.jobs.pop() } else { None }
+    }
+}
+
 impl Engine {
     pub(crate) fn begin_recovery(&mut self, device_bytes: u64, attachments: Vec<Attachment>) {
         self.recovery = Some(Box::new(Recovery {
@@ -214,6 +227,7 @@ impl Engine {
             ends: Vec::new(),
             jobs: Vec::new(),
             in_flight: 0,
+            whole_in_flight: 0,
             tails: Vec::new(),
             pieces: BTreeMap::new(),
             verdicts: Vec::new(),
@@ -235,7 +249,9 @@ impl Engine {
     }
 
     fn recovery_read(&mut self, what: What, offset: u64, len: u64) {
-        self.recovering().in_flight += 1;
+        let recovery = self.recovering();
+        recovery.in_flight += 1;
+        recovery.whole_in_flight += usize::from(matches!(what, What::Whole(_)));
         self.read_meta(offset, len, RecoveryRead { what, offset, len, tries: 1 });
     }
 
@@ -247,7 +263,9 @@ impl Engine {
             self.read_meta(read.offset, read.len, RecoveryRead { tries: read.tries + 1, ..read });
             return;
         }
-        self.recovering().in_flight -= 1;
+        let recovery = self.recovering();
+        recovery.in_flight -= 1;
+        recovery.whole_in_flight -= usize::from(matches!(read.what, What::Whole(_)));
         let next = match read.what {
             What::Superblock(copy) => self.superblock_read(copy, result),
             What::Checkpoint(copy) => self.checkpoint_read(copy, result),
@@ -405,8 +423,7 @@ impl Engine {
         if self.recovering().checkpoint.segments.is_empty() {
             return Ok(()); // Still at superblocks or checkpoint.
         }
-        while self.recovering().in_flight < READS_IN_FLIGHT {
-            let Some(what) = self.recovering().jobs.pop() else { break };
+        while let Some(what) = self.recovering().next_job() {
             let geometry = self.map.geometry;
             let (number, from, blocks) = match what {
                 What::Summary(number) => {

@@ -293,17 +293,15 @@ impl Segment {
         }
     }
 
-    /// What a checkpoint says of the slots: two bits each, as [`forebay_format::checkpoint::SlotState`] numbers them.
-    pub(crate) fn packed_states(&self) -> Vec<u8> {
+    /// Appends what a checkpoint says of the slots: two bits each, as [`forebay_format::checkpoint::SlotState`] numbers them.
+    pub(crate) fn pack_states(&self, packed: &mut Vec<u8>) {
         let (words, rest) = self.table().state.as_chunks::<8>();
-        let mut packed = Vec::with_capacity(words.len() * 2 + rest.len().div_ceil(4));
         for word in words {
             packed.extend_from_slice(&packed_word(*word).to_le_bytes());
         }
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
         packed.extend_from_slice(&packed_word(last).to_le_bytes()[..rest.len().div_ceil(4)]);
-        packed
     }
 
     pub(crate) fn set_state(&mut self, index: u32, state: State) {
@@ -452,7 +450,9 @@ mod tests {
             for row in 0..rows {
                 segment.table_mut().state[row as usize] = state(row);
             }
-            let packed = SlotStates::from_packed(segment.packed_states());
+            let mut packed = Vec::new();
+            segment.pack_states(&mut packed);
+            let packed = SlotStates::from_packed(packed);
             assert!((0..rows).all(|row| packed.get(row) == expected(state(row))));
             assert_eq!(packed.packed().len(), rows.div_ceil(4) as usize);
         }

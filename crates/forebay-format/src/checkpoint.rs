@@ -179,6 +179,16 @@ impl Checkpoint {
     /// numbers out of bounds): a bug of the caller, better met now than by the recovery that needs the checkpoint.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_with(|number, to| to.extend_from_slice(self.segments[number].slots.packed()))
+    }
+
+    /// As [`Checkpoint::encode`], with slot tables from elsewhere: `append_slots` is called for each segment that is in
+    /// use, with its number, and appends what [`SlotStates::packed`] would give.
+    ///
+    /// # Panics
+    /// As [`Checkpoint::encode`].
+    #[must_use]
+    pub fn encode_with(&self, mut append_slots: impl FnMut(usize, &mut Vec<u8>)) -> Vec<u8> {
         assert_eq!(self.check(), Ok(()), "checkpoint out of bounds");
         let used = self.segments.iter().filter(|entry| entry.state != SegmentState::Free).count();
         let body = self.volumes.len() * volume::STRUCTURE.len
@@ -194,8 +204,13 @@ impl Checkpoint {
         for entry in &self.segments {
             encode_segment(entry, &mut bytes);
         }
-        for entry in self.segments.iter().filter(|entry| entry.state != SegmentState::Free) {
-            encode_slots(&entry.slots, self.segment_blocks, &mut bytes);
+        let table_bytes = slot_table_bytes(self.segment_blocks);
+        for (number, _) in
+            self.segments.iter().enumerate().filter(|(_, entry)| entry.state != SegmentState::Free)
+        {
+            let end = bytes.len() + table_bytes;
+            append_slots(number, &mut bytes);
+            bytes.resize(end, 0);
         }
         for segment in &self.window {
             bytes.extend_from_slice(&segment.to_le_bytes());
@@ -421,13 +436,6 @@ fn check_segment(entry: &SegmentEntry, segment_blocks: u32) -> Result<(), Format
 
 fn bad_segment(field: Field, value: u64) -> FormatError {
     FormatError::Field { structure: segment::STRUCTURE.name, field: field.name, value }
-}
-
-fn encode_slots(slots: &SlotStates, segment_blocks: u32, to: &mut Vec<u8>) {
-    let to = grow(to, slot_table_bytes(segment_blocks));
-    let packed = slots.packed();
-    let len = packed.len().min(to.len());
-    to[..len].copy_from_slice(&packed[..len]);
 }
 
 fn encode_intent(item: Intent, to: &mut Vec<u8>) {

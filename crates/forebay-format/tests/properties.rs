@@ -126,7 +126,11 @@ fn segments(segment_blocks: u32) -> impl Strategy<Value = SegmentEntry> {
                 first_sequence,
                 used_blocks,
                 summary_block,
-                slots: if state == SegmentState::Free { SlotStates::default() } else { slots.into_iter().collect() },
+                slots: if state == SegmentState::Free {
+                    SlotStates::default()
+                } else {
+                    slots.into_iter().collect()
+                },
             }
         },
     )
