@@ -22,7 +22,7 @@ use crate::direct::Direct;
 use crate::flush::Flusher;
 use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
-use crate::map::CacheMap;
+use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX, UNSETTLED_STATUS_MAX};
 use crate::merge::Merge;
 use crate::ordered::OrderWaiter;
 use crate::pages::Pages;
@@ -347,9 +347,9 @@ impl Engine {
             });
             return;
         }
-        if self.map.is_unsettled() {
-            self.settle_range(&request);
-        }
+        let first = request.offset / BLOCK;
+        let blocks = (request.offset % BLOCK + request.len).div_ceil(BLOCK);
+        self.settle_range(request.volume, first, blocks);
         let req = self.take_in(request);
         match self.reqs.get(req).kind {
             RequestKind::Read | RequestKind::Prefetch => self.start_read(req),
@@ -360,11 +360,11 @@ impl Engine {
         }
     }
 
-    /// Prepares the index for a request. Those without a buffer can be long, and look only at what is cached.
-    fn settle_range(&mut self, request: &Request<'_>) {
-        if request.buf.is_some() && request.len > 0 {
-            for block in request.offset / BLOCK..=(request.offset + request.len - 1) / BLOCK {
-                self.map.settle_key(Key::new(request.volume, block));
+    /// Prepares the index for requests on a range, unless it is so long that looking at all slots is faster.
+    fn settle_range(&mut self, volume: VolumeId, first: u64, blocks: u64) {
+        if self.map.is_unsettled() && blocks <= UNSETTLED_LOOKUPS_MAX {
+            for block in first..first + blocks {
+                self.map.settle_key(Key::new(volume, block));
             }
         }
     }
@@ -682,12 +682,23 @@ impl Engine {
         f: &mut dyn FnMut(u64, bool, bool) -> bool,
     ) {
         use crate::segment::State;
-        let what = |block| match self.map.lookup(Key::new(volume, block)).map(|slot| self.map.state(slot)) {
-            Some(State::Clean | State::Destaged) => (true, false),
-            Some(State::Dirty) => (true, true),
-            _ => (false, false),
+        let worth = |slot: u32| match self.map.state(slot) {
+            State::Void => (false, false),
+            State::Clean | State::Destaged => (true, false),
+            State::Dirty => (true, true),
         };
         let end = first_block + blocks;
+        // While the index is not ready, one look at all slots is faster than many look-ups.
+        let mut scanned = Vec::new();
+        if self.map.is_unsettled() && blocks > UNSETTLED_STATUS_MAX {
+            scanned.resize(blocks as usize, (false, false));
+            let mut note = |slot| scanned[(self.map.key(slot).block() - first_block) as usize] = worth(slot);
+            self.map.scan_for_each_in(volume, first_block, end - 1, &mut note);
+        }
+        let what = |block: u64| match scanned.get((block - first_block) as usize) {
+            Some(status) => *status,
+            None => self.map.lookup(Key::new(volume, block)).map_or((false, false), worth),
+        };
         let mut start = first_block;
         while start < end {
             let status = what(start);

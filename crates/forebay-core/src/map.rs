@@ -18,6 +18,10 @@ use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
 /// Sector mask of a whole block.
 pub(crate) const MASK_FULL: u8 = 0xff;
 const _: () = assert!(SECTORS_PER_BLOCK == 8);
+/// While the index is not ready, more blocks than this are found by looking at all slots. The longest request with a buffer.
+pub(crate) const UNSETTLED_LOOKUPS_MAX: u64 = 8192;
+/// The same, where the keys of the range were not prepared before.
+pub(crate) const UNSETTLED_STATUS_MAX: u64 = 64;
 
 /// Per-volume part of the map.
 #[derive(Debug, Default)]
@@ -400,7 +404,7 @@ impl CacheMap {
     /// Calls `f` with the slot of every cached block of `volume` in `first..=last`.
     pub(crate) fn for_each_in(&self, volume: VolumeId, first: u64, last: u64, mut f: impl FnMut(u32)) {
         // Where the index is not ready, looking up many blocks takes longer than looking at all slots.
-        let few = if self.is_unsettled() { 64 } else { self.index.len() as u64 };
+        let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
         if last - first < few {
             for block in first..=last {
                 if let Some(slot) = self.lookup(Key::new(volume, block)) {
@@ -409,6 +413,11 @@ impl CacheMap {
             }
             return;
         }
+        self.scan_for_each_in(volume, first, last, &mut f);
+    }
+
+    /// As [`CacheMap::for_each_in`], by looking at all slots.
+    pub(crate) fn scan_for_each_in(&self, volume: VolumeId, first: u64, last: u64, f: &mut impl FnMut(u32)) {
         for number in 0..self.segments.len() as u32 {
             let segment = &self.segments[number as usize];
             if segment.live == 0 {
