@@ -9,7 +9,7 @@
 //! **Loading.** Putting an entry into its cell costs a cache miss, and a cache that is opened has many millions of them. So
 //! recovery only notes the slots, in lists, one for each *group* of a few shards; a group gets its cells when one of its
 //! keys is wanted ([`Index::expand`]), or when there is nothing else to do. Until then its list is all there is of it:
-//! [`Index::get`] searches it, slowly, and [`Index::insert`] and [`Index::remove`] must not be called for its keys.
+//! [`Index::get`] searches it, slowly, and [`Index::insert`] and [`Index::remove`] must not be called for its keys (I46).
 
 use crate::segment::Key;
 use alloc::boxed::Box;
@@ -142,7 +142,7 @@ impl Index {
 
     /// Maps `key` to `slot`; returns the slot it was mapped to before.
     pub(crate) fn insert(&mut self, key: Key, slot: u32, key_of: impl Fn(u32) -> Key) -> Option<u32> {
-        assert!(!self.is_listed(key), "the group was expanded");
+        assert!(!self.is_listed(key), "I46: the group was expanded");
         let hash = hash(key);
         let index = self.shard(hash);
         let (step, slot_bits) = (self.step, self.slot_bits);
@@ -166,7 +166,7 @@ impl Index {
 
     /// Removes `key`; returns the slot it was mapped to.
     pub(crate) fn remove(&mut self, key: Key, key_of: impl Fn(u32) -> Key) -> Option<u32> {
-        assert!(!self.is_listed(key), "the group was expanded");
+        assert!(!self.is_listed(key), "I46: the group was expanded");
         let hash = hash(key);
         let index = self.shard(hash);
         let shard = &mut self.shards[index];
