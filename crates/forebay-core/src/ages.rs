@@ -86,7 +86,13 @@ pub(crate) struct Births {
 
 impl Births {
     pub(crate) fn add(&mut self, born: Born) {
-        *self.counts.entry(born).or_insert(0) += 1;
+        self.add_many(born, 1);
+    }
+
+    pub(crate) fn add_many(&mut self, born: Born, blocks: u32) {
+        if blocks > 0 {
+            *self.counts.entry(born).or_insert(0) += blocks;
+        }
     }
 
     pub(crate) fn remove(&mut self, born: Born) {

@@ -17,6 +17,7 @@ use crate::map::MASK_FULL;
 use crate::pages::Page;
 use crate::segment::{Key, Phase, State};
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
 use forebay_format::summary::{self, SummaryItem};
@@ -394,7 +395,7 @@ impl Engine {
         header.encode(&[entry], &mut meta);
         meta.extend_from_slice(&payload);
         let op = self.new_op(OpKind::Batch(kind));
-        self.ops.get_mut(op).meta = meta;
+        self.ops.get_mut(op).meta = Some(Arc::new(meta));
         let batch = Batch {
             op,
             segment,

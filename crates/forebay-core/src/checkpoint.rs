@@ -25,8 +25,9 @@ use crate::engine::{Engine, OpKind, Status};
 use crate::flush::Waiter;
 use crate::segment::{Phase, State};
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotState, VolumeEntry};
+use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotStates, VolumeEntry};
 use forebay_format::superblock::CacheState;
 use forebay_format::{Geometry, StreamKind};
 
@@ -68,7 +69,7 @@ pub(crate) struct CheckpointState {
     pending: u32,
     tries: u32,
     failed: bool,
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     /// Segments that join the window when this checkpoint is in effect.
     joining: Vec<u32>,
     /// Slots that this checkpoint calls clean: no mark is needed for them.
@@ -203,12 +204,14 @@ impl Engine {
         self.checkpoint.wanted = false;
         self.checkpoint.last_at = self.now;
         self.apply_pool_job();
-        self.checkpoint.bytes = self.snapshot().encode();
+        let snapshot = self.snapshot();
+        let segments = &self.map.segments;
+        self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
         self.checkpoint.step = Step::Flushing;
         self.flush(Device::Cache, Waiter::Checkpoint);
     }
 
-    /// The map as it is now. Nothing is in flight, so it is what the log says.
+    /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the log says.
     fn snapshot(&mut self) -> Checkpoint {
         self.checkpoint.absorbed = core::mem::take(&mut self.marks);
         self.checkpoint.settled = self.streams[StreamKind::Write.index()].take_without_payload();
@@ -265,13 +268,6 @@ impl Engine {
             Phase::Open => SegmentState::Open,
             Phase::Sealed => SegmentState::Sealed,
         };
-        let slots = (0..self.map.geometry.segment_blocks).map(|index| match segment.state(index) {
-            State::Dirty if segment.is_shadow(index) => SlotState::Shadow,
-            State::Destaged if segment.is_shadow(index) => SlotState::Void,
-            State::Void => SlotState::Void,
-            State::Clean | State::Destaged => SlotState::Clean,
-            State::Dirty => SlotState::Dirty,
-        });
         SegmentEntry {
             state,
             stream: segment.stream as u8,
@@ -279,7 +275,7 @@ impl Engine {
             first_sequence: segment.born,
             used_blocks: segment.completed,
             summary_block: segment.summary_block,
-            slots: slots.collect(),
+            slots: SlotStates::default(),
         }
     }
 
@@ -310,7 +306,7 @@ impl Engine {
         self.checkpoint.step = Step::Mending;
         self.checkpoint.pending = 1;
         self.checkpoint.failed = false;
-        self.write_meta(Geometry::superblock_offset(copy), bytes, OpKind::Checkpoint);
+        self.write_meta(Geometry::superblock_offset(copy), Arc::new(bytes), OpKind::Checkpoint);
     }
 
     fn write_copies(&mut self) {
@@ -335,7 +331,7 @@ impl Engine {
         let closing = self.checkpoint.purpose == Purpose::Closing;
         self.superblock.state = if closing { CacheState::Clean } else { CacheState::Open };
         let bytes = self.superblock.encode();
-        self.write_meta(Geometry::superblock_offset(copy), bytes, OpKind::Checkpoint);
+        self.write_meta(Geometry::superblock_offset(copy), Arc::new(bytes), OpKind::Checkpoint);
     }
 
     pub(crate) fn checkpoint_written(&mut self, ok: bool) {
@@ -384,7 +380,7 @@ impl Engine {
 
     fn checkpoint_in_effect(&mut self) {
         self.checkpoint.step = Step::Idle;
-        self.checkpoint.bytes = Vec::new();
+        self.checkpoint.bytes = Arc::default();
         for number in core::mem::take(&mut self.checkpoint.joining) {
             self.map.end_segment(number, Phase::Free);
             if !self.keep_retired(number) {

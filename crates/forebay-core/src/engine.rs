@@ -22,7 +22,7 @@ use crate::extent::Extent;
 use crate::flush::Flusher;
 use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
-use crate::map::CacheMap;
+use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX, UNSETTLED_STATUS_MAX};
 use crate::merge::Merge;
 use crate::ordered::OrderWaiter;
 use crate::pages::Pages;
@@ -39,6 +39,7 @@ use crate::volume::Volume;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::batch::Entry;
 use forebay_format::checkpoint::BackingRecord;
@@ -175,7 +176,8 @@ pub(crate) struct Op {
     len: u32,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
-    pub(crate) meta: Vec<u8>,
+    /// Both copies of a checkpoint are written from the same bytes.
+    pub(crate) meta: Option<Arc<Vec<u8>>>,
 }
 
 /// Who is granted a delayed block lock.
@@ -352,12 +354,24 @@ impl Engine {
             });
             return;
         }
+        let first = request.offset / BLOCK;
+        let blocks = (request.offset % BLOCK + request.len).div_ceil(BLOCK);
+        self.settle_range(request.volume, first, blocks);
         let req = self.take_in(request);
         match self.reqs.get(req).kind {
             RequestKind::Read | RequestKind::Prefetch => self.start_read(req),
             RequestKind::Flush => self.start_flush(req),
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => {
                 self.admit_mutation(req);
+            }
+        }
+    }
+
+    /// Prepares the index for requests on a range, unless it is so long that looking at all slots is faster.
+    fn settle_range(&mut self, volume: VolumeId, first: u64, blocks: u64) {
+        if self.map.is_unsettled() && blocks <= UNSETTLED_LOOKUPS_MAX {
+            for block in first..first + blocks {
+                self.map.settle_key(Key::new(volume, block));
             }
         }
     }
@@ -537,13 +551,16 @@ impl Engine {
         self.step_throttle();
         self.collect_emptied();
         self.step_ordered();
-        self.step_destage();
-        self.step_shares();
-        let asked = self.reclaim_wants_destage;
-        self.step_reclaim();
-        if self.reclaim_wants_destage && !asked {
-            // There may be no other event that would let destage see it.
+        // Until the index is ready, what looks at many blocks at once has to wait (I46).
+        if !self.map.settle_some() {
             self.step_destage();
+            self.step_shares();
+            let asked = self.reclaim_wants_destage;
+            self.step_reclaim();
+            if self.reclaim_wants_destage && !asked {
+                // There may be no other event that would let destage see it.
+                self.step_destage();
+            }
         }
         self.collect_emptied();
         self.step_life();
@@ -571,6 +588,7 @@ impl Engine {
             self.life_deadline(),
             self.sweeps_deadline(),
             self.gather_deadline(),
+            self.map.is_unsettled().then_some(self.now),
         ]
         .into_iter()
         .flatten()
@@ -594,7 +612,7 @@ impl Engine {
     /// Bytes of a `WriteMeta`.
     #[must_use]
     pub fn meta(&self, op: OpId) -> &[u8] {
-        &self.ops.get(op.0).meta
+        self.ops.get(op.0).meta.as_ref().map_or(&[], |meta| &meta[..])
     }
 
     /// Changes settings of a volume; requests already under way end as they began.
@@ -673,12 +691,23 @@ impl Engine {
         f: &mut dyn FnMut(u64, bool, bool) -> bool,
     ) {
         use crate::segment::State;
-        let what = |block| match self.map.lookup(Key::new(volume, block)).map(|slot| self.map.state(slot)) {
-            Some(State::Clean | State::Destaged) => (true, false),
-            Some(State::Dirty) => (true, true),
-            _ => (false, false),
+        let worth = |slot: u32| match self.map.state(slot) {
+            State::Void => (false, false),
+            State::Clean | State::Destaged => (true, false),
+            State::Dirty => (true, true),
         };
         let end = first_block + blocks;
+        // While the index is not ready, one look at all slots is faster than many look-ups.
+        let mut scanned = Vec::new();
+        if self.map.is_unsettled() && blocks > UNSETTLED_STATUS_MAX {
+            scanned.resize(blocks as usize, (false, false));
+            let mut note = |slot| scanned[(self.map.key(slot).block() - first_block) as usize] = worth(slot);
+            self.map.scan_for_each_in(volume, first_block, end - 1, &mut note);
+        }
+        let what = |block: u64| match scanned.get((block - first_block) as usize) {
+            Some(status) => *status,
+            None => self.map.lookup(Key::new(volume, block)).map_or((false, false), worth),
+        };
         let mut start = first_block;
         while start < end {
             let status = what(start);
@@ -807,7 +836,7 @@ impl Engine {
             len: 0,
             spans,
             header: None,
-            meta: Vec::new(),
+            meta: None,
         })
     }
 
@@ -883,10 +912,10 @@ impl Engine {
     }
 
     /// Writes metadata to the cache device.
-    pub(crate) fn write_meta(&mut self, offset: u64, meta: Vec<u8>, kind: OpKind) {
+    pub(crate) fn write_meta(&mut self, offset: u64, meta: Arc<Vec<u8>>, kind: OpKind) {
         let op = self.new_op(kind);
         self.stats.count_write(Device::Cache, meta.len() as u32);
-        self.ops.get_mut(op).meta = meta;
+        self.ops.get_mut(op).meta = Some(meta);
         self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
     }
 

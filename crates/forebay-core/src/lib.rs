@@ -38,6 +38,7 @@ mod life;
 mod life_attach;
 mod life_detach;
 mod life_resize;
+mod load;
 mod locks;
 mod map;
 mod merge;

@@ -18,6 +18,10 @@ use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
 /// Sector mask of a whole block.
 pub(crate) const MASK_FULL: u8 = 0xff;
 const _: () = assert!(SECTORS_PER_BLOCK == 8);
+/// While the index is not ready, more blocks than this are found by looking at all slots. The longest request with a buffer.
+pub(crate) const UNSETTLED_LOOKUPS_MAX: u64 = 8192;
+/// The same, where the keys of the range were not prepared before.
+pub(crate) const UNSETTLED_STATUS_MAX: u64 = 64;
 
 /// Per-volume part of the map.
 #[derive(Debug, Default)]
@@ -39,10 +43,10 @@ pub(crate) struct CacheMap {
     pub(crate) segments: Vec<Segment>,
     pub(crate) volumes: Vec<VolumeMap>,
     /// Volumes from this number on have never had a block that was not clean.
-    known_volumes: usize,
-    index: Index,
+    pub(crate) known_volumes: usize,
+    pub(crate) index: Index,
     /// Sector masks of blocks that are not whole, by slot.
-    partial: BTreeMap<u32, u8>,
+    pub(crate) partial: BTreeMap<u32, u8>,
     /// Segments that have become empty since [`CacheMap::take_emptied`].
     emptied: Vec<u32>,
     /// Segments in use by age: sequence of the first batch, number.
@@ -85,12 +89,8 @@ impl CacheMap {
         }
         self.segments.resize_with(geometry.segment_count as usize, Segment::free);
         self.geometry = geometry;
+        self.index.resize(geometry.slot_count());
         self.relief += 1;
-    }
-
-    /// Makes room for `blocks` blocks.
-    pub(crate) fn reserve(&mut self, blocks: usize) {
-        self.index.reserve(blocks);
     }
 
     /// The volumes that may have blocks that are not clean, by number from 0.
@@ -264,6 +264,7 @@ impl CacheMap {
     pub(crate) fn insert_born(&mut self, slot: u32, state: State, born: Born) -> Option<State> {
         debug_assert!(state != State::Void);
         let key = self.key(slot);
+        self.settle_key(key);
         let blocks = self.geometry.segment_blocks;
         let old = self.index.insert(key, slot, |slot| key_of(&self.segments, blocks, slot));
         let mut old_state = None;
@@ -293,6 +294,7 @@ impl CacheMap {
 
     /// Forgets a block; returns where it was.
     pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
+        self.settle_key(key);
         let blocks = self.geometry.segment_blocks;
         let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
         self.volumes[usize::from(key.volume().0)].cached -= 1;
@@ -401,7 +403,9 @@ impl CacheMap {
 
     /// Calls `f` with the slot of every cached block of `volume` in `first..=last`.
     pub(crate) fn for_each_in(&self, volume: VolumeId, first: u64, last: u64, mut f: impl FnMut(u32)) {
-        if last - first < self.index.len() as u64 {
+        // Where the index is not ready, looking up many blocks takes longer than looking at all slots.
+        let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
+        if last - first < few {
             for block in first..=last {
                 if let Some(slot) = self.lookup(Key::new(volume, block)) {
                     f(slot);
@@ -409,6 +413,11 @@ impl CacheMap {
             }
             return;
         }
+        self.scan_for_each_in(volume, first, last, &mut f);
+    }
+
+    /// As [`CacheMap::for_each_in`], by looking at all slots.
+    pub(crate) fn scan_for_each_in(&self, volume: VolumeId, first: u64, last: u64, f: &mut impl FnMut(u32)) {
         for number in 0..self.segments.len() as u32 {
             let segment = &self.segments[number as usize];
             if segment.live == 0 {
@@ -436,13 +445,11 @@ impl CacheMap {
 
     /// Bytes of memory in use for index, slot tables and sets.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let tables = self.segments.iter().filter(|segment| segment.has_table()).count();
-        let epochs = self.segments.iter().filter(|segment| segment.has_epochs()).count();
-        (tables * 11 + epochs * 4) * self.geometry.segment_blocks as usize
+        self.segments.iter().map(Segment::bytes).sum::<usize>()
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
             + self.volumes.iter().map(|volume| volume.waiting.bytes() + volume.births.bytes()).sum::<usize>()
-            + self.segments.iter().map(|segment| segment.written.bytes()).sum::<usize>()
+            + self.by_age.len() * 24
             + self.partial.len() * 16
     }
 
@@ -471,7 +478,8 @@ impl CacheMap {
                     self.check_shadow(slot);
                     shadows += 1;
                 } else {
-                    assert_eq!(self.lookup(key), Some(slot), "I6: the index points at every live slot");
+                    let found = self.index.is_listed(key) || self.lookup(key) == Some(slot);
+                    assert!(found, "I6: the index points at every live slot");
                     cached += 1;
                 }
                 unclean += u32::from(state != State::Clean);
@@ -501,6 +509,6 @@ impl CacheMap {
     }
 }
 
-fn key_of(segments: &[Segment], segment_blocks: u32, slot: u32) -> Key {
+pub(crate) fn key_of(segments: &[Segment], segment_blocks: u32, slot: u32) -> Key {
     segments[(slot / segment_blocks) as usize].key(slot % segment_blocks)
 }

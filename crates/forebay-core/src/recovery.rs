@@ -22,6 +22,7 @@ use crate::attach::Verdict;
 use crate::config::{Attachment, PlantedBug};
 use crate::engine::{BLOCK, Engine, Status, sector_mask};
 use crate::flush::Waiter;
+use crate::load::FoundSlot;
 use crate::map::CacheMap;
 use crate::scan::{self, After, Bytes, Found, Place, Tail};
 use crate::segment::{Key, Phase, State};
@@ -38,8 +39,10 @@ use thiserror::Error;
 
 /// Attempts at each read.
 const READ_TRIES: u32 = 3;
-/// Reads under way.
-const READS_IN_FLIGHT: usize = 8;
+/// Small reads under way: enough to keep a fast device busy, of which a large cache has as many to do as it has segments.
+const READS_IN_FLIGHT: usize = 32;
+/// Reads of whole segments under way: each takes the memory of a segment.
+const WHOLE_READS_IN_FLIGHT: usize = 8;
 
 /// Why a cache could not be opened. Nothing was changed on it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -169,6 +172,7 @@ pub(crate) struct Recovery {
     ends: Vec<u64>,
     jobs: Vec<What>,
     in_flight: usize,
+    whole_in_flight: usize,
     tails: Vec<Tail>,
     pieces: BTreeMap<u32, Pieces>,
     pub(crate) verdicts: Vec<Verdict>,
@@ -202,6 +206,16 @@ pub(crate) fn blank_superblock() -> Superblock {
     }
 }
 
+impl Recovery {
+    /// The next thing to read, if it may be read now.
+    fn next_job(&mut self) -> Option<What> {
+        let room = self.in_flight < READS_IN_FLIGHT
+            && (self.whole_in_flight < WHOLE_READS_IN_FLIGHT
+                || !matches!(self.jobs.last(), Some(What::Whole(_))));
+        if room { self.jobs.pop() } else { None }
+    }
+}
+
 impl Engine {
     pub(crate) fn begin_recovery(&mut self, device_bytes: u64, attachments: Vec<Attachment>) {
         self.recovery = Some(Box::new(Recovery {
@@ -213,6 +227,7 @@ impl Engine {
             ends: Vec::new(),
             jobs: Vec::new(),
             in_flight: 0,
+            whole_in_flight: 0,
             tails: Vec::new(),
             pieces: BTreeMap::new(),
             verdicts: Vec::new(),
@@ -234,7 +249,9 @@ impl Engine {
     }
 
     fn recovery_read(&mut self, what: What, offset: u64, len: u64) {
-        self.recovering().in_flight += 1;
+        let recovery = self.recovering();
+        recovery.in_flight += 1;
+        recovery.whole_in_flight += usize::from(matches!(what, What::Whole(_)));
         self.read_meta(offset, len, RecoveryRead { what, offset, len, tries: 1 });
     }
 
@@ -246,7 +263,9 @@ impl Engine {
             self.read_meta(read.offset, read.len, RecoveryRead { tries: read.tries + 1, ..read });
             return;
         }
-        self.recovering().in_flight -= 1;
+        let recovery = self.recovering();
+        recovery.in_flight -= 1;
+        recovery.whole_in_flight -= usize::from(matches!(read.what, What::Whole(_)));
         let next = match read.what {
             What::Superblock(copy) => self.superblock_read(copy, result),
             What::Checkpoint(copy) => self.checkpoint_read(copy, result),
@@ -359,11 +378,12 @@ impl Engine {
         let unclean = self.superblock.state == CacheState::Open;
         let checkpoint = core::mem::take(&mut self.recovering().checkpoint);
         self.recover_orders(&checkpoint.volumes);
-        let slots = checkpoint.segments.iter().flat_map(|entry| &entry.slots);
-        self.map.reserve(slots.filter(|slot| **slot != SlotState::Void).count());
         let mut jobs = Vec::new();
+        let mut blocks = 0;
         for (number, entry) in (0..).zip(&checkpoint.segments) {
-            let counts = entry.slots.iter().any(|slot| *slot != SlotState::Void);
+            let live = entry.slots.live();
+            let counts = live > 0;
+            blocks += live as usize;
             match entry.state {
                 SegmentState::Free => continue,
                 SegmentState::Open if unclean => jobs.push(What::Whole(number)),
@@ -378,6 +398,9 @@ impl Engine {
             segment.completed = entry.used_blocks;
             segment.durable = entry.used_blocks;
             segment.summary_block = entry.summary_block;
+        }
+        if checkpoint.volumes.iter().all(|volume| volume.flush_epoch == 0) {
+            self.map.begin_loading(blocks);
         }
         if unclean {
             jobs.extend(checkpoint.window.iter().map(|number| What::Head(*number)));
@@ -400,8 +423,7 @@ impl Engine {
         if self.recovering().checkpoint.segments.is_empty() {
             return Ok(()); // Still at superblocks or checkpoint.
         }
-        while self.recovering().in_flight < READS_IN_FLIGHT {
-            let Some(what) = self.recovering().jobs.pop() else { break };
+        while let Some(what) = self.recovering().next_job() {
             let geometry = self.map.geometry;
             let (number, from, blocks) = match what {
                 What::Summary(number) => {
@@ -419,6 +441,10 @@ impl Engine {
         if self.recovering().in_flight > 0 {
             return Ok(());
         }
+        if self.superblock.state == CacheState::Open {
+            // What is replayed next looks at blocks all over the cache.
+            while self.map.settle_some() {}
+        }
         self.replay()?;
         self.drop_intended();
         self.attach()
@@ -430,7 +456,7 @@ impl Engine {
 
     /// Makes a slot count as the checkpoint says, now that its key is known.
     fn restore(&mut self, number: u32, index: u32, key: Key, crc: u32, (mask, epoch): (u8, u32)) {
-        let found = self.recovering().checkpoint.segments[number as usize].slots[index as usize];
+        let found = self.recovering().checkpoint.segments[number as usize].slots.get(index);
         let state = match found {
             SlotState::Void => return,
             SlotState::Clean => State::Clean,
@@ -456,13 +482,8 @@ impl Engine {
 
     /// True if a block belongs to a volume of the table. Others were being swept away when the cache was left.
     fn belongs(&self, key: Key, mask: u8) -> bool {
-        let recovery = self.recovery.as_ref();
-        let end = recovery.and_then(|recovery| recovery.ends.get(usize::from(key.volume().0)).copied());
-        let start = key.block() * BLOCK;
-        match end.unwrap_or(0) {
-            end if start >= end => self.planted(PlantedBug::KeepBeyondShrink) && end > 0,
-            end => mask & sector_mask(0, (end - start).min(BLOCK)) != 0,
-        }
+        let keep = self.planted(PlantedBug::KeepBeyondShrink);
+        self.recovery.as_ref().is_some_and(|recovery| belongs(&recovery.ends, key, mask, keep))
     }
 
     fn summary_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
@@ -474,13 +495,42 @@ impl Engine {
             self.recovering().jobs.push(What::Whole(number));
             return Ok(());
         };
-        for (index, item) in (0..).zip(summary::decode(payload, at)) {
-            if let Some(item) = item.filter(|item| u32::from(item.volume.0) < VOLUMES_MAX) {
-                let rest = (item.sector_mask, item.flush_epoch);
-                self.restore(number, index, Key::new(item.volume, item.block), item.crc32c, rest);
-            }
+        let items = (0..).zip(summary::decode(payload, at));
+        let items = items.filter_map(|(index, item)| Some((index, item?)));
+        if self.map.is_unsettled() {
+            return self.load_summary(number, items);
+        }
+        for (index, item) in items {
+            let rest = (item.sector_mask, item.flush_epoch);
+            self.restore(number, index, Key::new(item.volume, item.block), item.crc32c, rest);
         }
         self.account(number)
+    }
+
+    /// As [`Engine::restore`], for a whole segment of a cache without ordered volumes.
+    fn load_summary(
+        &mut self,
+        number: u32,
+        items: impl Iterator<Item = (u32, summary::SummaryItem)>,
+    ) -> Result<(), OpenError> {
+        let keep = self.planted(PlantedBug::KeepBeyondShrink);
+        let recovery = self.recovery.as_ref().expect("recovery is under way");
+        let counted = &recovery.checkpoint.segments[number as usize].slots;
+        let mut found = 0;
+        let slots = items.filter_map(|(index, item)| {
+            let (key, mask) = (Key::new(item.volume, item.block), item.sector_mask);
+            let state = match counted.get(index) {
+                SlotState::Void => return None,
+                _ if !belongs(&recovery.ends, key, mask, keep) => State::Void,
+                SlotState::Clean => State::Clean,
+                SlotState::Dirty => State::Dirty,
+                SlotState::Shadow => State::Void, // Of an order that there is no more.
+            };
+            found += 1;
+            Some(FoundSlot { index, key, crc: item.crc32c, mask, state })
+        });
+        self.map.load_segment(number, slots);
+        if found == counted.live() { Ok(()) } else { self.account(number) }
     }
 
     fn segment_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
@@ -551,7 +601,7 @@ impl Engine {
     fn account(&mut self, number: u32) -> Result<(), OpenError> {
         let (mut lost, mut shadows) = (0, 0);
         for index in 0..self.map.geometry.segment_blocks {
-            let counts = self.recovering().checkpoint.segments[number as usize].slots[index as usize];
+            let counts = self.recovering().checkpoint.segments[number as usize].slots.get(index);
             let known = self.map.segments[number as usize].has_data(index);
             lost += u32::from(counts == SlotState::Dirty && !known);
             shadows += u32::from(counts == SlotState::Shadow && !known);
@@ -747,6 +797,17 @@ impl Engine {
             }
         }
         self.begin_opening_checkpoint();
+    }
+}
+
+/// True if a block has sectors inside its volume; `ends` has the sizes of the volumes. `keep` is a planted bug.
+fn belongs(ends: &[u64], key: Key, mask: u8, keep: bool) -> bool {
+    let end = ends.get(usize::from(key.volume().0)).copied().unwrap_or(0);
+    let start = key.block() * BLOCK;
+    match end {
+        end if start >= end => keep && end > 0,
+        end if end - start >= BLOCK => mask != 0,
+        end => mask & sector_mask(0, end - start) != 0,
     }
 }
 

@@ -1,12 +1,14 @@
 //! Segments and their slot tables: what lies where on the cache device.
 //!
-//! A slot table has one row per block of its segment, kept as columns so that a row costs 11 bytes: 46 bits of key,
-//! a checksum and a state byte (and 4 bytes of flush epoch in segments that hold blocks of a volume that is destaged in
-//! order). Tables exist only for segments in use.
+//! A slot table has one row per block of its segment, kept as columns so that a row costs 9 bytes: the low half of the key,
+//! a checksum and a state byte. The upper half, volume and the number of 16 TiB, is the same in all rows of most segments
+//! and kept once; with some of them it costs one byte a row ([`Uppers`]). Segments that hold blocks of a volume that is
+//! destaged in order have 4 bytes of flush epoch more. Tables exist only for segments in use.
 
 use crate::ages::Marks;
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
 
 /// A block of a volume as one number: 6 bits of volume and 40 bits of block.
@@ -50,10 +52,87 @@ const FLAG_DATA: u8 = 1 << 5;
 const FLAG_PINNED: u8 = 1 << 6;
 const FLAG_SHADOW: u8 = 1 << 7;
 
+/// Upper halves of the keys of a segment, by row.
+#[derive(Debug)]
+enum Uppers {
+    /// All rows that were described have this one.
+    One(u16),
+    /// Up to 256 different ones, and which of them a row has.
+    Some(Box<(Vec<u16>, Box<[u8]>)>),
+    /// Each row has its own.
+    All(Box<[u16]>),
+}
+
+impl Uppers {
+    fn get(&self, row: usize) -> u16 {
+        match self {
+            Self::One(upper) => *upper,
+            Self::Some(some) => some.0[usize::from(some.1[row])],
+            Self::All(all) => all[row],
+        }
+    }
+
+    /// Notes the upper half of a row; `is_first`: no row was described before.
+    fn set(&mut self, row: usize, rows: usize, upper: u16, is_first: bool) {
+        match self {
+            Self::One(one) if *one == upper || is_first => *one = upper,
+            Self::One(one) => {
+                let mut which: Box<[u8]> = vec![0; rows].into();
+                which[row] = 1;
+                *self = Self::Some(Box::new((vec![*one, upper], which)));
+            }
+            Self::Some(some) => {
+                let (known, which) = &mut **some;
+                let at = known.iter().position(|known| *known == upper).unwrap_or(known.len());
+                if let Ok(number) = u8::try_from(at) {
+                    if at == known.len() {
+                        known.push(upper);
+                    }
+                    which[row] = number;
+                    return;
+                }
+                let mut all: Box<[u16]> = which.iter().map(|at| known[usize::from(*at)]).collect();
+                all[row] = upper;
+                *self = Self::All(all);
+            }
+            Self::All(all) => all[row] = upper,
+        }
+    }
+
+    /// Bytes allocated.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::One(_) => 0,
+            Self::Some(some) => size_of::<(Vec<u16>, Box<[u8]>)>() + some.0.capacity() * 2 + some.1.len(),
+            Self::All(all) => all.len() * 2,
+        }
+    }
+}
+
+/// Eight state bytes as a checkpoint has them. All eight at once: this is what writers wait for at a checkpoint, for every
+/// slot of the cache.
+///
+/// Clean and destaged slots are clean, or void if they are shadows; dirty ones are dirty, or shadows.
+fn packed_word(states: [u8; 8]) -> u16 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let word = u64::from_le_bytes(states);
+    let (low, high) = (word & ONES, word >> 1 & ONES);
+    let shadow = word >> FLAG_SHADOW.trailing_zeros() & ONES;
+    let dirty = high & !low;
+    let clean = low & !(high & shadow);
+    let mut pairs = dirty << 1 | clean | dirty & shadow;
+    // Every byte has a pair of bits now: move them together.
+    pairs = (pairs | pairs >> 6) & 0x000f_000f_000f_000f;
+    pairs = (pairs | pairs >> 12) & 0x0000_00ff_0000_00ff;
+    (pairs | pairs >> 24) as u16
+}
+
 #[derive(Debug)]
 struct SlotTable {
     key_low: Box<[u32]>,
-    key_high: Box<[u16]>,
+    uppers: Uppers,
+    /// A row was described.
+    used: bool,
     crc: Box<[u32]>,
     state: Box<[u8]>,
     /// Low halves of flush epochs; only once a slot has one.
@@ -141,7 +220,8 @@ impl Segment {
             born: first.1,
             table: Some(Box::new(SlotTable {
                 key_low: vec![0; blocks].into(),
-                key_high: vec![0; blocks].into(),
+                uppers: Uppers::One(0),
+                used: false,
                 crc: vec![0; blocks].into(),
                 state: vec![0; blocks].into(),
                 epochs: None,
@@ -164,8 +244,13 @@ impl Segment {
         self.table.as_deref_mut().expect("a segment in use has a table")
     }
 
-    pub(crate) fn has_epochs(&self) -> bool {
-        self.table.as_ref().is_some_and(|table| table.epochs.is_some())
+    /// Bytes allocated for the slot table and the times of its slots.
+    pub(crate) fn bytes(&self) -> usize {
+        let table = self.table.as_ref().map_or(0, |table| {
+            let rows = table.state.len() * 9 + table.epochs.as_ref().map_or(0, |epochs| epochs.len() * 4);
+            size_of::<SlotTable>() + rows + table.uppers.bytes()
+        });
+        table + self.written.bytes()
     }
 
     pub(crate) fn has_table(&self) -> bool {
@@ -178,7 +263,8 @@ impl Segment {
         let index = index as usize;
         debug_assert!(table.state[index] & STATE_MASK == 0, "a slot in use is not described again");
         table.key_low[index] = key.0 as u32;
-        table.key_high[index] = (key.0 >> 32) as u16;
+        table.uppers.set(index, table.crc.len(), (key.0 >> 32) as u16, !table.used);
+        table.used = true;
         table.crc[index] = crc;
         table.state[index] = FLAG_DATA;
     }
@@ -191,7 +277,7 @@ impl Segment {
     pub(crate) fn key(&self, index: u32) -> Key {
         let table = self.table();
         let index = index as usize;
-        Key(u64::from(table.key_low[index]) | u64::from(table.key_high[index]) << 32)
+        Key(u64::from(table.key_low[index]) | u64::from(table.uppers.get(index)) << 32)
     }
 
     pub(crate) fn crc(&self, index: u32) -> u32 {
@@ -205,6 +291,17 @@ impl Segment {
             2 => State::Dirty,
             _ => State::Destaged,
         }
+    }
+
+    /// Appends what a checkpoint says of the slots: two bits each, as [`forebay_format::checkpoint::SlotState`] numbers them.
+    pub(crate) fn pack_states(&self, packed: &mut Vec<u8>) {
+        let (words, rest) = self.table().state.as_chunks::<8>();
+        for word in words {
+            packed.extend_from_slice(&packed_word(*word).to_le_bytes());
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        packed.extend_from_slice(&packed_word(last).to_le_bytes()[..rest.len().div_ceil(4)]);
     }
 
     pub(crate) fn set_state(&mut self, index: u32, state: State) {
@@ -308,5 +405,69 @@ impl Segment {
 
     pub(crate) fn set_lost(&mut self, index: u32) {
         self.set_flag(index, FLAG_LOST, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_what_was_described_and_cost_what_they_must() {
+        let rows = 1024_u32;
+        for (volumes, bytes) in [(1, 9), (2, 10), (60, 10), (700, 12)] {
+            let mut segment = Segment::free();
+            segment.begin(Phase::Open, StreamKind::Write, (1, 1), rows);
+            // 64 volumes at most; the rest of the upper half is the part of the block above 2^32.
+            let key = |row: u32| {
+                let upper = u64::from(row % volumes);
+                Key::new(VolumeId((upper % 64) as u16), (upper / 64) << 32 | u64::from(row) * 977)
+            };
+            for row in 0..rows {
+                segment.describe(row, key(row), row);
+            }
+            for row in 0..rows {
+                assert_eq!((segment.key(row), segment.crc(row)), (key(row), row));
+            }
+            let most = (rows * bytes) as usize + 700;
+            assert!(segment.bytes() <= most, "{volumes} uppers: {} > {most}", segment.bytes());
+        }
+    }
+
+    #[test]
+    fn packed_states_are_what_a_checkpoint_calls_them() {
+        use forebay_format::checkpoint::{SlotState, SlotStates};
+        let expected = |state: u8| match (state & STATE_MASK, state & FLAG_SHADOW != 0) {
+            (0, _) | (3, true) => SlotState::Void,
+            (1 | 3, _) => SlotState::Clean,
+            (_, false) => SlotState::Dirty,
+            (_, true) => SlotState::Shadow,
+        };
+        for rows in [16_u32, 20, 1024] {
+            let mut segment = Segment::free();
+            segment.begin(Phase::Open, StreamKind::Write, (1, 1), rows);
+            let state = |row: u32| (row.wrapping_mul(0x9e37_79b1) >> 13) as u8;
+            for row in 0..rows {
+                segment.table_mut().state[row as usize] = state(row);
+            }
+            let mut packed = Vec::new();
+            segment.pack_states(&mut packed);
+            let packed = SlotStates::from_packed(packed);
+            assert!((0..rows).all(|row| packed.get(row) == expected(state(row))));
+            assert_eq!(packed.packed().len(), rows.div_ceil(4) as usize);
+        }
+    }
+
+    #[test]
+    fn a_slot_that_is_described_again_has_its_last_key() {
+        let mut segment = Segment::free();
+        segment.begin(Phase::Open, StreamKind::Write, (1, 1), 16);
+        let keys = [(3, 5), (4, 6), (3, 7), (9, 8)].map(|(volume, block)| Key::new(VolumeId(volume), block));
+        for key in keys {
+            segment.describe(2, key, 1);
+            assert_eq!(segment.key(2), key);
+        }
+        segment.describe(3, keys[1], 1);
+        assert_eq!((segment.key(2), segment.key(3)), (keys[3], keys[1]));
     }
 }

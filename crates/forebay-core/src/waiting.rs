@@ -143,6 +143,17 @@ impl Waiting {
         self.blocks.bytes() + order * 30
     }
 
+    /// A block of a volume without an order is dirty, and waits.
+    pub(crate) fn load(&mut self, block: u64) {
+        debug_assert!(self.order.is_none());
+        self.blocks.insert(block);
+    }
+
+    /// True if a block waits, but for its shadows and epochs.
+    pub(crate) fn has(&self, block: u64) -> bool {
+        self.blocks.contains(block)
+    }
+
     fn blocks_may_go(&self) -> bool {
         self.order.as_ref().is_none_or(|order| order.active == 0 && order.phase != Phase::Leaving)
     }

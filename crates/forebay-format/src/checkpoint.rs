@@ -14,7 +14,9 @@ use crate::layout::{Field, check_envelope, check_zero, crc_without, structure};
 use crate::units::{BLOCK_BYTES, CacheUuid, StreamKind, VOLUME_BLOCKS_MAX, VolumeId};
 use crate::{FormatError, VERSION};
 
+mod slots;
 pub(crate) mod volume;
+pub use slots::{SlotState, SlotStates};
 pub use volume::{BackingRecord, Mode, NAME_BYTES_MAX, SAMPLES_MAX, VolumeEntry};
 
 /// Blocks of a volume in one write-intent region (64 MiB): small enough that a crash forgets little of the clean
@@ -104,23 +106,7 @@ pub struct SegmentEntry {
     /// Block of the summary's header; 0 if there is no summary.
     pub summary_block: u32,
     /// State of each slot; empty for free segments.
-    pub slots: Vec<SlotState>,
-}
-
-/// What a slot holds according to a checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum SlotState {
-    /// Nothing that counts.
-    #[default]
-    Void = 0,
-    /// A block that the backing store has too.
-    Clean = 1,
-    /// A block that only the cache has.
-    Dirty = 2,
-    /// An older version of a block, of an earlier flush epoch: it must reach the backing store before the newer one
-    /// does.
-    Shadow = 3,
+    pub slots: SlotStates,
 }
 
 /// A range of regions with write intent.
@@ -193,16 +179,38 @@ impl Checkpoint {
     /// numbers out of bounds): a bug of the caller, better met now than by the recovery that needs the checkpoint.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_with(|number, to| to.extend_from_slice(self.segments[number].slots.packed()))
+    }
+
+    /// As [`Checkpoint::encode`], with slot tables from elsewhere: `append_slots` is called for each segment that is in
+    /// use, with its number, and appends what [`SlotStates::packed`] would give.
+    ///
+    /// # Panics
+    /// As [`Checkpoint::encode`].
+    #[must_use]
+    pub fn encode_with(&self, mut append_slots: impl FnMut(usize, &mut Vec<u8>)) -> Vec<u8> {
         assert_eq!(self.check(), Ok(()), "checkpoint out of bounds");
-        let mut bytes = vec![0; BLOCK_BYTES];
+        let used = self.segments.iter().filter(|entry| entry.state != SegmentState::Free).count();
+        let body = self.volumes.len() * volume::STRUCTURE.len
+            + self.segments.len() * segment::STRUCTURE.len
+            + used * slot_table_bytes(self.segment_blocks)
+            + self.window.len() * WINDOW_ITEM_BYTES
+            + self.intents.len() * intent::STRUCTURE.len;
+        let mut bytes = Vec::with_capacity(BLOCK_BYTES + body.next_multiple_of(BLOCK_BYTES));
+        bytes.resize(BLOCK_BYTES, 0);
         for volume in &self.volumes {
             volume::encode(volume, &mut bytes);
         }
         for entry in &self.segments {
             encode_segment(entry, &mut bytes);
         }
-        for entry in self.segments.iter().filter(|entry| entry.state != SegmentState::Free) {
-            encode_slots(&entry.slots, self.segment_blocks, &mut bytes);
+        let table_bytes = slot_table_bytes(self.segment_blocks);
+        for (number, _) in
+            self.segments.iter().enumerate().filter(|(_, entry)| entry.state != SegmentState::Free)
+        {
+            let end = bytes.len() + table_bytes;
+            append_slots(number, &mut bytes);
+            bytes.resize(end, 0);
         }
         for segment in &self.window {
             bytes.extend_from_slice(&segment.to_le_bytes());
@@ -257,7 +265,7 @@ impl Checkpoint {
         let mut segments =
             body.items(h::F_SEGMENTS.get_u32(bytes), segment::STRUCTURE.len, decode_segment)?;
         for entry in segments.iter_mut().filter(|entry| entry.state != SegmentState::Free) {
-            entry.slots = decode_slots(body.take(slot_table_bytes(segment_blocks))?, segment_blocks);
+            entry.slots = SlotStates::from_packed(body.take(slot_table_bytes(segment_blocks))?.to_vec());
         }
         let window = body.items(h::F_WINDOW.get_u32(bytes), WINDOW_ITEM_BYTES, |item| {
             Ok(u32::from_le_bytes([item[0], item[1], item[2], item[3]]))
@@ -409,7 +417,7 @@ fn decode_segment(from: &[u8]) -> Result<SegmentEntry, FormatError> {
         first_sequence: s::F_BORN.get(from),
         used_blocks: s::F_USED.get_u32(from),
         summary_block: s::F_SUMMARY.get_u32(from),
-        slots: Vec::new(),
+        slots: SlotStates::default(),
     })
 }
 
@@ -428,24 +436,6 @@ fn check_segment(entry: &SegmentEntry, segment_blocks: u32) -> Result<(), Format
 
 fn bad_segment(field: Field, value: u64) -> FormatError {
     FormatError::Field { structure: segment::STRUCTURE.name, field: field.name, value }
-}
-
-fn encode_slots(slots: &[SlotState], segment_blocks: u32, to: &mut Vec<u8>) {
-    let to = grow(to, slot_table_bytes(segment_blocks));
-    for (index, state) in slots.iter().take(segment_blocks as usize).enumerate() {
-        to[index / 4] |= (*state as u8) << (index % 4 * 2);
-    }
-}
-
-fn decode_slots(from: &[u8], segment_blocks: u32) -> Vec<SlotState> {
-    (0..segment_blocks as usize)
-        .map(|index| match from[index / 4] >> (index % 4 * 2) & 3 {
-            0 => SlotState::Void,
-            1 => SlotState::Clean,
-            2 => SlotState::Dirty,
-            _ => SlotState::Shadow,
-        })
-        .collect()
 }
 
 fn encode_intent(item: Intent, to: &mut Vec<u8>) {

@@ -5,7 +5,7 @@
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
 use forebay_format::checkpoint::{
     self, BackingRecord, Checkpoint, Intent, Mode, NAME_BYTES_MAX, SAMPLES_MAX, SegmentEntry, SegmentState,
-    SlotState, VolumeEntry,
+    SlotState, SlotStates, VolumeEntry,
 };
 use forebay_format::geometry::{
     CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK, INTENTS_MAX, SEGMENTS_MIN, VOLUMES_MAX,
@@ -126,7 +126,11 @@ fn segments(segment_blocks: u32) -> impl Strategy<Value = SegmentEntry> {
                 first_sequence,
                 used_blocks,
                 summary_block,
-                slots: if state == SegmentState::Free { Vec::new() } else { slots },
+                slots: if state == SegmentState::Free {
+                    SlotStates::default()
+                } else {
+                    slots.into_iter().collect()
+                },
             }
         },
     )
@@ -330,7 +334,7 @@ fn the_largest_checkpoint_fits_its_slot() {
     for (segment_count, segment_blocks) in [(16_u32, 16_u32), (300, 256), (1000, 4096)] {
         let segment = SegmentEntry {
             state: SegmentState::Sealed,
-            slots: vec![SlotState::Dirty; segment_blocks as usize],
+            slots: (0..segment_blocks).map(|_| SlotState::Dirty).collect(),
             ..SegmentEntry::default()
         };
         let volume = |id| VolumeEntry { id: VolumeId(id), ..VolumeEntry::default() };

@@ -173,7 +173,7 @@ pub(crate) fn verify(
     drop(batches);
     let blocks = checkpoint.segment_blocks;
     let mut numbers: Vec<u32> = overlay.written.keys().map(|slot| slot / blocks).collect();
-    let counts = |entry: &SegmentEntry| entry.slots.iter().any(|slot| *slot != SlotState::Void);
+    let counts = |entry: &SegmentEntry| entry.slots.live() > 0;
     numbers
         .extend((0..).zip(&checkpoint.segments).filter(|(_, entry)| counts(entry)).map(|(number, _)| number));
     numbers.sort_unstable();
@@ -212,7 +212,7 @@ impl Walk<'_> {
                 self.block(&bytes, index, content, *state);
                 continue;
             }
-            let state = entry.slots.get(index as usize).copied().unwrap_or_default();
+            let state = entry.slots.get(index);
             if state == SlotState::Void {
                 continue;
             }

@@ -97,7 +97,7 @@ fn batches_of(image: &Image, number: u32) -> Vec<(Batch, bool)> {
 
 /// Slots of an entry by state: dirty, clean.
 fn slots(entry: &SegmentEntry) -> (usize, usize) {
-    let of = |state| entry.slots.iter().filter(|slot| **slot == state).count();
+    let of = |state| entry.slots.iter().filter(|slot| *slot == state).count();
     (of(SlotState::Dirty), of(SlotState::Clean))
 }
 

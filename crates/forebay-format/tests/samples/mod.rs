@@ -98,7 +98,7 @@ pub(crate) fn checkpoint() -> Checkpoint {
     let slots = |first: &[SlotState]| {
         let mut slots = first.to_vec();
         slots.resize(16, Void);
-        slots
+        slots.into_iter().collect::<forebay_format::checkpoint::SlotStates>()
     };
     let sealed = SegmentEntry {
         state: SegmentState::Sealed,
