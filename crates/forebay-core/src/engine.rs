@@ -533,11 +533,16 @@ impl Engine {
 
     /// The next thing to do, if there is any. Settles everything that can be put together first.
     pub fn next_action(&mut self) -> Option<Action> {
-        if self.actions.is_empty() && self.unsettled {
+        while self.actions.is_empty() && self.unsettled {
             self.unsettled = false;
             self.settle();
         }
         self.actions.pop_front()
+    }
+
+    /// A late step of settling has changed what an earlier one decides by, and there may be no event after it.
+    pub(crate) fn settle_again(&mut self) {
+        self.unsettled = true;
     }
 
     fn settle(&mut self) {
@@ -558,8 +563,7 @@ impl Engine {
             let asked = self.reclaim_wants_destage;
             self.step_reclaim();
             if self.reclaim_wants_destage && !asked {
-                // There may be no other event that would let destage see it.
-                self.step_destage();
+                self.settle_again();
             }
         }
         self.collect_emptied();
@@ -788,7 +792,7 @@ impl Engine {
             self.streams.iter().map(|stream| stream.describe(self.batch_blocks())).collect();
         alloc::format!(
             "{} requests, {} operations, {} merges ({} wait for pages), {} direct, {} extents, {} relocations, {} \
-             throttled, {} marks, reclaim {:?}, fenced {}, checkpoint: {}; streams {streams:?}; unclean {}, levels {:?}",
+             throttled, {} marks, reclaim {:?}, fenced {}, {} fills, jobs {:?}, checkpoint: {}; streams {streams:?}; unclean {}, levels {:?}",
             self.reqs.len(),
             self.ops.len(),
             self.merges.len(),
@@ -800,6 +804,8 @@ impl Engine {
             self.marks.len(),
             self.reclaim,
             self.fenced,
+            self.fills.len(),
+            self.life,
             self.checkpoint.describe(),
             self.map.unclean_blocks(),
             self.level_of_pool(),

@@ -352,6 +352,8 @@ impl Engine {
         let valid = self.fills.is_valid(key, token);
         let pinned = self.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
         self.fills.end(key, token);
+        // Whoever waits for the volume to be quiet was asked before the queues are gone through.
+        self.settle_again();
         let overtaken = self.map.lookup(key).is_some() && !self.planted(PlantedBug::KeepOvertakenFill);
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
             self.map.insert(slot, State::Clean);

@@ -312,6 +312,10 @@ impl Segment {
         self.fixed -= u32::from(self.is_fixed(index));
         let byte = &mut self.table_mut().state[index as usize];
         *byte = *byte & !STATE_MASK | state as u8;
+        if state != State::Dirty {
+            // Only the one copy of a block can be lost: it may have reached the backing store before it was damaged.
+            *byte &= !FLAG_LOST;
+        }
         if state == State::Void {
             self.pinned -= u32::from(self.is_pinned(index));
             self.table_mut().state[index as usize] &= FLAG_DATA | FLAG_PARTIAL;
