@@ -377,8 +377,15 @@ impl Engine {
 
     /// Closes a segment with a summary of what was written to it. It does not take a number of the stream: if it is
     /// lost nothing else is.
+    ///
+    /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has ended, a crash brings the
+    /// order back, and then what counts is what the batches say.
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
         let table = &self.map.segments[segment as usize];
+        if table.forgot_epochs {
+            self.close_segment(segment, at);
+            return;
+        }
         let payload = summary::encode((0..at).map(|index| {
             table.has_data(index).then(|| SummaryItem {
                 volume: table.key(index).volume(),

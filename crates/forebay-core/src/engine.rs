@@ -811,7 +811,9 @@ impl Engine {
             self.level_of_pool(),
         ) + &self.volumes.iter().flatten().fold(String::new(), |text, volume| {
             let (report, levels) = (self.destage_report(volume.id), self.level_of(volume.id));
-            alloc::format!("{text}; volume {}: levels {levels:?}, {report:?}", volume.id.0)
+            let order =
+                self.order(volume.id).map(|order| (order.phase, order.current, order.active, order.claimed));
+            alloc::format!("{text}; volume {}: order {order:?}, levels {levels:?}, {report:?}", volume.id.0)
         })
     }
 

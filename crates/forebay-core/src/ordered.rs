@@ -57,7 +57,7 @@ impl Engine {
         self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.waiting.shadows() as u64)
     }
 
-    fn order(&self, volume: VolumeId) -> Option<&Order> {
+    pub(crate) fn order(&self, volume: VolumeId) -> Option<&Order> {
         self.map.volumes.get(usize::from(volume.0))?.waiting.order.as_deref()
     }
 

@@ -162,6 +162,8 @@ pub(crate) struct Segment {
     pub(crate) born: u64,
     /// Reclaim cannot empty it: it holds a block whose only copy is damaged.
     pub(crate) unreclaimable: bool,
+    /// Epochs that its batches name were cleared: a summary would say something else than they do.
+    pub(crate) forgot_epochs: bool,
     /// Blocks that complete batches fill, from the start.
     pub(crate) completed: u32,
     /// Of those, blocks that a device flush has covered.
@@ -195,6 +197,7 @@ impl Segment {
             first_stream_sequence: 0,
             born: 0,
             unreclaimable: false,
+            forgot_epochs: false,
             completed: 0,
             durable: 0,
             summary_block: 0,
@@ -347,6 +350,7 @@ impl Segment {
     /// The volume of a slot has no order any more.
     pub(crate) fn clear_epoch(&mut self, index: u32) {
         self.fixed -= u32::from(self.is_fixed(index));
+        self.forgot_epochs |= self.epoch(index) != 0;
         if let Some(epochs) = &mut self.table_mut().epochs {
             epochs[index as usize] = 0;
         }

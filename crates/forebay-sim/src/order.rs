@@ -65,7 +65,11 @@ impl World {
             }
             let wanted = self.disks.settings[volume].destage_order == DestageOrder::Ordered;
             let kept = !before || !wanted || self.engine.is_ordered(VolumeId(volume as u16));
-            ensure!(kept, "volume {volume} was destaged in order, and is not after the start");
+            ensure!(
+                kept,
+                "volume {volume} was destaged in order, and is not after the start: {}",
+                self.engine.describe()
+            );
         }
         self.judge_order()
     }
