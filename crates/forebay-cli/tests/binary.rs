@@ -163,7 +163,7 @@ fn damage_is_found_where_it_is_and_named_by_what_it_costs() {
     let geometry = world.superblock().geometry;
     let (segment, entry) =
         checkpoint.segments.iter().enumerate().find(|(_, entry)| entry.summary_block > 0).unwrap();
-    let slot = entry.slots.iter().position(|slot| *slot as u8 == 2).unwrap();
+    let slot = entry.slots.iter().position(|slot| slot as u8 == 2).unwrap();
 
     world.damage(geometry.segment_offset(segment as u32, slot as u32) + 4000);
     let (code, report) = world.check();

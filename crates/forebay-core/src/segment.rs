@@ -429,7 +429,7 @@ mod tests {
             // 64 volumes at most; the rest of the upper half is the part of the block above 2^32.
             let key = |row: u32| {
                 let upper = u64::from(row % volumes);
-                Key::new(VolumeId((upper % 64) as u16), (upper / 64) << 32 | u64::from(row) * 977)
+                Key::new(VolumeId((upper % 64) as u16), ((upper / 64) << 32) | (u64::from(row) * 977))
             };
             for row in 0..rows {
                 segment.describe(row, key(row), row);

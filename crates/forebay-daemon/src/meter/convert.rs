@@ -22,7 +22,7 @@ convert! {
     sequential_bypassed_writes filled_blocks read_time_ns write_time_ns flush_time_ns cache_reads cache_read_bytes
     cache_writes cache_written_bytes cache_flushes backing_reads backing_read_bytes backing_writes
     backing_written_bytes backing_flushes destaged_blocks destage_writes destage_failures front_merged_blocks
-    back_merged_blocks evicted_blocks trimmed_blocks relocated_blocks survivor_hit_blocks survivor_pinned_blocks
+    back_merged_blocks evicted_blocks trimmed_blocks relocated_blocks gap_filled_blocks survivor_hit_blocks survivor_pinned_blocks
     survivor_share_blocks survivor_unclean_blocks readmitted_blocks batches checkpoints throttled_writes
     damaged_blocks dirty_blocks lost_blocks pinned_blocks cached_blocks capacity_blocks free_segments segments
     index_memory_bytes requests_in_flight

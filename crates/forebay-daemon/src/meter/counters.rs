@@ -120,6 +120,7 @@ counters! {
     Counter evicted_blocks = "Clean blocks dropped to make room";
     Counter trimmed_blocks = "Of those, blocks dropped because their volume had more than its largest share";
     Counter relocated_blocks = "Blocks that reclaim moved out of the way";
+    Counter gap_filled_blocks = "Clean blocks between dirty ones that were written back along with them, to save seeks";
     Counter survivor_hit_blocks = "Clean blocks that reclaim kept because they were hit";
     Counter survivor_pinned_blocks = "Clean blocks that reclaim kept because they are pinned";
     Counter survivor_share_blocks = "Clean blocks that reclaim kept for the share or the priority of their volume";
