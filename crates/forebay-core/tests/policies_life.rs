@@ -7,7 +7,7 @@ use forebay_core::{
     Admission, DetachHow, PoolSettings, ReclaimPolicy, RequestKind, Treatment, VolumeSettings,
 };
 use forebay_format::VolumeId;
-use rig::{Dice, Rig};
+use rig::{Dice, GATHERED_NS, Rig};
 
 const SEGMENTS: (u32, u32) = (96, 64);
 const VOLUME_BLOCKS: u64 = 1 << 15;
@@ -27,6 +27,7 @@ fn pin(rig: &mut Rig, volume: u16, blocks: u64) -> u64 {
         rig.request(volume, RequestKind::Read, block, 8, Treatment::Pin);
         rig.rest(1000);
     }
+    rig.rest(GATHERED_NS);
     rig.engine.pinned_blocks(VolumeId(volume))
 }
 
@@ -42,10 +43,10 @@ fn misses_of_a_volume_that_is_gone_do_not_admit_blocks_of_the_next_one() {
     rig.detach(0, DetachHow::Discard);
     rig.attach(0, &second);
     (0..640).for_each(|block| rig.read(0, block));
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     assert_eq!(cached(&rig, 0), 0, "these blocks were missed once");
     (0..640).for_each(|block| rig.read(0, block));
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     assert_eq!(cached(&rig, 0), 640, "the test can fail");
 }
 
@@ -57,7 +58,7 @@ fn a_volume_that_was_kept_is_remembered_but_for_its_pins_and_streams() {
     for block in (4096..4096 + 512).step_by(16) {
         rig.request(0, RequestKind::Read, block, 16, Treatment::Cache);
     }
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     assert!(rig.engine.stats().sequential_bypassed_reads > 0, "the stream was found");
     let warm = cached(&rig, 0);
     rig.detach(0, DetachHow::Keep);
@@ -65,7 +66,7 @@ fn a_volume_that_was_kept_is_remembered_but_for_its_pins_and_streams() {
     rig.attach(0, &skip);
     assert_eq!(cached(&rig, 0), warm, "it comes back warm");
     rig.request(0, RequestKind::Read, 4096 + 512, 16, Treatment::Cache);
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     let stats = rig.engine.volume_stats(VolumeId(0)).expect("it is attached");
     assert_eq!(stats.sequential_bypassed_reads, 0, "the stream is not known any more");
     rig.engine.check_invariants();
@@ -75,7 +76,7 @@ fn a_volume_that_was_kept_is_remembered_but_for_its_pins_and_streams() {
 fn a_walk_over_a_volume_that_leaves_does_not_touch_the_next_one() {
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[settings(), settings()]);
     (0..640).for_each(|block| rig.read(0, block));
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     let now = rig.now();
     rig.engine.forget_clean(now, VolumeId(0));
     rig.engine.detach_volume(now, VolumeId(0), DetachHow::Discard).expect("it can be detached");

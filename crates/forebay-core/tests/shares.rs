@@ -7,7 +7,7 @@ use forebay_core::{
     Admission, PoolSettings, Priority, ReclaimPolicy, RequestKind, Treatment, VolumeSettings,
 };
 use forebay_format::VolumeId;
-use rig::{Dice, Rig, Zipf};
+use rig::{Dice, GATHERED_NS, Rig, Zipf};
 
 const SEGMENTS: (u32, u32) = (96, 64);
 const VOLUME_BLOCKS: u64 = 1 << 15;
@@ -149,7 +149,7 @@ fn pinned_blocks_stay_until_they_are_released_or_overwritten() {
         assert!(kept >= pins * 98 / 100, "{policy:?}: {kept} of {pins}");
         assert_eq!(kept, cached(&rig, 0), "nothing else of the volume was used");
         rig.write(0, 0);
-        rig.rest(1_000_000);
+        rig.rest(GATHERED_NS);
         assert!(!rig.engine.is_pinned(VolumeId(0), 0), "a pin ends with its content");
         let now = rig.now();
         rig.engine.unpin_all(now, VolumeId(0));
@@ -176,7 +176,7 @@ fn clean_blocks_can_be_forgotten() {
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[settings(), settings()]);
     (0..2000).for_each(|block| rig.read(0, block));
     (0..1000).for_each(|block| rig.read(1, block));
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     let now = rig.now();
     rig.engine.forget_clean(now, VolumeId(0));
     rig.rest(1_000_000_000);
@@ -192,14 +192,14 @@ fn the_second_access_admits_and_never_admits_nothing() {
     let mut turn = |expected: (u64, u64)| {
         (0..640).for_each(|block| rig.read(0, block));
         (0..640).for_each(|block| rig.read(1, block));
-        rig.rest(1_000_000);
+        rig.rest(GATHERED_NS);
         assert_eq!((cached(&rig, 0), cached(&rig, 1)), expected);
     };
     turn((0, 0));
     turn((640, 0));
     turn((640, 0));
     rig.request(1, RequestKind::Read, 0, 8, Treatment::Pin);
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     assert_eq!(cached(&rig, 1), 8, "who pins is not asked");
 }
 
@@ -210,7 +210,7 @@ fn long_streams_go_past_and_hits_are_still_hits() {
     for block in (0..2048).step_by(16) {
         rig.request(0, RequestKind::Read, block, 16, Treatment::Cache);
     }
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     let first = cached(&rig, 0);
     assert!((200..=256).contains(&first), "the first MiB of the stream, as far as there was room: {first}");
     let stats = rig.engine.stats();
@@ -220,7 +220,7 @@ fn long_streams_go_past_and_hits_are_still_hits() {
     for block in (8192..8192 + 1024).step_by(16) {
         rig.request(0, RequestKind::Write { fua: false }, block, 16, Treatment::Cache);
     }
-    rig.rest(1_000_000);
+    rig.rest(GATHERED_NS);
     let stats = rig.engine.stats();
     assert_eq!(stats.sequential_bypassed_writes, (1024 - 256) / 16);
     assert_eq!((stats.write_sequential_blocks, stats.write_bypass_blocks), (1024 - 256, 1024 - 256));

@@ -20,6 +20,9 @@ const PACE_NS: u64 = 20_000;
 /// Requests in flight.
 const DEPTH: u64 = 64;
 
+/// After so long no fill waits for others any more.
+pub(crate) const GATHERED_NS: u64 = 300_000_000;
+
 /// The engine and its devices.
 pub(crate) struct Rig {
     /// The engine.
