@@ -151,11 +151,15 @@ pub enum PlantedBug {
     FillGapsFromDirty,
     /// Gaps are filled from the cache even if it does not have all sectors.
     FillGapsFromPartial,
+    /// After a start, blocks that have no place in the index yet are not found.
+    OverlookListed,
+    /// A segment whose flush epochs were forgotten gets a summary, which contradicts its batches.
+    SummariseForgotten,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 39] = [
+    pub const ALL: [(Self, &'static str); 41] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -195,6 +199,8 @@ impl PlantedBug {
         (Self::FillGapsUnlocked, "fill-gaps-unlocked"),
         (Self::FillGapsFromDirty, "fill-gaps-from-dirty"),
         (Self::FillGapsFromPartial, "fill-gaps-from-partial"),
+        (Self::OverlookListed, "overlook-listed"),
+        (Self::SummariseForgotten, "summarise-forgotten"),
     ];
 
     /// The name used on the command line.

@@ -19,6 +19,7 @@ pub mod fuse_server;
 pub mod jobs;
 mod members;
 pub mod meter;
+mod nice;
 pub mod null;
 mod open;
 mod pool;

@@ -309,7 +309,15 @@ impl Plan {
                 self.scatter(rng);
                 (self.mix.sector_pct, self.mix.drain) = (40, 4);
             }
-            PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+            PlantedBug::DropSecondSuperblock | PlantedBug::OverlookListed => {
+                self.faults = FaultPlan::default();
+            }
+            PlantedBug::SummariseForgotten => {
+                // Orders that end, and crashes before a checkpoint says so.
+                self.ordered(rng);
+                self.orders = vec![DestageOrder::Ordered, DestageOrder::Elevator];
+                self.mix.tune = 5;
+            }
             PlantedBug::ForgetDirtySurvivor => {
                 self.squeeze();
                 self.start_in(rng);

@@ -79,4 +79,6 @@ planted! {
     fill_gaps_unlocked: FillGapsUnlocked,
     fill_gaps_from_dirty: FillGapsFromDirty,
     fill_gaps_from_partial: FillGapsFromPartial,
+    overlook_listed: OverlookListed,
+    summarise_forgotten: SummariseForgotten,
 }
