@@ -270,7 +270,7 @@ impl Rig {
             }
             self.spare = turn;
         }
-        if self.engine.next_deadline().is_some_and(|due| due <= self.now) {
+        if self.ask(|engine, _| engine.next_deadline()).is_some_and(|due| due <= self.now) {
             self.ask(Engine::tick);
         }
     }
