@@ -88,8 +88,7 @@ def compare(counted: Mapping[str, Counted], record: Mapping[str, Any]) -> list[L
     """All operations beside their record."""
     known = record.get("operations", {})
     return [
-        Line(name, each.instructions_each(), each.allocations_each(), known.get(name))
-        for name, each in counted.items()
+        Line(name, each.instructions_each(), each.allocations_each(), known.get(name)) for name, each in counted.items()
     ]
 
 

@@ -37,8 +37,9 @@ const SCENARIOS: &[Scenario] = &[
     Scenario("write-1", "4 KiB write of a new block, one at a time", || append(1)),
     Scenario("write-8", "the same, 8 in flight", || append(8)),
     Scenario("write-32", "the same, 32 in flight", || append(32)),
-    Scenario("overwrite", "4 KiB write of a dirty block, cache not full", overwrite),
-    Scenario("overwrite-full", "the same, log full: reclaim with survivors", overwrite_full),
+    Scenario("overwrite-1", "4 KiB write of a dirty block, one at a time", || overwrite(1)),
+    Scenario("overwrite-32", "the same, 32 in flight", || overwrite(32)),
+    Scenario("overwrite-32-full", "the same, log full: reclaim with survivors", overwrite_full),
     Scenario("write-through", "4 KiB write of a new block, write-through", write_through),
     Scenario("flush", "FLUSH after a write", flush),
     Scenario("destage-scattered", "a dirty block without neighbours, written back", || destage(1)),
@@ -93,10 +94,12 @@ fn scattered(at: u64) -> u64 {
     at.wrapping_mul(0x9e37_79b1) % VOLUME_BLOCKS
 }
 
-/// Writes so many blocks, as [`scattered`] has them.
+/// Writes so many blocks, as [`scattered`] has them; many at a time, or half of the log would be headers.
 fn fill(rig: &mut Rig, blocks: u64) {
+    let depth = std::mem::replace(&mut rig.depth, 32);
     (0..blocks).for_each(|at| rig.write(0, scattered(at)));
     rig.rest(GATHERED_NS);
+    rig.depth = depth;
 }
 
 /// Counts what `work` does, and what follows from it.
@@ -125,7 +128,8 @@ fn read_miss_fill() -> (Rig, u64) {
     let outcome = counted(rig, OPERATIONS, |rig| {
         (HALF..HALF + OPERATIONS).for_each(|at| rig.read(0, scattered(at)));
     });
-    assert_eq!(outcome.0.engine.stats().filled_blocks, OPERATIONS);
+    let stats = outcome.0.engine.stats();
+    assert_eq!((stats.filled_blocks, stats.relocated_blocks), (OPERATIONS, 0), "nothing had to move");
     outcome
 }
 
@@ -152,19 +156,21 @@ fn append(depth: u64) -> (Rig, u64) {
     })
 }
 
-fn overwrite() -> (Rig, u64) {
+fn overwrite(depth: u64) -> (Rig, u64) {
     let blocks = 10_000;
     let mut rig = rig(Mode::Writeback);
     fill(&mut rig, blocks);
+    rig.depth = depth;
     let mut dice = Dice(2);
-    counted(rig, OPERATIONS, |rig| {
+    let outcome = counted(rig, OPERATIONS, |rig| {
         (0..OPERATIONS).for_each(|_| rig.write(0, scattered(dice.below(blocks))));
-    })
+    });
+    assert_eq!(outcome.0.engine.stats().relocated_blocks, 0, "nothing had to move");
+    outcome
 }
 
 fn overwrite_full() -> (Rig, u64) {
     let mut rig = rig(Mode::Writeback);
-    // With batches of one write, half of the log is headers.
     rig.depth = 32;
     let mut dice = Dice(3);
     let blocks = rig.capacity / 2;
