@@ -52,7 +52,7 @@ class Line:
     def change_pct(self) -> float | None:
         """Growth since the record, in percent."""
         before = self.recorded and self.recorded["instructions"]
-        return (self.instructions / before - 1) * 100 if before else None
+        return round((self.instructions / before - 1) * 100, 6) if before else None
 
     def complaints(self, tolerance_pct: float) -> list[str]:
         """What got worse by more than the tolerance."""
