@@ -446,7 +446,7 @@ impl CacheMap {
 
     /// Blocks that cannot be evicted until something more was written: dirty or destaged. Lost blocks wait for nothing.
     pub(crate) fn unclean_blocks(&self) -> u64 {
-        self.volumes.iter().map(|volume| volume.dirty + volume.destaged).sum()
+        self.known_volumes().iter().map(|volume| volume.dirty + volume.destaged).sum()
     }
 
     /// Bytes of memory in use for index, slot tables and sets.
