@@ -153,8 +153,8 @@ pub enum PlantedBug {
     FillGapsFromPartial,
     /// After a start, blocks that have no place in the index yet are not found.
     OverlookListed,
-    /// A segment whose flush epochs were forgotten gets a summary, which contradicts its batches.
-    SummariseForgotten,
+    /// A late step of settling that changes what an early one decides by does not have it asked again.
+    SettleOnce,
 }
 
 impl PlantedBug {
@@ -200,7 +200,7 @@ impl PlantedBug {
         (Self::FillGapsFromDirty, "fill-gaps-from-dirty"),
         (Self::FillGapsFromPartial, "fill-gaps-from-partial"),
         (Self::OverlookListed, "overlook-listed"),
-        (Self::SummariseForgotten, "summarise-forgotten"),
+        (Self::SettleOnce, "settle-once"),
     ];
 
     /// The name used on the command line.

@@ -545,7 +545,7 @@ impl Engine {
 
     /// A late step of settling has changed what an earlier one decides by, and there may be no event after it.
     pub(crate) fn settle_again(&mut self) {
-        self.unsettled = true;
+        self.unsettled |= !self.planted(PlantedBug::SettleOnce);
     }
 
     fn settle(&mut self) {

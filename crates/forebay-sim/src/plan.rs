@@ -312,11 +312,10 @@ impl Plan {
             PlantedBug::DropSecondSuperblock | PlantedBug::OverlookListed => {
                 self.faults = FaultPlan::default();
             }
-            PlantedBug::SummariseForgotten => {
-                // Orders that end, and crashes before a checkpoint says so.
-                self.ordered(rng);
-                self.orders = vec![DestageOrder::Ordered, DestageOrder::Elevator];
-                self.mix.tune = 5;
+            PlantedBug::SettleOnce => {
+                self.squeeze();
+                self.start_in(rng);
+                self.mix.life += 10;
             }
             PlantedBug::ForgetDirtySurvivor => {
                 self.squeeze();

@@ -80,5 +80,5 @@ planted! {
     fill_gaps_from_dirty: FillGapsFromDirty,
     fill_gaps_from_partial: FillGapsFromPartial,
     overlook_listed: OverlookListed,
-    summarise_forgotten: SummariseForgotten,
+    settle_once: SettleOnce,
 }

@@ -1,8 +1,7 @@
 //! Seeds that once found a bug of the engine stay clean.
 //!
 //! A seed shows its bug only as long as engine and simulator do the same up to there: after a change of either it is one
-//! clean seed among many. Bugs that deserve more are planted ([`forebay_sim::PlantedBug`]). Each seed below was seen to
-//! fail on the engine of the commit that added it, without the fix.
+//! clean seed among many. So bugs are planted as well ([`forebay_sim::PlantedBug`]), which every engine must be caught with.
 
 use forebay_sim::{SimOptions, run};
 
