@@ -54,6 +54,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         ));
     }
     let config = Config {
+        tls: Default::default(),
+        access: Default::default(),
         daemon: DaemonConfig::default(),
         pools: [(RUN_POOL.to_owned(), pool)].into(),
         volumes: [(volume.clone(), volume_config)].into(),

@@ -13,7 +13,7 @@
 //! - Over TCP nothing is done before the token was seen, `/metrics` excepted if so configured; without TLS it listens
 //!   on loopback only. Whoever can open the unix socket needs no token: the file's mode and its folder decide.
 
-mod access;
+pub(crate) mod access;
 mod calls;
 mod extract;
 mod openapi;
@@ -21,7 +21,7 @@ mod patient;
 mod problem;
 mod routes;
 mod server;
-mod tls;
+pub(crate) mod tls;
 
 pub use access::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use extract::BODY_BYTES_MAX;

@@ -1,8 +1,11 @@
 //! The state of one NBD connection.
 
+use super::tls::TlsLink;
 use super::{Arriving, REPLY_BYTES, REQUESTS_MAX, UNSENT_BYTES_MAX};
+use crate::guard::Peer;
 use crate::rules::{Client, Direction};
 use forebay_core::Treatment;
+use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, NbdRequest, Session};
 use forebay_export::request::{Operation, Request};
 use forebay_format::VolumeId;
@@ -16,6 +19,12 @@ pub(super) struct Connection {
     /// Endpoint through which it came.
     pub(super) endpoint: u32,
     pub(super) session: Session,
+    /// Who is on the other side.
+    pub(super) peer: Peer,
+    /// Once TLS was begun: everything goes through it.
+    pub(super) tls: Option<Box<TlsLink>>,
+    /// When the handshake must be done; `None` once it is.
+    pub(super) greeted_by: Option<Instant>,
     /// Known once the handshake is done.
     pub(super) volume: Option<VolumeId>,
     /// The rules as this client meets them; known with the volume.
@@ -40,11 +49,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: SocketId, endpoint: u32) -> Self {
+    pub(super) fn new(socket: SocketId, endpoint: u32, peer: Peer, tls: Tls, greeted_by: Instant) -> Self {
         Self {
             socket,
             endpoint,
-            session: Session::new(Limits::default()),
+            session: Session::with_tls(Limits::default(), tls),
+            peer,
+            tls: None,
+            greeted_by: Some(greeted_by),
             volume: None,
             client: None,
             buffer: None,
@@ -76,7 +88,8 @@ impl Connection {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.requests >= REQUESTS_MAX || self.unsent_bytes >= UNSENT_BYTES_MAX
+        let waiting = self.tls.as_ref().map_or(0, |tls| tls.waiting_bytes);
+        self.requests >= REQUESTS_MAX || self.unsent_bytes + waiting >= UNSENT_BYTES_MAX
     }
 
     /// Copies bytes to the reply buffer and adds them to what is sent.

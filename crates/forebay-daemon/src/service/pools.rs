@@ -38,6 +38,7 @@ impl Service {
             buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
             spin: tunables.spin,
             io: tunables.io.into(),
+            guards: Arc::clone(&self.guards),
         };
         let joining = parts.joining.clone();
         let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
