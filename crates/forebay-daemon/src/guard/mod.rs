@@ -112,4 +112,6 @@ impl GuardBook {
 }
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
