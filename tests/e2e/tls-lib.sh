@@ -17,7 +17,7 @@ ssl() {
 
 authority() {
     mkdir -p "$1"
-    ssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "/CN=test authority $1" \
+    ssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "/CN=test authority ${1##*/}" \
         -addext basicConstraints=critical,CA:TRUE -keyout "$1/ca-key.pem" -out "$1/ca-cert.pem"
 }
 

@@ -142,5 +142,8 @@ fn turns(server: &mut Server, reactor: &mut Reactor) -> Result<(), String> {
             return Ok(());
         }
         server.wake_starved();
+        if let Some(refused) = server.take_refused() {
+            eprintln!("forebay: {}", refused.what);
+        }
     }
 }

@@ -25,6 +25,7 @@ pub use names::ClientName;
 pub(crate) use tls::TlsEntry;
 
 use crate::config::Config;
+use forebay_export::uri::{ExportUri, Guards};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -82,6 +83,20 @@ impl GuardBook {
             }
         }
         updated
+    }
+
+    /// Reads the files of sections that these exports name and that nobody has used so far. What is wrong is said by
+    /// [`GuardBook::tls`].
+    pub(crate) fn prepare(&self, config: &Config, exports: &[ExportUri]) {
+        let mut entries = self.lock();
+        for uri in exports {
+            let ExportUri::Nbd { guards: Guards { tls: Some(name), .. }, .. } = uri else { continue };
+            let Some(wanted) = config.tls.get(name) else { continue };
+            let entry = entries.tls.entry(name.clone()).or_default();
+            if entry.current().is_none() {
+                let _ = entry.load(wanted); // it keeps the problem
+            }
+        }
     }
 
     /// The certificates of a section.

@@ -145,7 +145,7 @@ impl fmt::Display for PoolEvent {
             Self::Detached { volume } => write!(f, "{volume} is detached"),
             Self::Resized { volume, size_bytes } => write!(f, "{volume} has {size_bytes} bytes now"),
             Self::ClientRefused { what, others: 0 } => f.write_str(what),
-            Self::ClientRefused { what, others } => write!(f, "{what} (and {others} others like it)"),
+            Self::ClientRefused { what, others } => write!(f, "{what} (and {others} others)"),
             Self::Stopping => f.write_str("stopping: open requests are finished first"),
             Self::Stopped { dirty_bytes: 0 } => {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")

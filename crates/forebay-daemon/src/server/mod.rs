@@ -234,12 +234,13 @@ impl Server {
     /// Does what is due by the clock; returns how long the loop may sleep because of it.
     pub(crate) fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let resume = self.resume_accepting(reactor);
-        resume.into_iter().chain(self.end_slow_greetings(reactor)).min()
+        let greetings = self.end_slow_greetings(reactor);
+        resume.into_iter().chain(greetings).chain(self.refusals.due(Instant::now)).min()
     }
 
     /// What the operator is to be told now of clients that were turned away.
     pub(crate) fn take_refused(&mut self) -> Option<Refused> {
-        self.refusals.take(self.turn_at)
+        self.refusals.take(Instant::now)
     }
 
     /// Accepts again where that failed a while ago; returns how long the loop may sleep because of it.

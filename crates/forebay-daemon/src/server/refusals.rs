@@ -28,13 +28,19 @@ impl Refusals {
         self.newest = Some(Refused { what, others });
     }
 
-    /// What is to be told now, if anything.
-    pub(super) fn take(&mut self, now: Instant) -> Option<Refused> {
+    /// Time until there is something to be told; `None` if there is nothing.
+    pub(super) fn due(&self, now: impl FnOnce() -> Instant) -> Option<Duration> {
         self.newest.as_ref()?;
-        if self.told_at.is_some_and(|at| now.saturating_duration_since(at) < EVERY) {
+        let since = self.told_at.map_or(EVERY, |at| now().saturating_duration_since(at));
+        Some(EVERY.saturating_sub(since))
+    }
+
+    /// What is to be told now, if anything. The clock is read only if there may be something.
+    pub(super) fn take(&mut self, now: impl Fn() -> Instant) -> Option<Refused> {
+        if !self.due(&now)?.is_zero() {
             return None;
         }
-        self.told_at = Some(now);
+        self.told_at = Some(now());
         self.newest.take()
     }
 }
@@ -47,14 +53,16 @@ mod tests {
     fn many_refusals_are_few_words() {
         let mut refusals = Refusals::default();
         let begin = Instant::now();
-        assert_eq!(refusals.take(begin), None);
+        assert_eq!((refusals.take(|| begin), refusals.due(|| begin)), (None, None));
         refusals.note("a".into());
-        assert_eq!(refusals.take(begin), Some(Refused { what: "a".into(), others: 0 }));
+        assert_eq!(refusals.due(|| begin), Some(Duration::ZERO));
+        assert_eq!(refusals.take(|| begin), Some(Refused { what: "a".into(), others: 0 }));
         for knock in 0..1000 {
             refusals.note(knock.to_string());
-            assert_eq!(refusals.take(begin + EVERY / 2), None);
+            assert_eq!(refusals.take(|| begin + EVERY / 2), None);
         }
-        assert_eq!(refusals.take(begin + EVERY), Some(Refused { what: "999".into(), others: 999 }));
-        assert_eq!(refusals.take(begin + EVERY * 9), None, "nothing is told twice");
+        assert_eq!(refusals.due(|| begin + EVERY / 2), Some(EVERY / 2), "the loop wakes for it");
+        assert_eq!(refusals.take(|| begin + EVERY), Some(Refused { what: "999".into(), others: 999 }));
+        assert_eq!(refusals.take(|| begin + EVERY * 9), None, "nothing is told twice");
     }
 }

@@ -136,14 +136,19 @@ impl TlsLink {
                 Err(failure) => break Err(failure),
             }
         };
+        let rest = &mut work[used..];
         self.leftover.clear();
-        if result.is_ok() && work.len() - used <= LEFTOVER_BYTES_MAX {
-            self.leftover.extend_from_slice(&work[used..]);
-            return Ok(());
-        }
+        let Err(failure) = result else {
+            if rest.len() <= LEFTOVER_BYTES_MAX {
+                self.leftover.extend_from_slice(rest);
+                return Ok(());
+            }
+            self.state = State::Failed;
+            return Err(TlsFailure::TooMuch);
+        };
         self.state = State::Failed;
-        self.say_alert();
-        Err(result.err().unwrap_or(TlsFailure::TooMuch))
+        self.say_alert(rest);
+        Err(failure)
     }
 
     fn turn(
@@ -153,7 +158,14 @@ impl TlsLink {
         sink: &mut dyn FnMut(&[u8]),
     ) -> Result<Turn, TlsFailure> {
         let UnbufferedStatus { mut discard, state } = self.connection.process_tls_records(&mut work[*used..]);
-        let turn = match state? {
+        let state = match state {
+            Ok(state) => state,
+            Err(error) => {
+                *used += discard;
+                return Err(error.into());
+            }
+        };
+        let turn = match state {
             ConnectionState::ReadTraffic(mut traffic) => {
                 while let Some(record) = traffic.next_record() {
                     let record = record?;
@@ -188,19 +200,12 @@ impl TlsLink {
         Ok(turn)
     }
 
-    /// Takes the alert that says what was wrong out of the library, which has it ready after an error.
-    fn say_alert(&mut self) {
-        for _ in 0..4 {
-            let status = self.connection.process_tls_records(&mut []);
-            match status.state {
-                Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                    if encode(&mut data, &mut self.speech).is_err() {
-                        return;
-                    }
-                }
-                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                _ => return,
-            }
+    /// Takes the alert that says what was wrong out of the library, which has it ready after an error. It is shown the same
+    /// bytes as before, as it keeps positions in them.
+    fn say_alert(&mut self, rest: &mut [u8]) {
+        let status = self.connection.process_tls_records(rest);
+        if let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state {
+            let _ = encode(&mut data, &mut self.speech); // without the alert the client sees the end of the connection
         }
     }
 
