@@ -170,7 +170,8 @@ grep -q '"kind":"denied"' "$T/curl.out" || fail "no problem in the answer"
 [ "$(status "$T/token" -X POST "$url/reload")" = 200 ] || fail "the token for operating"
 [ "$(status /dev/null "$url/volumes")" = 401 ] || fail "no token at all"
 
-say "refusals are events; no secret is told"
+say "refusals are events, the newest of each two seconds; no secret is told"
+sleep 2.5
 "$FOREBAY" events --kind client --after oldest --admin "$ADMIN" >"$T/events"
 grep -q "is not let in to .*mine.* any more" "$T/events" || { cat "$T/events"; fail "no event"; }
 "$FOREBAY" status --json --admin "$ADMIN" >"$T/status.json"

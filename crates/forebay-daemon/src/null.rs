@@ -75,7 +75,9 @@ pub fn serve(
         return Err(RunError::Usage(format!("{uri} is no NBD export; nbd+unix:///null?socket=/path is one")));
     };
     if *guards != Guards::default() {
-        return Err(RunError::Usage("there is no configuration here that could have certificates or lists".into()));
+        return Err(RunError::Usage(
+            "there is no configuration here that could have certificates or lists".into(),
+        ));
     }
     let failed = |error| RunError::failed(error, "");
     let limits = Limits { spin: PoolTunables::default().spin, ..Limits::default() };

@@ -146,7 +146,9 @@ fn start_service(
 
 fn start_api(daemon: &DaemonConfig, service: &Arc<Service>) -> Result<ApiServer, RunError> {
     let served = crate::api::serve(&ApiOptions::from(daemon), service.services());
-    served.map_err(|error| RunError::failed(error, "correct [daemon] of the configuration, or choose another socket"))
+    served.map_err(|error| {
+        RunError::failed(error, "correct [daemon] of the configuration, or choose another socket")
+    })
 }
 
 /// Mounts the control file system. The daemon serves without it if that fails.

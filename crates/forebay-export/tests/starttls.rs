@@ -90,7 +90,9 @@ fn the_old_way_in_is_closed_before_tls_also_for_exports_that_exist() {
 
 #[test]
 fn data_behind_starttls_is_never_taken_as_encrypted() {
-    for behind in [option(opt::LIST, &[]), option(opt::GO, &go("db", &[])), vec![22], b"\x16\x03\x01".to_vec()] {
+    for behind in
+        [option(opt::LIST, &[]), option(opt::GO, &go("db", &[])), vec![22], b"\x16\x03\x01".to_vec()]
+    {
         let mut peer = greeted(Tls::Required, 3);
         let bytes = [option(opt::STARTTLS, &[]), behind].concat();
         assert_eq!(send(&mut peer, &bytes), [], "not even an acknowledgement");

@@ -17,7 +17,7 @@ use forebay_export::directory::ExportInfo;
 use forebay_export::nbd::client::{NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::transmission_flag;
 use forebay_export::nbd::{CloseReason, Limits};
-use forebay_export::uri::{Guards, Endpoint, ExportUri};
+use forebay_export::uri::{Endpoint, ExportUri, Guards};
 
 const SIZE: u64 = 48 << 20;
 

@@ -39,8 +39,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::config::{AdminUsers, DaemonConfig};
 pub use crate::config::TlsFiles;
+use crate::config::{AdminUsers, DaemonConfig};
 use crate::control::Control;
 use crate::events::Hub;
 use crate::jobs::Jobs;

@@ -41,7 +41,11 @@ fn add_problems(path: &str, method: &str, operation: &mut Value) {
     let problems = [
         (true, "400", "The request cannot be understood"),
         (true, "401", "Over TCP: no token, or a wrong one"),
-        (true, "403", "It needs the level read (to look) or operate (to change), which the client does not have"),
+        (
+            true,
+            "403",
+            "It needs the level read (to look) or operate (to change), which the client does not have",
+        ),
         (has_names || has_body, "404", "There is nothing of that name"),
         (has_body, "408", "The body did not come in time"),
         (changes, "409", "Not in this state"),

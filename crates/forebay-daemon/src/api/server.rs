@@ -5,8 +5,8 @@
 //! - Connections over TCP and over the unix socket are counted apart: strangers cannot lock out the operator.
 //! - [`ApiServer`] stops within [`STOP_WITHIN`] and removes its socket when it is dropped.
 
-use std::os::fd::AsFd;
 use std::net::{SocketAddr, TcpListener as StdTcpListener, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
 use std::pin::pin;

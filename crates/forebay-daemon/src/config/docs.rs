@@ -17,7 +17,10 @@ pub fn example() -> String {
     );
     keys::DAEMON.iter().for_each(|key| write_key(&mut out, key));
     out += "\n# TLS for the exports that name it: nbds://0.0.0.0:10809/db?tls=lan\n[tls.lan]\n";
-    keys::TLS.iter().for_each(|key| write_key(&mut out, key));
+    for key in keys::TLS {
+        // With an authority: without one, whoever can connect is a client.
+        write_key(&mut out, &Key { required: key.required || key.name == "client_ca_file", ..*key });
+    }
     out += "\n# Who finds the exports that name it: nbd+unix:///db?socket=/run/forebay/db.sock&access=hosts\n[access.hosts]\n";
     for key in keys::ACCESS {
         write_comment(&mut out, key.help);

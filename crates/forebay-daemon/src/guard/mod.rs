@@ -18,8 +18,8 @@ mod address;
 mod names;
 mod tls;
 
-pub(crate) use access::{AccessEntry, Peer};
 pub use access::AccessList;
+pub(crate) use access::{AccessEntry, Peer};
 pub use address::AddressRange;
 pub use names::ClientName;
 pub(crate) use tls::TlsEntry;

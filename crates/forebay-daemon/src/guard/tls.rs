@@ -82,7 +82,6 @@ fn server_config(wanted: &TlsConfig) -> Result<(ServerConfig, Vec<Vec<u8>>), Fil
     let builder = match &wanted.client_ca_file {
         None => builder.with_no_client_auth(),
         Some(path) => {
-
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path)? {
                 seen.push(certificate.to_vec());
@@ -93,7 +92,8 @@ fn server_config(wanted: &TlsConfig) -> Result<(ServerConfig, Vec<Vec<u8>>), Fil
                 ClientCertificates::Required => verifier,
                 ClientCertificates::Optional => verifier.allow_unauthenticated(),
             };
-            builder.with_client_cert_verifier(verifier.build().map_err(|error| wrong(path, error.to_string()))?)
+            builder
+                .with_client_cert_verifier(verifier.build().map_err(|error| wrong(path, error.to_string()))?)
         }
     };
     let config = builder.with_single_cert(chain, key);

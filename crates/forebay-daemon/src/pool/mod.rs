@@ -24,9 +24,9 @@ pub(crate) use volumes::{Served, VolumeSpec};
 
 use crate::engine_io::{CacheDevices, EngineIo};
 use crate::error::RunError;
+use crate::guard::GuardBook;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
-use crate::guard::GuardBook;
 use crate::server::{Refused, Server, ServerToken};
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};

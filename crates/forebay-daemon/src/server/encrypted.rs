@@ -33,7 +33,9 @@ impl Server {
             if let Some(own) = own {
                 reactor.pool_mut().free(own);
             }
-            return self.refusals.note(format!("{}: there is no memory for TLS, or no certificate", connection.peer));
+            return self
+                .refusals
+                .note(format!("{}: there is no memory for TLS, or no certificate", connection.peer));
         };
         match TlsLink::new(config, own) {
             Ok(link) => connection.tls = Some(Box::new(link)),

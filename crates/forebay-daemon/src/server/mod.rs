@@ -37,8 +37,8 @@ mod tls;
 use connection::Connection;
 use exports::Directory;
 pub(crate) use exports::Offer;
-pub(crate) use refusals::Refused;
 use refusals::Refusals;
+pub(crate) use refusals::Refused;
 
 /// Bytes received at once when no payload is awaited.
 const RECV_BYTES: usize = 128 << 10;

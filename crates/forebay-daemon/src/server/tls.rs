@@ -124,7 +124,11 @@ impl TlsLink {
 
     /// Takes what came, behind what [`TlsLink::begin`] put before it; hands plaintext to `sink`, piece by piece, no more of
     /// it than there is of `work`.
-    pub(super) fn received(&mut self, work: &mut [u8], sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsFailure> {
+    pub(super) fn received(
+        &mut self,
+        work: &mut [u8],
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TlsFailure> {
         if self.state == State::Failed {
             return Ok(());
         }
@@ -317,7 +321,9 @@ fn encode(
                 speech.truncate(start + written);
                 return Ok(());
             }
-            Err(EncodeError::InsufficientSize(wanted)) if wanted.required_size > room => room = wanted.required_size,
+            Err(EncodeError::InsufficientSize(wanted)) if wanted.required_size > room => {
+                room = wanted.required_size
+            }
             Err(error) => {
                 speech.truncate(start);
                 return Err(TlsFailure::Refused(error.to_string()));

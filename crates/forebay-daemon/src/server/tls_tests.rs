@@ -27,7 +27,9 @@ fn link(server: &Certified, authority: Option<&Authority>, optional: bool) -> Tl
     let mut config = crate::config::Config::default();
     config.tls.insert("t".into(), tls);
     let volume = "pool = \"p\"\nbacking = \"/b\"\nexports = [\"nbds://127.0.0.1:1/x?tls=t\"]";
-    let text = format!("[tls.t]\ncert_file=\"/c\"\nkey_file=\"/k\"\n[pool.p]\ndevices=[\"/d\"]\n[volume.v]\n{volume}\n");
+    let text = format!(
+        "[tls.t]\ncert_file=\"/c\"\nkey_file=\"/k\"\n[pool.p]\ndevices=[\"/d\"]\n[volume.v]\n{volume}\n"
+    );
     config.volumes = crate::config::parse(std::path::Path::new("t"), &text).unwrap().config.volumes;
     let book = GuardBook::default();
     assert_eq!(book.update(&config).refused, Vec::<String>::new());
@@ -127,8 +129,7 @@ fn both_ways_in_any_pieces() {
     let server = authority.sign(&["s"], &["localhost"], &[]);
     let own = authority.sign(&["c"], &[], &[]);
     for piece in [1, 7, 1000, usize::MAX] {
-        let mut wire =
-            Wire::new(link(&server, Some(&authority), false), client(&authority, Some(&own)));
+        let mut wire = Wire::new(link(&server, Some(&authority), false), client(&authority, Some(&own)));
         assert!(!wire.link.is_established() && wire.link.client_certificate().is_none());
         wire.shake(piece).unwrap();
         assert!(wire.link.is_established());

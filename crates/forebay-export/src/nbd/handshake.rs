@@ -351,7 +351,12 @@ fn before_tls(option: u32, data: &[u8], out: &mut Vec<u8>) -> Outcome {
 }
 
 fn tls_required(out: &mut Vec<u8>, option: u32) {
-    codec::encode_option_reply(out, option, rep::ERR_TLS_REQD, b"this server speaks TLS only: start it first");
+    codec::encode_option_reply(
+        out,
+        option,
+        rep::ERR_TLS_REQD,
+        b"this server speaks TLS only: start it first",
+    );
 }
 
 fn unsupported(out: &mut Vec<u8>, option: u32, message: &str) -> Parsed<()> {

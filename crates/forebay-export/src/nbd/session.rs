@@ -104,7 +104,9 @@ pub enum CloseReason {
     #[error("the client asked for an unknown export in the old way, which can only be answered by closing")]
     UnknownExport,
     /// EXPORT_NAME before TLS; the protocol has no other answer.
-    #[error("the client asked for an export in the old way before TLS, which can only be answered by closing")]
+    #[error(
+        "the client asked for an export in the old way before TLS, which can only be answered by closing"
+    )]
     TlsRequired,
     /// Bytes that would have come in plaintext and been taken for encrypted ones.
     #[error("data followed STARTTLS before it was answered: somebody may have injected it")]

@@ -4,7 +4,11 @@ use super::*;
 use proptest::prelude::*;
 
 fn unix(name: &str, socket: &str) -> ExportUri {
-    ExportUri::Nbd { endpoint: Endpoint::Unix(socket.into()), name: name.to_owned(), guards: Guards::default() }
+    ExportUri::Nbd {
+        endpoint: Endpoint::Unix(socket.into()),
+        name: name.to_owned(),
+        guards: Guards::default(),
+    }
 }
 
 fn tcp(host: &str, port: u16, name: &str) -> ExportUri {

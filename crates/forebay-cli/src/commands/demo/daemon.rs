@@ -176,7 +176,11 @@ impl Hits {
 }
 
 fn export(folder: &Path) -> ExportUri {
-    ExportUri::Nbd { endpoint: Endpoint::Unix(folder.join("nbd.sock")), name: NAME.into(), guards: Guards::default() }
+    ExportUri::Nbd {
+        endpoint: Endpoint::Unix(folder.join("nbd.sock")),
+        name: NAME.into(),
+        guards: Guards::default(),
+    }
 }
 
 fn admin(folder: &Path) -> PathBuf {

@@ -199,8 +199,11 @@ fn guards(reader: &mut Reader, config: &Config) {
             match modes.get(&address) {
                 Some((tls, first)) if *tls != guards.tls => {
                     let message = format!("{address} has other TLS settings for another export");
-                    let mixed = Diagnostic::error(span.clone(), message).related(first.clone(), "first used here");
-                    reader.push(mixed.help("TLS is one thing for an address: give one of them another address"));
+                    let mixed =
+                        Diagnostic::error(span.clone(), message).related(first.clone(), "first used here");
+                    reader.push(
+                        mixed.help("TLS is one thing for an address: give one of them another address"),
+                    );
                 }
                 Some(_) => {}
                 None => drop(modes.insert(address, (guards.tls.clone(), span.clone()))),
@@ -215,7 +218,9 @@ fn guards(reader: &mut Reader, config: &Config) {
                 (None, Endpoint::Tcp { host, .. }) if guards.tls.is_none() && !is_loopback(host) => {
                     let message = format!("whoever can reach {host} can read and change `{volume}`");
                     let open = Diagnostic::warning(span, message);
-                    reader.push(open.help("use nbds: with [tls.NAME] and its client_ca_file, or listen on 127.0.0.1"));
+                    reader.push(
+                        open.help("use nbds: with [tls.NAME] and its client_ca_file, or listen on 127.0.0.1"),
+                    );
                 }
                 (None, _) => {}
             }

@@ -28,7 +28,8 @@ pub(super) fn tls(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span
             name @ "client_certificates" => {
                 match Kind::Choice(ClientCertificates::CHOICES).read(raw(value.get_ref())) {
                     Ok(read) => {
-                        client_certificates = ClientCertificates::from_value(read).unwrap_or(client_certificates);
+                        client_certificates =
+                            ClientCertificates::from_value(read).unwrap_or(client_certificates);
                     }
                     Err(error) => {
                         let message = format!("`{name}`: {error}");
@@ -39,7 +40,9 @@ pub(super) fn tls(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span
                 if !table.contains_key("client_ca_file") {
                     let message = format!("`{name}` without `client_ca_file`");
                     let alone = Diagnostic::error(key.span(), message);
-                    reader.push(alone.help("without authorities there is nothing that a certificate could prove"));
+                    reader.push(
+                        alone.help("without authorities there is nothing that a certificate could prove"),
+                    );
                 }
             }
             name => unknown(reader, &section, name, key.span(), keys::TLS),
@@ -62,8 +65,9 @@ pub(super) fn access(reader: &mut Reader, name: &str, table: &Table<'_>, span: S
             name => unknown(reader, &section, name, key.span(), keys::ACCESS),
         }
     }
-    let empty = |key: &str| table.get(key).is_some_and(|value| matches!(value.get_ref(), DeValue::Array(list) if list.is_empty()));
-    if list.is_empty() || ["clients", "addresses"].into_iter().any(empty) {
+    let is_empty =
+        |value: &Value<'_>| matches!(value.get_ref(), DeValue::Array(entries) if entries.is_empty());
+    if table.is_empty() || table.values().any(is_empty) {
         let nobody = Diagnostic::error(span, format!("{section} has an empty list, or none at all"));
         reader.push(nobody.help("leave out what does not matter; to let nobody in, take the export away"));
     }
