@@ -45,6 +45,8 @@ pub(super) struct Connection {
     pub(super) owned: Vec<BufId>,
     pub(super) reply: Option<(BufId, u32)>,
     pub(super) closing: bool,
+    /// A reply is missing: nothing that comes after it may be sent.
+    pub(super) gap: bool,
     pub(super) queued: bool,
 }
 
@@ -72,6 +74,7 @@ impl Connection {
             owned: Vec::new(),
             reply: None,
             closing: false,
+            gap: false,
             queued: false,
         }
     }
@@ -92,8 +95,12 @@ impl Connection {
         self.requests >= REQUESTS_MAX || self.unsent_bytes + waiting >= UNSENT_BYTES_MAX
     }
 
-    /// Copies bytes to the reply buffer and adds them to what is sent.
-    pub(super) fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) {
+    /// Copies bytes to the reply buffer and adds them to what is sent; false if there is a gap in the replies, after which
+    /// nothing more is sent.
+    pub(super) fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) -> bool {
+        if self.gap {
+            return false;
+        }
         if let Some((buffer, used)) = self.reply
             && used as usize + piece.len() > REPLY_BYTES
         {
@@ -102,13 +109,15 @@ impl Connection {
         }
         if self.reply.is_none() {
             let Some(buffer) = reactor.pool_mut().alloc(REPLY_BYTES) else {
-                // Without memory for a reply the connection cannot go on; the client sees it closed, never a gap.
-                self.closing = true;
-                return;
+                // Without memory for a reply the connection cannot go on; the client sees it closed, never a gap: it would
+                // take data for a header.
+                (self.closing, self.gap) = (true, true);
+                self.spans.clear();
+                return false;
             };
             self.reply = Some((buffer, 0));
         }
-        let Some((buffer, used)) = &mut self.reply else { return };
+        let Some((buffer, used)) = &mut self.reply else { return false };
         let span = Span { buf: *buffer, offset: *used, len: piece.len() as u32 };
         reactor.pool_mut().copy_in(span, piece);
         *used += span.len;
@@ -118,5 +127,6 @@ impl Connection {
             }
             _ => self.spans.push(span),
         }
+        true
     }
 }

@@ -27,7 +27,7 @@ impl Server {
             return; // the handshake is under way
         }
         let config = self.directory.tls(connection.endpoint).and_then(|entry| entry.current());
-        let own = reactor.pool_mut().alloc(OWN_BYTES);
+        let own = reactor.pool_mut().alloc_patient(OWN_BYTES);
         let (Some(config), Some(own)) = (config, own) else {
             connection.closing = true;
             if let Some(own) = own {
@@ -140,7 +140,7 @@ impl Server {
         connection.spans.drain(..taken.spans);
         if let Some(failure) = failure {
             // Not a byte may be missing in the middle: nothing more goes out.
-            connection.closing = true;
+            (connection.closing, connection.gap) = (true, true);
             connection.spans.clear();
             self.refusals.note(format!("{}: {failure}", connection.peer));
         }
@@ -164,11 +164,11 @@ impl Server {
 /// A buffer to send from: a large one if there is much to send, else the connection's own, else what there is.
 fn buffer(tls: &mut TlsLink, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
     if bytes > OWN_BYTES
-        && let Some(large) = pool.alloc(LARGE_BYTES)
+        && let Some(large) = pool.alloc_patient(LARGE_BYTES)
     {
         return Some(large);
     }
-    tls.take_own().or_else(|| pool.alloc(OWN_BYTES))
+    tls.take_own().or_else(|| pool.alloc_patient(OWN_BYTES))
 }
 
 /// How far the spans of a connection have been taken.

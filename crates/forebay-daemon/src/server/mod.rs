@@ -10,7 +10,8 @@
 //!
 //! Back-pressure, so that no client can take memory without bound: a connection that has [`REQUESTS_MAX`] requests or
 //! [`UNSENT_BYTES_MAX`] of unsent replies is not read from until some have ended, and when the pool has no memory left
-//! a request waits in its session until it has.
+//! a request waits in its session until it has. The last eighth of the pool is not for requests: the engine's own writes
+//! and the headers of replies cannot wait, and would fail.
 //!
 //! Strangers: who has not finished the handshake has [`GREETING_WITHIN`] for it, and there are at most [`GREETINGS_MAX`] of
 //! them; the one that has taken longest goes first. With TLS (`encrypted`, `tls`) what is received is decrypted into the same
@@ -542,7 +543,7 @@ impl Server {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let lead = (request.request.offset_bytes % BLOCK) as usize;
         let len = request.request.length_bytes as usize;
-        let Some(buffer) = reactor.pool_mut().alloc((lead + len).next_multiple_of(BLOCK_BYTES)) else {
+        let Some(buffer) = reactor.pool_mut().alloc_patient((lead + len).next_multiple_of(BLOCK_BYTES)) else {
             return false;
         };
         let mut received = 0;
@@ -584,7 +585,7 @@ impl Server {
         let len = what.length_bytes.min(forebay_core::REQUEST_BYTES_MAX);
         let request =
             NbdRequest { cookie, request: forebay_export::request::Request { length_bytes: len, ..what } };
-        let Some(buffer) = reactor.pool_mut().alloc((lead + len).next_multiple_of(BLOCK) as usize) else {
+        let Some(buffer) = reactor.pool_mut().alloc_patient((lead + len).next_multiple_of(BLOCK) as usize) else {
             let connection = self.connections[index as usize].as_mut().expect("it is stepped");
             connection.starved = Some(request);
             return false;
@@ -684,12 +685,11 @@ impl Server {
     /// Adds bytes, and data that follows them, to what a connection sends next.
     fn queue_reply(&mut self, reactor: &mut Reactor, index: u32, bytes: &[u8], data: Option<Span>) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
-        for piece in bytes.chunks(REPLY_BYTES) {
-            connection.gather(reactor, piece);
-        }
-        if let Some(span) = data {
+        // Whatever becomes of the rest: this buffer is the connection's now.
+        connection.owned.extend(data.map(|span| span.buf));
+        let complete = bytes.chunks(REPLY_BYTES).all(|piece| connection.gather(reactor, piece));
+        if let (Some(span), true) = (data, complete) {
             connection.spans.push(span);
-            connection.owned.push(span.buf);
         }
         self.enqueue(index);
     }
@@ -748,7 +748,7 @@ impl Server {
             let bytes = RECV_BYTES + if connection.tls.is_some() { tls::LEFTOVER_BYTES_MAX } else { 0 };
             let large_enough = |buf: &BufId| reactor.pool().capacity(*buf) >= bytes;
             debug_assert!(connection.buffer.as_ref().is_none_or(large_enough));
-            let Some(buf) = connection.buffer.or_else(|| reactor.pool_mut().alloc(bytes)) else {
+            let Some(buf) = connection.buffer.or_else(|| reactor.pool_mut().alloc_patient(bytes)) else {
                 return;
             };
             connection.buffer = Some(buf);
