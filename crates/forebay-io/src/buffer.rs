@@ -146,12 +146,12 @@ impl BufPool {
         Some(BufId(index))
     }
 
-    /// As [`BufPool::alloc`], but `None` also if less than an eighth of the limit would be left afterwards: for whoever can
-    /// wait, so that those who cannot find something.
-    pub fn alloc_patient(&mut self, len: usize) -> Option<BufId> {
+    /// As [`BufPool::alloc`], but `None` also if less than this part of the limit would be left afterwards (8: an eighth): for
+    /// whoever can wait or do without, so that those who cannot find something.
+    pub fn alloc_leaving(&mut self, part: usize, len: usize) -> Option<BufId> {
         let class = CLASS_SIZES.iter().position(|&size| size >= len)?;
         let left = self.limit_bytes.saturating_sub(self.stats.used_bytes + CLASS_SIZES[class]);
-        if left < self.limit_bytes / 8 { None } else { self.alloc(len) }
+        if left < self.limit_bytes / part.max(1) { None } else { self.alloc(len) }
     }
 
     /// Gives a buffer back. While the kernel still uses it, the memory stays and is reused only when the last
@@ -442,12 +442,13 @@ mod tests {
     #[test]
     fn the_patient_leave_something_for_the_others() {
         let mut pool = BufPool::new(1 << 20);
-        let held: Vec<BufId> = std::iter::from_fn(|| pool.alloc_patient(60_000)).collect();
+        let held: Vec<BufId> = std::iter::from_fn(|| pool.alloc_leaving(8, 60_000)).collect();
         assert_eq!(held.len(), 14, "seven eighths");
-        assert!(pool.alloc_patient(1).is_none() && pool.alloc(60_000).is_some());
+        assert!(pool.alloc_leaving(8, 1).is_none() && pool.alloc_leaving(16, 60_000).is_some());
+        assert!(pool.alloc_leaving(16, 1).is_none() && pool.alloc(1).is_some());
         held.into_iter().for_each(|id| pool.free(id));
-        assert!(pool.alloc_patient(60_000).is_some());
-        assert_eq!(pool.alloc_patient(1 << 20), None, "never the whole of it");
+        assert!(pool.alloc_leaving(8, 60_000).is_none(), "two are held");
+        assert_eq!(pool.alloc_leaving(8, 1 << 20), None, "never the whole of it");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The state of one NBD connection.
 
-use super::tls::TlsLink;
-use super::{Arriving, REPLY_BYTES, REQUESTS_MAX, UNSENT_BYTES_MAX};
+use super::tls::{LEFTOVER_BYTES_MAX, TlsLink};
+use super::{
+    Arriving, FOR_ENGINE, FOR_REPLIES, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
+    REQUESTS_MAX, UNSENT_BYTES_MAX,
+};
 use crate::guard::Peer;
 use crate::rules::{Client, Direction};
 use forebay_core::Treatment;
@@ -9,7 +12,7 @@ use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, NbdRequest, Session};
 use forebay_export::request::{Operation, Request};
 use forebay_format::VolumeId;
-use forebay_io::{BufId, Reactor, SocketId, Span};
+use forebay_io::{BufId, BufPool, Reactor, SocketId, Span};
 use std::time::Instant;
 
 /// One client: its session, what of it is under way, and what is sent to it next.
@@ -95,6 +98,30 @@ impl Connection {
         self.requests >= REQUESTS_MAX || self.unsent_bytes + waiting >= UNSENT_BYTES_MAX
     }
 
+    /// Where to receive what is no awaited payload: a large buffer if there is memory for it, else a small one, which is
+    /// exchanged as soon as there is. Nothing is in the buffer just now. With TLS there is room behind what is received for
+    /// what was not complete the last time, as it comes out of it too.
+    pub(super) fn receive_buffer(&mut self, pool: &mut BufPool) -> Option<Span> {
+        let (extra, small, leftover) = match &self.tls {
+            None => (0, RECV_BYTES_SMALL, 0),
+            Some(tls) => (LEFTOVER_BYTES_MAX, RECV_BYTES_SMALL_TLS, tls.leftover_bytes()),
+        };
+        let is_large = self.buffer.is_some_and(|buffer| pool.capacity(buffer) >= RECV_BYTES + extra);
+        if !is_large && let Some(large) = pool.alloc_leaving(FOR_REPLIES, RECV_BYTES + extra) {
+            self.buffer.replace(large).into_iter().for_each(|old| pool.free(old));
+        }
+        let buffer = match self.buffer {
+            Some(buffer) if pool.capacity(buffer) >= small => buffer,
+            _ => {
+                let new = pool.alloc_leaving(FOR_ENGINE, small)?;
+                self.buffer.replace(new).into_iter().for_each(|old| pool.free(old));
+                new
+            }
+        };
+        let room = pool.capacity(buffer).saturating_sub(leftover).min(RECV_BYTES);
+        (room > 0).then_some(Span { buf: buffer, offset: 0, len: room as u32 })
+    }
+
     /// Copies bytes to the reply buffer and adds them to what is sent; false if there is a gap in the replies, after which
     /// nothing more is sent.
     pub(super) fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) -> bool {
@@ -108,7 +135,7 @@ impl Connection {
             self.reply = None;
         }
         if self.reply.is_none() {
-            let Some(buffer) = reactor.pool_mut().alloc(REPLY_BYTES) else {
+            let Some(buffer) = reactor.pool_mut().alloc_leaving(FOR_ENGINE, REPLY_BYTES) else {
                 // Without memory for a reply the connection cannot go on; the client sees it closed, never a gap: it would
                 // take data for a header.
                 (self.closing, self.gap) = (true, true);

@@ -8,7 +8,7 @@
 //! Memory: a connection has one buffer of its own to send from, so that it goes on when all else is in use by requests.
 
 use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsLink};
-use super::{BLOCK, Server, ServerToken};
+use super::{BLOCK, FOR_REPLIES, Server, ServerToken};
 use forebay_io::{BufId, BufPool, Op, Reactor, Span};
 
 /// Size of the buffer that a connection has of its own.
@@ -27,7 +27,7 @@ impl Server {
             return; // the handshake is under way
         }
         let config = self.directory.tls(connection.endpoint).and_then(|entry| entry.current());
-        let own = reactor.pool_mut().alloc_patient(OWN_BYTES);
+        let own = reactor.pool_mut().alloc_leaving(FOR_REPLIES, OWN_BYTES);
         let (Some(config), Some(own)) = (config, own) else {
             connection.closing = true;
             if let Some(own) = own {
@@ -164,11 +164,11 @@ impl Server {
 /// A buffer to send from: a large one if there is much to send, else the connection's own, else what there is.
 fn buffer(tls: &mut TlsLink, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
     if bytes > OWN_BYTES
-        && let Some(large) = pool.alloc_patient(LARGE_BYTES)
+        && let Some(large) = pool.alloc_leaving(FOR_REPLIES, LARGE_BYTES)
     {
         return Some(large);
     }
-    tls.take_own().or_else(|| pool.alloc_patient(OWN_BYTES))
+    tls.take_own().or_else(|| pool.alloc_leaving(FOR_REPLIES, OWN_BYTES))
 }
 
 /// How far the spans of a connection have been taken.

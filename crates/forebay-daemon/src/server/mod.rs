@@ -10,8 +10,8 @@
 //!
 //! Back-pressure, so that no client can take memory without bound: a connection that has [`REQUESTS_MAX`] requests or
 //! [`UNSENT_BYTES_MAX`] of unsent replies is not read from until some have ended, and when the pool has no memory left
-//! a request waits in its session until it has. The last eighth of the pool is not for requests: the engine's own writes
-//! and the headers of replies cannot wait, and would fail.
+//! a request waits in its session until it has. The last eighth of the memory is not for requests ([`FOR_REPLIES`]), for headers
+//! of replies cannot wait; and the last sixteenth is for the engine alone ([`FOR_ENGINE`]), whose writes would fail.
 //!
 //! Strangers: who has not finished the handshake has [`GREETING_WITHIN`] for it, and there are at most [`GREETINGS_MAX`] of
 //! them; the one that has taken longest goes first. With TLS (`encrypted`, `tls`) what is received is decrypted into the same
@@ -47,8 +47,15 @@ const RECV_BYTES: usize = 128 << 10;
 const REQUESTS_MAX: u32 = 512;
 /// Replies of one connection that have not been sent.
 const UNSENT_BYTES_MAX: u64 = 64 << 20;
+/// Bytes received at once if there is no memory for more: everybody can be heard. With TLS, a record and what is left of one.
+const RECV_BYTES_SMALL: usize = 16 << 10;
+const RECV_BYTES_SMALL_TLS: usize = 64 << 10;
+/// Requests leave this part of the memory to others.
+const FOR_REPLIES: usize = 8;
+/// Replies leave this part of the memory to the engine.
+const FOR_ENGINE: usize = 16;
 /// Bytes of reply headers gathered in one buffer.
-const REPLY_BYTES: usize = 16 << 10;
+const REPLY_BYTES: usize = 4 << 10;
 /// Connections at once; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 1024;
 /// Time for a client to choose an export, the handshake of TLS included.
@@ -153,6 +160,8 @@ pub(crate) struct Server {
     turn_at: Instant,
     /// Listeners on which accepting failed, and when to try again.
     paused: Vec<u32>,
+    /// Where the next look at starved connections begins.
+    starved_from: u32,
     resume_at: Option<Instant>,
     /// Connections that have not chosen an export yet, and when to look for those that take too long.
     greeting: usize,
@@ -180,6 +189,7 @@ impl Server {
             closing: false,
             turn_at: Instant::now(),
             paused: Vec::new(),
+            starved_from: 0,
             resume_at: None,
             greeting: 0,
             greetings_at: None,
@@ -447,7 +457,10 @@ impl Server {
 
     /// Something was freed: connections that waited for memory go on.
     pub(crate) fn wake_starved(&mut self) {
-        for index in 0..self.connections.len() as u32 {
+        let count = self.connections.len() as u32;
+        // Each time another one is the first to get what was freed.
+        self.starved_from = (self.starved_from + 1).checked_rem(count).unwrap_or(0);
+        for index in (self.starved_from..count).chain(0..self.starved_from) {
             let waits = self.connections[index as usize].as_ref().is_some_and(|connection| {
                 connection.starved.is_some() || connection.used < connection.filled || !connection.receiving
             });
@@ -543,7 +556,9 @@ impl Server {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let lead = (request.request.offset_bytes % BLOCK) as usize;
         let len = request.request.length_bytes as usize;
-        let Some(buffer) = reactor.pool_mut().alloc_patient((lead + len).next_multiple_of(BLOCK_BYTES)) else {
+        let Some(buffer) =
+            reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK_BYTES))
+        else {
             return false;
         };
         let mut received = 0;
@@ -585,7 +600,9 @@ impl Server {
         let len = what.length_bytes.min(forebay_core::REQUEST_BYTES_MAX);
         let request =
             NbdRequest { cookie, request: forebay_export::request::Request { length_bytes: len, ..what } };
-        let Some(buffer) = reactor.pool_mut().alloc_patient((lead + len).next_multiple_of(BLOCK) as usize) else {
+        let Some(buffer) =
+            reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK) as usize)
+        else {
             let connection = self.connections[index as usize].as_mut().expect("it is stepped");
             connection.starved = Some(request);
             return false;
@@ -744,15 +761,8 @@ impl Server {
         } else if connection.used < connection.filled {
             return; // A request waits for memory; what follows it is here already.
         } else {
-            // With TLS what was not complete the last time comes out too.
-            let bytes = RECV_BYTES + if connection.tls.is_some() { tls::LEFTOVER_BYTES_MAX } else { 0 };
-            let large_enough = |buf: &BufId| reactor.pool().capacity(*buf) >= bytes;
-            debug_assert!(connection.buffer.as_ref().is_none_or(large_enough));
-            let Some(buf) = connection.buffer.or_else(|| reactor.pool_mut().alloc_patient(bytes)) else {
-                return;
-            };
-            connection.buffer = Some(buf);
-            Span { buf, offset: 0, len: RECV_BYTES as u32 }
+            let Some(span) = connection.receive_buffer(reactor.pool_mut()) else { return };
+            span
         };
         connection.receiving = true;
         let token = (self.tokens)(ServerToken::Receive(index));

@@ -101,6 +101,11 @@ impl TlsLink {
         })
     }
 
+    /// Bytes that came and mean nothing yet.
+    pub(super) fn leftover_bytes(&self) -> usize {
+        self.leftover.len()
+    }
+
     pub(super) fn is_established(&self) -> bool {
         matches!(self.state, State::Established | State::Ended)
     }

@@ -59,7 +59,7 @@ impl Wire {
     }
 
     /// What the client has to send reaches the server in pieces of at most `piece` bytes.
-    fn to_server(&mut self, piece: usize) -> Result<(), TlsFailure> {
+    fn client_speaks(&mut self, piece: usize) -> Result<(), TlsFailure> {
         let mut bytes = Vec::new();
         while self.client.wants_write() {
             self.client.write_tls(&mut bytes).unwrap();
@@ -77,7 +77,7 @@ impl Wire {
     }
 
     /// What the server has to say reaches the client.
-    fn to_client(&mut self) -> Result<(), rustls::Error> {
+    fn server_speaks(&mut self) -> Result<(), rustls::Error> {
         let mut out = [0; 100];
         while self.link.wants_to_speak() {
             let count = self.link.speak(&mut out);
@@ -96,8 +96,8 @@ impl Wire {
 
     fn shake(&mut self, piece: usize) -> Result<(), TlsFailure> {
         for _ in 0..6 {
-            self.to_server(piece)?;
-            if let Err(error) = self.to_client() {
+            self.client_speaks(piece)?;
+            if let Err(error) = self.server_speaks() {
                 return Err(TlsFailure::Refused(format!("the client: {error}")));
             }
         }
@@ -137,7 +137,7 @@ fn both_ways_in_any_pieces() {
         let data = pattern(200_000);
         for chunk in data.chunks(50_000) {
             wire.client.writer().write_all(chunk).unwrap();
-            wire.to_server(piece).unwrap();
+            wire.client_speaks(piece).unwrap();
         }
         assert!(wire.plain == data, "pieces of {piece}");
         assert!(wire.send(&data) == data, "pieces of {piece}");
@@ -164,7 +164,7 @@ fn certificates_of_clients_are_asked_for_and_verified() {
         assert!(result.is_err());
         assert!(wire.link.has_ended() && wire.link.client_certificate().is_none());
         assert!(wire.link.wants_to_speak(), "the client is told why");
-        assert!(wire.to_client().is_err());
+        assert!(wire.server_speaks().is_err());
         // Nothing goes on after that.
         assert_eq!(wire.raw(b"anything"), Ok(()));
         assert!(wire.plain.is_empty() && wire.link.encrypt(b"x", &mut [0; 1000]).is_err());
@@ -216,7 +216,7 @@ fn keys_may_change_and_a_client_that_asks_for_it_for_ever_takes_no_memory() {
     for round in 0..200 {
         wire.client.refresh_traffic_keys().unwrap();
         wire.client.writer().write_all(&[round as u8]).unwrap();
-        if wire.to_server(usize::MAX).is_err() {
+        if wire.client_speaks(usize::MAX).is_err() {
             break; // the library has had enough: fine
         }
         if round < 5 {
@@ -234,7 +234,7 @@ fn goodbyes_are_said_once_and_understood() {
     wire.shake(usize::MAX).unwrap();
     wire.client.writer().write_all(b"last").unwrap();
     wire.client.send_close_notify();
-    wire.to_server(usize::MAX).unwrap();
+    wire.client_speaks(usize::MAX).unwrap();
     assert_eq!(wire.plain, b"last");
     assert!(wire.link.has_ended() && wire.link.is_established(), "replies may still be sent");
     assert_eq!(wire.send(b"answer"), b"answer");
