@@ -21,7 +21,7 @@ random_file "$T/in" 96
 nbdcopy --connections=4 --flush "$T/in" "nbd+unix:///vol?socket=$T/nbd.sock"
 for clients in 1 4; do
     say "$clients clients with 150 requests of 1 MiB each"
-    timeout 100 python3 "$E2E/nbd_pressure.py" "$T/nbd.sock" - "$T/in" $clients 150 || fail "replies under pressure"
+    timeout 60 python3 "$E2E/nbd_pressure.py" "$T/nbd.sock" - "$T/in" $clients 150 || fail "replies under pressure"
 done
 rss=$(awk '/^VmHWM/ { print $2 }' "/proc/$DAEMON/status")
 [ "$rss" -lt $((300 << 10)) ] || fail "clients made the daemon take $rss kB of memory"

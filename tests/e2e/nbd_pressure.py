@@ -55,13 +55,14 @@ def chosen(stream):
 
 
 def client(place, certificates, image, requests, failures):
+    stream = None
     try:
         stream = connect(place, certificates)
         pieces = len(image) // PIECE
-        # Small requests, so that all of them are on their way although nothing is read.
-        for cookie in range(requests):
-            offset = cookie * 7 % pieces * PIECE
-            stream.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 0, cookie, offset, PIECE))
+        # In one piece, which sockets have room for: who must wait with sending does not come to reading.
+        wanted = [cookie * 7 % pieces * PIECE for cookie in range(requests)]
+        requested = (struct.pack(">IHHQQI", 0x25609513, 0, 0, *which, PIECE) for which in enumerate(wanted))
+        stream.sendall(b"".join(requested))
         time.sleep(3)
         open_requests = set(range(requests))
         while open_requests:
@@ -79,7 +80,11 @@ def client(place, certificates, image, requests, failures):
         stream.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 2, 3, 0, 0))
         assert stream.recv(1) == b"", "no orderly end"
     except (Exception, SystemExit) as error:
+        print(repr(error), flush=True)
         failures.append(repr(error))
+    finally:
+        if stream:
+            stream.close()  # the others need what it holds
 
 
 def main():
@@ -94,7 +99,7 @@ def main():
     for thread in threads:
         thread.join()
     if failures:
-        raise SystemExit("\n".join(failures))
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -227,7 +227,8 @@ mod tests {
         let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
         let mut mine: Vec<u32> = line.split_whitespace().map(|group| group.parse().unwrap()).collect();
         let mut told = peer_groups(a.as_fd()).unwrap();
-        (mine.sort_unstable(), told.sort_unstable());
+        mine.sort_unstable();
+        told.sort_unstable();
         assert_eq!(told, mine);
     }
 
