@@ -4,7 +4,7 @@
 //! - `address`: ranges of addresses.
 //! - `access`: an allow list, and a client as far as it is known.
 //! - `tls`: certificates and keys from files, as a configuration of rustls.
-//! - here: [`GuardBook`], all of them by name. Exports hold on to one entry; a reload changes what is in it, so that nobody
+//! - here: `GuardBook`, all of them by name. Exports hold on to one entry; a reload changes what is in it, so that nobody
 //!   has to be told.
 //!
 //! Invariants
