@@ -20,12 +20,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         host: IpAddr::V4(Ipv4Addr::LOCALHOST).to_string(),
         port: 0,
         token_file: token_file.into(),
+        read_token_file: None,
         tls: None,
         metrics_open: false,
     });
     let fake = fake::Fake::new();
     fake.furnish()?;
-    let options = ApiOptions { socket, socket_mode: 0o660, tcp, limits: Limits::default() };
+    let options = ApiOptions { socket, socket_mode: 0o660, users: None, tcp, limits: Limits::default() };
     let server = serve(&options, fake.services())?;
     println!(
         "ready: {}",

@@ -16,6 +16,7 @@ mod engine_io;
 mod error;
 pub mod events;
 pub mod fuse_server;
+pub mod guard;
 pub mod jobs;
 mod members;
 pub mod meter;

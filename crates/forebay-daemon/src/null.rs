@@ -6,10 +6,10 @@
 use crate::config::PoolTunables;
 use crate::error::RunError;
 use crate::rules::{DefaultAction, RuleSet};
-use crate::server::{Server, ServerToken, Volumes};
+use crate::server::{Offer, Server, ServerToken, Volumes};
 use forebay_core::{Request, RequestId, RequestKind};
 use forebay_export::directory::ExportInfo;
-use forebay_export::uri::ExportUri;
+use forebay_export::uri::{ExportUri, Guards};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{EnginePreference, Limits, Reactor, Span, Waker};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -71,9 +71,14 @@ pub fn serve(
     io: EnginePreference,
     ready: impl FnOnce(&str),
 ) -> Result<(), RunError> {
-    let ExportUri::Nbd { endpoint, name } = uri else {
+    let ExportUri::Nbd { endpoint, name, guards } = uri else {
         return Err(RunError::Usage(format!("{uri} is no NBD export; nbd+unix:///null?socket=/path is one")));
     };
+    if *guards != Guards::default() {
+        return Err(RunError::Usage(
+            "there is no configuration here that could have certificates or lists".into(),
+        ));
+    }
     let failed = |error| RunError::failed(error, "");
     let defaults = PoolTunables::default();
     // As a pool does, and like there it is no failure if the process may not.
@@ -84,8 +89,10 @@ pub fn serve(
     let stopper = stop_by_signal(reactor.waker())?;
     let mut server = Server::new(token);
     server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, size_bytes)));
+    let info = ExportInfo::new(name, size_bytes);
+    let offer = Offer { endpoint, volume: VOLUME, info, tls: None, access: None };
     let uri = server
-        .export(&mut reactor, endpoint, VOLUME, ExportInfo::new(name, size_bytes))
+        .export(&mut reactor, offer)
         .map_err(|error| RunError::failed(error, "choose another socket or port"))?;
     ready(&uri);
     let outcome = turns(&mut server, &mut reactor).map_err(failed);
@@ -124,7 +131,7 @@ fn turns(server: &mut Server, reactor: &mut Reactor) -> Result<(), String> {
             }
         }
         server.send_all(reactor);
-        let pause = server.resume_accepting(reactor);
+        let pause = server.timers(reactor);
         let waited = reactor
             .wait(pause, &mut completions)
             .map_err(|error| format!("the I/O engine failed: {error}"))?;
@@ -132,7 +139,7 @@ fn turns(server: &mut Server, reactor: &mut Reactor) -> Result<(), String> {
             let index = completion.token as u32;
             match completion.token >> KIND_SHIFT {
                 ACCEPT => server.accepted(reactor, index, completion.result),
-                RECEIVE => server.received(index, completion.result),
+                RECEIVE => server.received(reactor, index, completion.result),
                 _ => server.sent(reactor, index, completion.result.is_ok()),
             }
         }
@@ -140,5 +147,8 @@ fn turns(server: &mut Server, reactor: &mut Reactor) -> Result<(), String> {
             return Ok(());
         }
         server.wake_starved();
+        if let Some(refused) = server.take_refused() {
+            eprintln!("forebay: {}", refused.what);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The two ways in: `forebay run` and `forebay serve`. Both start the same service; they differ in where its
 //! configuration comes from, and in what a problem at the start means.
 
-use crate::api::{ApiOptions, ApiServer, Limits, TcpOptions};
-use crate::config::{AdminTcp, Config, DaemonConfig, PoolConfig, VolumeConfig};
+use crate::api::{ApiOptions, ApiServer};
+use crate::config::{Config, DaemonConfig, PoolConfig, VolumeConfig};
 use crate::control::{Control, ControlError, ErrorKind};
 use crate::control_fs::{self, AlarmSource, ControlFs};
 use crate::error::RunError;
@@ -12,7 +12,7 @@ use crate::{RunEvent, RunOptions, ServeOptions};
 use forebay_export::uri::ExportUri;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -57,6 +57,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         daemon: DaemonConfig::default(),
         pools: [(RUN_POOL.to_owned(), pool)].into(),
         volumes: [(volume.clone(), volume_config)].into(),
+        ..Config::default()
     };
     let (words, heard) = mpsc::channel();
     watch_signals(&words, &[SIGINT, SIGTERM])?;
@@ -65,7 +66,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     if drain {
         service.drain(&volume)?;
     }
-    let admin = options.admin.as_deref().map(|socket| start_api(socket, 0o660, None, &service)).transpose();
+    let daemon = |socket: &PathBuf| DaemonConfig { admin_socket: socket.clone(), ..DaemonConfig::default() };
+    let admin = options.admin.as_ref().map(|socket| start_api(&daemon(socket), &service)).transpose();
     let admin = match admin {
         Ok(admin) => admin,
         Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
@@ -97,7 +99,7 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
         told: teller(&words),
     };
     let service = start_service(start, &heard, report)?;
-    let admin = start_api(&daemon.admin_socket, daemon.admin_mode, daemon.admin_tcp.as_ref(), &service);
+    let admin = start_api(&daemon, &service);
     let admin = match admin {
         Ok(admin) => admin,
         Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
@@ -142,22 +144,11 @@ fn start_service(
     service.map_err(RunError::from)
 }
 
-fn start_api(
-    socket: &Path,
-    mode: u32,
-    tcp: Option<&AdminTcp>,
-    service: &Arc<Service>,
-) -> Result<ApiServer, RunError> {
-    let tcp = tcp.map(|tcp| TcpOptions {
-        host: tcp.host.clone(),
-        port: tcp.port,
-        token_file: tcp.token_file.clone(),
-        tls: tcp.tls.clone(),
-        metrics_open: false,
-    });
-    let options = ApiOptions { socket: socket.to_owned(), socket_mode: mode, tcp, limits: Limits::default() };
-    let served = crate::api::serve(&options, service.services());
-    served.map_err(|error| RunError::failed(error, "choose another socket for the admin API"))
+fn start_api(daemon: &DaemonConfig, service: &Arc<Service>) -> Result<ApiServer, RunError> {
+    let served = crate::api::serve(&ApiOptions::from(daemon), service.services());
+    served.map_err(|error| {
+        RunError::failed(error, "correct [daemon] of the configuration, or choose another socket")
+    })
 }
 
 /// Mounts the control file system. The daemon serves without it if that fails.

@@ -4,6 +4,8 @@
 //! | --- | --- | --- |
 //! | `nbd+unix:///name?socket=/run/f.sock` | yes | later |
 //! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | later |
+//! | `nbds://host/name?tls=lan`, `nbds+unix:///name?socket=/p&tls=lan` | yes: with TLS only, as `[tls.lan]` says | later |
+//! | any of these with `access=staff` | yes: for those whom `[access.staff]` lists | no |
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
 //! | `fuse:/mnt/x/volume` | yes: a file, see `docs/fuse.md` | no |
@@ -27,6 +29,7 @@ use crate::nbd::codec::{PORT, STRING_BYTES_MAX};
 
 const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
 const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";
+const EXAMPLE_TLS: &str = "nbds://0.0.0.0:10809/db?tls=lan";
 const EXAMPLE_FUSE: &str = "fuse:/mnt/forebay/volume";
 const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
 
@@ -70,12 +73,23 @@ pub enum ExportUri {
         endpoint: Endpoint,
         /// The name of the export; may be empty.
         name: String,
+        /// What clients must show.
+        guards: Guards,
     },
     /// As a file, over FUSE.
     Fuse {
         /// The file; absolute.
         path: PathBuf,
     },
+}
+
+/// What clients must show to get at an export: names of sections of the configuration that say it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Guards {
+    /// Everything goes through TLS, with the certificates of `[tls.NAME]`.
+    pub tls: Option<String>,
+    /// Only clients that `[access.NAME]` lists find the export.
+    pub access: Option<String>,
 }
 
 /// What a volume's data finally rest on.
@@ -131,14 +145,14 @@ impl FromStr for ExportUri {
             return Err(text.error(0, "an export needs a scheme, nbd+unix:, nbd: or fuse:"));
         };
         match scheme.to_ascii_lowercase().as_str() {
-            "nbd+unix" => parse_unix(text),
-            "nbd" => parse_tcp(Text { example: EXAMPLE_TCP, ..text }),
+            "nbd+unix" | "nbds+unix" => parse_unix(text, scheme),
+            "nbd" => parse_tcp(Text { example: EXAMPLE_TCP, ..text }, scheme),
+            "nbds" => parse_tcp(Text { example: EXAMPLE_TLS, ..text }, scheme),
             "fuse" => parse_fuse(Text { example: EXAMPLE_FUSE, ..text }),
             "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
             name if RESERVED.contains(&name) => {
                 Err(text.error(0, format!("exports over {name}: are not supported yet")))
             }
-            "nbds" | "nbds+unix" => Err(text.error(0, "NBD with TLS is not supported yet")),
             "nbd+vsock" => Err(text.error(0, "NBD over vsock is not supported yet")),
             name => Err(text.error(0, format!("{name}: is no way to export a volume"))),
         }
@@ -146,8 +160,8 @@ impl FromStr for ExportUri {
 }
 
 /// `nbd+unix:///name?socket=/path`
-fn parse_unix(text: Text<'_>) -> Result<ExportUri, UriError> {
-    let start = "nbd+unix:".len();
+fn parse_unix(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
+    let start = scheme.len() + 1;
     let rest = &text.whole[start..];
     let Some(rest) = rest.strip_prefix("//") else {
         return Err(text.error(start, "\"//\" is missing after the scheme"));
@@ -160,7 +174,7 @@ fn parse_unix(text: Text<'_>) -> Result<ExportUri, UriError> {
     };
     let name = export_name(text, start + 1, name)?;
     let query_at = (start + path.len() + 1).min(text.whole.len());
-    let socket = parse_query(text, query_at, query)?;
+    let Parameters { socket, guards } = parse_query(text, query_at, query, scheme)?;
     let Some((at, socket)) = socket else {
         return Err(text.error(text.whole.len(), "?socket=/path is missing"));
     };
@@ -173,28 +187,31 @@ fn parse_unix(text: Text<'_>) -> Result<ExportUri, UriError> {
         return Err(text.error(at, problem));
     }
     let endpoint = Endpoint::Unix(PathBuf::from(OsString::from_vec(socket)));
-    Ok(ExportUri::Nbd { endpoint, name })
+    Ok(ExportUri::Nbd { endpoint, name, guards })
 }
 
 /// `nbd://host[:port][/name]`
-fn parse_tcp(text: Text<'_>) -> Result<ExportUri, UriError> {
-    let start = "nbd:".len();
+fn parse_tcp(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
+    let start = scheme.len() + 1;
     let Some(rest) = text.whole[start..].strip_prefix("//") else {
         return Err(text.error(start, "\"//\" is missing after the scheme"));
     };
     let start = start + 2;
     no_fragment(text)?;
-    if let Some(at) = rest.find('?') {
-        return Err(text.error(start + at, "nbd: takes no parameters; a socket's path goes with nbd+unix:"));
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let query_at = (start + path.len() + 1).min(text.whole.len());
+    let Parameters { socket, guards } = parse_query(text, query_at, query, scheme)?;
+    if socket.is_some() {
+        return Err(text.error(query_at, format!("a socket's path goes with {scheme}+unix:")));
     }
-    let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
+    let (authority, name) = path.split_once('/').unwrap_or((path, ""));
     if authority.contains('@') {
         return Err(text.error(start, "user names are not supported"));
     }
     let (host, port) = parse_authority(text, start, authority)?;
     let name_at = (start + authority.len() + 1).min(text.whole.len());
     let name = export_name(text, name_at, name)?;
-    Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name })
+    Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name, guards })
 }
 
 fn parse_authority(text: Text<'_>, at: usize, authority: &str) -> Result<(String, u16), UriError> {
@@ -256,23 +273,62 @@ fn export_name(text: Text<'_>, at: usize, encoded: &str) -> Result<String, UriEr
     String::from_utf8(bytes).map_err(|_| text.error(at, "the export's name is not UTF-8"))
 }
 
-/// The value of `socket=` and where it starts.
-fn parse_query<'a>(text: Text<'_>, at: usize, query: &'a str) -> Result<Option<(usize, &'a str)>, UriError> {
-    let mut socket = None;
+/// What follows the question mark.
+#[derive(Default)]
+struct Parameters<'a> {
+    /// The value of `socket=`, and where it starts.
+    socket: Option<(usize, &'a str)>,
+    guards: Guards,
+}
+
+fn parse_query<'a>(
+    text: Text<'_>,
+    at: usize,
+    query: &'a str,
+    scheme: &str,
+) -> Result<Parameters<'a>, UriError> {
+    let with_tls = scheme.to_ascii_lowercase().starts_with("nbds");
+    let mut found = Parameters::default();
     let mut at = at;
     for pair in query.split('&') {
+        let twice = |key: &str| text.error(at, format!("{key}= is given twice"));
         match pair.split_once('=') {
-            Some(("socket", _)) if socket.is_some() => return Err(text.error(at, "socket= is given twice")),
-            Some(("socket", value)) => socket = Some((at + "socket=".len(), value)),
+            Some(("socket", _)) if found.socket.is_some() => return Err(twice("socket")),
+            Some(("socket", value)) => found.socket = Some((at + "socket=".len(), value)),
+            Some(("tls", _)) if !with_tls => {
+                return Err(text.error(at, format!("tls= goes with {}:", scheme.replacen("nbd", "nbds", 1))));
+            }
+            Some((key @ ("tls" | "access"), value)) => {
+                let guards = &mut found.guards;
+                let guard = if key == "tls" { &mut guards.tls } else { &mut guards.access };
+                if guard.is_some() {
+                    return Err(twice(key));
+                }
+                *guard = Some(section_name(text, at + key.len() + 1, value)?);
+            }
             _ if pair.is_empty() => {}
             _ => {
                 let key = pair.split('=').next().unwrap_or(pair);
-                return Err(text.error(at, format!("unknown parameter \"{key}\"; only socket= is known")));
+                let problem = format!("unknown parameter \"{key}\"; socket=, tls= and access= are known");
+                return Err(text.error(at, problem));
             }
         }
         at += pair.len() + 1;
     }
-    Ok(socket)
+    if with_tls && found.guards.tls.is_none() {
+        let problem = "tls=NAME is missing: it names the section [tls.NAME] with the certificates";
+        return Err(text.error(text.whole.len(), problem));
+    }
+    Ok(found)
+}
+
+/// The name of a section of the configuration.
+fn section_name(text: Text<'_>, at: usize, name: &str) -> Result<String, UriError> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || !name.chars().all(legal) {
+        return Err(text.error(at, "the name of a section has letters, digits, `-`, `_` and `.`"));
+    }
+    Ok(name.to_owned())
 }
 
 /// The bytes behind percent encoding.
@@ -310,21 +366,43 @@ fn encode(bytes: &[u8]) -> String {
     text
 }
 
+impl ExportUri {
+    /// The URI that clients use: without what only this side knows, the names of sections of its configuration.
+    pub fn for_clients(&self) -> String {
+        match self {
+            ExportUri::Nbd { endpoint, name, guards } => {
+                let scheme = if guards.tls.is_some() { "nbds" } else { "nbd" };
+                nbd_uri(scheme, endpoint, name)
+            }
+            ExportUri::Fuse { path } => format!("fuse://{}", encode(path.as_os_str().as_bytes())),
+        }
+    }
+}
+
+fn nbd_uri(scheme: &str, endpoint: &Endpoint, name: &str) -> String {
+    let name = encode(name.as_bytes());
+    match endpoint {
+        Endpoint::Unix(path) => {
+            format!("{scheme}+unix:///{name}?socket={}", encode(path.as_os_str().as_bytes()))
+        }
+        Endpoint::Tcp { host, port } if host.contains(':') => format!("{scheme}://[{host}]:{port}/{name}"),
+        Endpoint::Tcp { host, port } => format!("{scheme}://{host}:{port}/{name}"),
+    }
+}
+
 impl fmt::Display for ExportUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (endpoint, name) = match self {
-            ExportUri::Nbd { endpoint, name } => (endpoint, encode(name.as_bytes())),
-            ExportUri::Fuse { path } => {
-                return write!(f, "fuse://{}", encode(path.as_os_str().as_bytes()));
+        let text = self.for_clients();
+        f.write_str(&text)?;
+        let ExportUri::Nbd { guards, .. } = self else { return Ok(()) };
+        let mut mark = if text.contains('?') { '&' } else { '?' };
+        for (key, section) in [("tls", &guards.tls), ("access", &guards.access)] {
+            if let Some(section) = section {
+                write!(f, "{mark}{key}={section}")?;
+                mark = '&';
             }
-        };
-        match endpoint {
-            Endpoint::Unix(path) => {
-                write!(f, "nbd+unix:///{name}?socket={}", encode(path.as_os_str().as_bytes()))
-            }
-            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{name}"),
-            Endpoint::Tcp { host, port } => write!(f, "nbd://{host}:{port}/{name}"),
         }
+        Ok(())
     }
 }
 
@@ -345,7 +423,7 @@ impl FromStr for BackingUri {
         match scheme.to_ascii_lowercase().as_str() {
             "file" => parse_file(text),
             "nbd" | "nbd+unix" | "nbds" | "nbds+unix" => {
-                Err(text.error(0, "NBD as a backing store is not supported yet"))
+                Err(text.error(0, "NBD as a backing store is not supported yet, with or without TLS"))
             }
             "s3" => Err(text.error(0, "s3: as a backing store is not supported yet")),
             name if RESERVED.contains(&name) => {

@@ -263,7 +263,10 @@ fn bad_meta_context_queries_are_refused() {
 #[test]
 fn what_is_not_supported_says_so() {
     let mut peer = greeted(3);
-    for option in [opt::STARTTLS, opt::EXTENDED_HEADERS, 0, 4, 12, u32::MAX] {
+    for data in [&b""[..], b"data"] {
+        assert_eq!(kinds(&ask(&mut peer, opt::STARTTLS, data)), [rep::ERR_POLICY]);
+    }
+    for option in [opt::EXTENDED_HEADERS, 0, 4, 12, u32::MAX] {
         assert_eq!(kinds(&ask(&mut peer, option, &[])), [rep::ERR_UNSUP], "{option}");
         assert_eq!(kinds(&ask(&mut peer, option, b"data")), [rep::ERR_UNSUP], "{option}");
     }

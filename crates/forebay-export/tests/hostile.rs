@@ -36,7 +36,7 @@ fn survive(bytes: &[u8], piece: usize, payload: Payload) -> Peer {
                 size = export.size_bytes;
                 continue;
             }
-            Event::Close(_) => continue,
+            Event::StartTls | Event::Close(_) => continue,
             Event::Request(request) => request.request,
             Event::Write(request, data) => {
                 assert_eq!(data.len() as u64, request.request.length_bytes);

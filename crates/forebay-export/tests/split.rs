@@ -80,6 +80,7 @@ fn run_moody(bytes: &[u8], window: usize, moods: &[Mood]) -> (Vec<Event>, Vec<u8
             Step::Output => session.take_output(&mut out),
             Step::Established => events.extend(session.export().cloned().map(Event::Established)),
             Step::Request(request) => events.push(Event::Request(request)),
+            Step::StartTls => unreachable!("this session has no TLS"),
             Step::Close(reason) => {
                 events.push(Event::Close(reason));
                 return (events, out);

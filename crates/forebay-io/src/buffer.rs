@@ -146,6 +146,14 @@ impl BufPool {
         Some(BufId(index))
     }
 
+    /// As [`BufPool::alloc`], but `None` also if less than this part of the limit would be left afterwards (8: an eighth): for
+    /// whoever can wait or do without, so that those who cannot find something.
+    pub fn alloc_leaving(&mut self, part: usize, len: usize) -> Option<BufId> {
+        let class = CLASS_SIZES.iter().position(|&size| size >= len)?;
+        let left = self.limit_bytes.saturating_sub(self.stats.used_bytes + CLASS_SIZES[class]);
+        if left < self.limit_bytes / part.max(1) { None } else { self.alloc(len) }
+    }
+
     /// Gives a buffer back. While the kernel still uses it, the memory stays and is reused only when the last
     /// operation has completed; the caller must not use the id again in either case.
     ///
@@ -429,6 +437,18 @@ mod tests {
         pool.free(big);
         assert_eq!(pool.alloc((33 << 20) + 1), None, "larger than any class");
         assert_eq!(pool.stats().used_bytes, 0);
+    }
+
+    #[test]
+    fn the_patient_leave_something_for_the_others() {
+        let mut pool = BufPool::new(1 << 20);
+        let held: Vec<BufId> = std::iter::from_fn(|| pool.alloc_leaving(8, 60_000)).collect();
+        assert_eq!(held.len(), 14, "seven eighths");
+        assert!(pool.alloc_leaving(8, 1).is_none() && pool.alloc_leaving(16, 60_000).is_some());
+        assert!(pool.alloc_leaving(16, 1).is_none() && pool.alloc(1).is_some());
+        held.into_iter().for_each(|id| pool.free(id));
+        assert!(pool.alloc_leaving(8, 60_000).is_some(), "what was given back can be had again");
+        assert_eq!(pool.alloc_leaving(8, 1 << 20), None, "never the whole of it");
     }
 
     #[test]

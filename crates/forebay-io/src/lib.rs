@@ -45,5 +45,5 @@ pub use reactor::{
     Completion, DeviceId, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,
     ReactorStats, SocketId, Waited,
 };
-pub use socket::{PeerCred, listen_tcp, listen_unix, peer_cred};
+pub use socket::{PeerCred, listen_tcp, listen_unix, peer_address, peer_cred, peer_groups};
 pub use waker::Waker;

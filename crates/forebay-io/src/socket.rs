@@ -5,7 +5,7 @@
 
 use std::fs::Permissions;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -151,6 +151,54 @@ pub fn peer_cred(socket: BorrowedFd<'_>) -> io::Result<PeerCred> {
     Ok(PeerCred { pid: cred.pid, uid: cred.uid, gid: cred.gid })
 }
 
+/// Most supplementary groups that are asked for: what the kernel allows a process.
+const GROUPS_MAX: usize = 65536;
+
+/// The supplementary groups of the process on the other side of a connected unix socket, as of when it connected.
+///
+/// # Errors
+/// What the kernel said; on a TCP socket the answer is an error.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut len = size_of_val(&groups[..]) as libc::socklen_t;
+        // SAFETY: the groups go to an array of the stated size in bytes, its length to a socklen_t.
+        let answer = sys::check(unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        });
+        let count = len as usize / size_of::<u32>();
+        match answer {
+            Ok(_) => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+            // Too short, and `len` says how much it takes.
+            Err(error) if error.raw_os_error() == Some(libc::ERANGE) && count > groups.len() => {
+                groups.resize(count.min(GROUPS_MAX), 0);
+                if count > GROUPS_MAX {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The address on the other side of a connected TCP socket; an IPv4 address that came as IPv6 is told as what it is.
+///
+/// # Errors
+/// What the kernel said, for instance that the connection is over; on a unix socket the answer is an error.
+pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<IpAddr> {
+    let stream = TcpStream::from(socket.try_clone_to_owned()?);
+    Ok(stream.peer_addr()?.ip().to_canonical())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +217,32 @@ mod tests {
         assert!(matches!(listen_unix(dir.path().join("f"), 0o600), Err(SocketError::NotASocket { .. })));
         let long = dir.path().join("x".repeat(200));
         assert!(matches!(listen_unix(long, 0o600), Err(SocketError::TooLong { .. })));
+    }
+
+    #[test]
+    fn the_groups_of_a_peer_are_those_of_its_process() {
+        use std::os::fd::AsFd;
+        let (a, _b) = UnixStream::pair().unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
+        let mut mine: Vec<u32> = line.split_whitespace().map(|group| group.parse().unwrap()).collect();
+        let mut told = peer_groups(a.as_fd()).unwrap();
+        mine.sort_unstable();
+        told.sort_unstable();
+        assert_eq!(told, mine);
+    }
+
+    #[test]
+    fn the_address_of_a_peer_is_told_in_one_form() {
+        use std::os::fd::AsFd;
+        let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("127.0.0.1:0")).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        assert_eq!(peer_address(stream.as_fd()).unwrap().to_string(), "127.0.0.1");
+        let (a, _b) = UnixStream::pair().unwrap();
+        assert!(peer_address(a.as_fd()).is_err());
+        assert!(peer_groups(stream.as_fd()).is_err());
     }
 
     #[test]

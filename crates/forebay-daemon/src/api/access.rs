@@ -1,16 +1,24 @@
-//! Who may speak to the API over TCP: whoever knows the token. The files that hold secrets are checked before they are
-//! believed.
+//! Who may do what over the API: over TCP by token, over the unix socket by user and group. The files that hold secrets are
+//! checked before they are believed.
 //!
-//! Invariant: how long a comparison takes does not depend on how much of a token is right.
+//! Invariants
+//! - How long a comparison takes does not depend on how much of a token is right, nor on which token it is.
+//! - What a request may do is decided by its method alone, before any handler sees it: whatever is added later is safe.
+//! - A token is in no debug format and in no error.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use forebay_io::PeerCred;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
+
+use super::problem::Problem;
+use crate::config::{AdminUsers, UserList};
+use crate::control::{ControlError, ErrorKind};
 
 /// Shortest token, in bytes.
 pub const TOKEN_BYTES_MIN: usize = 32;
@@ -18,6 +26,57 @@ pub const TOKEN_BYTES_MIN: usize = 32;
 pub const TOKEN_BYTES_MAX: usize = 1024;
 /// Largest file of a certificate or key, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// What somebody may do. Each level includes the ones before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Level {
+    /// Look.
+    Read,
+    /// Change things.
+    Operate,
+}
+
+impl Level {
+    /// What a request needs.
+    pub(super) fn needed(method: &Method) -> Self {
+        match *method {
+            Method::GET | Method::HEAD | Method::OPTIONS => Self::Read,
+            _ => Self::Operate,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Operate => "operate",
+        }
+    }
+
+    /// The refusal of a request by somebody who may do so much, or nothing.
+    pub(super) fn refusal(has: Option<Self>, needs: Self) -> Problem {
+        let has = has.map_or("none", Self::name);
+        let what = format!("this needs the level \"{}\", and you have \"{has}\"", needs.name());
+        let hint = "ask the operator of the daemon: [daemon] of its configuration says who has which level \
+                    (admin_operate and admin_read for users of the socket, token_file and read_token_file over TCP)";
+        Problem::new(StatusCode::FORBIDDEN, ControlError::new(ErrorKind::Denied, what, hint))
+    }
+}
+
+/// The level of somebody on the unix socket; none for who is not listed. Root and the daemon's own user may do everything:
+/// they could anyway.
+pub(super) fn level_of_user(users: &AdminUsers, peer: PeerCred, groups: &[u32]) -> Option<Level> {
+    let is_in = |list: &UserList| {
+        list.uids.contains(&peer.uid)
+            || list.gids.contains(&peer.gid)
+            || groups.iter().any(|group| list.gids.contains(group))
+    };
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid == 0 || peer.uid == own || is_in(&users.operate) {
+        Some(Level::Operate)
+    } else {
+        is_in(&users.read).then_some(Level::Read)
+    }
+}
 
 /// Why a file of the API over TCP cannot be used.
 #[derive(Debug, Error)]
@@ -51,18 +110,52 @@ pub enum FileProblem {
         "a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes of printable ASCII without spaces; make one with: head -c 32 /dev/urandom | base64"
     )]
     NotAToken,
+    /// The same token for both levels.
+    #[error("the same token as the other one: whoever may look could change things")]
+    SameToken,
     /// Not what TLS needs.
     #[error("{0}")]
     Tls(String),
 }
 
-/// The token that clients must know.
+/// The tokens of the levels.
 #[derive(Clone)]
-pub(super) struct Token(Vec<u8>);
+pub(super) struct Tokens {
+    operate: Token,
+    read: Option<Token>,
+}
+
+impl Tokens {
+    /// Reads them from their files.
+    pub(super) fn read(operate: &Path, read: Option<&Path>) -> Result<Self, FileError> {
+        let tokens = Self { operate: Token::read(operate)?, read: read.map(Token::read).transpose()? };
+        match (&tokens.read, read) {
+            (Some(token), Some(path)) if token.0 == tokens.operate.0 => {
+                Err(FileError { path: path.into(), problem: FileProblem::SameToken })
+            }
+            _ => Ok(tokens),
+        }
+    }
+
+    /// The level of who sends these headers.
+    pub(super) fn level(&self, headers: &HeaderMap) -> Option<Level> {
+        let operate = self.operate.is_in(headers);
+        let read = self.read.as_ref().is_some_and(|token| token.is_in(headers));
+        match (operate, read) {
+            (true, _) => Some(Level::Operate),
+            (false, true) => Some(Level::Read),
+            (false, false) => None,
+        }
+    }
+}
+
+/// A token that clients must know.
+#[derive(Clone)]
+struct Token(Vec<u8>);
 
 impl Token {
     /// Reads a token from a file; white space around it does not count.
-    pub(super) fn read(path: &Path) -> Result<Self, FileError> {
+    fn read(path: &Path) -> Result<Self, FileError> {
         let text = read_secret(path, TOKEN_BYTES_MAX as u64 + 64)?;
         let token = text.trim_ascii();
         let fits = (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len());
@@ -73,7 +166,7 @@ impl Token {
     }
 
     /// Whether a request brings the token.
-    pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
+    fn is_in(&self, headers: &HeaderMap) -> bool {
         let mut given = headers.get_all(header::AUTHORIZATION).iter();
         let (Some(given), None) = (given.next(), given.next()) else { return false };
         let Some((scheme, token)) = given.as_bytes().split_at_checked(b"bearer ".len()) else { return false };

@@ -11,9 +11,11 @@
 //! - Every error that a handler or a router gives is a [`Problem`]. (What is not HTTP at all is refused by the HTTP
 //!   library with a bare status.)
 //! - Over TCP nothing is done before the token was seen, `/metrics` excepted if so configured; without TLS it listens
-//!   on loopback only. Whoever can open the unix socket needs no token: the file's mode and its folder decide.
+//!   on loopback only. Whoever can open the unix socket needs no token: the file's mode and its folder decide, and lists of
+//!   users if there are any.
+//! - Who may only look changes nothing: that is decided by the method of a request.
 
-mod access;
+pub(crate) mod access;
 mod calls;
 mod extract;
 mod openapi;
@@ -21,7 +23,7 @@ mod patient;
 mod problem;
 mod routes;
 mod server;
-mod tls;
+pub(crate) mod tls;
 
 pub use access::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use extract::BODY_BYTES_MAX;
@@ -37,8 +39,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::config::DaemonConfig;
 pub use crate::config::TlsFiles;
+use crate::config::{AdminUsers, DaemonConfig};
 use crate::control::Control;
 use crate::events::Hub;
 use crate::jobs::Jobs;
@@ -50,6 +52,8 @@ pub struct ApiOptions {
     pub socket: PathBuf,
     /// Its permissions, usually `0o660`.
     pub socket_mode: u32,
+    /// Who may do what over the socket; without, whoever can open it may do everything.
+    pub users: Option<AdminUsers>,
     /// TCP as well.
     pub tcp: Option<TcpOptions>,
     /// Bounds.
@@ -63,11 +67,12 @@ impl From<&DaemonConfig> for ApiOptions {
             host: tcp.host.clone(),
             port: tcp.port,
             token_file: tcp.token_file.clone(),
+            read_token_file: tcp.read_token_file.clone(),
             tls: tcp.tls.clone(),
             metrics_open: false,
         });
         let (socket, socket_mode) = (config.admin_socket.clone(), config.admin_mode);
-        Self { socket, socket_mode, tcp, limits: Limits::default() }
+        Self { socket, socket_mode, users: config.admin_users.clone(), tcp, limits: Limits::default() }
     }
 }
 
@@ -78,8 +83,10 @@ pub struct TcpOptions {
     pub host: String,
     /// Port; 0 for any that is free.
     pub port: u16,
-    /// File with the token that clients must know.
+    /// File with the token of those who may change things.
     pub token_file: PathBuf,
+    /// File with the token of those who may only look.
+    pub read_token_file: Option<PathBuf>,
     /// TLS; without it only loopback is allowed.
     pub tls: Option<TlsFiles>,
     /// `/metrics` needs no token.

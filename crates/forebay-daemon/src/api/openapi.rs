@@ -20,7 +20,7 @@ pub fn document() -> Value {
     document["components"]["securitySchemes"] = json!({ "token": {
         "type": "http",
         "scheme": "bearer",
-        "description": "Over TCP only; the unix socket needs no token. /metrics may be open, if so configured.",
+        "description": "Over TCP only; the unix socket needs no token. There may be a second token, with which one can only look. /metrics may be open, if so configured.",
     } });
     let paths = document["paths"].as_object_mut();
     for (path, item) in paths.into_iter().flatten() {
@@ -41,6 +41,11 @@ fn add_problems(path: &str, method: &str, operation: &mut Value) {
     let problems = [
         (true, "400", "The request cannot be understood"),
         (true, "401", "Over TCP: no token, or a wrong one"),
+        (
+            true,
+            "403",
+            "It needs the level read (to look) or operate (to change), which the client does not have",
+        ),
         (has_names || has_body, "404", "There is nothing of that name"),
         (has_body, "408", "The body did not come in time"),
         (changes, "409", "Not in this state"),

@@ -6,6 +6,7 @@
 //! - [`ApiServer`] stops within [`STOP_WITHIN`] and removes its socket when it is dropped.
 
 use std::net::{SocketAddr, TcpListener as StdTcpListener, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -21,16 +22,17 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use super::access::Token;
+use super::access::{Level, Tokens, level_of_user};
 use super::calls::THREADS;
 use super::extract::check_length;
 use super::patient::Patient;
 use super::problem::Problem;
 use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
+use crate::config::AdminUsers;
 use crate::control::{ControlError, ErrorKind};
 
 /// How long a stop waits for answers under way.
@@ -93,7 +95,8 @@ pub fn serve(options: &ApiOptions, services: Services) -> Result<ApiServer, ApiE
     let (stop, stopping) = watch::channel(false);
     let tcp_address = tcp.as_ref().map(|door| door.address);
     let router = routes::router(services, &options.limits, stopping.clone());
-    let house = House { limits: options.limits.clone(), stopping };
+    let users = options.users.clone().map(Arc::new);
+    let house = House { limits: options.limits.clone(), users, stopping };
     let inside = runtime.enter();
     unix.set_nonblocking(true).map_err(failed("socket"))?;
     let unix = UnixListener::from_std(unix).map_err(failed("socket"))?;
@@ -118,7 +121,7 @@ struct TcpDoor<L> {
 /// What a request over TCP must show.
 #[derive(Clone)]
 struct Guard {
-    token: Token,
+    tokens: Tokens,
     metrics_open: bool,
 }
 
@@ -132,12 +135,12 @@ impl TcpDoor<StdTcpListener> {
         {
             return Err(ApiError::Plaintext { address });
         }
-        let token = Token::read(&options.token_file)?;
+        let tokens = Tokens::read(&options.token_file, options.read_token_file.as_deref())?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let listener = StdTcpListener::bind(addresses.as_slice()).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, guard: Guard { token, metrics_open: options.metrics_open }, tls })
+        Ok(Self { listener, address, guard: Guard { tokens, metrics_open: options.metrics_open }, tls })
     }
 
     fn into_tokio(self) -> std::io::Result<TcpDoor<TcpListener>> {
@@ -150,6 +153,7 @@ impl TcpDoor<StdTcpListener> {
 #[derive(Clone)]
 struct House {
     limits: Limits,
+    users: Option<Arc<AdminUsers>>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -180,10 +184,22 @@ impl House {
                 continue;
             };
             match places.clone().try_acquire_owned() {
-                Ok(place) => drop(tokio::spawn(self.clone().connection(stream, router.clone(), place))),
+                Ok(place) => {
+                    let router = self.for_user(&stream, router.clone());
+                    drop(tokio::spawn(self.clone().connection(stream, router, place)));
+                }
                 Err(_) => drop(tokio::spawn(turn_away(stream))),
             }
         }
+    }
+
+    /// The routes as the user on the other side may use them.
+    fn for_user(&self, stream: &UnixStream, router: Router) -> Router {
+        let Some(users) = &self.users else { return router };
+        let peer = forebay_io::peer_cred(stream.as_fd()).ok();
+        let groups = forebay_io::peer_groups(stream.as_fd()).unwrap_or_default();
+        let level = peer.and_then(|peer| level_of_user(users, peer, &groups));
+        router.layer(from_fn_with_state(level, check_level))
     }
 
     async fn serve_tcp(self, door: TcpDoor<TcpListener>, router: Router) {
@@ -253,10 +269,21 @@ async fn refuse_large(request: Request, next: Next) -> Response {
     }
 }
 
+async fn check_level(State(level): State<Option<Level>>, request: Request, next: Next) -> Response {
+    let needs = Level::needed(request.method());
+    if level.is_some_and(|has| has >= needs) {
+        return next.run(request).await;
+    }
+    Level::refusal(level, needs).into_response()
+}
+
 async fn check_token(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let open = guard.metrics_open && request.uri().path() == routes::METRICS;
-    if open || guard.token.is_in(request.headers()) {
+    if open && Level::needed(request.method()) == Level::Read {
         return next.run(request).await;
+    }
+    if let Some(level) = guard.tokens.level(request.headers()) {
+        return check_level(State(Some(level)), request, next).await;
     }
     let hint = "send the header Authorization: Bearer TOKEN, with the token of the daemon's token_file";
     Problem::from(ControlError::new(ErrorKind::Denied, "no token, or a wrong one", hint)).into_response()

@@ -121,6 +121,14 @@ choices! {
 }
 
 choices! {
+    /// Whether clients must have a certificate of their own.
+    ClientCertificates {
+        Required = "required": "nobody is served without one",
+        Optional = "optional": "who has none is served too, but is nobody to an allow list",
+    }
+}
+
+choices! {
     /// What the daemon writes to its log.
     LogLevel {
         Error = "error": "what failed",

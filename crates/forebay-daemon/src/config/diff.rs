@@ -156,6 +156,7 @@ fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
         ("admin_socket", old.admin_socket != new.admin_socket),
         ("admin_mode", old.admin_mode != new.admin_mode),
         ("admin_tcp", old.admin_tcp != new.admin_tcp),
+        ("admin_operate or admin_read", old.admin_users != new.admin_users),
         ("control_fs", old.control_fs != new.control_fs),
         ("state_dir", old.state_dir != new.state_dir),
     ] {

@@ -16,6 +16,17 @@ pub fn example() -> String {
          # `forebay set` changes this file and keeps its comments.\n\n[daemon]\n",
     );
     keys::DAEMON.iter().for_each(|key| write_key(&mut out, key));
+    out += "\n# TLS for the exports that name it: nbds://0.0.0.0:10809/db?tls=lan\n[tls.lan]\n";
+    for key in keys::TLS {
+        // With an authority: without one, whoever can connect is a client.
+        write_key(&mut out, &Key { required: key.required || key.name == "client_ca_file", ..*key });
+    }
+    out += "\n# Who finds the exports that name it: nbd+unix:///db?socket=/run/forebay/db.sock&access=hosts\n[access.hosts]\n";
+    for key in keys::ACCESS {
+        write_comment(&mut out, key.help);
+        let used = key.name == "uids";
+        let _ = writeln!(out, "{}{} = {}", if used { "" } else { "# " }, key.name, key.example);
+    }
     out += "\n# A pool: cache devices, and the volumes that share them.\n[pool.fast]\n";
     keys::POOL.iter().for_each(|key| write_key(&mut out, key));
     Scope::Pool.tunables().iter().for_each(|tunable| write_tunable(&mut out, tunable));

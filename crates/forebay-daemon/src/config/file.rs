@@ -6,6 +6,7 @@
 
 mod check;
 mod daemon;
+mod guards;
 mod pool;
 mod reader;
 mod volume;
@@ -109,6 +110,12 @@ fn document(reader: &mut Reader, root: &Table<'_>) -> Config {
                     config.daemon = daemon::read(reader, table, key.span());
                 }
             }
+            "tls" => sections(reader, name, value, |reader, name, table, span| {
+                config.tls.extend(guards::tls(reader, name, table, span).map(|tls| (name.to_owned(), tls)));
+            }),
+            "access" => sections(reader, name, value, |reader, name, table, span| {
+                config.access.insert(name.to_owned(), guards::access(reader, name, table, span));
+            }),
             "pool" => sections(reader, name, value, |reader, name, table, span| {
                 config.pools.insert(name.to_owned(), pool::read(reader, name, table, span));
             }),
@@ -122,7 +129,7 @@ fn document(reader: &mut Reader, root: &Table<'_>) -> Config {
                 reader.push(
                     Diagnostic::error(key.span(), format!("there is no section `{name}`"))
                         .label(hint.unwrap_or_default())
-                        .help("there are [daemon], [pool.NAME] and [volume.NAME]"),
+                        .help("there are [daemon], [tls.NAME], [access.NAME], [pool.NAME] and [volume.NAME]"),
                 );
             }
         }
@@ -130,7 +137,7 @@ fn document(reader: &mut Reader, root: &Table<'_>) -> Config {
     config
 }
 
-/// The named sections below `pool` or `volume`.
+/// The named sections below `pool`, `volume` and the like.
 fn sections(
     reader: &mut Reader,
     kind: &str,

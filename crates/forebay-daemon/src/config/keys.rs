@@ -1,7 +1,7 @@
 //! The keys of forebay.toml that are not tunables: one table for each section, from which the reader's suggestions, the
 //! JSON schema and the example are made.
 
-use super::choices::LogLevel;
+use super::choices::{ClientCertificates, LogLevel};
 use super::value::Choice;
 
 /// What a key takes.
@@ -23,6 +23,12 @@ pub enum Shape {
     Size,
     /// Permissions, octal.
     FileMode,
+    /// A list of numbers of users or groups.
+    Ids,
+    /// A list of names in certificates.
+    ClientNames,
+    /// A list of ranges of addresses.
+    Addresses,
     /// One of several words.
     Choice(&'static [Choice]),
     /// A table with these keys.
@@ -84,6 +90,18 @@ pub const DAEMON: &[Key] = &[
         "{ listen = \"127.0.0.1:8660\", token_file = \"/etc/forebay/token\" }",
         "the admin API over TCP too, for who has the token",
     ),
+    optional(
+        "admin_operate",
+        Shape::Table(USERS),
+        "{ uids = [1000] }",
+        "who may change things over the admin socket; with this or admin_read, nobody else but root and the daemon's user",
+    ),
+    optional(
+        "admin_read",
+        Shape::Table(USERS),
+        "{ gids = [1001] }",
+        "who may only look over the admin socket",
+    ),
     optional("control_fs", Shape::Path, "\"/run/forebay/control\"", "mount point of the control file system"),
     with_default("log_level", Shape::Choice(LogLevel::CHOICES), "\"info\"", "what is logged"),
     with_default(
@@ -94,6 +112,60 @@ pub const DAEMON: &[Key] = &[
     ),
 ];
 
+/// `admin_operate` and `admin_read` of `[daemon]`
+pub const USERS: &[Key] = &[
+    optional("uids", Shape::Ids, "[1000]", "users, as numbers"),
+    optional("gids", Shape::Ids, "[1001]", "groups, as numbers"),
+];
+
+/// `[tls.NAME]`
+pub const TLS: &[Key] = &[
+    required(
+        "cert_file",
+        Shape::Path,
+        "\"/etc/forebay/cert.pem\"",
+        "certificate chain (PEM), the server's own first",
+    ),
+    required(
+        "key_file",
+        Shape::Path,
+        "\"/etc/forebay/key.pem\"",
+        "private key (PEM); only owner and group may read it",
+    ),
+    optional(
+        "client_ca_file",
+        Shape::Path,
+        "\"/etc/forebay/client-ca.pem\"",
+        "authorities (PEM) that certificates of clients must come from; without it clients need none",
+    ),
+    Key {
+        name: "client_certificates",
+        shape: Shape::Choice(ClientCertificates::CHOICES),
+        required: false,
+        default: "\"required\"",
+        example: "\"required\"",
+        help: "whether clients must have a certificate, if there is a client_ca_file",
+    },
+];
+
+/// `[access.NAME]`
+pub const ACCESS: &[Key] = &[
+    optional(
+        "clients",
+        Shape::ClientNames,
+        "[\"cn:vm-host-1\", \"dns:vm-host-2.example\"]",
+        "names in the certificates of clients: cn: (common name), dns: or uri: (alternative names)",
+    ),
+    optional("uids", Shape::Ids, "[1000]", "users of clients on a unix socket, as numbers"),
+    optional("gids", Shape::Ids, "[1001]", "groups of clients on a unix socket, as numbers"),
+    optional(
+        "addresses",
+        Shape::Addresses,
+        "[\"10.1.0.0/16\", \"2001:db8::/32\"]",
+        "addresses of clients over TCP",
+    ),
+];
+
 /// `admin_tcp` of `[daemon]`
 pub const ADMIN_TCP: &[Key] = &[
     required("listen", Shape::Address, "\"127.0.0.1:8660\"", "address and port"),
@@ -101,7 +173,13 @@ pub const ADMIN_TCP: &[Key] = &[
         "token_file",
         Shape::Path,
         "\"/etc/forebay/token\"",
-        "file with the token that clients must know",
+        "file with the token of those who may change things",
+    ),
+    optional(
+        "read_token_file",
+        Shape::Path,
+        "\"/etc/forebay/read-token\"",
+        "file with the token of those who may only look",
     ),
     optional("cert_file", Shape::Path, "\"/etc/forebay/cert.pem\"", "certificate, for TLS; needs key_file"),
     optional("key_file", Shape::Path, "\"/etc/forebay/key.pem\"", "private key, for TLS; needs cert_file"),
@@ -152,7 +230,7 @@ pub const RULE: &[Key] = &[
 ];
 
 /// Sections of the file, with the name of a pool or volume where there is one.
-pub const SECTIONS: [&str; 3] = ["daemon", "pool", "volume"];
+pub const SECTIONS: [&str; 5] = ["daemon", "tls", "access", "pool", "volume"];
 
 /// The names of keys.
 pub(crate) fn names(keys: &'static [Key]) -> Vec<&'static str> {

@@ -36,7 +36,9 @@ pub use diagnostic::{Diagnostic, Report, Severity, Span};
 pub use diff::{Change, Diff, Refusal, diff};
 pub use edit::{Edit, EditError};
 pub use file::{Checked, RuleCheck, parse, parse_with};
-pub use model::{AdminTcp, Config, DaemonConfig, PoolConfig, TlsFiles, VolumeConfig};
+pub use model::{
+    AdminTcp, AdminUsers, Config, DaemonConfig, PoolConfig, TlsConfig, TlsFiles, UserList, VolumeConfig,
+};
 pub use rules::{RuleEntry, RuleTable, RuleValue};
 pub use settings::Settings;
 pub use store::{ConfigFile, StoreError};

@@ -1,12 +1,13 @@
 //! A configuration that was read and checked: what the daemon is to be.
 
-use super::choices::LogLevel;
+use super::choices::{ClientCertificates, LogLevel};
 use super::keys;
 use super::rules::RuleTable;
 use super::settings::Settings;
 use super::tunables::{PoolTunables, VolumeTunables};
 use crate::CacheSpec;
-use forebay_export::uri::{BackingUri, ExportUri};
+use crate::guard::AccessList;
+use forebay_export::uri::{BackingUri, ExportUri, Guards};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -18,10 +19,25 @@ pub const NAME_BYTES_MAX: usize = forebay_format::checkpoint::NAME_BYTES_MAX;
 pub struct Config {
     /// `[daemon]`
     pub daemon: DaemonConfig,
+    /// `[tls.NAME]`
+    pub tls: BTreeMap<String, TlsConfig>,
+    /// `[access.NAME]`
+    pub access: BTreeMap<String, AccessList>,
     /// `[pool.NAME]`
     pub pools: BTreeMap<String, PoolConfig>,
     /// `[volume.NAME]`; every pool that one names is there.
     pub volumes: BTreeMap<String, VolumeConfig>,
+}
+
+impl Config {
+    /// What clients must show at each NBD export.
+    pub fn exports(&self) -> impl Iterator<Item = &Guards> {
+        let all = self.volumes.values().flat_map(|volume| &volume.exports);
+        all.filter_map(|uri| match uri {
+            ExportUri::Nbd { guards, .. } => Some(guards),
+            ExportUri::Fuse { .. } => None,
+        })
+    }
 }
 
 /// What concerns the daemon itself.
@@ -33,6 +49,8 @@ pub struct DaemonConfig {
     pub admin_mode: u32,
     /// The admin API over TCP.
     pub admin_tcp: Option<AdminTcp>,
+    /// Who may do what over the admin socket; whoever can open it may do everything if nothing is said.
+    pub admin_users: Option<AdminUsers>,
     /// Mount point of the control file system.
     pub control_fs: Option<PathBuf>,
     /// What is logged.
@@ -47,11 +65,41 @@ impl Default for DaemonConfig {
             admin_socket: keys::ADMIN_SOCKET.into(),
             admin_mode: keys::ADMIN_MODE,
             admin_tcp: None,
+            admin_users: None,
             control_fs: None,
             log_level: LogLevel::Info,
             state_dir: keys::STATE_DIR.into(),
         }
     }
+}
+
+/// Who may do what over the admin socket, besides root and the daemon's own user, who may do everything.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AdminUsers {
+    /// Who may change things.
+    pub operate: UserList,
+    /// Who may look.
+    pub read: UserList,
+}
+
+/// Users and groups by their numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UserList {
+    /// Users.
+    pub uids: Vec<u32>,
+    /// Groups.
+    pub gids: Vec<u32>,
+}
+
+/// `[tls.NAME]`
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsConfig {
+    /// Certificate and private key.
+    pub files: TlsFiles,
+    /// Authorities that sign certificates of clients.
+    pub client_ca_file: Option<PathBuf>,
+    /// Whether clients must have one.
+    pub client_certificates: ClientCertificates,
 }
 
 /// The admin API over TCP.
@@ -61,8 +109,10 @@ pub struct AdminTcp {
     pub host: String,
     /// Port, not 0.
     pub port: u16,
-    /// File with the token.
+    /// File with the token of those who may change things.
     pub token_file: PathBuf,
+    /// File with the token of those who may only look.
+    pub read_token_file: Option<PathBuf>,
     /// Certificate and private key.
     pub tls: Option<TlsFiles>,
 }

@@ -23,6 +23,8 @@ pub fn schema() -> Value {
         "additionalProperties": false,
         "properties": {
             "daemon": table(keys::DAEMON, None),
+            "tls": named(table(keys::TLS, None)),
+            "access": named(table(keys::ACCESS, None)),
             "pool": named(table(keys::POOL, Some(Scope::Pool))),
             "volume": named(table(keys::VOLUME, Some(Scope::Volume))),
         },
@@ -143,6 +145,15 @@ fn shape(shape: Shape) -> Value {
         Shape::FileMode => {
             json!({ "anyOf": [{ "type": "string", "pattern": "^(0o)?[0-7]{1,4}$" },
                               { "type": "integer", "minimum": 0, "maximum": 0o777 }] })
+        }
+        Shape::Ids => {
+            json!({ "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": u32::MAX - 1 } })
+        }
+        Shape::ClientNames => {
+            json!({ "type": "array", "items": { "type": "string", "pattern": "^(cn|dns|uri):." } })
+        }
+        Shape::Addresses => {
+            json!({ "type": "array", "items": { "type": "string", "pattern": "^[0-9A-Fa-f.:]+(/[0-9]+)?$" } })
         }
         Shape::Choice(choices) => words(choices),
         Shape::Table(keys) => table(keys, None),

@@ -105,6 +105,7 @@ kinds! {
     CacheFenced, "cache.fenced", Error, "The cache device failed a flush; it takes no more writes.";
     OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
+    ClientRefused, "client.refused", Warning, "A client was turned away: certificate, user, address, or what it sent. Few of many are told.";
     ClientConnected, "client.connected", Debug, "A client connected to an export.";
     ClientDisconnected, "client.disconnected", Debug, "A client left an export.";
 }

@@ -24,16 +24,17 @@ pub(crate) use volumes::{Served, VolumeSpec};
 
 use crate::engine_io::{CacheDevices, EngineIo};
 use crate::error::RunError;
+use crate::guard::GuardBook;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
-use crate::server::{Server, ServerToken};
+use crate::server::{Refused, Server, ServerToken};
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{Completion, EnginePreference, IoFailure, Limits, Reactor};
 use handle::Task;
 use mounts::Mounted;
 use size::Resizing;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 const KIND_SHIFT: u32 = 56;
@@ -75,6 +76,8 @@ pub(crate) struct PoolStart {
     pub(crate) nice_boost: u32,
     /// Which I/O engine to use.
     pub(crate) io: EnginePreference,
+    /// Certificates and allow lists by name.
+    pub(crate) guards: Arc<GuardBook>,
 }
 
 /// Everything that one thread owns.
@@ -91,6 +94,7 @@ pub(crate) struct Pool {
     meter: Meter,
     history: History,
     buffer_bytes: usize,
+    guards: Arc<GuardBook>,
     /// Who waits for the end of a change of the pool's size.
     resizing: Option<Resizing>,
     tasks: mpsc::Receiver<Task>,
@@ -141,6 +145,7 @@ impl Pool {
             meter: Meter::new(io.now()),
             history: History::new(io.now()),
             buffer_bytes: start.buffer_bytes,
+            guards: start.guards,
             resizing: None,
             tasks,
             started: Instant::now(),
@@ -187,6 +192,11 @@ impl Pool {
         Ok(())
     }
 
+    /// Allow lists have changed.
+    pub(crate) fn look_at_clients_again(&mut self) {
+        self.server.look_at_clients_again();
+    }
+
     /// Begins an orderly stop; the loop ends when the engine has closed the cache.
     pub(crate) fn stop(&mut self) {
         if std::mem::replace(&mut self.stopping, true) {
@@ -217,6 +227,9 @@ impl Pool {
         self.server.wake_starved();
         self.forget_mounts();
         self.look_for_recovery();
+        if let Some(Refused { what, others }) = self.server.take_refused() {
+            (self.report)(PoolEvent::ClientRefused { what, others });
+        }
         Ok(())
     }
 
@@ -262,7 +275,7 @@ impl Pool {
         let now = self.io.now();
         let due = self.engine.next_deadline();
         let due = due.map(|due| Duration::from_nanos(due.saturating_sub(now)).max(Duration::from_micros(1)));
-        let resume = self.server.resume_accepting(&mut self.reactor);
+        let resume = self.server.timers(&mut self.reactor);
         due.into_iter().chain(resume).min()
     }
 
@@ -283,7 +296,7 @@ impl Pool {
                 }
             }
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
-            KIND_RECEIVE => self.server.received(index, completion.result),
+            KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
             KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
             kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
         }

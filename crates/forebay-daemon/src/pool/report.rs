@@ -82,6 +82,13 @@ pub enum PoolEvent {
         /// Size in bytes.
         size_bytes: u64,
     },
+    /// A client was turned away, or its connection ended because of what it did.
+    ClientRefused {
+        /// Who, and why.
+        what: String,
+        /// How many others there were since the last report, about which nothing is told.
+        others: u64,
+    },
     /// An orderly stop has begun.
     Stopping,
     /// Stopped in an orderly way.
@@ -137,6 +144,8 @@ impl fmt::Display for PoolEvent {
             Self::Ready { export, .. } => write!(f, "ready: {export}"),
             Self::Detached { volume } => write!(f, "{volume} is detached"),
             Self::Resized { volume, size_bytes } => write!(f, "{volume} has {size_bytes} bytes now"),
+            Self::ClientRefused { what, others: 0 } => f.write_str(what),
+            Self::ClientRefused { what, others } => write!(f, "{what} (and {others} others)"),
             Self::Stopping => f.write_str("stopping: open requests are finished first"),
             Self::Stopped { dirty_bytes: 0 } => {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")

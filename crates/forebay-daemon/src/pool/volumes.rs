@@ -9,6 +9,7 @@ use crate::control::{ControlError, ErrorKind, VolumeState};
 use crate::meter::{History, Meter};
 use crate::open::{Backing, final_record};
 use crate::rules::RuleSet;
+use crate::server::Offer;
 use forebay_core::{
     Attachment, DestageReport, DetachHow, Drain, LifeError, OnBackingChange, PoolSettings, VolumeSettings,
 };
@@ -261,9 +262,12 @@ impl Pool {
 
     fn export(&mut self, id: VolumeId, uri: &ExportUri, size_bytes: u64) -> Result<String, String> {
         match uri {
-            ExportUri::Nbd { endpoint, name } => {
+            ExportUri::Nbd { endpoint, name, guards } => {
                 let info = ExportInfo::new(name, size_bytes);
-                self.server.export(&mut self.reactor, endpoint, id, info)
+                let tls = guards.tls.as_deref().map(|name| self.guards.tls(name)).transpose()?;
+                let access = guards.access.as_deref().map(|name| self.guards.access(name)).transpose()?;
+                let offer = Offer { endpoint, volume: id, info, tls, access };
+                self.server.export(&mut self.reactor, offer)
             }
             ExportUri::Fuse { path } => {
                 let rules = self.served(id).map(|served| Arc::clone(&served.spec.rules));

@@ -1,12 +1,18 @@
 //! The state of one NBD connection.
 
-use super::{Arriving, REPLY_BYTES, REQUESTS_MAX, UNSENT_BYTES_MAX};
+use super::tls::{LEFTOVER_BYTES_MAX, TlsLink};
+use super::{
+    Arriving, FOR_ENGINE, FOR_REPLIES, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
+    REQUESTS_MAX, UNSENT_BYTES_MAX,
+};
+use crate::guard::Peer;
 use crate::rules::{Client, Direction};
 use forebay_core::Treatment;
+use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, NbdRequest, Session};
 use forebay_export::request::{Operation, Request};
 use forebay_format::VolumeId;
-use forebay_io::{BufId, Reactor, SocketId, Span};
+use forebay_io::{BufId, BufPool, Reactor, SocketId, Span};
 use std::time::Instant;
 
 /// One client: its session, what of it is under way, and what is sent to it next.
@@ -16,6 +22,12 @@ pub(super) struct Connection {
     /// Endpoint through which it came.
     pub(super) endpoint: u32,
     pub(super) session: Session,
+    /// Who is on the other side.
+    pub(super) peer: Peer,
+    /// Once TLS was begun: everything goes through it.
+    pub(super) tls: Option<Box<TlsLink>>,
+    /// When the handshake must be done; `None` once it is.
+    pub(super) greeted_by: Option<Instant>,
     /// Known once the handshake is done.
     pub(super) volume: Option<VolumeId>,
     /// The rules as this client meets them; known with the volume.
@@ -36,15 +48,20 @@ pub(super) struct Connection {
     pub(super) owned: Vec<BufId>,
     pub(super) reply: Option<(BufId, u32)>,
     pub(super) closing: bool,
+    /// A reply is missing: nothing that comes after it may be sent.
+    pub(super) gap: bool,
     pub(super) queued: bool,
 }
 
 impl Connection {
-    pub(super) fn new(socket: SocketId, endpoint: u32) -> Self {
+    pub(super) fn new(socket: SocketId, endpoint: u32, peer: Peer, tls: Tls, greeted_by: Instant) -> Self {
         Self {
             socket,
             endpoint,
-            session: Session::new(Limits::default()),
+            session: Session::with_tls(Limits::default(), tls),
+            peer,
+            tls: None,
+            greeted_by: Some(greeted_by),
             volume: None,
             client: None,
             buffer: None,
@@ -60,6 +77,7 @@ impl Connection {
             owned: Vec::new(),
             reply: None,
             closing: false,
+            gap: false,
             queued: false,
         }
     }
@@ -76,11 +94,40 @@ impl Connection {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.requests >= REQUESTS_MAX || self.unsent_bytes >= UNSENT_BYTES_MAX
+        let waiting = self.tls.as_ref().map_or(0, |tls| tls.waiting_bytes);
+        self.requests >= REQUESTS_MAX || self.unsent_bytes + waiting >= UNSENT_BYTES_MAX
     }
 
-    /// Copies bytes to the reply buffer and adds them to what is sent.
-    pub(super) fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) {
+    /// Where to receive what is no awaited payload: a large buffer if there is memory for it, else a small one, which is
+    /// exchanged as soon as there is. Nothing is in the buffer just now. With TLS there is room behind what is received for
+    /// what was not complete the last time, as it comes out of it too.
+    pub(super) fn receive_buffer(&mut self, pool: &mut BufPool) -> Option<Span> {
+        let (extra, small, leftover) = match &self.tls {
+            None => (0, RECV_BYTES_SMALL, 0),
+            Some(tls) => (LEFTOVER_BYTES_MAX, RECV_BYTES_SMALL_TLS, tls.leftover_bytes()),
+        };
+        let is_large = self.buffer.is_some_and(|buffer| pool.capacity(buffer) >= RECV_BYTES + extra);
+        if !is_large && let Some(large) = pool.alloc_leaving(FOR_REPLIES, RECV_BYTES + extra) {
+            self.buffer.replace(large).into_iter().for_each(|old| pool.free(old));
+        }
+        let buffer = match self.buffer {
+            Some(buffer) if pool.capacity(buffer) >= small => buffer,
+            _ => {
+                let new = pool.alloc_leaving(FOR_ENGINE, small)?;
+                self.buffer.replace(new).into_iter().for_each(|old| pool.free(old));
+                new
+            }
+        };
+        let room = pool.capacity(buffer).saturating_sub(leftover).min(RECV_BYTES);
+        (room > 0).then_some(Span { buf: buffer, offset: 0, len: room as u32 })
+    }
+
+    /// Copies bytes to the reply buffer and adds them to what is sent; false if there is a gap in the replies, after which
+    /// nothing more is sent.
+    pub(super) fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) -> bool {
+        if self.gap {
+            return false;
+        }
         if let Some((buffer, used)) = self.reply
             && used as usize + piece.len() > REPLY_BYTES
         {
@@ -88,14 +135,16 @@ impl Connection {
             self.reply = None;
         }
         if self.reply.is_none() {
-            let Some(buffer) = reactor.pool_mut().alloc(REPLY_BYTES) else {
-                // Without memory for a reply the connection cannot go on; the client sees it closed, never a gap.
-                self.closing = true;
-                return;
+            let Some(buffer) = reactor.pool_mut().alloc_leaving(FOR_ENGINE, REPLY_BYTES) else {
+                // Without memory for a reply the connection cannot go on; the client sees it closed, never a gap: it would
+                // take data for a header.
+                (self.closing, self.gap) = (true, true);
+                self.spans.clear();
+                return false;
             };
             self.reply = Some((buffer, 0));
         }
-        let Some((buffer, used)) = &mut self.reply else { return };
+        let Some((buffer, used)) = &mut self.reply else { return false };
         let span = Span { buf: *buffer, offset: *used, len: piece.len() as u32 };
         reactor.pool_mut().copy_in(span, piece);
         *used += span.len;
@@ -105,5 +154,6 @@ impl Connection {
             }
             _ => self.spans.push(span),
         }
+        true
     }
 }

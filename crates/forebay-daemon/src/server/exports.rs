@@ -5,11 +5,13 @@
 //! an accept cannot be taken for one of another endpoint.
 
 use super::{Server, ServerToken};
+use crate::guard::{AccessEntry, Peer, TlsEntry};
 use crate::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
-use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::VolumeId;
 use forebay_io::{ListenerId, Op, Reactor, listen_tcp, listen_unix};
+use std::cell::RefCell;
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 
@@ -22,6 +24,28 @@ struct Export {
     endpoint: u32,
     volume: VolumeId,
     info: ExportInfo,
+    /// Who finds it; everybody if there is no list.
+    access: Option<Arc<AccessEntry>>,
+}
+
+impl Export {
+    fn allows(&self, peer: &Peer) -> bool {
+        self.access.as_ref().is_none_or(|access| access.allows(peer))
+    }
+}
+
+/// What is to be exported, and where.
+pub(crate) struct Offer<'a> {
+    /// Where.
+    pub(crate) endpoint: &'a Endpoint,
+    /// What.
+    pub(crate) volume: VolumeId,
+    /// As clients see it.
+    pub(crate) info: ExportInfo,
+    /// TLS, with these certificates.
+    pub(crate) tls: Option<Arc<TlsEntry>>,
+    /// Who finds it.
+    pub(crate) access: Option<Arc<AccessEntry>>,
 }
 
 /// An endpoint that is, or was, listened on.
@@ -31,6 +55,8 @@ struct Listening {
     /// With the port that the system chose.
     actual: Endpoint,
     listener: Option<ListenerId>,
+    /// One thing for all exports here: before an export is chosen nothing tells which one it will be.
+    tls: Option<Arc<TlsEntry>>,
 }
 
 /// Endpoints and exports.
@@ -40,26 +66,50 @@ pub(super) struct Directory {
     exports: Vec<Export>,
 }
 
-/// What a client sees that came through one endpoint.
+/// What one client sees that came through one endpoint: what is not for it is not there, by no option and no error.
 pub(super) struct Seen<'a> {
     directory: &'a Directory,
     endpoint: u32,
+    peer: &'a Peer,
+    /// The name of an export that it asked for, that is there, and that is not for it.
+    pub(super) hidden: RefCell<Option<String>>,
 }
 
 impl Exports for Seen<'_> {
     fn list(&self) -> Vec<ExportInfo> {
         let here = self.directory.exports.iter().filter(|export| export.endpoint == self.endpoint);
-        here.map(|export| export.info.clone()).collect()
+        here.filter(|export| export.allows(self.peer)).map(|export| export.info.clone()).collect()
     }
 
     fn find(&self, name: &str) -> Option<ExportInfo> {
-        self.directory.find(self.endpoint, name).map(|export| export.info.clone())
+        let export = self.directory.find(self.endpoint, name)?;
+        if export.allows(self.peer) {
+            return Some(export.info.clone());
+        }
+        *self.hidden.borrow_mut() = Some(name.to_owned());
+        None
     }
 }
 
 impl Directory {
-    pub(super) fn seen_at(&self, endpoint: u32) -> Seen<'_> {
-        Seen { directory: self, endpoint }
+    pub(super) fn seen_by<'a>(&'a self, endpoint: u32, peer: &'a Peer) -> Seen<'a> {
+        Seen { directory: self, endpoint, peer, hidden: RefCell::new(None) }
+    }
+
+    /// The certificates of an endpoint, if it has TLS.
+    pub(super) fn tls(&self, endpoint: u32) -> Option<&Arc<TlsEntry>> {
+        self.endpoints.get(endpoint as usize)?.tls.as_ref()
+    }
+
+    /// Whether there is anything at an endpoint that a client with this address could ever see.
+    pub(super) fn may_greet(&self, endpoint: u32, peer: &Peer) -> bool {
+        let mut here = self.exports.iter().filter(|export| export.endpoint == endpoint);
+        here.any(|export| export.access.as_ref().is_none_or(|access| access.allows_address(peer)))
+    }
+
+    /// Whether a client may go on using an export that it has chosen.
+    pub(super) fn still_allows(&self, endpoint: u32, name: &str, peer: &Peer) -> bool {
+        self.find(endpoint, name).is_none_or(|export| export.allows(peer))
     }
 
     fn find(&self, endpoint: u32, name: &str) -> Option<&Export> {
@@ -99,10 +149,24 @@ impl Directory {
     }
 
     /// Finds the endpoint, or listens on it; tells whether it is new.
-    fn endpoint(&mut self, reactor: &mut Reactor, wanted: &Endpoint) -> Result<(u32, bool), String> {
+    fn endpoint(
+        &mut self,
+        reactor: &mut Reactor,
+        wanted: &Endpoint,
+        tls: Option<&Arc<TlsEntry>>,
+    ) -> Result<(u32, bool), String> {
         let open = |listening: &Listening| listening.listener.is_some() && listening.asked == *wanted;
         if let Some(at) = self.endpoints.iter().position(open) {
-            return Ok((at as u32, false));
+            let same = match (tls, &self.endpoints[at].tls) {
+                (None, None) => true,
+                (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+                _ => false,
+            };
+            return if same {
+                Ok((at as u32, false))
+            } else {
+                Err("another export at the same place has other TLS settings".into())
+            };
         }
         let (socket, actual) = match wanted {
             Endpoint::Unix(path) => {
@@ -117,7 +181,8 @@ impl Directory {
             }
         };
         let listener = reactor.add_listener(socket).map_err(|error| format!("cannot listen: {error}"))?;
-        self.endpoints.push(Listening { asked: wanted.clone(), actual, listener: Some(listener) });
+        let tls = tls.cloned();
+        self.endpoints.push(Listening { asked: wanted.clone(), actual, listener: Some(listener), tls });
         Ok((self.endpoints.len() as u32 - 1, true))
     }
 }
@@ -132,28 +197,24 @@ impl Server {
         self.rules[index] = Some(rules);
     }
 
-    /// Serves a volume under `uri`; returns the URI that clients use (with the port, if the system chose it).
+    /// Serves a volume as an offer says; returns the URI that clients use (with the port, if the system chose it).
     ///
     /// # Errors
-    /// The endpoint cannot be listened on, or has another export of this name; nothing was changed.
-    pub(crate) fn export(
-        &mut self,
-        reactor: &mut Reactor,
-        endpoint: &Endpoint,
-        volume: VolumeId,
-        info: ExportInfo,
-    ) -> Result<String, String> {
-        let (at, new) = self.directory.endpoint(reactor, endpoint)?;
+    /// The endpoint cannot be listened on, has other TLS settings, or another export of this name; nothing was changed.
+    pub(crate) fn export(&mut self, reactor: &mut Reactor, offer: Offer<'_>) -> Result<String, String> {
+        let Offer { endpoint, volume, info, tls, access } = offer;
+        let (at, new) = self.directory.endpoint(reactor, endpoint, tls.as_ref())?;
         let name = info.name.clone();
         if self.directory.find(at, &name).is_some() {
             return Err(format!("there is another export \"{name}\" at the same place"));
         }
-        self.directory.exports.push(Export { endpoint: at, volume, info });
+        self.directory.exports.push(Export { endpoint: at, volume, info, access });
         if new {
             self.accept(reactor, at);
         }
         let endpoint = self.directory.endpoints[at as usize].actual.clone();
-        Ok(ExportUri::Nbd { endpoint, name }.to_string())
+        let guards = Guards { tls: tls.map(|_| String::new()), access: None };
+        Ok(ExportUri::Nbd { endpoint, name, guards }.for_clients())
     }
 
     /// Takes a volume away: new clients do not find it, and those that are there are disconnected once what they have
@@ -190,6 +251,9 @@ impl Server {
     /// The handshake is done: the connection belongs to a volume now.
     pub(super) fn established(&mut self, reactor: &Reactor, index: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.greeted_by.take().is_some() {
+            self.greeting -= 1;
+        }
         let name = connection.session.export().map(|info| info.name.clone()).unwrap_or_default();
         connection.volume = self.directory.volume(connection.endpoint, &name);
         let rules = connection.volume.and_then(|id| self.rules.get(usize::from(id.0)).cloned().flatten());
@@ -203,6 +267,21 @@ impl Server {
             Err(_) => Identity::unknown(), // not a unix socket
         };
         connection.client = Some(Client::new(rules, name, identity));
+    }
+
+    /// Allow lists have changed: who is not let in any more is disconnected once what it has asked for is answered.
+    pub(crate) fn look_at_clients_again(&mut self) {
+        for index in 0..self.connections.len() as u32 {
+            let Some(Some(connection)) = self.connections.get_mut(index as usize) else { continue };
+            let Some(name) = connection.session.export().map(|info| info.name.clone()) else { continue };
+            if self.directory.still_allows(connection.endpoint, &name, &connection.peer) {
+                continue;
+            }
+            connection.closing = true;
+            let what = format!("{} is not let in to \"{}\" any more", connection.peer, name.escape_debug());
+            self.refusals.note(what);
+            self.enqueue(index);
+        }
     }
 
     pub(super) fn accept(&self, reactor: &mut Reactor, endpoint: u32) {

@@ -10,13 +10,19 @@
 //!
 //! Back-pressure, so that no client can take memory without bound: a connection that has [`REQUESTS_MAX`] requests or
 //! [`UNSENT_BYTES_MAX`] of unsent replies is not read from until some have ended, and when the pool has no memory left
-//! a request waits in its session until it has.
+//! a request waits in its session until it has. The last eighth of the memory is not for requests ([`FOR_REPLIES`]), for headers
+//! of replies cannot wait; and the last sixteenth is for the engine alone ([`FOR_ENGINE`]), whose writes would fail.
+//!
+//! Strangers: who has not finished the handshake has [`GREETING_WITHIN`] for it, and there are at most [`GREETINGS_MAX`] of
+//! them; the one that has taken longest goes first. With TLS (`encrypted`, `tls`) what is received is decrypted into the same
+//! buffer, and replies are encrypted when they are sent; the session sees no difference.
 
+use crate::guard::Peer;
 use crate::rules::RuleSet;
 use forebay_core::{Engine, Request, RequestError, RequestId, RequestKind};
 use forebay_export::nbd::reply::{Extent, Replier};
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
-use forebay_export::nbd::{CloseReason, Errno};
+use forebay_export::nbd::{CloseReason, Errno, Tls};
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufId, Op, Reactor, SocketId, Span};
@@ -24,10 +30,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod connection;
+mod encrypted;
 mod exports;
+mod refusals;
+mod tls;
 
 use connection::Connection;
 use exports::Directory;
+pub(crate) use exports::Offer;
+use refusals::Refusals;
+pub(crate) use refusals::Refused;
 
 /// Bytes received at once when no payload is awaited.
 const RECV_BYTES: usize = 128 << 10;
@@ -35,10 +47,23 @@ const RECV_BYTES: usize = 128 << 10;
 const REQUESTS_MAX: u32 = 512;
 /// Replies of one connection that have not been sent.
 const UNSENT_BYTES_MAX: u64 = 64 << 20;
+/// Bytes received at once if there is no memory for more: everybody can be heard. With TLS, a record and what is left of one.
+const RECV_BYTES_SMALL: usize = 16 << 10;
+const RECV_BYTES_SMALL_TLS: usize = 64 << 10;
+/// Requests leave this part of the memory to others.
+const FOR_REPLIES: usize = 8;
+/// Replies leave this part of the memory to the engine.
+const FOR_ENGINE: usize = 16;
 /// Bytes of reply headers gathered in one buffer.
-const REPLY_BYTES: usize = 16 << 10;
+const REPLY_BYTES: usize = 4 << 10;
 /// Connections at once; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 1024;
+/// Time for a client to choose an export, the handshake of TLS included.
+pub(crate) const GREETING_WITHIN: Duration = Duration::from_secs(15);
+/// Connections at once that have not chosen an export yet.
+const GREETINGS_MAX: usize = 256;
+/// How often slow greetings are looked for.
+const GREETINGS_EVERY: Duration = Duration::from_secs(1);
 /// Blocks looked at for one BLOCK_STATUS; the client asks again for the rest.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -125,6 +150,9 @@ pub(crate) struct Server {
     /// Those that a turn works on; empty between turns.
     taken: Vec<u32>,
     scratch: Vec<u8>,
+    /// Memory for decrypting, and for encrypting.
+    cipher: Vec<u8>,
+    plain: Vec<u8>,
     crcs: Vec<u32>,
     tokens: fn(ServerToken) -> u64,
     closing: bool,
@@ -132,7 +160,13 @@ pub(crate) struct Server {
     turn_at: Instant,
     /// Listeners on which accepting failed, and when to try again.
     paused: Vec<u32>,
+    /// Where the next look at starved connections begins.
+    starved_from: u32,
     resume_at: Option<Instant>,
+    /// Connections that have not chosen an export yet, and when to look for those that take too long.
+    greeting: usize,
+    greetings_at: Option<Instant>,
+    refusals: Refusals,
 }
 
 impl Server {
@@ -148,12 +182,18 @@ impl Server {
             queue: Vec::new(),
             taken: Vec::new(),
             scratch: Vec::new(),
+            cipher: Vec::new(),
+            plain: Vec::new(),
             crcs: Vec::new(),
             tokens,
             closing: false,
             turn_at: Instant::now(),
             paused: Vec::new(),
+            starved_from: 0,
             resume_at: None,
+            greeting: 0,
+            greetings_at: None,
+            refusals: Refusals::default(),
         }
     }
 
@@ -191,7 +231,7 @@ impl Server {
             if self.connections().try_into().unwrap_or(usize::MAX) >= CONNECTIONS_MAX {
                 reactor.close_socket(socket);
             } else {
-                self.open(socket, index);
+                self.open(reactor, socket, index);
             }
         } else {
             // Out of descriptors or the like: try again later, the others go on meanwhile.
@@ -202,8 +242,20 @@ impl Server {
         self.accept(reactor, index);
     }
 
+    /// Does what is due by the clock; returns how long the loop may sleep because of it.
+    pub(crate) fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+        let resume = self.resume_accepting(reactor);
+        let greetings = self.end_slow_greetings(reactor);
+        resume.into_iter().chain(greetings).chain(self.refusals.due(Instant::now)).min()
+    }
+
+    /// What the operator is to be told now of clients that were turned away.
+    pub(crate) fn take_refused(&mut self) -> Option<Refused> {
+        self.refusals.take(Instant::now)
+    }
+
     /// Accepts again where that failed a while ago; returns how long the loop may sleep because of it.
-    pub(crate) fn resume_accepting(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+    fn resume_accepting(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let left = self.resume_at?.saturating_duration_since(Instant::now());
         if !left.is_zero() {
             return Some(left);
@@ -217,8 +269,72 @@ impl Server {
         None
     }
 
-    fn open(&mut self, socket: SocketId, endpoint: u32) {
-        let connection = Connection::new(socket, endpoint);
+    /// Ends the connections that have had their time to choose an export.
+    fn end_slow_greetings(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+        if self.greeting == 0 {
+            return None;
+        }
+        let now = Instant::now();
+        let look_at = *self.greetings_at.get_or_insert(now + GREETINGS_EVERY);
+        if now < look_at {
+            return Some(look_at - now);
+        }
+        self.greetings_at = Some(now + GREETINGS_EVERY);
+        for index in 0..self.connections.len() as u32 {
+            let connection = self.connections[index as usize].as_ref();
+            if connection.is_some_and(|connection| connection.greeted_by.is_some_and(|by| by <= now)) {
+                self.end_greeting(reactor, index, "did not choose an export in time");
+            }
+        }
+        Some(GREETINGS_EVERY)
+    }
+
+    /// Ends a connection that has not chosen an export yet, at once: also if the client takes nothing of what is sent.
+    fn end_greeting(&mut self, reactor: &mut Reactor, index: u32, why: &str) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.greeted_by.take().is_some() {
+            self.greeting -= 1;
+        }
+        connection.closing = true;
+        self.refusals.note(format!("{} {why}", connection.peer));
+        reactor.abort_socket(connection.socket);
+        self.enqueue(index);
+    }
+
+    /// Makes room for one more stranger.
+    fn end_oldest_greeting(&mut self, reactor: &mut Reactor) {
+        let since = |connection: &Option<Connection>| connection.as_ref().and_then(|one| one.greeted_by);
+        let strangers = self.connections.iter().enumerate();
+        let strangers = strangers.filter_map(|(index, connection)| Some((since(connection)?, index as u32)));
+        if let Some((_, index)) = strangers.min() {
+            self.end_greeting(reactor, index, "had to make room: too many clients have not chosen an export");
+        }
+    }
+
+    /// Who is on the other side.
+    fn peer(reactor: &Reactor, socket: SocketId) -> Peer {
+        match reactor.peer_cred(socket) {
+            Ok(cred) if cred.uid != u32::MAX => {
+                let mut gids = reactor.peer_groups(socket).unwrap_or_default();
+                gids.push(cred.gid);
+                Peer { uid: Some(cred.uid), gids, ..Peer::default() }
+            }
+            _ => Peer { address: reactor.peer_address(socket).ok(), ..Peer::default() },
+        }
+    }
+
+    fn open(&mut self, reactor: &mut Reactor, socket: SocketId, endpoint: u32) {
+        let peer = Self::peer(reactor, socket);
+        if !self.directory.may_greet(endpoint, &peer) {
+            self.refusals.note(format!("{peer} has an address that no export here is for"));
+            return reactor.close_socket(socket);
+        }
+        if self.greeting >= GREETINGS_MAX {
+            self.end_oldest_greeting(reactor);
+        }
+        let tls = if self.directory.tls(endpoint).is_some() { Tls::Required } else { Tls::Off };
+        let connection = Connection::new(socket, endpoint, peer, tls, Instant::now() + GREETING_WITHIN);
+        self.greeting += 1;
         let free = self.connections.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.connections.push(None);
@@ -237,11 +353,17 @@ impl Server {
         }
     }
 
-    pub(crate) fn received(&mut self, index: u32, result: Result<u32, forebay_io::IoFailure>) {
+    pub(crate) fn received(
+        &mut self,
+        reactor: &mut Reactor,
+        index: u32,
+        result: Result<u32, forebay_io::IoFailure>,
+    ) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         connection.receiving = false;
         match result {
             Ok(0) | Err(_) => connection.closing = true,
+            Ok(bytes) if connection.tls.is_some() => self.decrypt(reactor, index, bytes),
             Ok(bytes) => match &mut connection.arriving {
                 Some(arriving) => {
                     arriving.received += bytes;
@@ -259,12 +381,16 @@ impl Server {
     pub(crate) fn sent(&mut self, reactor: &mut Reactor, send: u32, ok: bool) {
         let sending = &mut self.sendings[send as usize];
         let index = sending.connection;
+        let mut connection = self.connections.get_mut(index as usize).and_then(Option::as_mut);
         for buffer in sending.buffers.drain(..) {
-            reactor.pool_mut().free(buffer);
+            let tls = connection.as_mut().and_then(|connection| connection.tls.as_mut());
+            if !tls.is_some_and(|tls| tls.give_back(buffer)) {
+                reactor.pool_mut().free(buffer);
+            }
         }
         let bytes = sending.bytes;
         self.free_sendings.push(send);
-        if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
+        if let Some(connection) = connection {
             connection.sends -= 1;
             connection.unsent_bytes -= bytes;
             connection.closing |= !ok;
@@ -331,7 +457,10 @@ impl Server {
 
     /// Something was freed: connections that waited for memory go on.
     pub(crate) fn wake_starved(&mut self) {
-        for index in 0..self.connections.len() as u32 {
+        let count = self.connections.len() as u32;
+        // Each time another one is the first to get what was freed.
+        self.starved_from = (self.starved_from + 1).checked_rem(count).unwrap_or(0);
+        for index in (self.starved_from..count).chain(0..self.starved_from) {
             let waits = self.connections[index as usize].as_ref().is_some_and(|connection| {
                 connection.starved.is_some() || connection.used < connection.filled || !connection.receiving
             });
@@ -375,6 +504,10 @@ impl Server {
                     self.queue_reply(reactor, index, &bytes, None);
                     self.scratch = bytes;
                 }
+                Step::StartTls => {
+                    self.begin_tls(reactor, index);
+                    return started;
+                }
                 Step::Established => self.established(reactor, index),
                 Step::Request(request) => {
                     if !self.start(volumes, reactor, index, request, now) {
@@ -391,7 +524,7 @@ impl Server {
                     let connection = self.connections[index as usize].as_mut().expect("it is stepped");
                     connection.closing = true;
                     if !reason.is_clean() && !matches!(reason, CloseReason::Disconnected) {
-                        eprintln!("forebay: closed a connection: {reason}");
+                        self.refusals.note(format!("closed a connection of {}: {reason}", connection.peer));
                     }
                     return started;
                 }
@@ -408,7 +541,12 @@ impl Server {
             _ => &[],
         };
         let mut input = Input::new(bytes);
-        let step = connection.session.step(&mut input, &self.directory.seen_at(connection.endpoint));
+        let seen = self.directory.seen_by(connection.endpoint, &connection.peer);
+        let step = connection.session.step(&mut input, &seen);
+        if let Some(name) = seen.hidden.into_inner() {
+            let name = name.escape_debug();
+            self.refusals.note(format!("{} is not let in to \"{name}\"", connection.peer));
+        }
         connection.used += input.used();
         step
     }
@@ -418,7 +556,9 @@ impl Server {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let lead = (request.request.offset_bytes % BLOCK) as usize;
         let len = request.request.length_bytes as usize;
-        let Some(buffer) = reactor.pool_mut().alloc((lead + len).next_multiple_of(BLOCK_BYTES)) else {
+        let Some(buffer) =
+            reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK_BYTES))
+        else {
             return false;
         };
         let mut received = 0;
@@ -460,7 +600,9 @@ impl Server {
         let len = what.length_bytes.min(forebay_core::REQUEST_BYTES_MAX);
         let request =
             NbdRequest { cookie, request: forebay_export::request::Request { length_bytes: len, ..what } };
-        let Some(buffer) = reactor.pool_mut().alloc((lead + len).next_multiple_of(BLOCK) as usize) else {
+        let Some(buffer) =
+            reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK) as usize)
+        else {
             let connection = self.connections[index as usize].as_mut().expect("it is stepped");
             connection.starved = Some(request);
             return false;
@@ -560,18 +702,20 @@ impl Server {
     /// Adds bytes, and data that follows them, to what a connection sends next.
     fn queue_reply(&mut self, reactor: &mut Reactor, index: u32, bytes: &[u8], data: Option<Span>) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
-        for piece in bytes.chunks(REPLY_BYTES) {
-            connection.gather(reactor, piece);
-        }
-        if let Some(span) = data {
+        // Whatever becomes of the rest: this buffer is the connection's now.
+        connection.owned.extend(data.map(|span| span.buf));
+        let complete = bytes.chunks(REPLY_BYTES).all(|piece| connection.gather(reactor, piece));
+        if let (Some(span), true) = (data, complete) {
             connection.spans.push(span);
-            connection.owned.push(span.buf);
         }
         self.enqueue(index);
     }
 
     fn send(&mut self, reactor: &mut Reactor, index: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.tls.is_some() {
+            return self.send_encrypted(reactor, index);
+        }
         if connection.spans.is_empty() {
             return;
         }
@@ -595,6 +739,12 @@ impl Server {
 
     /// Sends, receives again, or closes.
     fn settle(&mut self, reactor: &mut Reactor, index: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(index as usize)
+            && connection.used == connection.filled
+            && connection.tls.as_ref().is_some_and(|tls| tls.has_ended())
+        {
+            connection.closing = true;
+        }
         self.send(reactor, index);
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         if connection.closing {
@@ -604,18 +754,15 @@ impl Server {
         if connection.receiving || self.closing || connection.is_full() || connection.starved.is_some() {
             return;
         }
-        let span = if let Some(arriving) = connection.arriving {
+        let span = if let (Some(arriving), None) = (connection.arriving, &connection.tls) {
             let lead = (arriving.request.request.offset_bytes % BLOCK) as u32;
             let len = connection.session.payload_remaining() as u32;
             Span { buf: arriving.buffer, offset: lead + arriving.received, len }
         } else if connection.used < connection.filled {
             return; // A request waits for memory; what follows it is here already.
         } else {
-            let Some(buf) = connection.buffer.or_else(|| reactor.pool_mut().alloc(RECV_BYTES)) else {
-                return;
-            };
-            connection.buffer = Some(buf);
-            Span { buf, offset: 0, len: RECV_BYTES as u32 }
+            let Some(span) = connection.receive_buffer(reactor.pool_mut()) else { return };
+            span
         };
         connection.receiving = true;
         let token = (self.tokens)(ServerToken::Receive(index));
@@ -636,10 +783,15 @@ impl Server {
         reactor.close_socket(connection.socket);
         let buffers =
             connection.buffer.into_iter().chain(connection.arriving.map(|arriving| arriving.buffer));
+        let own = connection.tls.as_mut().and_then(|tls| tls.let_go());
+        let buffers = buffers.chain(own);
         for buffer in
             buffers.chain(connection.owned.drain(..)).chain(connection.reply.map(|(buffer, _)| buffer))
         {
             reactor.pool_mut().free(buffer);
+        }
+        if connection.greeted_by.is_some() {
+            self.greeting -= 1;
         }
         *slot = None;
     }

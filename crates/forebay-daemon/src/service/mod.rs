@@ -25,6 +25,7 @@ use crate::control::{
     VolumeRequest,
 };
 use crate::events::Hub;
+use crate::guard::GuardBook;
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use crate::pool::{Pool, PoolGone, PoolHandle};
 use crate::rules::RuleSet;
@@ -58,6 +59,8 @@ pub(crate) struct Service {
     changing: Mutex<Option<ConfigFile>>,
     hub: Hub,
     jobs: Jobs,
+    /// Certificates and allow lists by name.
+    guards: Arc<GuardBook>,
     /// Job threads are told that there is something to begin, or that the daemon stops.
     work: Mutex<work::Work>,
     work_changed: Condvar,

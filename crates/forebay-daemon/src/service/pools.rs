@@ -39,6 +39,7 @@ impl Service {
             spin: tunables.spin,
             nice_boost: tunables.nice_boost,
             io: tunables.io.into(),
+            guards: Arc::clone(&self.guards),
         };
         let joining = parts.joining.clone();
         let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;

@@ -27,6 +27,7 @@ impl Service {
         let old = self.running().config.clone();
         let differences = diff(&old, &new);
         let mut done = ReloadDone::default();
+        self.update_guards(&new, &mut done);
         done.refused.extend(differences.refused.iter().map(ToString::to_string));
         for change in &differences.changes {
             match self.make(change, &new) {
@@ -35,6 +36,25 @@ impl Service {
             }
         }
         Ok(done)
+    }
+
+    /// Certificates are read again, also if the file says the same as before; allow lists hold at once, for those who are
+    /// connected too.
+    fn update_guards(&self, new: &Config, done: &mut ReloadDone) {
+        let updated = self.guards.update(new);
+        done.changed.extend(updated.changed);
+        done.refused.extend(updated.refused);
+        {
+            let mut running = self.running_mut();
+            running.config.tls.clone_from(&new.tls);
+            running.config.access.clone_from(&new.access);
+        }
+        if updated.access {
+            let pools: Vec<_> = self.running().pools.values().cloned().collect();
+            for pool in pools {
+                let _ = pool.ask(crate::pool::Pool::look_at_clients_again); // one that has stopped has no clients
+            }
+        }
     }
 
     /// Makes one change; says what was done.

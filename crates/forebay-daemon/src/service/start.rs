@@ -63,6 +63,7 @@ impl Service {
             changing: Mutex::new(start.file),
             hub,
             jobs,
+            guards: Arc::default(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
             started_unix_s: now.map_or(0, |since| since.as_secs()),
@@ -79,6 +80,9 @@ impl Service {
     }
 
     fn open_all(&self, config: &Config, strict: bool) -> Result<(), ControlError> {
+        for problem in self.guards.update(config).refused {
+            self.tell(Told::Problem(problem)); // the exports that need it fail, and say so
+        }
         for (name, pool) in &config.pools {
             if let Err(error) = self.open_pool(name, pool) {
                 self.trouble(AlarmKey::pool(Kind::PoolFailed, name), &error, strict)?;

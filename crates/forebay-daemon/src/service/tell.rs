@@ -43,6 +43,9 @@ impl Service {
             PoolEvent::Resized { volume, .. } => {
                 self.hub.publish(NewEvent::new(Kind::VolumeResized, text).pool(pool).volume(volume));
             }
+            PoolEvent::ClientRefused { .. } => {
+                self.hub.publish(NewEvent::new(Kind::ClientRefused, text).pool(pool));
+            }
             _ => {}
         }
     }

@@ -115,6 +115,7 @@ impl Service {
     /// Opens the backing store and has the pool attach it.
     pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), ControlError> {
         let handle = self.handle(&config.pool)?;
+        self.guards.prepare(&self.running().config, &config.exports);
         let tunables = config.tunables();
         let emulate = tunables.emulate.into();
         let backing = open_backing(&config.backing, emulate)?;

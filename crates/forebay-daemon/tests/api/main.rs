@@ -5,6 +5,7 @@
 mod client;
 #[allow(unreachable_pub, reason = "shared with an example")]
 mod fake;
+mod levels;
 mod limits;
 mod openapi;
 mod routes;
@@ -46,7 +47,7 @@ impl Stage {
 
 fn options(folder: &tempfile::TempDir) -> ApiOptions {
     let socket = folder.path().join("admin.sock");
-    ApiOptions { socket, socket_mode: 0o660, tcp: None, limits: Limits::default() }
+    ApiOptions { socket, socket_mode: 0o660, users: None, tcp: None, limits: Limits::default() }
 }
 
 /// TCP on a free port of loopback with this token in a file of mode `mode`.
@@ -54,7 +55,8 @@ fn tcp_options(folder: &std::path::Path, token: &str, mode: u32) -> TcpOptions {
     let token_file = folder.join("token");
     std::fs::write(&token_file, token).unwrap();
     set_mode(&token_file, mode);
-    TcpOptions { host: "127.0.0.1".into(), port: 0, token_file, tls: None, metrics_open: false }
+    let host = "127.0.0.1".into();
+    TcpOptions { host, port: 0, token_file, read_token_file: None, tls: None, metrics_open: false }
 }
 
 fn set_mode(path: &std::path::Path, mode: u32) {

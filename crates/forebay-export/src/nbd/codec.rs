@@ -101,6 +101,8 @@ pub mod rep {
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
     /// The option's data make no sense.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
+    /// Nothing but STARTTLS is answered before TLS is there.
+    pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
     /// The server is going away.

@@ -6,6 +6,8 @@
 //!   each context is named once, each fact given once.
 //! - A failed SET_META_CONTEXT leaves no context set; so does one that named another export than GO does.
 //! - Nothing is agreed on that was not asked for.
+//! - Where TLS is required nothing is told and nothing agreed on before it is there (FORCEDTLS of the protocol), and nothing
+//!   that was said before it counts after it, but for the client's flags and the number of options.
 
 use super::codec::{self, Fields, handshake_flag, info, opt, rep, transmission_flag};
 use super::session::{CloseReason, Limits};
@@ -91,6 +93,18 @@ impl Contexts {
     }
 }
 
+/// TLS on a connection. There is no mode in which a client may choose: who is on the way could choose for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tls {
+    /// Plaintext; STARTTLS is refused.
+    #[default]
+    Off,
+    /// Not there yet, and nothing goes without it.
+    Required,
+    /// Everything goes through it.
+    Active,
+}
+
 /// What comes after an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -98,6 +112,8 @@ pub enum Outcome {
     Continue,
     /// Transmission, to this export.
     Enter(ExportInfo),
+    /// A TLS handshake, once the reply has been sent.
+    StartTls,
     /// The end, once the reply has been sent.
     Close(CloseReason),
 }
@@ -105,6 +121,7 @@ pub enum Outcome {
 /// What has been agreed so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Handshake {
+    tls: Tls,
     /// The client understands replies to options.
     fixed_newstyle: bool,
     /// The client wants no padding after EXPORT_NAME.
@@ -121,6 +138,27 @@ struct Malformed(&'static str);
 type Parsed<T> = Result<T, Malformed>;
 
 impl Handshake {
+    /// Nothing is agreed on yet.
+    pub fn new(tls: Tls) -> Self {
+        Handshake { tls, ..Handshake::default() }
+    }
+
+    /// TLS is there now: what was said in plaintext may have been said by anybody, and is forgotten.
+    pub fn tls_established(&mut self) {
+        self.tls = Tls::Active;
+        self.structured = false;
+        self.contexts = None;
+    }
+
+    /// The refusal of an option whose data are too long to be looked at.
+    pub fn too_long(&self, option: u32, limits: &Limits, out: &mut Vec<u8>) {
+        if self.tls == Tls::Required && option != opt::STARTTLS {
+            return tls_required(out, option);
+        }
+        let message = format!("at most {} bytes of option data are accepted", limits.option_bytes_max);
+        codec::encode_option_reply(out, option, rep::ERR_TOO_BIG, message.as_bytes());
+    }
+
     /// Takes the client's flags.
     pub fn client_flags(&mut self, flags: u32) -> Result<(), CloseReason> {
         if flags & !u32::from(SERVER_FLAGS) != 0 {
@@ -165,6 +203,9 @@ impl Handshake {
         limits: &Limits,
         out: &mut Vec<u8>,
     ) -> Outcome {
+        if self.tls == Tls::Required {
+            return before_tls(option, data, out);
+        }
         let answer = match option {
             opt::EXPORT_NAME => return self.export_name(data, exports, out),
             opt::ABORT => {
@@ -179,7 +220,11 @@ impl Handshake {
             },
             opt::STRUCTURED_REPLY => self.structured_reply(data, out),
             opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => self.meta_context(option, data, exports, out),
-            opt::STARTTLS => unsupported(out, option, "TLS is not supported"),
+            opt::STARTTLS if self.tls == Tls::Active => Err(Malformed("TLS is there already")),
+            opt::STARTTLS => {
+                codec::encode_option_reply(out, option, rep::ERR_POLICY, b"TLS is not offered here");
+                Ok(())
+            }
             opt::EXTENDED_HEADERS => unsupported(out, option, "extended headers are not supported"),
             _ => unsupported(out, option, "unknown option"),
         };
@@ -283,6 +328,35 @@ impl Handshake {
         codec::encode_option_reply(out, option, rep::ACK, &[]);
         Ok(())
     }
+}
+
+/// An option before the TLS that is required: STARTTLS, or one that ends it all; everything else has to wait.
+fn before_tls(option: u32, data: &[u8], out: &mut Vec<u8>) -> Outcome {
+    match option {
+        opt::STARTTLS if data.is_empty() => {
+            codec::encode_option_reply(out, option, rep::ACK, &[]);
+            return Outcome::StartTls;
+        }
+        opt::STARTTLS => {
+            codec::encode_option_reply(out, option, rep::ERR_INVALID, b"this option takes no data");
+        }
+        opt::EXPORT_NAME => return Outcome::Close(CloseReason::TlsRequired),
+        opt::ABORT => {
+            codec::encode_option_reply(out, option, rep::ACK, &[]);
+            return Outcome::Close(CloseReason::Aborted);
+        }
+        _ => tls_required(out, option),
+    }
+    Outcome::Continue
+}
+
+fn tls_required(out: &mut Vec<u8>, option: u32) {
+    codec::encode_option_reply(
+        out,
+        option,
+        rep::ERR_TLS_REQD,
+        b"this server speaks TLS only: start it first",
+    );
 }
 
 fn unsupported(out: &mut Vec<u8>, option: u32, message: &str) -> Parsed<()> {

@@ -11,6 +11,6 @@ pub mod session;
 
 pub use client::{ClientError, NbdClient};
 pub use codec::Errno;
-pub use handshake::{Context, Contexts};
+pub use handshake::{Context, Contexts, Tls};
 pub use reply::{Extent, Replier, ReplyHeader};
 pub use session::{CloseReason, Input, Limits, NbdRequest, Session, Step};

@@ -6,6 +6,8 @@
 //!     match session.step(&mut input, exports) {
 //!         NeedMore        => receive into a buffer, make a new Input over it
 //!         Output          => session.take_output(&mut send_buffer); send it in order
+//!         StartTls        => do the handshake of TLS on the socket; when it is done session.tls_established(), and from
+//!                            then on input is what TLS has decrypted, and output is encrypted
 //!         Established     => session.export() is now known: bind the connection to the volume
 //!         Request(r)      => start it; answer later through session.replier()
 //!         WritePayload(r) => find a buffer of r.request.length_bytes, or stop here and step again later;
@@ -24,12 +26,14 @@
 //! - Bytes kept between calls are at most one request header, or one option of at most
 //!   [`Limits::option_bytes_max`] bytes. Payload is never kept.
 //! - Every request handed out passed [`request::validate`]. What did not pass was already answered.
+//! - Not a byte that came before TLS was there is taken as one that came through it: whatever is in the input behind
+//!   STARTTLS ends the connection.
 //! - After `Close`, every further step is the same `Close` and no input is used up.
 
 use thiserror::Error;
 
-use super::codec::{self, Errno, OptionHeader, RequestHeader, cmd, cmd_flag, opt, rep};
-use super::handshake::{Handshake, Outcome, SERVER_FLAGS};
+use super::codec::{self, Errno, OptionHeader, RequestHeader, cmd, cmd_flag, opt};
+use super::handshake::{Handshake, Outcome, SERVER_FLAGS, Tls};
 use super::reply::Replier;
 use crate::directory::{ExportInfo, Exports};
 use crate::request::{self, Admission, Bounds, Operation, Refusal, Request};
@@ -74,6 +78,9 @@ pub enum Step {
     NeedMore,
     /// There is output: see [`Session::take_output`].
     Output,
+    /// All output was taken, and the next bytes in either direction are those of a TLS handshake. Repeated until
+    /// [`Session::tls_established`].
+    StartTls,
     /// The handshake is done and [`Session::export`] is known. Output comes next.
     Established,
     /// A request without payload, to be served.
@@ -96,6 +103,14 @@ pub enum CloseReason {
     /// EXPORT_NAME for an export that does not exist; the protocol has no other answer.
     #[error("the client asked for an unknown export in the old way, which can only be answered by closing")]
     UnknownExport,
+    /// EXPORT_NAME before TLS; the protocol has no other answer.
+    #[error(
+        "the client asked for an export in the old way before TLS, which can only be answered by closing"
+    )]
+    TlsRequired,
+    /// Bytes that would have come in plaintext and been taken for encrypted ones.
+    #[error("data followed STARTTLS before it was answered: somebody may have injected it")]
+    DataBehindStartTls,
     /// Flags that this server did not offer.
     #[error("unknown client flags {0:#x}")]
     BadClientFlags(u32),
@@ -174,6 +189,7 @@ enum Phase {
         option: u32,
         left: u32,
     },
+    StartingTls,
     Request,
     Payload {
         request: NbdRequest,
@@ -220,10 +236,15 @@ pub struct Session {
 impl Session {
     /// A new connection. The greeting is already there to be sent.
     pub fn new(limits: Limits) -> Self {
+        Session::with_tls(limits, Tls::Off)
+    }
+
+    /// A new connection on which TLS is off or required.
+    pub fn with_tls(limits: Limits, tls: Tls) -> Self {
         Session {
             limits,
             phase: Phase::ClientFlags,
-            handshake: Handshake::default(),
+            handshake: Handshake::new(tls),
             export: None,
             replier: Replier::default(),
             held: Vec::with_capacity(codec::REQUEST_BYTES),
@@ -248,6 +269,8 @@ impl Session {
                     let (option, left) = (*option, *left);
                     self.step_option_skip(option, left, input)
                 }
+                Phase::StartingTls if input.is_empty() => Some(Step::StartTls),
+                Phase::StartingTls => self.close(CloseReason::DataBehindStartTls),
                 Phase::Request => self.step_request(input),
                 Phase::Payload { request, .. } => Some(Step::WritePayload(*request)),
                 Phase::PayloadSkip { left, refusal } => {
@@ -273,6 +296,14 @@ impl Session {
     /// What there is to send, for looking only.
     pub fn output(&self) -> &[u8] {
         &self.out
+    }
+
+    /// The handshake of TLS that [`Step::StartTls`] asked for is done. Without having been asked, it changes nothing.
+    pub fn tls_established(&mut self) {
+        if self.phase == Phase::StartingTls {
+            self.handshake.tls_established();
+            self.phase = Phase::Option;
+        }
     }
 
     /// The export this connection is for, once established.
@@ -405,6 +436,11 @@ impl Session {
         self.held.clear();
         match outcome {
             Outcome::Continue => self.phase = Phase::Option,
+            Outcome::StartTls if input.is_empty() => self.phase = Phase::StartingTls,
+            Outcome::StartTls => {
+                self.out.clear(); // the answer, and only that: there was no output when the option came
+                return self.close(CloseReason::DataBehindStartTls);
+            }
             Outcome::Close(reason) => return self.close(reason),
             Outcome::Enter(export) => {
                 self.replier = Replier {
@@ -426,8 +462,7 @@ impl Session {
             self.phase = Phase::OptionSkip { option, left };
             return Some(Step::NeedMore);
         }
-        let message = format!("at most {} bytes of option data are accepted", self.limits.option_bytes_max);
-        codec::encode_option_reply(&mut self.out, option, rep::ERR_TOO_BIG, message.as_bytes());
+        self.handshake.too_long(option, &self.limits, &mut self.out);
         self.phase = Phase::Option;
         None
     }

@@ -4,11 +4,22 @@ use super::*;
 use proptest::prelude::*;
 
 fn unix(name: &str, socket: &str) -> ExportUri {
-    ExportUri::Nbd { endpoint: Endpoint::Unix(socket.into()), name: name.to_owned() }
+    ExportUri::Nbd {
+        endpoint: Endpoint::Unix(socket.into()),
+        name: name.to_owned(),
+        guards: Guards::default(),
+    }
 }
 
 fn tcp(host: &str, port: u16, name: &str) -> ExportUri {
-    ExportUri::Nbd { endpoint: Endpoint::Tcp { host: host.to_owned(), port }, name: name.to_owned() }
+    let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
+    ExportUri::Nbd { endpoint, name: name.to_owned(), guards: Guards::default() }
+}
+
+fn guarded(uri: ExportUri, tls: Option<&str>, access: Option<&str>) -> ExportUri {
+    let ExportUri::Nbd { endpoint, name, .. } = uri else { panic!("not NBD") };
+    let guards = Guards { tls: tls.map(str::to_owned), access: access.map(str::to_owned) };
+    ExportUri::Nbd { endpoint, name, guards }
 }
 
 #[test]
@@ -24,6 +35,11 @@ fn good_exports() {
         ("nbd://host-1.example:1/a/b", tcp("host-1.example", 1, "a/b")),
         ("nbd://[::1]:99/x", tcp("::1", 99, "x")),
         ("nbd://[fe80::1]/x", tcp("fe80::1", 10809, "x")),
+        ("nbds://h/x?tls=lan", guarded(tcp("h", 10809, "x"), Some("lan"), None)),
+        ("NBDS://h?access=a.b&tls=lan", guarded(tcp("h", 10809, ""), Some("lan"), Some("a.b"))),
+        ("nbd://h/x?access=ops", guarded(tcp("h", 10809, "x"), None, Some("ops"))),
+        ("nbd+unix:///x?access=ops&socket=/s", guarded(unix("x", "/s"), None, Some("ops"))),
+        ("nbds+unix:///x?socket=/s&tls=l", guarded(unix("x", "/s"), Some("l"), None)),
         ("fuse:/mnt/x", ExportUri::Fuse { path: "/mnt/x".into() }),
         ("FUSE:///mnt/x%20y", ExportUri::Fuse { path: "/mnt/x y".into() }),
     ] {
@@ -45,7 +61,13 @@ fn bad_exports_say_where() {
         ("ublk:", 0, "not supported yet"),
         ("vhost-user:/s", 0, "not supported yet"),
         ("s3://b/p", 0, "for backing stores"),
-        ("nbds://h/x", 0, "TLS"),
+        ("nbds://h/x", 10, "tls=NAME is missing"),
+        ("nbds://h/x?tls=", 15, "name of a section"),
+        ("nbds://h/x?tls=a/b", 15, "name of a section"),
+        ("nbds://h/x?tls=a&tls=b", 17, "tls= is given twice"),
+        ("nbd://h/x?tls=a", 10, "tls= goes with nbds:"),
+        ("nbd+unix:///x?socket=/s&tls=a", 24, "tls= goes with nbds+unix:"),
+        ("nbd://h/x?user=a", 10, "unknown parameter \"user\""),
         ("http://h/x", 0, "no way to export"),
         ("nbd+unix:/db?socket=/s", 9, "\"//\" is missing"),
         ("nbd+unix://db?socket=/s", 11, "three slashes"),
@@ -69,7 +91,7 @@ fn bad_exports_say_where() {
         ("nbd://[::1]x/x", 11, "colon and a port"),
         ("nbd://h h/x", 7, "host name"),
         ("nbd://me@h/x", 6, "user names"),
-        ("nbd://h/x?socket=/s", 9, "nbd+unix"),
+        ("nbd://h/x?socket=/s", 10, "nbd+unix"),
     ] {
         let error = text.parse::<ExportUri>().unwrap_err();
         assert_eq!(error.at, at, "{error}");
@@ -134,6 +156,10 @@ proptest! {
         let uri = tcp("10.0.0.1", port, &name);
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         let uri = tcp("fe80::1", port, &name);
+        prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        let uri = guarded(tcp("fe80::1", port, &name), Some("lan"), Some("staff.1"));
+        prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        let uri = guarded(unix(&name, &socket), None, Some("x"));
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         let uri = ExportUri::Fuse { path: socket.clone().into() };
         if socket.trim_end_matches('/').rsplit('/').next().is_some_and(|name| !name.is_empty() && !name.starts_with('.')) {

@@ -112,6 +112,7 @@ pub enum Event {
     Established(ExportInfo),
     Request(NbdRequest),
     Write(NbdRequest, Vec<u8>),
+    StartTls,
     Close(CloseReason),
 }
 
@@ -177,6 +178,10 @@ impl Peer {
                 Step::Output => {
                     assert!(!self.session.output().is_empty());
                     self.session.take_output(out);
+                }
+                Step::StartTls => {
+                    assert!(input.is_empty(), "plaintext left over");
+                    return self.events.push(Event::StartTls);
                 }
                 Step::Established => {
                     let export = self.session.export().cloned().expect("established without an export");

@@ -12,7 +12,7 @@ use super::{ListenerId, Reactor, SocketId};
 use crate::engine::Request;
 use crate::error::IoFailure;
 use crate::slots::Kind;
-use crate::socket::{PeerCred, peer_cred};
+use crate::socket::{PeerCred, peer_address, peer_cred, peer_groups};
 use crate::sys;
 
 /// How far a socket is on its way out.
@@ -153,6 +153,24 @@ impl Reactor {
     pub fn peer_cred(&self, id: SocketId) -> Result<PeerCred, IoFailure> {
         let socket = self.sockets.get(id.0).ok_or(IoFailure::CANCELLED)?;
         Ok(peer_cred(socket.fd.as_fd())?)
+    }
+
+    /// The supplementary groups of who is on the other side of a unix socket.
+    ///
+    /// # Errors
+    /// When the socket is closed or not a unix socket.
+    pub fn peer_groups(&self, id: SocketId) -> Result<Vec<u32>, IoFailure> {
+        let socket = self.sockets.get(id.0).ok_or(IoFailure::CANCELLED)?;
+        Ok(peer_groups(socket.fd.as_fd())?)
+    }
+
+    /// The address on the other side of a TCP socket.
+    ///
+    /// # Errors
+    /// When the socket is closed or not a TCP socket.
+    pub fn peer_address(&self, id: SocketId) -> Result<std::net::IpAddr, IoFailure> {
+        let socket = self.sockets.get(id.0).ok_or(IoFailure::CANCELLED)?;
+        Ok(peer_address(socket.fd.as_fd())?)
     }
 
     /// Closes a socket: receives end as cancelled, sends already submitted still go out, then the descriptor is

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use forebay_export::nbd::client::{NbdClient, Transport, Wishes};
-use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::content::nbd;
@@ -176,7 +176,11 @@ impl Hits {
 }
 
 fn export(folder: &Path) -> ExportUri {
-    ExportUri::Nbd { endpoint: Endpoint::Unix(folder.join("nbd.sock")), name: NAME.into() }
+    ExportUri::Nbd {
+        endpoint: Endpoint::Unix(folder.join("nbd.sock")),
+        name: NAME.into(),
+        guards: Guards::default(),
+    }
 }
 
 fn admin(folder: &Path) -> PathBuf {

@@ -8,9 +8,10 @@ use crate::config::conflicts::{self, Conflict};
 use crate::config::diagnostic::{Diagnostic, Span};
 use crate::config::model::{AdminTcp, Config, VolumeConfig};
 use crate::config::value::nearest;
-use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{BLOCK_BYTES, Geometry};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
@@ -23,6 +24,7 @@ pub(super) fn all(reader: &mut Reader, config: &Config) {
     geometry(reader, config);
     backings(reader, config, &devices);
     exports(reader, config);
+    guards(reader, config);
     volumes_max(reader, config);
     for (name, volume) in in_file_order(reader, config) {
         pool_of(reader, config, name, volume);
@@ -151,7 +153,7 @@ fn exports(reader: &mut Reader, config: &Config) {
         for (index, uri) in section.exports.iter().enumerate() {
             let span = at(reader, &format!("volume.{volume}.exports[{index}]"));
             let (endpoint, name) = match uri {
-                ExportUri::Nbd { endpoint, name } => (endpoint, name),
+                ExportUri::Nbd { endpoint, name, .. } => (endpoint, name),
                 ExportUri::Fuse { path } => {
                     let who = format!("volume `{volume}`");
                     if let Some((holder, first)) = addresses.take(uri.to_string(), &who, span.clone()) {
@@ -184,6 +186,86 @@ fn exports(reader: &mut Reader, config: &Config) {
             below_control_fs(reader, config, endpoint, span);
         }
     }
+}
+
+/// What exports say about who may use them: sections that are there, and conditions that can be met.
+fn guards(reader: &mut Reader, config: &Config) {
+    let mut modes: BTreeMap<String, (Option<String>, Span)> = BTreeMap::new();
+    for (volume, section) in in_file_order(reader, config) {
+        for (index, uri) in section.exports.iter().enumerate() {
+            let ExportUri::Nbd { endpoint, guards, .. } = uri else { continue };
+            let span = at(reader, &format!("volume.{volume}.exports[{index}]"));
+            let address = address(endpoint);
+            match modes.get(&address) {
+                Some((tls, first)) if *tls != guards.tls => {
+                    let message = format!("{address} has other TLS settings for another export");
+                    let mixed =
+                        Diagnostic::error(span.clone(), message).related(first.clone(), "first used here");
+                    reader.push(
+                        mixed.help("TLS is one thing for an address: give one of them another address"),
+                    );
+                }
+                Some(_) => {}
+                None => drop(modes.insert(address, (guards.tls.clone(), span.clone()))),
+            }
+            if let Some(tls) = &guards.tls
+                && !config.tls.contains_key(tls)
+            {
+                missing(reader, span.clone(), "tls", tls, config.tls.keys());
+            }
+            match (&guards.access, endpoint) {
+                (Some(access), _) => access_fits(reader, config, span, (access, guards, endpoint)),
+                (None, Endpoint::Tcp { host, .. }) if guards.tls.is_none() && !is_loopback(host) => {
+                    let message = format!("whoever can reach {host} can read and change `{volume}`");
+                    let open = Diagnostic::warning(span, message);
+                    reader.push(
+                        open.help("use nbds: with [tls.NAME] and its client_ca_file, or listen on 127.0.0.1"),
+                    );
+                }
+                (None, _) => {}
+            }
+        }
+    }
+}
+
+/// A list must have conditions of the kind that clients of this export can meet: one that nobody meets is no use, and one
+/// that is not looked at is dangerous.
+fn access_fits(
+    reader: &mut Reader,
+    config: &Config,
+    span: Span,
+    (name, guards, endpoint): (&str, &Guards, &Endpoint),
+) {
+    let Some(list) = config.access.get(name) else {
+        return missing(reader, span, "access", name, config.access.keys());
+    };
+    let has_authority = |tls: &String| config.tls.get(tls).is_none_or(|tls| tls.client_ca_file.is_some());
+    let is_unix = matches!(endpoint, Endpoint::Unix(_));
+    let problem = if list.is_of_users() && !is_unix {
+        "has uids or gids, which only clients of a unix socket have"
+    } else if !list.addresses.is_empty() && is_unix {
+        "has addresses, which clients of a unix socket do not have"
+    } else if !list.clients.is_empty() && !guards.tls.as_ref().is_some_and(has_authority) {
+        "has clients by the name of their certificate, which needs nbds: and a client_ca_file"
+    } else {
+        return;
+    };
+    let message = format!("nobody could use this export: access.{name} {problem}");
+    reader.push(Diagnostic::error(span, message).help("make another section [access.NAME] for this export"));
+}
+
+fn missing<'a>(
+    reader: &mut Reader,
+    span: Span,
+    kind: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a String> + Clone,
+) {
+    let missing = Diagnostic::error(span, format!("there is no section [{kind}.{name}]"));
+    reader.push(match nearest(name, known.map(String::as_str)) {
+        Some(near) => missing.label(format!("did you mean \"{near}\"?")),
+        None => missing.help(format!("make one: [{kind}.{name}]")),
+    });
 }
 
 fn below_control_fs(reader: &mut Reader, config: &Config, endpoint: &Endpoint, span: Span) {

@@ -1,13 +1,14 @@
 //! `[daemon]`
 
+use super::guards::ids;
 use super::reader::{Reader, Table, Value, near_key, raw};
 use crate::config::choices::LogLevel;
 use crate::config::diagnostic::{Diagnostic, Span};
 use crate::config::keys::{self, Key};
-use crate::config::model::{AdminTcp, DaemonConfig, TlsFiles};
+use crate::config::model::{AdminTcp, DaemonConfig, TlsFiles, UserList};
 use crate::config::tunables::FromValue;
 use crate::config::value::{Kind, Raw};
-use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use std::path::PathBuf;
 
 /// Reads the section; what is wrong keeps its default.
@@ -24,6 +25,10 @@ pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> Daemo
             }
             "admin_mode" => daemon.admin_mode = file_mode(reader, name, value).unwrap_or(daemon.admin_mode),
             "admin_tcp" => daemon.admin_tcp = admin_tcp(reader, value),
+            "admin_operate" => {
+                daemon.admin_users.get_or_insert_default().operate = users(reader, name, value);
+            }
+            "admin_read" => daemon.admin_users.get_or_insert_default().read = users(reader, name, value),
             "control_fs" => daemon.control_fs = reader.path(name, value),
             "log_level" => daemon.log_level = log_level(reader, name, value).unwrap_or(daemon.log_level),
             "state_dir" => {
@@ -35,6 +40,21 @@ pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> Daemo
         }
     }
     daemon
+}
+
+/// Numbers of users and groups.
+fn users(reader: &mut Reader, key: &str, value: &Value<'_>) -> UserList {
+    let section = format!("daemon.{key}");
+    let mut users = UserList::default();
+    let Some(table) = reader.table(key, value) else { return users };
+    for (key, value) in table {
+        match key.get_ref().as_ref() {
+            name @ "uids" => users.uids = ids(reader, name, value),
+            name @ "gids" => users.gids = ids(reader, name, value),
+            name => unknown(reader, &section, name, key.span(), keys::USERS),
+        }
+    }
+    users
 }
 
 fn unknown(reader: &mut Reader, section: &str, name: &str, span: Span, keys: &'static [Key]) {
@@ -74,12 +94,14 @@ fn admin_tcp(reader: &mut Reader, value: &Value<'_>) -> Option<AdminTcp> {
     let table = reader.table("admin_tcp", value)?;
     reader.require(section, table, keys::ADMIN_TCP, &value.span());
     let (mut listen, mut token_file, mut cert_file, mut key_file) = (None, None, None, None);
+    let mut read_token_file = None;
     for (key, value) in table {
         let name = key.get_ref().as_ref();
         reader.note(format!("{section}.{name}"), value.span());
         match name {
             "listen" => listen = address(reader, name, value),
             "token_file" => token_file = reader.path(name, value),
+            "read_token_file" => read_token_file = reader.path(name, value),
             "cert_file" => cert_file = reader.path(name, value),
             "key_file" => key_file = reader.path(name, value),
             _ => unknown(reader, section, name, key.span(), keys::ADMIN_TCP),
@@ -87,7 +109,7 @@ fn admin_tcp(reader: &mut Reader, value: &Value<'_>) -> Option<AdminTcp> {
     }
     let tls = tls(reader, table, cert_file, key_file);
     let (host, port) = listen?;
-    Some(AdminTcp { host, port, token_file: token_file?, tls })
+    Some(AdminTcp { host, port, token_file: token_file?, read_token_file, tls })
 }
 
 /// Certificate and key are given together or not at all.
@@ -114,8 +136,8 @@ fn address(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<(String,
     let text = reader.text(key, value, "an address and a port in quotes, like \"127.0.0.1:8660\"")?;
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));
     match format!("nbd://{text}").parse() {
-        Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name })
-            if has_port && name.is_empty() =>
+        Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name, guards })
+            if has_port && name.is_empty() && guards == Guards::default() =>
         {
             Some((host, port))
         }

@@ -75,9 +75,12 @@ impl NbdClient<Transport> {
 
     /// Connects to an export.
     pub fn connect_with(uri: &ExportUri, wishes: &Wishes) -> Result<Self, ClientError> {
-        let ExportUri::Nbd { endpoint, name } = uri else {
+        let ExportUri::Nbd { endpoint, name, guards } = uri else {
             return Err(ClientError::Misuse("not the URI of an NBD export"));
         };
+        if guards.tls.is_some() {
+            return Err(ClientError::Misuse("this client speaks no TLS: use libnbd or QEMU with nbds:"));
+        }
         NbdClient::handshake(Transport::connect(endpoint)?, name, wishes)
     }
 }

@@ -1,0 +1,124 @@
+//! `[tls.NAME]` and `[access.NAME]`
+
+use super::reader::{Reader, Table, Value, near_key, raw};
+use crate::config::choices::ClientCertificates;
+use crate::config::diagnostic::{Diagnostic, Span};
+use crate::config::keys::{self, Key};
+use crate::config::model::{TlsConfig, TlsFiles};
+use crate::config::tunables::FromValue;
+use crate::config::value::{Kind, Raw};
+use crate::guard::AccessList;
+use std::str::FromStr;
+use toml::de::DeValue;
+
+/// Most entries of a list: it is searched for each client that connects.
+const ENTRIES_MAX: usize = 4096;
+
+/// Reads `[tls.NAME]`; nothing if a file is missing, which was complained about.
+pub(super) fn tls(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span) -> Option<TlsConfig> {
+    let section = format!("tls.{name}");
+    reader.require(&section, table, keys::TLS, &span);
+    let (mut cert_file, mut key_file, mut client_ca_file) = (None, None, None);
+    let mut client_certificates = ClientCertificates::Required;
+    for (key, value) in table {
+        match key.get_ref().as_ref() {
+            name @ "cert_file" => cert_file = reader.path(name, value),
+            name @ "key_file" => key_file = reader.path(name, value),
+            name @ "client_ca_file" => client_ca_file = reader.path(name, value),
+            name @ "client_certificates" => {
+                match Kind::Choice(ClientCertificates::CHOICES).read(raw(value.get_ref())) {
+                    Ok(read) => {
+                        client_certificates =
+                            ClientCertificates::from_value(read).unwrap_or(client_certificates);
+                    }
+                    Err(error) => {
+                        let message = format!("`{name}`: {error}");
+                        let hint = error.suggestion.map(|near| format!("did you mean \"{near}\"?"));
+                        reader.push(Diagnostic::error(value.span(), message).label(hint.unwrap_or_default()));
+                    }
+                }
+                if !table.contains_key("client_ca_file") {
+                    let message = format!("`{name}` without `client_ca_file`");
+                    let alone = Diagnostic::error(key.span(), message);
+                    reader.push(
+                        alone.help("without authorities there is nothing that a certificate could prove"),
+                    );
+                }
+            }
+            name => unknown(reader, &section, name, key.span(), keys::TLS),
+        }
+    }
+    let files = TlsFiles { cert_file: cert_file?, key_file: key_file? };
+    Some(TlsConfig { files, client_ca_file, client_certificates })
+}
+
+/// Reads `[access.NAME]`.
+pub(super) fn access(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span) -> AccessList {
+    let section = format!("access.{name}");
+    let mut list = AccessList::default();
+    for (key, value) in table {
+        match key.get_ref().as_ref() {
+            name @ "clients" => list.clients = texts(reader, name, value),
+            name @ "addresses" => list.addresses = texts(reader, name, value),
+            name @ "uids" => list.uids = ids(reader, name, value),
+            name @ "gids" => list.gids = ids(reader, name, value),
+            name => unknown(reader, &section, name, key.span(), keys::ACCESS),
+        }
+    }
+    let is_empty =
+        |value: &Value<'_>| matches!(value.get_ref(), DeValue::Array(entries) if entries.is_empty());
+    if table.is_empty() || table.values().any(is_empty) {
+        let nobody = Diagnostic::error(span, format!("{section} has an empty list, or none at all"));
+        reader.push(nobody.help("leave out what does not matter; to let nobody in, take the export away"));
+    }
+    list
+}
+
+fn unknown(reader: &mut Reader, section: &str, name: &str, span: Span, keys: &'static [Key]) {
+    reader.unknown(section, name, span, near_key(name, keys), &keys::names(keys).join(", "));
+}
+
+fn entries<'a, 'i>(reader: &mut Reader, key: &str, value: &'a Value<'i>, takes: &str) -> &'a [Value<'i>] {
+    let DeValue::Array(list) = value.get_ref() else {
+        reader.wrong_type(key, value, takes);
+        return &[];
+    };
+    if list.len() > ENTRIES_MAX {
+        let message = format!("`{key}` has {} entries, and at most {ENTRIES_MAX} are possible", list.len());
+        reader.push(Diagnostic::error(value.span(), message));
+        return &[];
+    }
+    list
+}
+
+/// Numbers of users or groups. The largest one means "none" to the kernel.
+pub(super) fn ids(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<u32> {
+    let mut ids = Vec::new();
+    for value in entries(reader, key, value, "a list of numbers, like [1000]") {
+        let id = match raw(value.get_ref()) {
+            Raw::Integer(number) => u32::try_from(number).ok().filter(|id| *id != u32::MAX),
+            _ => None,
+        };
+        match id {
+            Some(id) => ids.push(id),
+            None => {
+                let message = format!("`{key}` takes numbers of users or groups: `id` tells them");
+                reader.push(Diagnostic::error(value.span(), message));
+            }
+        }
+    }
+    ids
+}
+
+/// Texts that are read as something.
+fn texts<T: FromStr<Err = String>>(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<T> {
+    let mut read = Vec::new();
+    for value in entries(reader, key, value, "a list of texts in quotes") {
+        let Some(text) = reader.text(key, value, "texts in quotes") else { continue };
+        match text.parse() {
+            Ok(value) => read.push(value),
+            Err(problem) => reader.push(Diagnostic::error(value.span(), format!("`{key}`: {problem}"))),
+        }
+    }
+    read
+}

@@ -1,0 +1,199 @@
+//! Connections with TLS: what comes is decrypted before the session sees it, what goes is encrypted when it is sent.
+//!
+//! Ciphertext is received into the connection's buffer, decrypted in memory that all connections share, and its plaintext
+//! goes to the payload that is awaited, the rest of it back into the same buffer. Replies gather as they do without TLS, and
+//! are encrypted into buffers of their own, record by record, as far as there are buffers: a connection that is not read from
+//! keeps [`SENDS_MAX`] of them, and then its replies wait and count as unsent.
+//!
+//! Memory: a connection has one buffer of its own to send from, so that it goes on when all else is in use by requests.
+
+use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsLink};
+use super::{BLOCK, FOR_REPLIES, Server, ServerToken};
+use forebay_io::{BufId, BufPool, Op, Reactor, Span};
+
+/// Size of the buffer that a connection has of its own.
+const OWN_BYTES: usize = 64 << 10;
+/// Size of the buffers from which much is sent.
+const LARGE_BYTES: usize = 256 << 10;
+/// Sends of a connection under way.
+const SENDS_MAX: u32 = 4;
+
+impl Server {
+    /// The client has asked for TLS, and was told to begin.
+    pub(super) fn begin_tls(&mut self, reactor: &mut Reactor, index: u32) {
+        self.send(reactor, index); // the last words in plaintext
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.tls.is_some() {
+            return; // the handshake is under way
+        }
+        let config = self.directory.tls(connection.endpoint).and_then(|entry| entry.current());
+        let own = reactor.pool_mut().alloc_leaving(FOR_REPLIES, OWN_BYTES);
+        let (Some(config), Some(own)) = (config, own) else {
+            connection.closing = true;
+            if let Some(own) = own {
+                reactor.pool_mut().free(own);
+            }
+            return self
+                .refusals
+                .note(format!("{}: there is no memory for TLS, or no certificate", connection.peer));
+        };
+        match TlsLink::new(config, own) {
+            Ok(link) => connection.tls = Some(Box::new(link)),
+            Err(failure) => {
+                connection.closing = true;
+                reactor.pool_mut().free(own);
+                self.refusals.note(format!("{}: {failure}", connection.peer));
+            }
+        }
+    }
+
+    /// So many bytes were received into the buffer of a connection.
+    pub(super) fn decrypt(&mut self, reactor: &mut Reactor, index: u32, bytes: u32) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        let (Some(tls), Some(buffer)) = (&mut connection.tls, connection.buffer) else { return };
+        let work = &mut self.cipher;
+        tls.begin(work);
+        let before = work.len();
+        work.resize(before + bytes as usize, 0);
+        reactor.pool().copy_out(Span { buf: buffer, offset: 0, len: bytes }, &mut work[before..]);
+        (connection.used, connection.filled) = (0, 0);
+        let (session, arriving, filled) =
+            (&mut connection.session, &mut connection.arriving, &mut connection.filled);
+        let pool = reactor.pool_mut();
+        let result = tls.received(work, &mut |mut plain| {
+            if let Some(arriving) = arriving {
+                let now = session.payload_remaining().min(plain.len());
+                let lead = (arriving.request.request.offset_bytes % BLOCK) as u32;
+                let to = Span { buf: arriving.buffer, offset: lead + arriving.received, len: now as u32 };
+                pool.copy_in(to, &plain[..now]);
+                arriving.received += now as u32;
+                session.payload_received(now);
+                plain = &plain[now..];
+            }
+            pool.copy_in(Span { buf: buffer, offset: *filled as u32, len: plain.len() as u32 }, plain);
+            *filled += plain.len();
+        });
+        if let Err(failure) = result {
+            connection.closing = true;
+            self.refusals.note(format!("{}: {failure}", connection.peer));
+        } else if tls.is_established() && connection.session.export().is_none() {
+            if let Some(certificate) = tls.client_certificate() {
+                connection.peer.certified(certificate);
+            }
+            connection.session.tls_established(); // every time: it takes the first
+        }
+    }
+
+    /// Encrypts and sends what a connection has to say, as far as there are buffers for it.
+    pub(super) fn send_encrypted(&mut self, reactor: &mut Reactor, index: u32) {
+        while let Some((out, bytes)) = self.encrypt(reactor, index) {
+            let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+            let id = self.free_sendings.pop().unwrap_or_else(|| {
+                self.sendings.push(super::Sending::default());
+                (self.sendings.len() - 1) as u32
+            });
+            let sending = &mut self.sendings[id as usize];
+            sending.connection = index;
+            sending.bytes = u64::from(bytes);
+            sending.buffers.push(out);
+            connection.unsent_bytes += sending.bytes;
+            connection.sends += 1;
+            let token = (self.tokens)(ServerToken::Send(id));
+            let span = Span { buf: out, offset: 0, len: bytes };
+            reactor.submit(token, Op::Send { socket: connection.socket, spans: &[span] });
+        }
+        if let Some(Some(connection)) = self.connections.get_mut(index as usize)
+            && let Some(tls) = &mut connection.tls
+        {
+            tls.waiting_bytes = connection.spans.iter().map(|span| u64::from(span.len)).sum();
+        }
+    }
+
+    /// Fills one buffer with what goes next; `None` if there is nothing, or no buffer.
+    fn encrypt(&mut self, reactor: &mut Reactor, index: u32) -> Option<(BufId, u32)> {
+        let connection = self.connections.get_mut(index as usize)?.as_mut()?;
+        let tls = connection.tls.as_mut()?;
+        let is_last = connection.closing && connection.requests == 0;
+        let replies = tls.is_established() && !connection.spans.is_empty();
+        let goodbye = is_last && tls.may_say_goodbye();
+        if connection.sends >= SENDS_MAX || !(tls.wants_to_speak() || replies || goodbye) {
+            return None;
+        }
+        let bytes: usize = connection.spans.iter().map(|span| span.len as usize).sum();
+        let pool = reactor.pool_mut();
+        let out = buffer(tls, pool, bytes)?;
+        let room = pool.capacity(out);
+        let mut len = tls.speak(pool.bytes_mut(out));
+        let mut failure = None;
+        let mut taken = Taken::default();
+        while replies && failure.is_none() && len + 2 * RECORD_OVERHEAD_BYTES < room {
+            let most = (room - len - RECORD_OVERHEAD_BYTES).min(RECORD_BYTES);
+            taken.fill(pool, &mut connection.spans, most, &mut self.plain);
+            if self.plain.is_empty() {
+                break;
+            }
+            match tls.encrypt(&self.plain, &mut pool.bytes_mut(out)[len..]) {
+                Ok(more) => len += more,
+                Err(error) => failure = Some(error),
+            }
+        }
+        connection.spans.drain(..taken.spans);
+        if let Some(failure) = failure {
+            // Not a byte may be missing in the middle: nothing more goes out.
+            (connection.closing, connection.gap) = (true, true);
+            connection.spans.clear();
+            self.refusals.note(format!("{}: {failure}", connection.peer));
+        }
+        if connection.spans.is_empty() {
+            let gathered = connection.reply.take().map(|(buffer, _)| buffer);
+            connection.owned.drain(..).chain(gathered).for_each(|buffer| pool.free(buffer));
+            if is_last && len + RECORD_OVERHEAD_BYTES < room {
+                len += tls.say_goodbye(&mut pool.bytes_mut(out)[len..]);
+            }
+        }
+        if len == 0 {
+            if !tls.give_back(out) {
+                pool.free(out);
+            }
+            return None;
+        }
+        Some((out, len as u32))
+    }
+}
+
+/// A buffer to send from: a large one if there is much to send, else the connection's own, else what there is.
+fn buffer(tls: &mut TlsLink, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
+    if bytes > OWN_BYTES
+        && let Some(large) = pool.alloc_leaving(FOR_REPLIES, LARGE_BYTES)
+    {
+        return Some(large);
+    }
+    tls.take_own().or_else(|| pool.alloc_leaving(FOR_REPLIES, OWN_BYTES))
+}
+
+/// How far the spans of a connection have been taken.
+#[derive(Default)]
+struct Taken {
+    /// Whole ones.
+    spans: usize,
+}
+
+impl Taken {
+    /// Copies at most `most` bytes of the spans to `plain`, which is emptied first. A span that is taken in part is cut.
+    fn fill(&mut self, pool: &BufPool, spans: &mut [Span], most: usize, plain: &mut Vec<u8>) {
+        plain.clear();
+        while plain.len() < most
+            && let Some(span) = spans.get_mut(self.spans)
+        {
+            let now = (span.len as usize).min(most - plain.len());
+            let start = plain.len();
+            plain.resize(start + now, 0);
+            pool.copy_out(Span { len: now as u32, ..*span }, &mut plain[start..]);
+            span.offset += now as u32;
+            span.len -= now as u32;
+            if span.len == 0 {
+                self.spans += 1;
+            }
+        }
+    }
+}

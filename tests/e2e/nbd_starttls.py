@@ -1,0 +1,138 @@
+"""What a rude client may try around STARTTLS, byte by byte: plaintext where TLS is required, data behind STARTTLS,
+handshakes that never end. Standard library only.
+
+    nbd_starttls.py PORT CASE       exits with 0 if the server does as it must"""
+
+import socket
+import struct
+import sys
+import time
+
+OPTION_MAGIC, OPTION_REPLY_MAGIC = 0x49484156454F5054, 0x0003E889045565A9
+EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO, STRUCTURED, SET_META = 1, 2, 3, 5, 6, 7, 8, 10
+ACK, ERR_INVALID, ERR_TLS_REQD = 1, 0x80000003, 0x80000005
+
+
+def option(number, data=b""):
+    return struct.pack(">QII", OPTION_MAGIC, number, len(data)) + data
+
+
+def go(name):
+    return struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
+
+
+class Peer:
+    def __init__(self, port, flags=3, timeout=30):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout)
+        assert self.read(18)[:16] == b"NBDMAGICIHAVEOPT"
+        if flags is not None:
+            self.socket.sendall(struct.pack(">I", flags))
+
+    def read(self, length):
+        data = b""
+        while len(data) < length:
+            part = self.socket.recv(length - len(data))
+            assert part, f"closed after {data!r}"
+            data += part
+        return data
+
+    def answer(self, number):
+        magic, echoed, kind, length = struct.unpack(">QIII", self.read(20))
+        assert (magic, echoed) == (OPTION_REPLY_MAGIC, number), (hex(magic), echoed)
+        return kind, self.read(length)
+
+    def ask(self, number, data=b""):
+        self.socket.sendall(option(number, data))
+        return self.answer(number)
+
+    def nothing_more(self):
+        """The server closes and has not said a word."""
+        try:
+            rest = self.socket.recv(1 << 16)
+        except ConnectionResetError:
+            rest = b""
+        assert rest == b"", rest
+
+
+def plaintext(port):
+    """Every option is refused alike, for exports that exist and for others; the connection goes on."""
+    peer = Peer(port)
+    for number in (LIST, INFO, GO, STRUCTURED, SET_META, 11, 99):
+        for data in (b"", go(b"vol"), go(b"no such export")):
+            kind, words = peer.ask(number, data)
+            assert kind == ERR_TLS_REQD, (number, hex(kind))
+            assert b"vol" not in words, words
+    assert peer.ask(STARTTLS, b"x")[0] == ERR_INVALID
+    assert peer.ask(ABORT)[0] == ACK
+    peer.nothing_more()
+
+
+def old_way(port):
+    for flags, name in ((3, b"vol"), (3, b"nope"), (0, b"vol")):
+        peer = Peer(port, flags)
+        peer.socket.sendall(option(EXPORT_NAME, name))
+        peer.nothing_more()
+
+
+def injection(port):
+    """Data behind STARTTLS in one piece: not even an acknowledgement, and no answer to what was injected."""
+    for behind in (option(LIST), option(GO, go(b"vol")), b"\x16", option(STARTTLS)):
+        peer = Peer(port)
+        peer.socket.sendall(option(STARTTLS) + behind)
+        peer.nothing_more()
+    # All at once with the flags, as fast as it goes.
+    peer = Peer(port, None)
+    peer.socket.sendall(struct.pack(">I", 3) + option(STARTTLS) + option(LIST))
+    peer.nothing_more()
+    # Plaintext after the acknowledgement is no TLS either: an alert at most.
+    peer = Peer(port)
+    assert peer.ask(STARTTLS)[0] == ACK
+    peer.socket.sendall(option(LIST))
+    rest = b""
+    try:
+        while part := peer.socket.recv(4096):
+            rest += part
+    except ConnectionResetError:
+        pass
+    assert rest == b"" or (rest[0] == 21 and len(rest) < 16), rest
+
+
+def endless(port):
+    """A handshake that says it is long and goes on for ever ends."""
+    peer = Peer(port)
+    assert peer.ask(STARTTLS)[0] == ACK
+    record = b"\x16\x03\x01\x40\x00" + b"\x01\xff\xff\xff" + bytes(0x4000 - 4)
+    try:
+        for _ in range(1000):
+            peer.socket.sendall(record)
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    raise AssertionError("16 MB of a handshake were taken")
+
+
+def slow(port):
+    """Who does not finish in time is cut off: silent, in the middle of a word, in the middle of the TLS handshake."""
+    silent, started, middle = Peer(port, None, 60), Peer(port, 3, 60), Peer(port, 3, 60)
+    assert started.ask(STARTTLS)[0] == ACK
+    started.socket.sendall(b"\x16\x03\x01")
+    middle.socket.sendall(option(LIST)[:9])
+    begin = time.monotonic()
+    for peer in (silent, started, middle):
+        peer.nothing_more()
+    assert 10 < time.monotonic() - begin < 25, time.monotonic() - begin
+
+
+def crowd(port):
+    """Hundreds who say nothing do not keep anybody out: somebody who comes later is greeted."""
+    crowd = []
+    for _ in range(600):
+        crowd.append(socket.create_connection(("127.0.0.1", port), 30))
+    peer = Peer(port)
+    assert peer.ask(LIST)[0] == ERR_TLS_REQD
+    for one in crowd:
+        one.close()
+
+
+if __name__ == "__main__":
+    cases = {case.__name__: case for case in (plaintext, old_way, injection, endless, slow, crowd)}
+    cases[sys.argv[2]](int(sys.argv[1]))
