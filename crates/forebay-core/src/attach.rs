@@ -7,6 +7,7 @@
 use crate::api::{Device, Notice};
 use crate::config::{Attachment, OnBackingChange};
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
+use crate::landmarks::Landmark;
 use crate::map::MASK_FULL;
 use crate::pages::PageUse;
 use crate::recovery::OpenError;
@@ -93,7 +94,10 @@ impl Engine {
             return entry.size_bytes;
         }
         match self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !inside != 0) {
-            Some(slot) if self.map.state(slot) != State::Clean => entry.size_bytes,
+            Some(slot) if self.map.state(slot) != State::Clean => {
+                self.reached(Landmark::OddEndKept);
+                entry.size_bytes
+            }
             Some(_) => {
                 self.map.remove(key);
                 attachment.size_bytes
@@ -227,6 +231,7 @@ impl Engine {
                 OnBackingChange::DiscardDirty => self.discard(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
+            self.reached(Landmark::BackingChanged);
             self.forget_order(*id);
             let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
             self.notice(Notice::BackingChanged { volume: *id, dropped });

@@ -43,7 +43,7 @@ impl FaultPlan {
 }
 
 /// Relative frequencies of requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Mix {
     /// Reads.
     pub read: u32,
@@ -197,6 +197,40 @@ impl Plan {
             plan.direct(aim, rng);
         }
         plan
+    }
+
+    /// A plan without chance: one volume on the smallest cache, devices that take the same time for the same, no faults.
+    #[must_use]
+    pub fn tiny(bytes: u64, modes: Vec<Mode>, settings: VolumeSettings, bug: Option<PlantedBug>) -> Self {
+        let geometry = geometry(16, 16);
+        let latency = |read_ns, write_ns, flush_ns| Latency {
+            read_ns,
+            write_ns,
+            flush_ns,
+            block_ns: 1_000,
+            spread: 0,
+            slow_ppm: 0,
+            slow_ns: 0,
+        };
+        Self {
+            seed: 0,
+            style: Style::Fork,
+            geometry,
+            cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
+            uuid: CacheUuid([7; 16]),
+            volumes: vec![VolumePlan { bytes, bytes_max: bytes, sector_bytes: 512, mode: settings.mode }],
+            modes,
+            orders: vec![settings.destage_order],
+            engine: EngineConfig { scratch_blocks: 64, planted: bug, ..EngineConfig::default() },
+            settings,
+            cache_latency: latency(50_000, 20_000, 100_000),
+            backing_latency: latency(1_000_000, 1_000_000, 4_000_000),
+            faults: FaultPlan::default(),
+            requests: 0,
+            depth: 1,
+            sample: 1,
+            mix: Mix::default(),
+        }
     }
 
     /// Leads the plan to where a bug shows. The simulator finds most of them without, only later.
