@@ -2,13 +2,14 @@
 //! with `--exhaustive [--length N] [--part I/N] [--only NAME]` all short sequences instead.
 
 use forebay_sim::exhaustive::{ExhaustiveOptions, Sequence, run_exhaustive};
+use forebay_sim::shrink::shrink;
 use forebay_sim::{Counters, PlantedBug, SimOptions, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
 fn main() -> ExitCode {
     let mut options = SimOptions::default();
-    let (mut follow, mut exhaustive) = (false, None);
+    let (mut follow, mut exhaustive, mut shrinks) = (false, false, false);
     let mut all = ExhaustiveOptions::default();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -21,7 +22,9 @@ fn main() -> ExitCode {
                 let name = value();
                 options.bug = PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug);
             }
-            "--exhaustive" => exhaustive = Some(()),
+            "--exhaustive" => exhaustive = true,
+            "--twice" => all.twice = value().parse().unwrap_or(all.twice),
+            "--shrink" => shrinks = true,
             "--length" => all.length = value().parse().unwrap_or(all.length),
             "--part" => {
                 let text = value();
@@ -38,7 +41,11 @@ fn main() -> ExitCode {
         }
     }
     let start = Instant::now();
-    if exhaustive.is_some() {
+    if shrinks {
+        println!("{:#?}", shrink(options.seed, options.crashes, options.bug, options.verbose));
+        return ExitCode::SUCCESS;
+    }
+    if exhaustive {
         let (bug, violations_max, verbose) = (options.bug, options.violations_max, options.verbose);
         return exhaust(&ExhaustiveOptions { bug, violations_max, verbose, ..all }, follow, start);
     }

@@ -6,7 +6,7 @@
 //! each, if few writes are undecided (in a volatile cache or in flight), all subsets of them survive in turn, else
 //! samples; then each of them torn, between all others and none; and the same for a kill of the daemon. What is left is
 //! opened by a new engine, read, drained and compared by the oracle of [`crate::oracle`]. Sequences of up to
-//! [`TWICE_MAX`] operations have their recoveries crashed in the same way once more.
+//! two ([`ExhaustiveOptions::twice`]) operations have their recoveries crashed in the same way once more.
 //!
 //! States that were judged before in the same sequence are not judged again: same bytes on all devices (those in volatile caches too), and the
 //! same contents legal. Of a sequence whose operations wait for each other only the instants after the submission of its
@@ -33,8 +33,6 @@ use std::rc::Rc;
 
 /// Longest sequence.
 pub const LENGTH_MAX: usize = 4;
-/// Longest sequence whose recoveries are crashed as well.
-pub const TWICE_MAX: usize = 2;
 /// Blocks of the volume.
 const BLOCKS: u64 = 3;
 const BLOCK: u64 = 4096;
@@ -260,6 +258,8 @@ pub struct ExhaustiveOptions {
     pub part: (usize, usize),
     /// Only this one.
     pub only: Option<Sequence>,
+    /// Longest sequence whose recoveries are crashed as well.
+    pub twice: usize,
     /// A bug to plant in the engine.
     pub bug: Option<PlantedBug>,
     /// Stop after so many violations.
@@ -270,7 +270,7 @@ pub struct ExhaustiveOptions {
 
 impl Default for ExhaustiveOptions {
     fn default() -> Self {
-        Self { length: 3, part: (0, 1), only: None, bug: None, violations_max: 5, verbose: false }
+        Self { length: 3, part: (0, 1), only: None, twice: 2, bug: None, violations_max: 5, verbose: false }
     }
 }
 
@@ -367,6 +367,7 @@ struct Run<'a> {
     seen: HashSet<u64>,
     report: ExhaustiveReport,
     verbose: bool,
+    twice: bool,
     trail: String,
 }
 
@@ -379,6 +380,7 @@ impl<'a> Run<'a> {
             seen: HashSet::new(),
             report: ExhaustiveReport::default(),
             verbose: options.verbose,
+            twice: sequence.ops.len() <= options.twice,
             trail: String::new(),
         }
     }
@@ -424,7 +426,7 @@ impl<'a> Run<'a> {
         }
         rest(&mut world, AFTER_NS)?;
         world.trap = Trap::Off;
-        let depth = if ops.len() <= TWICE_MAX { 2 } else { 1 };
+        let depth = if self.twice { 2 } else { 1 };
         self.crash_all(std::mem::take(&mut world.moments), depth, Detail::Full)?;
         self.trail = "without a crash: ".into();
         settle(&mut world)?;

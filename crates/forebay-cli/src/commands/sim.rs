@@ -40,6 +40,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 3, requires = "exhaustive",
           value_parser = clap::value_parser!(u8).range(1..=4))]
     length: u8,
+    /// Longest sequence of `--exhaustive` whose recoveries are crashed as well
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "exhaustive")]
+    twice: u8,
     /// Of the longest sequences of `--exhaustive` take every N-th one, from the I-th on
     #[arg(long, value_name = "I/N", requires = "exhaustive", value_parser = part)]
     part: Option<(usize, usize)>,
