@@ -12,7 +12,7 @@ use crate::explore::{Run, Trial};
 use crate::panic_message;
 use crate::plan::{FaultPlan, Plan, Style};
 use crate::workload::{Record, Recorded, Replayed, Step};
-use forebay_core::{PlantedBug, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -234,7 +234,7 @@ impl Shrinker {
                 let VolumeSettings { mode, destage_order, .. } = plan.settings;
                 plan.settings = VolumeSettings { mode, destage_order, ..VolumeSettings::default() };
             },
-            |plan| plan.engine.pool = forebay_core::PoolSettings::default(),
+            |plan| plan.engine.pool = PoolSettings::default(),
         ];
         for change in changes {
             let mut plan = self.best.plan.clone();
@@ -302,6 +302,13 @@ impl Shrinker {
             if !self.best.steps[at].kept {
                 continue;
             }
+            if let Step::Configure { volume, settings, .. } = self.best.steps[at].recorded.step {
+                let VolumeSettings { mode, destage_order, .. } = settings;
+                let settings = VolumeSettings { mode, destage_order, ..VolumeSettings::default() };
+                let mut candidate = self.best.clone();
+                candidate.steps[at].recorded.step = Step::Configure { volume, settings, pool: None };
+                self.accept(candidate);
+            }
             let Step::Ask { volume, kind, range, treatment } = self.best.steps[at].recorded.step else {
                 continue;
             };
@@ -362,12 +369,26 @@ fn setting(plan: &Plan) -> Vec<String> {
     }
     let usual = VolumeSettings { mode: plan.settings.mode, ..VolumeSettings::default() };
     if plan.settings != usual {
-        lines.push(format!("settings: {:?}", plan.settings));
+        lines.push(format!("settings: {}", differences(&plan.settings, &usual)));
     }
-    if plan.faults != FaultPlan::default() {
-        lines.push(format!("faults: {:?}", plan.faults));
+    let pool = PoolSettings::default();
+    if plan.engine.pool != pool {
+        lines.push(format!("pool: {}", differences(&plan.engine.pool, &pool)));
+    }
+    let faults = FaultPlan::default();
+    if plan.faults != faults {
+        lines.push(format!("faults: {}", differences(&plan.faults, &faults)));
     }
     lines
+}
+
+/// The fields in which a structure differs from what is usual.
+fn differences(now: &impl core::fmt::Debug, usual: &impl core::fmt::Debug) -> String {
+    let fields = |text: String| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<String>>();
+    let (now, usual) = (fields(format!("{now:#?}")), fields(format!("{usual:#?}")));
+    let all = now.iter().zip(&usual).filter(|(now, usual)| now != usual);
+    let all: Vec<&str> = all.map(|(now, _)| now.trim_end_matches(',')).collect();
+    if all.is_empty() { "the usual ones".into() } else { all.join(", ") }
 }
 
 fn describe(step: &Step) -> String {
@@ -382,8 +403,9 @@ fn describe(step: &Step) -> String {
             format!("volume {volume}: {kind:?}, {len} bytes at {offset} (block {}){treated}", offset / 4096)
         }
         Step::Configure { volume, settings, pool } => {
-            let pool = pool.map(|pool| format!("; {pool:?}")).unwrap_or_default();
-            format!("volume {volume}: {settings:?}{pool}")
+            let pool = pool.map(|pool| format!("; pool: {}", differences(&pool, &PoolSettings::default())));
+            let settings = differences(settings, &VolumeSettings::default());
+            format!("volume {volume}: settings become {settings}{}", pool.unwrap_or_default())
         }
         Step::Drain { volume, drain } => format!("volume {volume}: drain {drain:?}"),
         Step::Unpin(volume) => format!("volume {volume}: all pins released"),

@@ -12,6 +12,8 @@ use crate::failure::Failure;
 use crate::screen::{self, Paint, count};
 
 mod exhaustive;
+mod landmarks;
+mod shrink;
 
 /// Options of `forebay sim`.
 #[derive(Debug, clap::Args)]
@@ -20,6 +22,7 @@ Same seed, same run: a violation is printed with the command that shows it again
 Examples:
   forebay sim --crashes 100000
   forebay sim --seed 7 --break skip-device-flush    must end with a violation
+  forebay sim --seed 7 --break skip-intent --shrink the shortest way to a violation
   forebay sim --exhaustive --length 2               all short sequences, all their crash states
   forebay sim --break list")]
 pub(crate) struct Options {
@@ -32,6 +35,9 @@ pub(crate) struct Options {
     /// Plant a bug in the engine, to see that the simulator finds it; `list` shows their names
     #[arg(long = "break", value_name = "NAME")]
     bug: Option<String>,
+    /// Reduce the first violation to the shortest script that still shows it
+    #[arg(long, conflicts_with = "exhaustive")]
+    shrink: bool,
     /// Instead of drawing: every sequence of up to `--length` operations, every instant of it, every state that a crash
     /// could leave there
     #[arg(long, conflicts_with_all = ["seed", "crashes"])]
@@ -68,6 +74,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let bug = options.bug.as_deref().map(bug_named).transpose()?;
     if options.exhaustive {
         return exhaustive::execute(options, bug);
+    }
+    if options.shrink {
+        return shrink::execute(options, bug);
     }
     let sim = SimOptions {
         seed: options.seed,
@@ -168,6 +177,7 @@ fn as_text(options: &Options, report: &Report, elapsed: Duration) -> String {
     for violation in &report.violations {
         text += &violation_text(violation, paint);
     }
+    text += &landmarks::table(&report.counters.landmarks, paint);
     let verdict = match report.violations.len() {
         0 => paint.green("no violation"),
         n => paint.red(&format!("{n} violations")),
@@ -209,6 +219,7 @@ fn as_json(options: &Options, report: &Report, elapsed: Duration) -> Value {
         "damaged_blocks": counters.damaged_blocks,
         "opens": counters.opens,
         "virtual_ns": counters.virtual_ns,
+        "landmarks": landmarks::as_json(&counters.landmarks),
         "violations": violations,
     })
 }
