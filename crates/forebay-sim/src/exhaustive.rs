@@ -1,10 +1,11 @@
 //! Bounded exhaustive: every short sequence of operations, every instant of it, every state that a crash could leave.
 //!
 //! Where [`crate::explore`] draws, this counts. A sequence has up to [`LENGTH_MAX`] operations ([`Op`]) on a volume of three
-//! blocks, which are named in the order of their first use (the engine does not know them apart). It is run in three
+//! blocks, which are named in the order of their first use (the engine does not know them apart). It is run in four
 //! [`Style`]s and from several [`Start`]s. Every submission and completion of a write, flush or zero is a crash point. At
 //! each, if few writes are undecided (in a volatile cache or in flight), all subsets of them survive in turn, else
-//! samples; then each of them torn, between all others and none; and the same for a kill of the daemon. What is left is
+//! samples; then each of them torn, between all others and none; and the same for a kill of the daemon. In one state of six
+//! one of two equal copies of the metadata is damaged as well. What is left is
 //! opened by a new engine, read, drained and compared by the oracle of [`crate::oracle`]. Sequences of up to
 //! two ([`ExhaustiveOptions::twice`]) operations have their recoveries crashed in the same way once more.
 //!
@@ -15,7 +16,7 @@
 //! Invariant: the same options give the same report, and a sequence gives the same whatever else is run.
 
 use crate::device::{Left, SimDevice};
-use crate::explore::{backing_alone, crash_name, first_state};
+use crate::explore::{backing_alone, crash_name, damage_one_copy, first_state};
 use crate::order::check_images;
 use crate::panic_message;
 use crate::plan::Plan;
@@ -33,6 +34,8 @@ use std::rc::Rc;
 
 /// Longest sequence.
 pub const LENGTH_MAX: usize = 4;
+/// The sequence without an operation: crashes while a new cache is opened for the first time.
+const OPEN: &str = "open";
 /// Blocks of the volume.
 const BLOCKS: u64 = 3;
 const BLOCK: u64 = 4096;
@@ -82,11 +85,17 @@ pub enum Style {
     Answered,
     /// Each when the one before it was answered and has come to rest: fills and marks are in the log.
     Rested,
+    /// Each when what the one before it left dirty has been written back, and is marked clean in the log.
+    Settled,
 }
 
 impl Style {
-    const ALL: [(Self, &str); 3] =
-        [(Self::Together, "together"), (Self::Answered, "answered"), (Self::Rested, "rested")];
+    const ALL: [(Self, &str); 4] = [
+        (Self::Together, "together"),
+        (Self::Answered, "answered"),
+        (Self::Rested, "rested"),
+        (Self::Settled, "settled"),
+    ];
 }
 
 /// How the volume starts.
@@ -184,7 +193,8 @@ impl Sequence {
         let start = Start::ALL.iter().find(|(start, _)| *start == self.start).map_or("", |(_, name)| name);
         let style = Style::ALL.iter().find(|(style, _)| *style == self.style).map_or("", |(_, name)| name);
         let ops: Vec<String> = self.ops.iter().map(|op| op.name()).collect();
-        format!("{start}.{style}.{}", ops.join("+"))
+        let ops = if ops.is_empty() { OPEN.to_owned() } else { ops.join("+") };
+        format!("{start}.{style}.{ops}")
     }
 
     /// The sequence with this name.
@@ -196,6 +206,9 @@ impl Sequence {
         let style = Style::ALL.iter().find(|(_, other)| *other == style)?.0;
         let all = Op::all(BLOCKS);
         let find = |name: &str| all.iter().find(|op| op.name() == name).copied();
+        if ops == OPEN {
+            return Some(Self { start, style, ops: Vec::new() });
+        }
         let ops = ops.split('+').map(find).collect::<Option<Vec<Op>>>()?;
         (ops.len() <= LENGTH_MAX).then_some(Self { start, style, ops })
     }
@@ -207,10 +220,12 @@ impl Sequence {
         for (start, _) in Start::ALL {
             for (style, _) in Style::ALL {
                 let mut last: Vec<Vec<Op>> = vec![Vec::new()];
-                for count in 1..=length.min(LENGTH_MAX) {
-                    last = last.iter().flat_map(|ops| longer(start, ops)).collect();
-                    // One operation is the same in two styles.
-                    let twice = count == 1 && style == Style::Together;
+                for count in 0..=length.min(LENGTH_MAX) {
+                    if count > 0 {
+                        last = last.iter().flat_map(|ops| longer(start, ops)).collect();
+                    }
+                    // One operation is the same in all styles.
+                    let twice = count < 2 && style != Style::Answered;
                     let sequences = last.iter().filter(|_| !twice);
                     found.extend(sequences.map(|ops| Self { start, style, ops: ops.clone() }));
                 }
@@ -405,10 +420,13 @@ impl<'a> Run<'a> {
         self.base = first.disks.devices.clone();
         let mut world = World::open(&self.plan, first, OnBackingChange::Refuse);
         world.verbose = self.verbose;
+        let ops = &self.sequence.ops;
+        if ops.is_empty() {
+            world.trap = Trap::Record;
+        }
         ensure!(world.wait_open()?, "a new cache does not open: {:?}", world.engine.status());
-        let (last, ops) = (self.sequence.ops.len() - 1, &self.sequence.ops);
         for (index, op) in ops.iter().enumerate() {
-            if index == last || self.sequence.style == Style::Together {
+            if index + 1 == ops.len() || self.sequence.style == Style::Together {
                 world.trap = Trap::Record;
             }
             begin(&mut world, *op)?;
@@ -418,6 +436,10 @@ impl<'a> Run<'a> {
                 Style::Rested => {
                     end(&mut world, *op)?;
                     rest(&mut world, REST_NS)?;
+                }
+                Style::Settled => {
+                    end(&mut world, *op)?;
+                    rest(&mut world, AFTER_NS)?;
                 }
             }
         }
@@ -495,6 +517,11 @@ impl<'a> Run<'a> {
         self.trail += &format!("{name} at {now} ns, of the writes undecided {fates:?}: ");
         backing_alone(&self.plan, &snapshot)?;
         check_images(&mut snapshot)?;
+        let damaged_of = if self.sequence.ops.is_empty() { 1 } else { 6 };
+        if snapshot.rng.chance(1, damaged_of) {
+            damage_one_copy(&self.plan, &mut snapshot);
+            self.trail += "one copy of the metadata damaged: ";
+        }
         let mut world = World::open(&self.plan, snapshot, OnBackingChange::Refuse);
         (world.verbose, world.label) = (self.verbose, self.report.judged);
         world.trap = if depth > 1 { Trap::Record } else { Trap::Off };
@@ -506,7 +533,7 @@ impl<'a> Run<'a> {
         self.report.counters.add(&world.final_counters());
         drop(world);
         let judged = self.report.judged;
-        let detail = if self.sequence.ops.len() == 1 { Detail::Torn } else { Detail::Single };
+        let detail = if self.sequence.ops.len() <= 1 { Detail::Torn } else { Detail::Single };
         self.crash_all(moments, depth - 1, detail)?;
         self.report.judged_twice += self.report.judged - judged;
         self.trail = before;

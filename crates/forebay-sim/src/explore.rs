@@ -243,7 +243,7 @@ impl Run {
         backing_alone(&self.plan, &snapshot)?;
         check_images(&mut snapshot)?;
         if snapshot.rng.chance(1, 6) {
-            self.damage_one_copy(&mut snapshot);
+            damage_one_copy(&self.plan, &mut snapshot);
         }
         let plain = self.trial.as_ref().is_some_and(|trial| trial.plain);
         let deeper = depth < DEPTH_MAX && snapshot.rng.chance(1, 5) && !plain;
@@ -293,35 +293,35 @@ impl Run {
             _ => Ok(()),
         }
     }
+}
 
-    /// Destroys one of two equal copies of the metadata: that must never matter.
-    fn damage_one_copy(&self, snapshot: &mut Snapshot) {
-        let geometry = self.plan.geometry;
-        let cache = &mut snapshot.disks.devices[0];
-        let mut bytes = vec![0; geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
-        let mut read = |cache: &SimDevice, offset: u64, len: usize| {
-            cache.visible().read(offset, &mut bytes[..len]);
-            bytes[..len].to_vec()
-        };
-        let superblocks = [0, 1].map(|copy| {
-            let bytes = read(cache, Geometry::superblock_offset(copy), BLOCK_BYTES);
-            Superblock::decode(&bytes).ok()
-        });
-        let [Some(a), Some(b)] = superblocks else { return };
-        if a.generation != b.generation {
-            return;
-        }
-        let copy = snapshot.rng.below(2);
-        if snapshot.rng.chance(1, 2) {
-            cache.rot(Geometry::superblock_offset(copy as usize) + snapshot.rng.below(512), 3);
-            return;
-        }
-        let generation = a.checkpoint_generation;
-        let len = geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES;
-        let other = read(cache, geometry.checkpoint_offset(generation, 1 - copy), len);
-        if Checkpoint::decode(&other).is_ok_and(|other| other.generation == generation) {
-            cache.rot(geometry.checkpoint_offset(generation, copy) + snapshot.rng.below(4096), 5);
-        }
+/// Destroys one of two equal copies of the metadata: that must never matter.
+pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
+    let geometry = plan.geometry;
+    let cache = &mut snapshot.disks.devices[0];
+    let mut bytes = vec![0; geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
+    let mut read = |cache: &SimDevice, offset: u64, len: usize| {
+        cache.visible().read(offset, &mut bytes[..len]);
+        bytes[..len].to_vec()
+    };
+    let superblocks = [0, 1].map(|copy| {
+        let bytes = read(cache, Geometry::superblock_offset(copy), BLOCK_BYTES);
+        Superblock::decode(&bytes).ok()
+    });
+    let [Some(a), Some(b)] = superblocks else { return };
+    if a.generation != b.generation {
+        return;
+    }
+    let copy = snapshot.rng.below(2);
+    if snapshot.rng.chance(1, 2) {
+        cache.rot(Geometry::superblock_offset(copy as usize) + snapshot.rng.below(512), 3);
+        return;
+    }
+    let generation = a.checkpoint_generation;
+    let len = geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES;
+    let other = read(cache, geometry.checkpoint_offset(generation, 1 - copy), len);
+    if Checkpoint::decode(&other).is_ok_and(|other| other.generation == generation) {
+        cache.rot(geometry.checkpoint_offset(generation, copy) + snapshot.rng.below(4096), 5);
     }
 }
 

@@ -37,3 +37,28 @@ fn caught(bug: PlantedBug, name: &str) {
     let sound = exhaust(&ExhaustiveOptions { bug: None, ..options });
     assert!(sound.violations.is_empty(), "{:?}", sound.violations);
 }
+
+macro_rules! caught_by {
+    ($($name:ident: $bug:ident by $sequence:literal,)*) => {
+        $(#[test]
+        fn $name() {
+            caught(PlantedBug::$bug, $sequence);
+        })*
+    };
+}
+
+caught_by! {
+    skip_device_flush: SkipDeviceFlush by "writeback.answered.fua0",
+    clean_before_backing_flush: CleanBeforeBackingFlush by "writeback.answered.write0",
+    forget_invalidation: ForgetInvalidation by "writeback.rested.read0+bypass0",
+    skip_intent: SkipIntent by "writethrough.answered.write0",
+    trust_unflushed_marks: TrustUnflushedMarks by "writeback.settled.bypass1+write0+bypass0",
+    drop_second_superblock: DropSecondSuperblock by "writeback.answered.open",
+    destage_before_durable: DestageBeforeDurable by "writeback.rested.write0+drain+write0",
+    accept_torn_header: AcceptTornHeader by "writeback.answered.span",
+    keep_overtaken_fill: KeepOvertakenFill by "writeback.together.read0+write0",
+    mix_flush_epochs: MixFlushEpochs by "ordered.answered.write0+flush+write1",
+    coalesce_epochs: CoalesceEpochs by "ordered.answered.write0+flush+write0",
+    overtake_epochs: OvertakeEpochs by "ordered.answered.write0+flush+bypass1",
+    fua_keeps_epoch: FuaKeepsEpoch by "ordered.answered.fua0+write1",
+}
