@@ -2,6 +2,7 @@
 //! with `--exhaustive [--length N] [--part I/N] [--only NAME]` all short sequences instead.
 
 use forebay_sim::exhaustive::{ExhaustiveOptions, Sequence, run_exhaustive};
+use forebay_sim::hostile::run_hostile;
 use forebay_sim::shrink::shrink;
 use forebay_sim::{Counters, PlantedBug, SimOptions, run};
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 fn main() -> ExitCode {
     let mut options = SimOptions::default();
-    let (mut follow, mut exhaustive, mut shrinks) = (false, false, false);
+    let (mut follow, mut exhaustive, mut shrinks, mut hostile) = (false, false, false, false);
     let mut all = ExhaustiveOptions::default();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             }
             "--exhaustive" => exhaustive = true,
             "--twice" => all.twice = value().parse().unwrap_or(all.twice),
+            "--hostile" => hostile = true,
             "--shrink" => shrinks = true,
             "--length" => all.length = value().parse().unwrap_or(all.length),
             "--part" => {
@@ -41,6 +43,10 @@ fn main() -> ExitCode {
         }
     }
     let start = Instant::now();
+    if hostile {
+        println!("{:#?}", run_hostile(options.seed, options.crashes, &mut |_| {}));
+        return ExitCode::SUCCESS;
+    }
     if shrinks {
         println!("{:#?}", shrink(options.seed, options.crashes, options.bug, options.verbose));
         return ExitCode::SUCCESS;

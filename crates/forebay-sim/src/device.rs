@@ -314,6 +314,8 @@ pub struct SimDevice {
     pub misdirect_from: u64,
     /// Of the writes that will succeed, one in so many shows some of its sectors as early as its submission; 0: none does.
     pub early_of: u64,
+    /// Flushes succeed and do nothing.
+    pub flush_lies: bool,
 }
 
 impl SimDevice {
@@ -333,6 +335,7 @@ impl SimDevice {
             latency,
             misdirect_from: 0,
             early_of: 6,
+            flush_lies: false,
         }
     }
 
@@ -476,6 +479,9 @@ impl SimDevice {
                 self.fragments.retain(|fragment| fragment.landing > covered || rng.chance(1, 2));
             }
             return false;
+        }
+        if self.flush_lies {
+            return true;
         }
         let end = self.fragments.partition_point(|fragment| fragment.landing <= covered);
         for fragment in self.fragments.drain(..end) {
@@ -641,6 +647,7 @@ impl SimDevice {
             latency: self.latency,
             misdirect_from: self.misdirect_from,
             early_of: self.early_of,
+            flush_lies: self.flush_lies,
         }
     }
 }

@@ -416,7 +416,8 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     });
     let disks = Disks {
         devices,
-        stamps: vec![1_000_000; plan.volumes.len()],
+        // Caches of different machines do not note the same stamps.
+        stamps: vec![1_000_000 * (plan.identity as i64 - 6); plan.volumes.len()],
         sampled: vec![Vec::new(); plan.volumes.len()],
         settings: plan
             .volumes
@@ -444,7 +445,7 @@ fn tenants(plan: &Plan) -> Vec<Tenant> {
     plan.volumes.iter().map(tenant).collect()
 }
 
-fn format_params(plan: &Plan) -> FormatParams {
+pub(crate) fn format_params(plan: &Plan) -> FormatParams {
     let entry = |(index, tenant): (usize, &Tenant)| crate::life::entry(plan, tenant, index);
     FormatParams {
         geometry: plan.geometry,

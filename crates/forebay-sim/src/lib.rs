@@ -17,6 +17,7 @@ pub mod content;
 pub mod device;
 pub mod exhaustive;
 pub mod explore;
+pub mod hostile;
 pub mod life;
 pub mod machine;
 pub mod memory;

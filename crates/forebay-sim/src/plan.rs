@@ -115,6 +115,8 @@ pub struct Plan {
     pub cache_bytes: u64,
     /// Identity of the cache.
     pub uuid: CacheUuid,
+    /// Identity of the machine that the backing stores are on.
+    pub identity: u64,
     /// Volumes.
     pub volumes: Vec<VolumePlan>,
     /// Modes that occur.
@@ -169,6 +171,7 @@ impl Plan {
             geometry,
             cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
             uuid: CacheUuid(uuid),
+            identity: 7,
             volumes,
             modes,
             engine: engine(rng),
@@ -218,6 +221,7 @@ impl Plan {
             geometry,
             cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
             uuid: CacheUuid([7; 16]),
+            identity: 7,
             volumes: vec![VolumePlan { bytes, bytes_max: bytes, sector_bytes: 512, mode: settings.mode }],
             modes,
             orders: vec![settings.destage_order],

@@ -519,7 +519,7 @@ impl World {
             .into_iter()
             .map(|volume| {
                 let bytes = self.disks.tenants[volume].bytes;
-                let mut record = backing_record(bytes, self.disks.stamps[volume], volume);
+                let mut record = backing_record(&self.plan, bytes, self.disks.stamps[volume], volume);
                 record.samples = self.samples(volume);
                 self.disks.sampled[volume] = record.samples.iter().map(|(block, _)| *block).collect();
                 (VolumeId(volume as u16), record)
@@ -569,11 +569,11 @@ impl World {
     }
 }
 
-pub(crate) fn backing_record(bytes: u64, stamp: i64, volume: usize) -> BackingRecord {
+pub(crate) fn backing_record(plan: &Plan, bytes: u64, stamp: i64, volume: usize) -> BackingRecord {
     BackingRecord {
         kind: 1,
         size_bytes: bytes,
-        unique: [7, volume as u64 + 1],
+        unique: [plan.identity, volume as u64 + 1],
         stamp_ns: Some(stamp),
         samples: Vec::new(),
     }
@@ -584,7 +584,7 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
         volume: VolumeId(volume as u16),
         settings: disks.settings[volume],
         size_bytes: bytes,
-        backing: backing_record(bytes, disks.stamps[volume], volume),
+        backing: backing_record(plan, bytes, disks.stamps[volume], volume),
         backing_sector_bytes: plan.volumes[volume].sector_bytes,
         on_change: OnBackingChange::Refuse,
     }

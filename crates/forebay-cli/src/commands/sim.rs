@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::screen::{self, Paint, count};
 
 mod exhaustive;
+mod hostile;
 mod landmarks;
 mod shrink;
 
@@ -23,6 +24,7 @@ Examples:
   forebay sim --crashes 100000
   forebay sim --seed 7 --break skip-device-flush    must end with a violation
   forebay sim --seed 7 --break skip-intent --shrink the shortest way to a violation
+  forebay sim --hostile 100                         cache devices that are not what they seem
   forebay sim --exhaustive --length 2               all short sequences, all their crash states
   forebay sim --break list")]
 pub(crate) struct Options {
@@ -38,6 +40,9 @@ pub(crate) struct Options {
     /// Reduce the first violation to the shortest script that still shows it
     #[arg(long, conflicts_with = "exhaustive")]
     shrink: bool,
+    /// Open cache devices that are not what they seem (older, swapped, half-formatted, rotten, lying), over so many seeds
+    #[arg(long, value_name = "SEEDS", conflicts_with_all = ["exhaustive", "shrink", "crashes", "bug"])]
+    hostile: Option<u64>,
     /// Instead of drawing: every sequence of up to `--length` operations, every instant of it, every state that a crash
     /// could leave there
     #[arg(long, conflicts_with_all = ["seed", "crashes"])]
@@ -74,6 +79,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let bug = options.bug.as_deref().map(bug_named).transpose()?;
     if options.exhaustive {
         return exhaustive::execute(options, bug);
+    }
+    if let Some(seeds) = options.hostile {
+        return hostile::execute(options, seeds);
     }
     if options.shrink {
         return shrink::execute(options, bug);
