@@ -94,10 +94,7 @@ impl Engine {
             return entry.size_bytes;
         }
         match self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !inside != 0) {
-            Some(slot) if self.map.state(slot) != State::Clean => {
-                self.reached(Landmark::OddEndKept);
-                entry.size_bytes
-            }
+            Some(slot) if self.map.state(slot) != State::Clean => entry.size_bytes,
             Some(_) => {
                 self.map.remove(key);
                 attachment.size_bytes

@@ -125,8 +125,6 @@ landmarks! {
     OrderYielded = "order-yielded",
     /// The order of a volume broke because a block was lost.
     OrderBroken = "order-broken",
-    /// Recovery ended an order that the log says has ended.
-    OrderEndedInLog = "order-ended-in-log",
     /// A flush of the cache device failed: nothing is promised any more.
     Fenced = "fenced",
     /// Opening was refused because the device lost what it had flushed.
@@ -135,8 +133,6 @@ landmarks! {
     SegmentLost = "segment-lost",
     /// A backing store that had changed was recognised.
     BackingChanged = "backing-changed",
-    /// A volume keeps its old size because its last block is odd and dirty.
-    OddEndKept = "odd-end-kept",
     /// A pinned or dirty block was moved out of a segment that a pool gives up.
     Evacuated = "evacuated",
     /// A change of a volume or of the pool was refused by its last moment: fenced, lost, cancelled.

@@ -325,9 +325,6 @@ impl Engine {
     /// Replays a dirty block: without an epoch it was written after the guarantee had ended.
     pub(crate) fn replay_epoch(&mut self, slot: u32, low: u32) {
         if low == 0 {
-            if self.order(self.map.key(slot).volume()).is_some() {
-                self.reached(Landmark::OrderEndedInLog);
-            }
             self.map.dissolve_order(usize::from(self.map.key(slot).volume().0));
         } else {
             self.recover_epoch(slot, low);

@@ -199,7 +199,57 @@ impl Plan {
         if let Some(aim) = bug.or(aimed.then_some(aim)) {
             plan.direct(aim, rng);
         }
+        if bug.is_none() && rng.chance(1, 8) {
+            plan.go_astray(rng);
+        }
         plan
+    }
+
+    /// Leads the plan to paths that are hardly ever taken otherwise ([`forebay_core::Landmark`]).
+    fn go_astray(&mut self, rng: &mut Rng) {
+        match rng.below(6) {
+            0 => {
+                // A cache device that is about to die: batches fail in one segment after the other.
+                let write_error = rng.pick(&[100_000, 400_000, 700_000]);
+                self.faults = FaultPlan::default();
+                self.faults.cache.write_error = write_error;
+            }
+            1 => {
+                let read_error = rng.pick(&[50_000, 200_000]);
+                self.faults.cache.read_error = read_error;
+            }
+            2 => {
+                // Gaps between dirty blocks on a backing store that can hardly be read.
+                self.only_writeback(rng);
+                self.scatter(rng);
+                self.mix.flush /= 4;
+                self.faults.backing.read_error = 300_000;
+            }
+            3 => {
+                // Orderly stops, and requests at once after the start.
+                self.faults = FaultPlan::default();
+                self.orders = vec![DestageOrder::Elevator];
+                self.settings.destage_order = DestageOrder::Elevator;
+                (self.mix.restart, self.mix.read) = (10, self.mix.read + 40);
+            }
+            4 => {
+                // Ordered volumes that are kept and not attached, in the way of others that need room.
+                self.squeeze();
+                self.ordered(rng);
+                while self.volumes.len() < 3 {
+                    self.volumes.push(self.volumes[0]);
+                }
+                (self.mix.life, self.mix.run_pct, self.mix.hot_pct) = (8, 40, 10);
+                (self.settings.dirty_low_pct, self.settings.idle_delay) = (40, 0);
+            }
+            _ => {
+                // More is pinned, and belongs to smallest shares, than the cache has.
+                self.squeeze();
+                (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
+                (self.settings.min_share_pct, self.settings.max_share_pct) = (90, 100);
+                self.engine.pool.survivors_max_pct = 90;
+            }
+        }
     }
 
     /// A plan without chance: one volume on the smallest cache, devices that take the same time for the same, no faults.

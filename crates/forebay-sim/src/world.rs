@@ -234,6 +234,8 @@ pub struct World {
     pub policy: OnBackingChange,
     /// What is wrong with such an image, found where it could not be reported.
     pub(crate) disorder: Option<String>,
+    /// Clients ask as soon as the engine serves, before it has done what else it has ready.
+    greets: bool,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
     /// The volume, as long as the oracle does not know of the change.
@@ -295,6 +297,7 @@ impl World {
             late,
             policy,
             disorder: None,
+            greets: false,
             changed: false,
             unlearned: None,
             counters: Counters::default(),
@@ -334,6 +337,7 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn wait_open(&mut self) -> Result<bool, String> {
+        self.greets = self.rng.chance(1, 3) && !self.changed && self.unlearned.is_none();
         self.pump()?;
         let writes = self.disks.devices[CACHE].writes();
         let end = self.now + PATIENCE_NS;
@@ -387,9 +391,25 @@ impl World {
             }
             self.ticks = 0;
             self.perform(action)?;
+            if self.greets && self.engine.status() == Status::Ready {
+                self.greets = false;
+                self.greet()?;
+            }
         }
         let oldest = self.requests.first_key_value().map(|(id, _)| *id);
         self.pace.look(&self.engine, &self.disks, self.now, oldest)
+    }
+
+    /// Reads some blocks of the volumes that were attached at the opening.
+    fn greet(&mut self) -> Result<(), String> {
+        for volume in self.staying() {
+            let blocks = self.served_bytes(volume) / BLOCK_BYTES as u64;
+            for _ in 0..if self.late[volume] { 0 } else { self.rng.below(4) } {
+                let block = self.rng.below(blocks);
+                self.read(volume, block * BLOCK_BYTES as u64, BLOCK_BYTES as u64)?;
+            }
+        }
+        Ok(())
     }
 
     /// Lets the next thing happen that is due at or before `limit`; false if there is nothing, and it is `limit` now.
