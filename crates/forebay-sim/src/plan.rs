@@ -199,7 +199,7 @@ impl Plan {
         if let Some(aim) = bug.or(aimed.then_some(aim)) {
             plan.direct(aim, rng);
         }
-        if bug.is_none() && rng.chance(1, 8) {
+        if bug.is_none() && rng.chance(1, 6) {
             plan.go_astray(rng);
         }
         plan
@@ -240,7 +240,8 @@ impl Plan {
                     self.volumes.push(self.volumes[0]);
                 }
                 (self.mix.life, self.mix.run_pct, self.mix.hot_pct) = (8, 40, 10);
-                (self.settings.dirty_low_pct, self.settings.idle_delay) = (40, 0);
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 70);
+                self.settings.idle_delay = 0;
             }
             _ => {
                 // More is pinned, and belongs to smallest shares, than the cache has.

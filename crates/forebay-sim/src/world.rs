@@ -404,7 +404,8 @@ impl World {
     fn greet(&mut self) -> Result<(), String> {
         for volume in self.staying() {
             let blocks = self.served_bytes(volume) / BLOCK_BYTES as u64;
-            for _ in 0..if self.late[volume] { 0 } else { self.rng.below(4) } {
+            let here = self.disks.tenants[volume].is_attached() && !self.late[volume];
+            for _ in 0..if here { self.rng.below(4) } else { 0 } {
                 let block = self.rng.below(blocks);
                 self.read(volume, block * BLOCK_BYTES as u64, BLOCK_BYTES as u64)?;
             }
