@@ -239,6 +239,8 @@ pub struct Faults {
     pub lost: u32,
     /// Writes that land elsewhere.
     pub misdirected: u32,
+    /// Writes below [`SimDevice::misdirect_from`] do not fail.
+    pub spares_metadata: bool,
 }
 
 /// How long operations take.
@@ -416,7 +418,8 @@ impl SimDevice {
     }
 
     fn draw_fate(&self, offset: u64, count: usize, rng: &mut Rng) -> Fate {
-        if rng.ppm(self.faults.write_error) {
+        let spared = self.faults.spares_metadata && offset < self.misdirect_from;
+        if !spared && rng.ppm(self.faults.write_error) {
             return Fate::Fail(Sectors::fate(count, rng));
         }
         if offset < self.misdirect_from {

@@ -212,7 +212,8 @@ impl Plan {
                 // A cache device that is about to die: batches fail in one segment after the other.
                 let write_error = rng.pick(&[100_000, 400_000, 700_000]);
                 self.faults = FaultPlan::default();
-                self.faults.cache.write_error = write_error;
+                self.faults.cache =
+                    Faults { write_error, spares_metadata: rng.chance(2, 3), ..Faults::default() };
             }
             1 => {
                 let read_error = rng.pick(&[50_000, 200_000]);
@@ -234,12 +235,13 @@ impl Plan {
             }
             4 => {
                 // Ordered volumes that are kept and not attached, in the way of others that need room.
-                self.squeeze();
+                self.geometry = geometry(16, 32);
+                self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
                 self.ordered(rng);
                 while self.volumes.len() < 3 {
                     self.volumes.push(self.volumes[0]);
                 }
-                (self.mix.life, self.mix.run_pct, self.mix.hot_pct) = (8, 40, 10);
+                (self.mix.life, self.mix.pool, self.mix.hot_pct) = (10, 10, 10);
                 (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 70);
                 self.settings.idle_delay = 0;
             }
@@ -651,6 +653,7 @@ fn transient(rng: &mut Rng) -> Faults {
         flush_drops: false,
         lost: 0,
         misdirected: 0,
+        spares_metadata: false,
     }
 }
 
