@@ -242,6 +242,7 @@ impl Plan {
                     self.volumes.push(self.volumes[0]);
                 }
                 (self.mix.life, self.mix.pool, self.mix.hot_pct) = (10, 10, 10);
+                self.sample = 100;
                 (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 70);
                 self.settings.idle_delay = 0;
             }
