@@ -269,7 +269,7 @@ fn longer(start: Start, ops: &[Op]) -> Vec<Vec<Op>> {
 pub struct ExhaustiveOptions {
     /// Longest sequence.
     pub length: usize,
-    /// Only one in so many sequences of the greatest length, the first at this number.
+    /// Of the sequences of more than one operation only one in so many, the first at this number.
     pub part: (usize, usize),
     /// Only this one.
     pub only: Option<Sequence>,
@@ -354,10 +354,9 @@ pub fn run_exhaustive(
 fn chosen(options: &ExhaustiveOptions) -> Vec<Sequence> {
     let all = Sequence::all(options.length);
     let (first, step) = options.part;
-    let longest = all.iter().map(|sequence| sequence.ops.len()).max().unwrap_or(0);
     let mut number = 0;
     let mut taken = |sequence: &Sequence| {
-        if sequence.ops.len() < longest {
+        if sequence.ops.len() < 2 {
             return true;
         }
         number += 1;

@@ -7,15 +7,15 @@ fn exhaust(options: &ExhaustiveOptions) -> ExhaustiveReport {
     run_exhaustive(options, &mut |_| {})
 }
 
-/// All sequences of two operations, and one in so many of three: `forebay sim --exhaustive` has them all.
+/// All sequences of one operation, and one in so many of up to three: `forebay sim --exhaustive` has them all.
 #[test]
 fn short_sequences_survive_every_crash() {
-    let report = exhaust(&ExhaustiveOptions { part: (0, 400), ..ExhaustiveOptions::default() });
+    let report = exhaust(&ExhaustiveOptions { part: (0, 400), twice: 1, ..ExhaustiveOptions::default() });
     for violation in &report.violations {
         eprintln!("{}\n    {}", violation.replay_command, violation.what);
     }
     assert!(report.violations.is_empty(), "{} violations", report.violations.len());
-    assert!(report.sequences > 2_000 && report.judged > 50_000 && report.judged_twice > 1_000, "{report:?}");
+    assert!(report.sequences > 200 && report.judged > 50_000 && report.judged_twice > 10_000, "{report:?}");
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub(crate) struct Options {
     /// Longest sequence of `--exhaustive` whose recoveries are crashed as well
     #[arg(long, value_name = "N", default_value_t = 2, requires = "exhaustive")]
     twice: u8,
-    /// Of the longest sequences of `--exhaustive` take every N-th one, from the I-th on
+    /// Of the sequences of `--exhaustive` with more than one operation take every N-th one, from the I-th on
     #[arg(long, value_name = "I/N", requires = "exhaustive", value_parser = part)]
     part: Option<(usize, usize)>,
     /// The one sequence of `--exhaustive` with this name
