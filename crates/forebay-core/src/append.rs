@@ -13,6 +13,7 @@
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind, push_span};
+use crate::landmarks::Landmark;
 use crate::map::MASK_FULL;
 use crate::pages::Page;
 use crate::segment::{Key, Phase, State};
@@ -270,6 +271,7 @@ impl Engine {
         if !self.streams[kind.index()].queue.iter().any(is_fill) {
             return;
         }
+        self.reached(Landmark::FillsForgotten);
         let queue = core::mem::take(&mut self.streams[kind.index()].queue);
         let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
         self.streams[kind.index()].queue = others;
@@ -386,6 +388,7 @@ impl Engine {
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
         let table = &self.map.segments[segment as usize];
         if table.forgot_epochs {
+            self.reached(Landmark::SummaryLeftOut);
             self.close_segment(segment, at);
             return;
         }
@@ -504,6 +507,7 @@ impl Engine {
         let stream = &mut self.streams[kind.index()];
         stream.broken = false;
         if was_summary {
+            self.landmarks.add(Landmark::SummaryFailed);
             // The segment is whole, it only has no summary; batches after it are in another segment.
             let mut rest = failed.into_iter();
             let summary = rest.next().expect("a batch failed");
@@ -513,6 +517,7 @@ impl Engine {
             self.spare_batches.push(summary);
             return;
         }
+        self.landmarks.add(Landmark::BatchMoved);
         stream.tries += 1;
         stream.next_sequence = sequence;
         stream.open = None;
@@ -528,6 +533,7 @@ impl Engine {
         }
         self.close_segment(number, start);
         if give_up {
+            self.reached(Landmark::BatchGivenUp);
             self.streams[kind.index()].tries = 0;
             while let Some(item) = self.streams[kind.index()].queue.pop_front() {
                 self.item_done(item, None);

@@ -7,6 +7,7 @@
 use crate::api::{Device, Notice};
 use crate::config::{Attachment, OnBackingChange};
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
+use crate::landmarks::Landmark;
 use crate::map::MASK_FULL;
 use crate::pages::PageUse;
 use crate::recovery::OpenError;
@@ -227,6 +228,7 @@ impl Engine {
                 OnBackingChange::DiscardDirty => self.discard(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
+            self.reached(Landmark::BackingChanged);
             self.forget_order(*id);
             let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
             self.notice(Notice::BackingChanged { volume: *id, dropped });

@@ -23,6 +23,7 @@ use crate::append::Item;
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind, Status};
 use crate::flush::Waiter;
+use crate::landmarks::Landmark;
 use crate::segment::{Phase, State};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -124,6 +125,12 @@ pub(crate) fn window_size(geometry: &Geometry) -> u32 {
 }
 
 impl Engine {
+    /// Has a checkpoint taken as soon as that is possible; [`Notice::Checkpointed`] tells when it is in effect.
+    pub fn take_checkpoint(&mut self, now: Nanos) {
+        self.advance(now);
+        self.checkpoint.want();
+    }
+
     fn checkpoint_is_due(&self) -> bool {
         let state = &self.checkpoint;
         match self.status {
@@ -203,6 +210,9 @@ impl Engine {
         }
         self.checkpoint.wanted = false;
         self.checkpoint.last_at = self.now;
+        if self.wants_marks_by_checkpoint() {
+            self.reached(Landmark::CheckpointOfFullLog);
+        }
         self.apply_pool_job();
         let snapshot = self.snapshot();
         let segments = &self.map.segments;
@@ -217,6 +227,15 @@ impl Engine {
         self.checkpoint.settled = self.streams[StreamKind::Write.index()].take_without_payload();
         for item in self.checkpoint.settled.clone() {
             self.apply_drop(item.kind);
+        }
+        if !self.checkpoint.absorbed.is_empty() {
+            self.reached(Landmark::MarksByCheckpoint);
+        }
+        if !self.checkpoint.settled.is_empty() {
+            self.reached(Landmark::ItemsByCheckpoint);
+        }
+        if self.has_ended_intents() {
+            self.reached(Landmark::IntentCleared);
         }
         let size = self.checkpoint.window_size as usize;
         let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
@@ -303,6 +322,7 @@ impl Engine {
             self.write_copies();
             return;
         };
+        self.reached(Landmark::SuperblockMended);
         self.checkpoint.step = Step::Mending;
         self.checkpoint.pending = 1;
         self.checkpoint.failed = false;
@@ -343,6 +363,7 @@ impl Engine {
             return;
         }
         if state.failed {
+            self.landmarks.add(Landmark::CheckpointRetried);
             state.tries += 1;
             let tries = state.tries;
             match state.step {

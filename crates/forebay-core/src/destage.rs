@@ -21,6 +21,7 @@ use crate::cost::Cost;
 use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
 use crate::extent::{Extent, Most, Part};
 use crate::flush::Waiter;
+use crate::landmarks::Landmark;
 use crate::map::MASK_FULL;
 use crate::order::Walk;
 use crate::pages::PageUse;
@@ -173,6 +174,9 @@ impl Engine {
         if most.blocks == 0 {
             return Pick::Wait(Limit::Scratch);
         }
+        if self.order(id).is_some() && self.map.is_shadow(slot) {
+            self.reached(Landmark::Shadow);
+        }
         let extent = self.plan_extent(id, block, slot, most);
         let end = extent.first + extent.parts.len() as u64;
         let locked = extent.locked(self.planted(PlantedBug::FillGapsUnlocked));
@@ -203,6 +207,9 @@ impl Engine {
         destage.pages_held += blocks;
         destage.control.charge(dirty.into(), blocks.into(), writes, time);
         self.stats.gap_filled_blocks += u64::from(blocks - dirty);
+        if blocks > dirty {
+            self.reached(if reads > 0 { Landmark::GapFromBacking } else { Landmark::GapFromCache });
+        }
         let (first, number) = (extent.first, self.extents.insert(extent));
         for at in 0..blocks as usize {
             let page = self.pages.take(PageUse::Destage).expect("pages were counted");
@@ -236,6 +243,7 @@ impl Engine {
             self.read_extent(number);
             return;
         }
+        self.reached(Landmark::GapUnreadable);
         // Perhaps a sector between dirty blocks cannot be read: they are written without it.
         let id = self.extents.get(number).volume;
         let until = self.now + FILL_PAUSE_NS;
@@ -461,6 +469,7 @@ impl Engine {
             return;
         }
         if !ok {
+            self.reached(Landmark::DestageFlushFailed);
             self.back_off(id);
             for number in extents {
                 self.retry_extent(number);
@@ -501,6 +510,9 @@ impl Engine {
             let (undone, kept) = all.into_iter().partition(|slot| slots.binary_search(slot).is_ok());
             self.extents.get_mut(number).slots = kept;
             let undone: Vec<u32> = undone;
+            if !undone.is_empty() {
+                self.reached(Landmark::DestageUndone);
+            }
             for slot in undone {
                 self.map.unpin(slot);
             }

@@ -25,6 +25,7 @@ use crate::append::{Done, Item, ItemKind};
 use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, LockOwner, OpKind};
 use crate::flush::Waiter;
+use crate::landmarks::Landmark;
 use crate::locks::BlockRange;
 use crate::map::MASK_FULL;
 use crate::merge::MergeFor;
@@ -222,6 +223,7 @@ impl Engine {
         if !marks_durable && !self.planted(PlantedBug::TrustUnflushedMarks) {
             // A power cut would make a block dirty again that is clean now (or was, and is evicted), and what is
             // about to be written would be overwritten with it.
+            self.reached(Landmark::MarksSettled);
             let d = self.directs.get_mut(direct);
             d.stage = Stage::Settling;
             d.pending = 1;
@@ -402,9 +404,13 @@ impl Engine {
         });
         // Destaged blocks may have become clean meanwhile. What they hold is no less stale for that.
         for key in clean {
+            self.reached(Landmark::CleanUnderDirect);
             self.map.remove(key);
         }
         slots.sort_unstable();
+        if !slots.is_empty() {
+            self.reached(Landmark::DirtyDropped);
+        }
         let mut at = 0;
         while at < slots.len() {
             let mut end = at + 1;

@@ -20,6 +20,7 @@ use crate::counters::Counters;
 use crate::direct::Direct;
 use crate::extent::Extent;
 use crate::flush::{Flusher, Waiter};
+use crate::landmarks::{Landmark, Landmarks};
 use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX, UNSETTLED_STATUS_MAX};
@@ -226,6 +227,7 @@ pub struct Engine {
     pub(crate) served: Vec<Waiter>,
     /// A cache flush failed: no promise can be made any more.
     pub(crate) fenced: bool,
+    pub(crate) landmarks: Landmarks,
     /// Destaged slots whose clean marks are not in the log.
     pub(crate) marks: Vec<u32>,
     pub(crate) marks_since: Nanos,
@@ -288,6 +290,7 @@ impl Engine {
             flushing: Vec::new(),
             served: Vec::new(),
             fenced: false,
+            landmarks: Landmarks::default(),
             marks: Vec::new(),
             marks_since: 0,
             marks_ticket: 0,
@@ -374,6 +377,9 @@ impl Engine {
     fn settle_range(&mut self, volume: VolumeId, first: u64, blocks: u64) {
         if self.map.is_unsettled() && blocks <= UNSETTLED_LOOKUPS_MAX {
             for block in first..first + blocks {
+                if self.map.index.is_listed(Key::new(volume, block)) {
+                    self.reached(Landmark::ListedBlockAsked);
+                }
                 self.map.settle_key(Key::new(volume, block));
             }
         }

@@ -11,6 +11,7 @@
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind};
+use crate::landmarks::Landmark;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
@@ -166,6 +167,7 @@ impl Engine {
     pub(crate) fn fence(&mut self) {
         if !self.fenced {
             self.fenced = true;
+            self.reached(Landmark::Fenced);
             self.notice(Notice::CacheFenced);
             self.fail_queued_items();
         }

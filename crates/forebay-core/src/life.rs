@@ -20,6 +20,7 @@ use crate::api::{Nanos, Notice};
 use crate::config::Attachment;
 use crate::engine::{Engine, LockOwner, Status};
 use crate::flush::Waiter;
+use crate::landmarks::Landmark;
 use crate::life_attach::Attaching;
 use crate::life_detach::Detaching;
 use crate::life_resize::Resizing;
@@ -407,6 +408,7 @@ impl Engine {
 
     /// The last word on a job that failed.
     pub(crate) fn job_failed(&mut self, notice: Notice) -> Progress {
+        self.reached(Landmark::ChangeFailed);
         self.notice(notice);
         Progress::Done
     }

@@ -23,6 +23,7 @@ use crate::append::{Item, ItemKind};
 use crate::config::PlantedBug;
 use crate::engine::Engine;
 use crate::flush::Waiter;
+use crate::landmarks::Landmark;
 use crate::segment::Key;
 use crate::settings::DestageOrder;
 use crate::volume::Volume;
@@ -143,6 +144,7 @@ impl Engine {
                 return;
             }
             if !marked {
+                self.reached(Landmark::EpochWaitsForMarks);
                 self.order_waits_for_marks |= urgent;
                 return;
             }
@@ -189,6 +191,7 @@ impl Engine {
             Phase::Confirming | Phase::InForce => {
                 order.phase = Phase::Leaving;
                 self.checkpoint.want();
+                self.reached(Landmark::OrderYielded);
                 self.notice(Notice::OrderYielded { volume });
             }
             Phase::Leaving => {}
@@ -231,6 +234,7 @@ impl Engine {
         let Some(order) = self.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
         order.phase = Phase::Leaving;
         self.checkpoint.want();
+        self.reached(Landmark::OrderBroken);
         self.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
     }
 

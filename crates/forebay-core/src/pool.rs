@@ -13,6 +13,7 @@
 use crate::api::{Nanos, Notice};
 use crate::config::PlantedBug;
 use crate::engine::Engine;
+use crate::landmarks::Landmark;
 use crate::life::{LifeError, sweep_slots};
 use crate::segment::{Phase, State};
 use alloc::vec::Vec;
@@ -172,6 +173,7 @@ impl Engine {
         if job.ticket.is_none() {
             self.checkpoint.pool.extend(job.idle);
         }
+        self.reached(Landmark::ChangeFailed);
         self.notice(Notice::PoolResizeFailed { error });
     }
 
@@ -258,6 +260,7 @@ impl Engine {
             }
             State::Dirty | State::Destaged => {
                 self.yield_order_of(slot);
+                self.reached(Landmark::Evacuated);
                 self.relocate(slot)
             }
         }

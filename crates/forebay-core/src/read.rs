@@ -16,6 +16,7 @@ use crate::api::{Action, Device, Notice, RequestKind};
 use crate::append::{Done, Item, ItemKind};
 use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind};
+use crate::landmarks::Landmark;
 use crate::locks::BlockRange;
 use crate::map::MASK_FULL;
 use crate::merge::MergeFor;
@@ -199,6 +200,7 @@ impl Engine {
         let current = self.map.lookup(Key::new(volume, block));
         if current != Some(slot) {
             // Overwritten or evicted meanwhile: the new place answers.
+            self.reached(Landmark::HitMoved);
             self.read_blocks(req, block, block);
         } else if tries < CACHE_READ_TRIES {
             self.read_hits(req, block, slot, 1, tries + 1);
@@ -235,6 +237,7 @@ impl Engine {
         self.stats.damaged_blocks += 1;
         self.counters.of(key.volume()).damaged_blocks += 1;
         let lost = damage == Damage::Lost;
+        self.reached(if lost { Landmark::DirtyLost } else { Landmark::CleanDamaged });
         self.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
         damage
     }
@@ -355,6 +358,9 @@ impl Engine {
         // Whoever waits for the volume to be quiet was asked before the queues are gone through.
         self.settle_again();
         let overtaken = self.map.lookup(key).is_some() && !self.planted(PlantedBug::KeepOvertakenFill);
+        if overtaken || !valid {
+            self.reached(Landmark::FillOvertaken);
+        }
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
             self.map.insert(slot, State::Clean);
             self.stats.filled_blocks += 1;

@@ -13,6 +13,7 @@ use crate::api::Device;
 use crate::append::{Done, Item, ItemKind};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, LockOwner, OpKind};
+use crate::landmarks::Landmark;
 use crate::locks::BlockRange;
 use crate::map::{CacheMap, MASK_FULL};
 use crate::pages::{Page, PageUse};
@@ -128,6 +129,7 @@ impl Engine {
                 }
                 let Some(choice) = self.choose_victim(&skipped) else {
                     self.reclaim_wants_destage = true;
+                    self.reached(Landmark::ReclaimWantsDestage);
                     self.yield_kept_orders();
                     return;
                 };
@@ -136,6 +138,9 @@ impl Engine {
                     continue;
                 }
                 self.memory.victims_since_enough += 1;
+                if self.is_moving_in_vain() {
+                    self.reached(Landmark::ReclaimInVain);
+                }
                 let all = self.map.segments[segment as usize].unclean;
                 self.reclaim = Some(Reclaim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
             }
@@ -314,6 +319,7 @@ impl Engine {
     /// A block of the victim cannot be moved now. If moves are under way, they will make it possible; if not, the
     /// block is being changed or there is no room: another victim may do.
     fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
+        self.reached(Landmark::VictimWaits);
         if self.relocations.len() == 0 {
             self.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
@@ -391,6 +397,7 @@ impl Engine {
         let current = self.map.lookup(key) == Some(slot);
         self.map.unpin(slot);
         if !current {
+            self.reached(Landmark::RelocationLost);
             self.end_relocation(number);
         } else if right {
             let dirty =
@@ -427,6 +434,11 @@ impl Engine {
                 State::Clean if recorded_dirty => State::Destaged,
                 state => state,
             };
+            match state {
+                State::Dirty => self.reached(Landmark::DirtySurvivor),
+                State::Destaged => self.reached(Landmark::SurvivorDestaged),
+                State::Clean | State::Void => {}
+            }
             let (pinned, born) = (self.map.is_pinned(from), self.map.born(from));
             self.map.insert_born(slot, state, born);
             if pinned {
@@ -438,6 +450,8 @@ impl Engine {
             }
             // The record of a clean survivor is a clean mark as well, if that of the original says dirty.
             self.marks_ticket = self.cache_flush.ticket();
+        } else {
+            self.reached(Landmark::RelocationLost);
         }
         self.map.unpin(from);
         self.end_relocation(number);

@@ -22,6 +22,7 @@ use crate::attach::Verdict;
 use crate::config::{Attachment, PlantedBug};
 use crate::engine::{BLOCK, Engine, Status, sector_mask};
 use crate::flush::Waiter;
+use crate::landmarks::Landmark;
 use crate::load::FoundSlot;
 use crate::map::CacheMap;
 use crate::scan::{self, After, Bytes, Found, Place, Tail};
@@ -260,6 +261,7 @@ impl Engine {
             return; // Opening failed already.
         }
         if result.is_err() && read.tries < READ_TRIES {
+            self.reached(Landmark::RecoveryRetried);
             self.read_meta(read.offset, read.len, RecoveryRead { tries: read.tries + 1, ..read });
             return;
         }
@@ -300,6 +302,9 @@ impl Engine {
         let superblock = chosen.map_err(OpenError::Superblock)?;
         let stale = copies.iter().position(|copy| copy.as_ref() != Ok(&superblock)).filter(|_| !only_first);
         let device_bytes = recovery.device_bytes;
+        if stale == Some(0) {
+            self.reached(Landmark::SecondSuperblock);
+        }
         self.checkpoint.stale_superblock = stale.map(|copy| (copy, superblock.encode()));
         superblock.geometry.validate(device_bytes).map_err(OpenError::Superblock)?;
         self.map = CacheMap::new(superblock.geometry);
@@ -323,6 +328,9 @@ impl Engine {
         let decoded = result.map_or(Err(missing), Checkpoint::decode);
         match decoded.and_then(|checkpoint| self.fits(checkpoint)) {
             Ok(checkpoint) => {
+                if copy == 1 {
+                    self.reached(Landmark::SecondCheckpoint);
+                }
                 self.recovering().checkpoint = checkpoint;
                 self.plan_segments();
                 Ok(())
@@ -493,6 +501,7 @@ impl Engine {
         let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, self.place(number), at))
         else {
             // The batch headers say the same.
+            self.reached(Landmark::SummaryDamaged);
             self.map.segments[number as usize].summary_block = 0;
             self.recovering().jobs.push(What::Whole(number));
             return Ok(());
@@ -539,6 +548,7 @@ impl Engine {
         if let Ok(all) = result {
             return self.scan_segment(number, Bytes { all, bad: &[] });
         }
+        self.reached(Landmark::SegmentInPieces);
         // One bad sector fails the whole read: read block by block and lose only what is really gone.
         let blocks = self.map.geometry.segment_blocks;
         let pieces = Pieces {
@@ -591,6 +601,9 @@ impl Engine {
             let sequence = self.recovering().checkpoint.next_sequence;
             let after = After { epoch: self.superblock.epoch, sequence };
             let scan = scan::tail(bytes, self.place(number), used, after, trust);
+            if scan.torn {
+                self.reached(Landmark::TornBatch);
+            }
             if scan.unreadable {
                 return Err(OpenError::TailUnreadable { segment: number });
             }
@@ -615,6 +628,7 @@ impl Engine {
             }
         }
         if lost > 0 {
+            self.reached(Landmark::SegmentLost);
             return Err(OpenError::SegmentLost { segment: number, dirty_blocks: lost });
         }
         Ok(())
@@ -669,11 +683,15 @@ impl Engine {
         let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
         for (tail, limit) in tails.into_iter().zip(limits) {
             if tail.first().0 != expected {
+                self.reached(Landmark::BatchesBehindGap);
                 break;
             }
             let whole = tail.batches.len();
             let batches: Vec<Found> =
                 tail.batches.into_iter().take_while(|batch| batch.header.stream_sequence < limit).collect();
+            if batches.len() < whole {
+                self.reached(Landmark::BatchesWrittenTwice);
+            }
             let Some(last) = batches.last() else { continue };
             expected = last.header.stream_sequence + 1;
             let (end, all) = (last.end(), batches.len() == whole);
@@ -691,6 +709,7 @@ impl Engine {
             counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
         }
         if flushed > expected {
+            self.reached(Landmark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
         self.streams[stream.index()].start_at(expected);
@@ -750,7 +769,9 @@ impl Engine {
             let first = region.saturating_mul(INTENT_REGION_BLOCKS).min((1 << 40) - 1);
             let blocks = u64::from(count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
             let last = first.saturating_add(blocks - 1).min((1 << 40) - 1);
-            self.drop_clean(volume, first, last);
+            if self.drop_clean(volume, first, last) > 0 {
+                self.reached(Landmark::IntentDropsClean);
+            }
         }
     }
 

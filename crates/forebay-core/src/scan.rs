@@ -131,6 +131,8 @@ pub(crate) struct TailScan {
     pub(crate) tail: Option<Tail>,
     /// Where the next batch would stand the device cannot be read: nobody knows what else there was.
     pub(crate) unreadable: bool,
+    /// There stands a header whose payload is not whole, or whose batch does not follow.
+    pub(crate) torn: bool,
 }
 
 /// Which batches come after a checkpoint.
@@ -155,13 +157,14 @@ pub(crate) fn tail(bytes: Bytes<'_>, place: Place, from: u32, after: After, trus
     let mut batches: Vec<Found> = Vec::new();
     let mut summary = None;
     let mut flushed = 0;
-    let mut at = from;
+    let (mut at, mut torn) = (from, false);
     while let Some(found) = batch_at(bytes, place, at).filter(|found| after.holds(found)) {
         let follows = batches.last().is_none_or(|last| {
             last.header.stream == found.header.stream
                 && last.header.stream_sequence + 1 == found.header.stream_sequence
         });
         if !follows || !(trust || is_whole(bytes, &found)) {
+            torn = true;
             break;
         }
         flushed = flushed.max(found.header.flushed_stream_sequence);
@@ -174,7 +177,7 @@ pub(crate) fn tail(bytes: Bytes<'_>, place: Place, from: u32, after: After, trus
     }
     let unreadable = summary.is_none() && bytes.is_bad(at);
     let Some(stream) = batches.first().map(|first| first.header.stream) else {
-        return TailScan { tail: None, unreadable };
+        return TailScan { tail: None, unreadable, torn };
     };
     // Anything intact behind a hole still tells what had been flushed when it was written.
     for at in at..bytes.blocks() {
@@ -185,7 +188,8 @@ pub(crate) fn tail(bytes: Bytes<'_>, place: Place, from: u32, after: After, trus
             flushed = flushed.max(found.header.flushed_stream_sequence);
         }
     }
-    TailScan { tail: Some(Tail { segment: place.segment, stream, batches, summary, flushed }), unreadable }
+    let tail = Tail { segment: place.segment, stream, batches, summary, flushed };
+    TailScan { tail: Some(tail), unreadable, torn }
 }
 
 /// Key of a data entry.

@@ -1,12 +1,17 @@
-//! Runs the simulator by itself: `sim [--seed N] [--crashes N] [--break NAME] [--violations N] [--progress] [--verbose]`.
+//! Runs the simulator by itself: `sim [--seed N] [--crashes N] [--break NAME] [--violations N] [--progress] [--verbose]`;
+//! with `--exhaustive [--length N] [--part I/N] [--only NAME]` all short sequences instead.
 
-use forebay_sim::{PlantedBug, SimOptions, run};
+use forebay_sim::exhaustive::{ExhaustiveOptions, Sequence, run_exhaustive};
+use forebay_sim::hostile::run_hostile;
+use forebay_sim::shrink::shrink;
+use forebay_sim::{Counters, PlantedBug, SimOptions, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
 fn main() -> ExitCode {
     let mut options = SimOptions::default();
-    let mut follow = false;
+    let (mut follow, mut exhaustive, mut shrinks, mut hostile) = (false, false, false, false);
+    let mut all = ExhaustiveOptions::default();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().unwrap_or_default();
@@ -18,6 +23,17 @@ fn main() -> ExitCode {
                 let name = value();
                 options.bug = PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug);
             }
+            "--exhaustive" => exhaustive = true,
+            "--twice" => all.twice = value().parse().unwrap_or(all.twice),
+            "--hostile" => hostile = true,
+            "--shrink" => shrinks = true,
+            "--length" => all.length = value().parse().unwrap_or(all.length),
+            "--part" => {
+                let text = value();
+                let mut numbers = text.split('/').filter_map(|number| number.parse().ok());
+                all.part = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(1));
+            }
+            "--only" => all.only = Sequence::named(&value()),
             "--progress" => follow = true,
             "--verbose" => options.verbose = true,
             other => {
@@ -27,6 +43,18 @@ fn main() -> ExitCode {
         }
     }
     let start = Instant::now();
+    if hostile {
+        println!("{:#?}", run_hostile(options.seed, options.crashes, &mut |_| {}));
+        return ExitCode::SUCCESS;
+    }
+    if shrinks {
+        println!("{:#?}", shrink(options.seed, options.crashes, options.bug, options.verbose));
+        return ExitCode::SUCCESS;
+    }
+    if exhaustive {
+        let (bug, violations_max, verbose) = (options.bug, options.violations_max, options.verbose);
+        return exhaust(&ExhaustiveOptions { bug, violations_max, verbose, ..all }, follow, start);
+    }
     let report = run(&options, &mut |progress| {
         if follow {
             let (seed, points) = (progress.seed, progress.crash_points);
@@ -48,7 +76,42 @@ fn main() -> ExitCode {
         seconds,
         report.crash_points as f64 / seconds,
         report.digest,
-        report.counters
+        Counters { landmarks: Default::default(), ..report.counters }
     );
+    print_landmarks(&report.counters);
+    ExitCode::from(u8::from(!report.violations.is_empty()))
+}
+
+fn print_landmarks(counters: &Counters) {
+    for (name, _, count) in counters.landmarks.iter() {
+        println!("{count:>10} {name}");
+    }
+}
+
+fn exhaust(options: &ExhaustiveOptions, follow: bool, start: Instant) -> ExitCode {
+    let report = run_exhaustive(options, &mut |(done, count, judged, violations)| {
+        if follow && done % 100 == 0 {
+            eprintln!(
+                "{done}/{count}: {judged} states, {violations} violations, {:.1} s",
+                start.elapsed().as_secs_f64()
+            );
+        }
+    });
+    for violation in &report.violations {
+        println!("{}\n    {}", violation.replay_command, violation.what);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{} sequences, {} crash points, {} states, {} judged ({} twice), {} violations, {:.1} s, {:.0} states/s",
+        report.sequences,
+        report.crash_points,
+        report.states,
+        report.judged,
+        report.judged_twice,
+        report.violations.len(),
+        seconds,
+        report.judged as f64 / seconds
+    );
+    print_landmarks(&report.counters);
     ExitCode::from(u8::from(!report.violations.is_empty()))
 }

@@ -60,15 +60,8 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn read(&mut self, volume: usize, offset: u64, len: u64) -> Result<(), String> {
-        self.make(volume, RequestKind::Read, offset, len, false)
-    }
-
-    /// Brings a range into the cache.
-    ///
-    /// # Errors
-    /// Any violation.
-    pub fn prefetch(&mut self, volume: usize, offset: u64, len: u64) -> Result<(), String> {
-        self.make(volume, RequestKind::Prefetch, offset, len, false)
+        let treatment = self.treatment();
+        self.make(volume, RequestKind::Read, (offset, len), treatment, false)
     }
 
     /// Makes what was acknowledged durable.
@@ -76,35 +69,22 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn flush(&mut self, volume: usize) -> Result<(), String> {
-        self.make(volume, RequestKind::Flush, 0, 0, false)
+        let treatment = self.treatment();
+        self.make(volume, RequestKind::Flush, (0, 0), treatment, false)
     }
 
-    /// Writes new contents; `false` if the oracle could not judge such a write now.
+    /// A request that is what it is, whatever the plan says: `kind` is no write that the oracle could not judge.
     ///
     /// # Errors
     /// Any violation.
-    pub fn write(&mut self, volume: usize, offset: u64, len: u64, fua: bool) -> Result<bool, String> {
-        if !self.oracle.can_write(volume, offset, len) {
-            return Ok(false);
-        }
-        self.make(volume, RequestKind::Write { fua }, offset, len, false)?;
-        Ok(true)
-    }
-
-    /// Discards or zeroes; `false` if the oracle could not judge it now.
-    ///
-    /// # Errors
-    /// Any violation.
-    pub fn zero(&mut self, volume: usize, offset: u64, len: u64, fua: bool) -> Result<bool, String> {
-        if !self.oracle.can_write(volume, offset, len) {
-            return Ok(false);
-        }
-        let kind = match self.rng.below(3) {
-            0 => RequestKind::Discard { fua },
-            choice => RequestKind::WriteZeroes { fua, may_unmap: choice == 1 },
-        };
-        self.make(volume, kind, offset, len, false)?;
-        Ok(true)
+    pub fn ask(
+        &mut self,
+        volume: usize,
+        kind: RequestKind,
+        range: (u64, u64),
+        treatment: Treatment,
+    ) -> Result<(), String> {
+        self.make(volume, kind, range, treatment, false)
     }
 
     /// A request that must be refused: beyond the end, empty, or of an unknown volume.
@@ -117,25 +97,29 @@ impl World {
         let Some(volume) = self.staying().first().copied() else { return Ok(()) };
         let end = self.disks.tenants[volume].bytes.max(self.disks.tenants[volume].resizing.unwrap_or(0));
         match self.rng.below(3) {
-            0 => self.make(volume, kind, end - 512, 1024, true),
-            1 => self.make(volume, kind, 0, 0, true),
-            _ => self.make(self.plan.volumes.len() + 3, kind, 0, BLOCK, true),
+            0 => self.make_invalid(volume, kind, (end - 512, 1024)),
+            1 => self.make_invalid(volume, kind, (0, 0)),
+            _ => self.make_invalid(self.plan.volumes.len() + 3, kind, (0, BLOCK)),
         }
+    }
+
+    fn make_invalid(&mut self, volume: usize, kind: RequestKind, range: (u64, u64)) -> Result<(), String> {
+        let treatment = self.treatment();
+        self.make(volume, kind, range, treatment, true)
     }
 
     fn make(
         &mut self,
         volume: usize,
         kind: RequestKind,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
+        treatment: Treatment,
         invalid: bool,
     ) -> Result<(), String> {
         let carries = matches!(kind, RequestKind::Read | RequestKind::Write { .. } | RequestKind::Prefetch);
         let lead = offset % BLOCK;
         let buffer =
             carries.then(|| self.memory.take((lead + len).next_multiple_of(BLOCK).max(BLOCK) as usize));
-        let treatment = self.treatment();
         self.pace.asked((lead + len).div_ceil(BLOCK));
         let ticket = match kind {
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }
@@ -194,7 +178,7 @@ impl World {
     }
 
     /// What the owner's rules say of the next request.
-    fn treatment(&mut self) -> Treatment {
+    pub(crate) fn treatment(&mut self) -> Treatment {
         let ruled = self.plan.mix.rule_pct > 0 && self.rng.chance(self.plan.mix.rule_pct, 100);
         let kinds = [Treatment::Bypass, Treatment::Pin, Treatment::WriteThrough];
         if ruled { self.rng.pick(&kinds) } else { Treatment::Cache }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The 512 bytes of one sector at one time.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Content {
     /// All zeroes.
     Zero,

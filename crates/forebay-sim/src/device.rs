@@ -26,7 +26,7 @@
 //! a sector cannot be read until it is written. Lost writes: acknowledged, never landed. Misdirected writes: landed
 //! elsewhere, at a block boundary. Bit rot: bits flip at rest.
 
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -86,10 +86,32 @@ impl Image {
         }
     }
 
+    /// A number for the pages that differ from those of `base`, by identity: pages that were never written do not count.
+    #[must_use]
+    pub fn key(&self, base: &Self) -> u64 {
+        let mut key = 0;
+        for (index, (page, other)) in self.pages.iter().zip(&base.pages).enumerate() {
+            if !Rc::ptr_eq(page, other) {
+                key = mix(key ^ mix(index as u64) ^ page_key(page));
+            }
+        }
+        key
+    }
+
     fn flip(&mut self, offset: u64, bit: u8) {
         let (page, at) = place(offset);
         Rc::make_mut(&mut self.pages[page])[at] ^= 1 << bit;
     }
+}
+
+fn page_key(page: &[u8; BLOCK_BYTES]) -> u64 {
+    let mut key = 0;
+    for word in page.chunks_exact(8) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(word);
+        key = (key ^ u64::from_le_bytes(bytes)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    }
+    key
 }
 
 fn place(offset: u64) -> (usize, usize) {
@@ -128,6 +150,10 @@ impl Sectors {
         }
     }
 
+    fn of(count: usize, has: impl Fn(usize) -> bool) -> Self {
+        Self::Some((0..count).map(has).collect())
+    }
+
     fn has(&self, index: usize) -> bool {
         match self {
             Self::All => true,
@@ -139,6 +165,33 @@ impl Sectors {
         match (self, other) {
             (Self::All, any) | (any, Self::All) => any.clone(),
             (Self::Some(a), Self::Some(b)) => Self::Some(a.iter().zip(b).map(|(a, b)| *a && *b).collect()),
+        }
+    }
+}
+
+/// What a crash leaves of one write, for those who decide it instead of drawing it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Left {
+    /// Everything.
+    All,
+    /// Nothing.
+    Nothing,
+    /// So many sectors from its start.
+    Head(usize),
+    /// Everything but so many sectors at its start.
+    Tail(usize),
+    /// Every other sector.
+    Comb,
+}
+
+impl Left {
+    fn sectors(self, count: usize) -> Option<Sectors> {
+        match self {
+            Self::All => Some(Sectors::All),
+            Self::Nothing => None,
+            Self::Head(end) => Some(Sectors::of(count, |index| index < end)),
+            Self::Tail(start) => Some(Sectors::of(count, |index| index >= start)),
+            Self::Comb => Some(Sectors::of(count, |index| index % 2 == 0)),
         }
     }
 }
@@ -186,6 +239,8 @@ pub struct Faults {
     pub lost: u32,
     /// Writes that land elsewhere.
     pub misdirected: u32,
+    /// Writes below [`SimDevice::misdirect_from`] do not fail.
+    pub spares_metadata: bool,
 }
 
 /// How long operations take.
@@ -259,6 +314,10 @@ pub struct SimDevice {
     pub latency: Latency,
     /// Writes to blocks below this one are never misdirected, and none is misdirected there.
     pub misdirect_from: u64,
+    /// Of the writes that will succeed, one in so many shows some of its sectors as early as its submission; 0: none does.
+    pub early_of: u64,
+    /// Flushes succeed and do nothing.
+    pub flush_lies: bool,
 }
 
 impl SimDevice {
@@ -277,6 +336,8 @@ impl SimDevice {
             faults: Faults::default(),
             latency,
             misdirect_from: 0,
+            early_of: 6,
+            flush_lies: false,
         }
     }
 
@@ -345,7 +406,7 @@ impl SimDevice {
         let count = data.len() / SECTOR_BYTES;
         let fate = self.draw_fate(offset, count, rng);
         let mut rest = Sectors::All;
-        if matches!(fate, Fate::Good) && rng.chance(1, 6) {
+        if matches!(fate, Fate::Good) && self.early_of > 0 && rng.chance(1, self.early_of) {
             let early = Sectors::random(count, rng);
             rest = Sectors::Some((0..count).map(|index| !early.has(index)).collect());
             self.land(offset, &data, early);
@@ -357,7 +418,8 @@ impl SimDevice {
     }
 
     fn draw_fate(&self, offset: u64, count: usize, rng: &mut Rng) -> Fate {
-        if rng.ppm(self.faults.write_error) {
+        let spared = self.faults.spares_metadata && offset < self.misdirect_from;
+        if !spared && rng.ppm(self.faults.write_error) {
             return Fate::Fail(Sectors::fate(count, rng));
         }
         if offset < self.misdirect_from {
@@ -420,6 +482,9 @@ impl SimDevice {
                 self.fragments.retain(|fragment| fragment.landing > covered || rng.chance(1, 2));
             }
             return false;
+        }
+        if self.flush_lies {
+            return true;
         }
         let end = self.fragments.partition_point(|fragment| fragment.landing <= covered);
         for fragment in self.fragments.drain(..end) {
@@ -509,6 +574,53 @@ impl SimDevice {
         device
     }
 
+    /// A number for everything that a crash now depends on: it stays the same as long as nothing lands, is taken in or is
+    /// made durable.
+    #[must_use]
+    pub fn stamp(&self) -> u64 {
+        let writes = self.in_flight.keys().fold(self.next_write, |key, number| mix(key ^ number));
+        mix(mix(writes ^ self.landings) ^ self.fragments.len() as u64)
+    }
+
+    /// Sectors of the writes that a crash decides about: those in the volatile cache (for a power cut), then those in flight.
+    #[must_use]
+    pub fn undecided(&self, power: bool) -> Vec<usize> {
+        let volatile = self.fragments.iter().filter(|_| power).map(|fragment| &fragment.data);
+        let all = volatile.chain(self.in_flight.values().map(|write| &write.data));
+        all.map(|data| data.len() / SECTOR_BYTES).collect()
+    }
+
+    /// The device after a crash of which `left` says what remains of each write of [`SimDevice::undecided`]. Those in flight
+    /// land in the order of their submission.
+    #[must_use]
+    pub fn crash_to(&self, power: bool, mut left: impl Iterator<Item = Left>) -> Self {
+        let mut next =
+            |data: &Rc<Vec<u8>>| left.next().unwrap_or(Left::All).sectors(data.len() / SECTOR_BYTES);
+        if !power {
+            let mut device =
+                self.restarted(self.durable.clone(), self.visible.clone(), self.fragments.clone());
+            device.landings = self.landings;
+            for write in self.in_flight.values() {
+                if let Some(part) = next(&write.data) {
+                    device.land(write.offset, &write.data, part.both(&write.rest));
+                }
+            }
+            return device;
+        }
+        let mut image = self.durable.clone();
+        for fragment in &self.fragments {
+            if let Some(part) = next(&fragment.data) {
+                image.write_sectors(fragment.offset, &fragment.data, &part.both(&fragment.sectors));
+            }
+        }
+        for write in self.in_flight.values() {
+            if let Some(part) = next(&write.data) {
+                image.write_sectors(write.offset, &write.data, &part.both(&write.rest));
+            }
+        }
+        self.restarted(image.clone(), image, Vec::new())
+    }
+
     /// Draws what lands of the writes in flight, in random order.
     fn settle(&self, rng: &mut Rng) -> Vec<(u64, Rc<Vec<u8>>, Sectors)> {
         let mut landed = Vec::new();
@@ -537,6 +649,8 @@ impl SimDevice {
             faults: self.faults,
             latency: self.latency,
             misdirect_from: self.misdirect_from,
+            early_of: self.early_of,
+            flush_lies: self.flush_lies,
         }
     }
 }

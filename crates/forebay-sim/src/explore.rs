@@ -16,7 +16,9 @@ use crate::order::check_images;
 use crate::places::Places;
 use crate::plan::{Plan, Style};
 use crate::rng::{Digest, Rng, mix};
-use crate::workload::{Advance, Workload, close_and_reopen, read_everything, serves, settle};
+use crate::workload::{
+    Advance, Record, Replayed, Workload, close_and_reopen, read_everything, serves, settle,
+};
 use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
 use forebay_core::{FormatParams, OnBackingChange, PlantedBug, VolumeSettings, format_cache};
 use forebay_format::checkpoint::Checkpoint;
@@ -27,9 +29,25 @@ use std::rc::Rc;
 /// Crashes in a row.
 const DEPTH_MAX: u32 = 3;
 
+/// Instead of the workload of a seed: steps of one that was recorded, and how it is to be crashed.
+#[derive(Clone)]
+pub struct Trial {
+    /// The steps.
+    pub script: Rc<Vec<Replayed>>,
+    /// Crashes are taken once no more steps than so many are left; `None`: never.
+    pub crash_in_last: Option<usize>,
+    /// Which crashes.
+    pub salt: u64,
+    /// After a crash: no second crash, no further requests; read, drain, compare.
+    pub plain: bool,
+}
+
 /// One seed being run.
 pub struct Run {
     plan: Rc<Plan>,
+    trial: Option<Trial>,
+    /// Where the main line writes down what it does.
+    pub record: Option<Record>,
     /// Crash points left to take.
     budget: u64,
     /// Crash points taken.
@@ -48,8 +66,22 @@ impl Run {
     /// The run of a seed with a budget of crash points.
     #[must_use]
     pub fn new(seed: u64, bug: Option<PlantedBug>, budget: u64, verbose: bool) -> Self {
+        Self::of(Plan::new(seed, bug), budget, verbose)
+    }
+
+    /// The run of a trial.
+    #[must_use]
+    pub fn of_trial(plan: Plan, budget: u64, trial: Trial, verbose: bool) -> Self {
+        Self { trial: Some(trial), ..Self::of(plan, budget, verbose) }
+    }
+
+    /// The run of a plan.
+    #[must_use]
+    pub fn of(plan: Plan, budget: u64, verbose: bool) -> Self {
         Self {
-            plan: Rc::new(Plan::new(seed, bug)),
+            plan: Rc::new(plan),
+            trial: None,
+            record: None,
             budget,
             crash_points: 0,
             step: 0,
@@ -86,7 +118,7 @@ impl Run {
     }
 
     fn close(&mut self, world: &World) {
-        self.counters.add(&world.counters);
+        self.counters.add(&world.final_counters());
         self.digest.add(world.digest.0);
     }
 
@@ -95,10 +127,17 @@ impl Run {
         let mut world = self.open(first_state(&plan)?, Trap::Sample(plan.sample));
         self.trail = "main line: ".into();
         ensure!(world.wait_open()?, "a new cache does not open: {:?}", world.engine.status());
-        let mut workload = Workload::new(plan.requests, plan.depth, !plan.faults.damages());
+        let mut workload = self.workload();
+        if let Some(trial) = &self.trial {
+            world.reseed_crashes(trial.salt);
+        }
         set_faults(&mut world);
         loop {
             self.step += 1;
+            if let Some(trial) = &self.trial {
+                let now = trial.crash_in_last.is_some_and(|last| workload.kept_left() <= last);
+                world.trap = if now { Trap::Sample(1) } else { Trap::Off };
+            }
             inject(&mut world);
             let advance = workload.advance(&mut world)?;
             for snapshot in std::mem::take(&mut world.snapshots) {
@@ -118,6 +157,19 @@ impl Run {
         }
         self.close(&world);
         Ok(())
+    }
+
+    /// What the main line does.
+    fn workload(&self) -> Workload {
+        if let Some(trial) = &self.trial {
+            return Workload::replaying(Rc::clone(&trial.script), self.plan.depth);
+        }
+        let plan = &self.plan;
+        let workload = Workload::new(plan.requests, plan.depth, !plan.faults.damages());
+        match &self.record {
+            Some(record) => workload.recording(Rc::clone(record)),
+            None => workload,
+        }
     }
 
     fn in_line(&mut self) -> Result<(), String> {
@@ -188,14 +240,15 @@ impl Run {
         self.trail = format!("{}crash {} at {} ns ({}): ", self.trail, self.crash_points, snapshot.now, {
             crash_name(&snapshot)
         });
-        self.backing_alone(&snapshot)?;
+        backing_alone(&self.plan, &snapshot)?;
         check_images(&mut snapshot)?;
         if snapshot.rng.chance(1, 6) {
-            self.damage_one_copy(&mut snapshot);
+            damage_one_copy(&self.plan, &mut snapshot);
         }
-        let deeper = depth < DEPTH_MAX && snapshot.rng.chance(1, 5);
+        let plain = self.trial.as_ref().is_some_and(|trial| trial.plain);
+        let deeper = depth < DEPTH_MAX && snapshot.rng.chance(1, 5) && !plain;
         let trap = if deeper { Trap::After(snapshot.rng.range(1, 8)) } else { Trap::Off };
-        let plan = snapshot.rng.below(12);
+        let plan = if plain { 0 } else { snapshot.rng.below(12) };
         let mut world = self.open(snapshot, trap);
         quiet(&mut world);
         let serves = world.wait_open()?;
@@ -240,56 +293,56 @@ impl Run {
             _ => Ok(()),
         }
     }
+}
 
-    /// If no mode keeps data in the cache only, the backing stores alone must hold what was acknowledged (kill) or
-    /// flushed (power cut): the cache device may be lost as well.
-    fn backing_alone(&self, snapshot: &Snapshot) -> Result<(), String> {
-        if !self.plan.writes_past() || snapshot.disks.damaged {
-            return Ok(());
-        }
-        for volume in 0..self.plan.volumes.len() {
-            // Of a volume that comes or goes it is judged when it is known whether it is there.
-            if !snapshot.disks.tenants[volume].is_attached() {
-                continue;
-            }
-            let image = snapshot.disks.devices[1 + volume].visible();
-            snapshot.oracle.check_image(volume, image, "the backing store alone, after losing the cache")?;
-        }
-        Ok(())
+/// Destroys one of two equal copies of the metadata: that must never matter.
+pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
+    let geometry = plan.geometry;
+    let cache = &mut snapshot.disks.devices[0];
+    let mut bytes = vec![0; geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
+    let mut read = |cache: &SimDevice, offset: u64, len: usize| {
+        cache.visible().read(offset, &mut bytes[..len]);
+        bytes[..len].to_vec()
+    };
+    let superblocks = [0, 1].map(|copy| {
+        let bytes = read(cache, Geometry::superblock_offset(copy), BLOCK_BYTES);
+        Superblock::decode(&bytes).ok()
+    });
+    let [Some(a), Some(b)] = superblocks else { return };
+    if a.generation != b.generation {
+        return;
     }
-
-    /// Destroys one of two equal copies of the metadata: that must never matter.
-    fn damage_one_copy(&self, snapshot: &mut Snapshot) {
-        let geometry = self.plan.geometry;
-        let cache = &mut snapshot.disks.devices[0];
-        let mut bytes = vec![0; geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
-        let mut read = |cache: &SimDevice, offset: u64, len: usize| {
-            cache.visible().read(offset, &mut bytes[..len]);
-            bytes[..len].to_vec()
-        };
-        let superblocks = [0, 1].map(|copy| {
-            let bytes = read(cache, Geometry::superblock_offset(copy), BLOCK_BYTES);
-            Superblock::decode(&bytes).ok()
-        });
-        let [Some(a), Some(b)] = superblocks else { return };
-        if a.generation != b.generation {
-            return;
-        }
-        let copy = snapshot.rng.below(2);
-        if snapshot.rng.chance(1, 2) {
-            cache.rot(Geometry::superblock_offset(copy as usize) + snapshot.rng.below(512), 3);
-            return;
-        }
-        let generation = a.checkpoint_generation;
-        let len = geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES;
-        let other = read(cache, geometry.checkpoint_offset(generation, 1 - copy), len);
-        if Checkpoint::decode(&other).is_ok_and(|other| other.generation == generation) {
-            cache.rot(geometry.checkpoint_offset(generation, copy) + snapshot.rng.below(4096), 5);
-        }
+    let copy = snapshot.rng.below(2);
+    if snapshot.rng.chance(1, 2) {
+        cache.rot(Geometry::superblock_offset(copy as usize) + snapshot.rng.below(512), 3);
+        return;
+    }
+    let generation = a.checkpoint_generation;
+    let len = geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES;
+    let other = read(cache, geometry.checkpoint_offset(generation, 1 - copy), len);
+    if Checkpoint::decode(&other).is_ok_and(|other| other.generation == generation) {
+        cache.rot(geometry.checkpoint_offset(generation, copy) + snapshot.rng.below(4096), 5);
     }
 }
 
-fn crash_name(snapshot: &Snapshot) -> &'static str {
+/// If no mode keeps data in the cache only, the backing stores alone must hold what was acknowledged (kill) or
+/// flushed (power cut): the cache device may be lost as well.
+pub(crate) fn backing_alone(plan: &Plan, snapshot: &Snapshot) -> Result<(), String> {
+    if !plan.writes_past() || snapshot.disks.damaged {
+        return Ok(());
+    }
+    for volume in 0..plan.volumes.len() {
+        // Of a volume that comes or goes it is judged when it is known whether it is there.
+        if !snapshot.disks.tenants[volume].is_attached() {
+            continue;
+        }
+        let image = snapshot.disks.devices[1 + volume].visible();
+        snapshot.oracle.check_image(volume, image, "the backing store alone, after losing the cache")?;
+    }
+    Ok(())
+}
+
+pub(crate) fn crash_name(snapshot: &Snapshot) -> &'static str {
     if snapshot.power { "power cut" } else { "kill" }
 }
 
@@ -339,7 +392,7 @@ fn finish(world: &mut World) -> Result<(), String> {
 }
 
 /// New devices: a formatted cache and backing stores with something on them.
-fn first_state(plan: &Plan) -> Result<Snapshot, String> {
+pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
     let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
     cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
@@ -363,7 +416,8 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     });
     let disks = Disks {
         devices,
-        stamps: vec![1_000_000; plan.volumes.len()],
+        // Caches of different machines do not note the same stamps.
+        stamps: vec![1_000_000 * (plan.identity as i64 - 6); plan.volumes.len()],
         sampled: vec![Vec::new(); plan.volumes.len()],
         settings: plan
             .volumes
@@ -391,7 +445,7 @@ fn tenants(plan: &Plan) -> Vec<Tenant> {
     plan.volumes.iter().map(tenant).collect()
 }
 
-fn format_params(plan: &Plan) -> FormatParams {
+pub(crate) fn format_params(plan: &Plan) -> FormatParams {
     let entry = |(index, tenant): (usize, &Tenant)| crate::life::entry(plan, tenant, index);
     FormatParams {
         geometry: plan.geometry,

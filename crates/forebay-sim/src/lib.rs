@@ -15,7 +15,9 @@ pub mod arm;
 pub mod client;
 pub mod content;
 pub mod device;
+pub mod exhaustive;
 pub mod explore;
+pub mod hostile;
 pub mod life;
 pub mod machine;
 pub mod memory;
@@ -25,11 +27,12 @@ pub(crate) mod pace;
 pub mod places;
 pub mod plan;
 pub mod rng;
+pub mod shrink;
 pub mod workload;
 pub mod world;
 
 pub use forebay_core::PlantedBug;
-pub use world::Counters;
+pub use world::{Counters, LandmarkCounts};
 
 use explore::Run;
 use rng::Digest;
@@ -129,7 +132,7 @@ pub fn run(options: &SimOptions, progress: &mut dyn FnMut(&Progress)) -> Report 
     report
 }
 
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("panic: {}", text.unwrap_or("without a message"))

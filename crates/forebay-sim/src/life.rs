@@ -82,7 +82,7 @@ pub fn entry(plan: &Plan, tenant: &Tenant, volume: usize) -> VolumeEntry {
         uuid: [tenant.incarnation.wrapping_mul(16).wrapping_add(volume as u8 + 1); 16],
         backing: forebay_format::checkpoint::BackingRecord {
             stamp_ns: None,
-            ..backing_record(tenant.bytes, 0, volume)
+            ..backing_record(plan, tenant.bytes, 0, volume)
         },
     }
 }
@@ -288,7 +288,8 @@ impl World {
         if self.rng.chance(1, 8) {
             return self.cancel(index);
         }
-        let mut record = backing_record(self.disks.tenants[index].bytes, self.disks.stamps[index], index);
+        let mut record =
+            backing_record(&self.plan, self.disks.tenants[index].bytes, self.disks.stamps[index], index);
         record.samples = self.samples(index);
         let taken = self.engine.finish_detach(self.now, volume, record);
         ensure!(taken.is_ok(), "the record of {volume:?} is refused: {taken:?}");

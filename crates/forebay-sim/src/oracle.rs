@@ -29,6 +29,7 @@ use crate::content::Content;
 use crate::device::Image;
 use forebay_format::{SECTOR_BYTES, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 const NEVER: u64 = u64::MAX;
@@ -38,7 +39,7 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 const WRITERS_MAX: usize = 3;
 
 /// Why a version may or may not have happened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Doubt {
     /// It happened, or is under way.
     None,
@@ -185,6 +186,22 @@ impl Oracle {
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// A number for what may be found where: same number, same verdicts (but for steps of order).
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for volume in &self.volumes {
+            for versions in volume.chunks.iter().flat_map(|chunk| &chunk.sectors) {
+                versions.len().hash(&mut hasher);
+                for v in versions {
+                    (&v.content, v.current(), v.doubt, v.direct, v.past(), v.acked == NEVER)
+                        .hash(&mut hasher);
+                }
+            }
+        }
+        hasher.finish()
     }
 
     /// Sectors of a volume.

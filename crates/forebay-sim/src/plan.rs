@@ -43,7 +43,7 @@ impl FaultPlan {
 }
 
 /// Relative frequencies of requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Mix {
     /// Reads.
     pub read: u32,
@@ -115,6 +115,8 @@ pub struct Plan {
     pub cache_bytes: u64,
     /// Identity of the cache.
     pub uuid: CacheUuid,
+    /// Identity of the machine that the backing stores are on.
+    pub identity: u64,
     /// Volumes.
     pub volumes: Vec<VolumePlan>,
     /// Modes that occur.
@@ -169,6 +171,7 @@ impl Plan {
             geometry,
             cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
             uuid: CacheUuid(uuid),
+            identity: 7,
             volumes,
             modes,
             engine: engine(rng),
@@ -196,7 +199,96 @@ impl Plan {
         if let Some(aim) = bug.or(aimed.then_some(aim)) {
             plan.direct(aim, rng);
         }
+        if bug.is_none() && rng.chance(1, 6) {
+            plan.go_astray(rng);
+        }
         plan
+    }
+
+    /// Leads the plan to paths that are hardly ever taken otherwise ([`forebay_core::Landmark`]).
+    fn go_astray(&mut self, rng: &mut Rng) {
+        match rng.below(6) {
+            0 => {
+                // A cache device that is about to die: batches fail in one segment after the other.
+                let write_error = rng.pick(&[100_000, 400_000, 700_000]);
+                self.faults = FaultPlan::default();
+                self.faults.cache =
+                    Faults { write_error, spares_metadata: rng.chance(2, 3), ..Faults::default() };
+            }
+            1 => {
+                let read_error = rng.pick(&[50_000, 200_000]);
+                self.faults.cache.read_error = read_error;
+            }
+            2 => {
+                // Gaps between dirty blocks on a backing store that can hardly be read.
+                self.only_writeback(rng);
+                self.scatter(rng);
+                self.mix.flush /= 4;
+                self.faults.backing.read_error = 300_000;
+            }
+            3 => {
+                // Orderly stops, and requests at once after the start.
+                self.faults = FaultPlan::default();
+                self.orders = vec![DestageOrder::Elevator];
+                self.settings.destage_order = DestageOrder::Elevator;
+                (self.mix.restart, self.mix.read) = (10, self.mix.read + 40);
+            }
+            4 => {
+                // Ordered volumes that are kept and not attached, in the way of others that need room.
+                self.geometry = geometry(16, 32);
+                self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
+                self.ordered(rng);
+                while self.volumes.len() < 3 {
+                    self.volumes.push(self.volumes[0]);
+                }
+                (self.mix.life, self.mix.pool, self.mix.hot_pct) = (10, 10, 10);
+                self.sample = 100;
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 70);
+                self.settings.idle_delay = 0;
+            }
+            _ => {
+                // More is pinned, and belongs to smallest shares, than the cache has.
+                self.squeeze();
+                (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
+                (self.settings.min_share_pct, self.settings.max_share_pct) = (90, 100);
+                self.engine.pool.survivors_max_pct = 90;
+            }
+        }
+    }
+
+    /// A plan without chance: one volume on the smallest cache, devices that take the same time for the same, no faults.
+    #[must_use]
+    pub fn tiny(bytes: u64, modes: Vec<Mode>, settings: VolumeSettings, bug: Option<PlantedBug>) -> Self {
+        let geometry = geometry(16, 16);
+        let latency = |read_ns, write_ns, flush_ns| Latency {
+            read_ns,
+            write_ns,
+            flush_ns,
+            block_ns: 1_000,
+            spread: 0,
+            slow_ppm: 0,
+            slow_ns: 0,
+        };
+        Self {
+            seed: 0,
+            style: Style::Fork,
+            geometry,
+            cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
+            uuid: CacheUuid([7; 16]),
+            identity: 7,
+            volumes: vec![VolumePlan { bytes, bytes_max: bytes, sector_bytes: 512, mode: settings.mode }],
+            modes,
+            orders: vec![settings.destage_order],
+            engine: EngineConfig { scratch_blocks: 64, planted: bug, ..EngineConfig::default() },
+            settings,
+            cache_latency: latency(50_000, 20_000, 100_000),
+            backing_latency: latency(1_000_000, 1_000_000, 4_000_000),
+            faults: FaultPlan::default(),
+            requests: 0,
+            depth: 1,
+            sample: 1,
+            mix: Mix::default(),
+        }
     }
 
     /// Leads the plan to where a bug shows. The simulator finds most of them without, only later.
@@ -562,6 +654,7 @@ fn transient(rng: &mut Rng) -> Faults {
         flush_drops: false,
         lost: 0,
         misdirected: 0,
+        spares_metadata: false,
     }
 }
 

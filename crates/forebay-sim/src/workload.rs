@@ -4,8 +4,10 @@ use crate::life::Place;
 use crate::plan::Mix;
 use crate::rng::Rng;
 use crate::world::{PATIENCE_NS, Trap, World, ensure};
-use forebay_core::{Drain, OnBackingChange, Status, VolumeSettings};
+use forebay_core::{Drain, OnBackingChange, PoolSettings, RequestKind, Status, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
 /// Longest request.
@@ -27,6 +29,95 @@ pub struct Workload {
     next_at: u64,
     last_end: u64,
     restarts: bool,
+    recorded: Option<Record>,
+    replays: Option<Rc<Vec<Replayed>>>,
+}
+
+/// One step of a workload, with everything that was drawn for it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Step {
+    /// Nothing: what was drawn could not be done.
+    Nothing,
+    /// A request.
+    Ask {
+        /// Volume.
+        volume: usize,
+        /// What is asked.
+        kind: RequestKind,
+        /// First byte and length.
+        range: (u64, u64),
+        /// What the owner's rules say of it.
+        treatment: Treatment,
+    },
+    /// New settings of a volume, and of the pool.
+    Configure {
+        /// Volume.
+        volume: usize,
+        /// Its settings.
+        settings: VolumeSettings,
+        /// Those of the pool.
+        pool: Option<PoolSettings>,
+    },
+    /// A drain begins or ends.
+    Drain {
+        /// Volume.
+        volume: usize,
+        /// How it drains.
+        drain: Drain,
+    },
+    /// All pins are released.
+    Unpin(usize),
+    /// Clean blocks are forgotten.
+    ForgetClean(usize),
+    /// No further step for so many nanoseconds.
+    Pause(u64),
+    /// A request that must be refused.
+    Invalid,
+    /// An orderly stop and a start.
+    Restart,
+    /// The operator does something to a volume, drawn from the generator.
+    Life(usize),
+    /// The operator changes the size of the pool.
+    Pool,
+}
+
+impl Step {
+    /// The volume that it is about.
+    #[must_use]
+    pub fn volume(&self) -> Option<usize> {
+        match self {
+            Self::Ask { volume, .. } | Self::Configure { volume, .. } | Self::Drain { volume, .. } => {
+                Some(*volume)
+            }
+            Self::Unpin(volume) | Self::ForgetClean(volume) | Self::Life(volume) => Some(*volume),
+            Self::Nothing | Self::Pause(_) | Self::Invalid | Self::Restart | Self::Pool => None,
+        }
+    }
+}
+
+/// A step as it was made: the generator of the world before and after it.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// The step.
+    pub step: Step,
+    pub(crate) before: Rng,
+    pub(crate) after: Rng,
+}
+
+/// Where a workload writes down what it does: whoever shares it has it also after a panic.
+pub type Record = Rc<RefCell<Vec<Recorded>>>;
+
+/// A step to be made again, or to be left out.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// The step.
+    pub recorded: Recorded,
+    /// It is made.
+    pub kept: bool,
+}
+
+fn is_write(kind: RequestKind) -> bool {
+    !matches!(kind, RequestKind::Read | RequestKind::Prefetch | RequestKind::Flush)
 }
 
 /// What to do next, as drawn from the mix.
@@ -80,7 +171,27 @@ impl Workload {
     /// So many requests. `restarts`: orderly stops and starts may be among them.
     #[must_use]
     pub fn new(requests: u32, depth: usize, restarts: bool) -> Self {
-        Self { left: requests, depth, next_at: 0, last_end: 0, restarts }
+        Self { left: requests, depth, next_at: 0, last_end: 0, restarts, recorded: None, replays: None }
+    }
+
+    /// Writes down what it does.
+    #[must_use]
+    pub fn recording(self, record: Record) -> Self {
+        Self { recorded: Some(record), ..self }
+    }
+
+    /// A workload that makes recorded steps again.
+    #[must_use]
+    pub fn replaying(script: Rc<Vec<Replayed>>, depth: usize) -> Self {
+        let left = script.len() as u32;
+        Self { replays: Some(script), ..Self::new(left, depth, true) }
+    }
+
+    /// Steps left to make, when it replays.
+    #[must_use]
+    pub fn kept_left(&self) -> usize {
+        let script = self.replays.iter().flat_map(|script| script.iter());
+        script.rev().take(self.left as usize).filter(|step| step.kept).count()
     }
 
     /// Makes one request, or lets one thing happen.
@@ -113,7 +224,35 @@ impl Workload {
         Ok(())
     }
 
+    /// Makes the next step. While it replays, the generator of the world is set to what it was when the step was recorded,
+    /// so that a step does the same whatever was left out before it.
     fn act(&mut self, world: &mut World) -> Result<(), String> {
+        let Some(script) = self.replays.clone() else {
+            let step = self.choose(world);
+            if let Some(record) = &self.recorded {
+                let (before, after) = (world.rng.clone(), world.rng.clone());
+                record.borrow_mut().push(Recorded { step, before, after });
+            }
+            let result = self.perform(world, step);
+            if let Some(record) = &self.recorded
+                && let Some(last) = record.borrow_mut().last_mut()
+            {
+                last.after = world.rng.clone();
+            }
+            return result;
+        };
+        let at = script.len() - 1 - self.left as usize;
+        let Replayed { recorded, kept } = &script[at];
+        if !kept {
+            world.rng = recorded.after.clone();
+            return Ok(());
+        }
+        world.rng = recorded.before.clone();
+        self.perform(world, recorded.step)
+    }
+
+    /// Draws the next step from the mix.
+    fn choose(&mut self, world: &mut World) -> Step {
         let mix = world.plan.mix;
         let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
         let fua = world.rng.chance(mix.fua_pct, 100);
@@ -121,29 +260,40 @@ impl Workload {
         let absent = !world.attached().contains(&volume);
         if absent && !matches!(deed, Deed::Life | Deed::Pool | Deed::Restart | Deed::Invalid | Deed::Pause) {
             // Nobody is there to ask. It comes back soon enough to be of interest.
-            return if world.rng.chance(1, 10) { world.meddle(volume) } else { Ok(()) };
+            return if world.rng.chance(1, 10) { Step::Life(volume) } else { Step::Nothing };
         }
         match deed {
             Deed::Read => {
-                let (offset, len) = self.range(world, volume);
-                world.read(volume, offset, len)
+                let range = self.range(world, volume);
+                self.ask(world, volume, RequestKind::Read, range)
             }
             Deed::Write => {
-                let (offset, len) = self.range(world, volume);
-                world.write(volume, offset, len, fua).map(drop)
+                let range = self.range(world, volume);
+                if !world.oracle.can_write(volume, range.0, range.1) {
+                    return Step::Nothing;
+                }
+                self.ask(world, volume, RequestKind::Write { fua }, range)
             }
-            Deed::Flush => world.flush(volume),
+            Deed::Flush => self.ask(world, volume, RequestKind::Flush, (0, 0)),
             Deed::Zero => {
-                let (offset, len) = self.zero_range(world, volume);
-                world.zero(volume, offset, len, fua).map(drop)
+                let range = self.zero_range(world, volume);
+                if !world.oracle.can_write(volume, range.0, range.1) {
+                    return Step::Nothing;
+                }
+                let kind = match world.rng.below(3) {
+                    0 => RequestKind::Discard { fua },
+                    choice => RequestKind::WriteZeroes { fua, may_unmap: choice == 1 },
+                };
+                self.ask(world, volume, kind, range)
             }
             Deed::Prefetch => {
-                let (offset, len) = self.range(world, volume);
-                world.prefetch(volume, offset, len)
+                let range = self.range(world, volume);
+                self.ask(world, volume, RequestKind::Prefetch, range)
             }
             Deed::Mode => {
                 let mode = world.rng.pick(&world.plan.modes);
-                world.configure(volume, VolumeSettings { mode, ..world.disks.settings[volume] })
+                let settings = VolumeSettings { mode, ..world.disks.settings[volume] };
+                Step::Configure { volume, settings, pool: None }
             }
             Deed::Tune => {
                 let mode = world.disks.settings[volume].mode;
@@ -153,34 +303,70 @@ impl Workload {
                 if world.plan.faults.backing.flush_drops {
                     settings.skip_sequential_bytes = 0;
                 }
-                let pool = crate::plan::pool_settings(&mut world.rng);
-                world.configure_pool(pool)?;
-                world.configure(volume, settings)
+                let pool = Some(crate::plan::pool_settings(&mut world.rng));
+                Step::Configure { volume, settings, pool }
             }
             Deed::Drain => {
                 let drain = world.rng.pick(&[Drain::Off, Drain::Off, Drain::Background, Drain::Full]);
+                Step::Drain { volume, drain }
+            }
+            Deed::Sweep if world.rng.chance(1, 2) => Step::Unpin(volume),
+            Deed::Sweep => Step::ForgetClean(volume),
+            Deed::Pause => {
+                Step::Pause(world.rng.pick(&[1_000_000, 50_000_000, 1_000_000_000, 10_000_000_000]))
+            }
+            Deed::Invalid => Step::Invalid,
+            Deed::Restart if self.restarts => Step::Restart,
+            Deed::Restart => Step::Nothing,
+            Deed::Life => Step::Life(volume),
+            Deed::Pool => Step::Pool,
+        }
+    }
+
+    fn ask(&self, world: &mut World, volume: usize, kind: RequestKind, range: (u64, u64)) -> Step {
+        let treatment = world.treatment();
+        Step::Ask { volume, kind, range, treatment }
+    }
+
+    fn perform(&mut self, world: &mut World, step: Step) -> Result<(), String> {
+        match step {
+            Step::Nothing => Ok(()),
+            Step::Ask { volume, kind, range, treatment } => {
+                // What was recorded may not fit any more when something before it was left out.
+                let here = world.attached().contains(&volume)
+                    && range.0 + range.1 <= world.served_bytes(volume)
+                    && (!is_write(kind) || world.oracle.can_write(volume, range.0, range.1));
+                if here { world.ask(volume, kind, range, treatment) } else { Ok(()) }
+            }
+            Step::Configure { volume, settings, pool } => {
+                if let Some(pool) = pool {
+                    world.configure_pool(pool)?;
+                }
+                if self.replays.is_some() && !world.attached().contains(&volume) {
+                    return Ok(());
+                }
+                world.configure(volume, settings)
+            }
+            Step::Drain { volume, drain } => {
                 world.engine.set_drain(world.now, VolumeId(volume as u16), drain);
                 world.pump()
             }
-            Deed::Sweep => {
-                let id = VolumeId(volume as u16);
-                if world.rng.chance(1, 2) {
-                    world.engine.unpin_all(world.now, id);
-                } else {
-                    world.engine.forget_clean(world.now, id);
-                }
+            Step::Unpin(volume) => {
+                world.engine.unpin_all(world.now, VolumeId(volume as u16));
                 world.pump()
             }
-            Deed::Pause => {
-                self.next_at =
-                    world.now + world.rng.pick(&[1_000_000, 50_000_000, 1_000_000_000, 10_000_000_000]);
+            Step::ForgetClean(volume) => {
+                world.engine.forget_clean(world.now, VolumeId(volume as u16));
+                world.pump()
+            }
+            Step::Pause(time) => {
+                self.next_at = world.now + time;
                 Ok(())
             }
-            Deed::Invalid => world.invalid(),
-            Deed::Restart if self.restarts => restart(world),
-            Deed::Restart => Ok(()),
-            Deed::Life => world.meddle(volume),
-            Deed::Pool => world.meddle_with_pool(),
+            Step::Invalid => world.invalid(),
+            Step::Restart => restart(world),
+            Step::Life(volume) => world.meddle(volume),
+            Step::Pool => world.meddle_with_pool(),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::pace::Pace;
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
-use forebay_core::{Attachment, Engine, OnBackingChange, PoolSettings, Status, VolumeSettings};
+use forebay_core::{Attachment, Engine, Landmark, OnBackingChange, PoolSettings, Status, VolumeSettings};
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::cmp::Reverse;
@@ -70,15 +70,75 @@ pub struct Snapshot {
     pub ordered: Vec<bool>,
 }
 
+/// Everything that a crash at one instant could take from: the devices as they were, with what was volatile and under way.
+#[derive(Clone)]
+pub struct Moment {
+    /// Devices, not crashed.
+    pub disks: Disks,
+    /// Oracle that has not seen a crash.
+    pub oracle: Oracle,
+    /// When.
+    pub now: u64,
+    /// Volumes whose backing store alone was promised to be a crash-consistent image.
+    pub ordered: Vec<bool>,
+}
+
+impl Moment {
+    /// The state after a crash that left the devices like this.
+    #[must_use]
+    pub fn after(&self, devices: Vec<SimDevice>, power: bool, rng: Rng) -> Snapshot {
+        let disks = Disks { devices, ..self.disks.clone() };
+        let mut oracle = self.oracle.clone();
+        if power {
+            for (volume, backing) in disks.devices[1..].iter().enumerate() {
+                oracle.no_resurrection(volume, backing.visible());
+            }
+            oracle.power_cut();
+        } else {
+            oracle.kill();
+        }
+        oracle.relaxed |= disks.damaged;
+        Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power, ordered: self.ordered.clone() }
+    }
+}
+
 /// When a crash point becomes a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub enum Trap {
     /// Never.
     Off,
+    /// Every one becomes a [`Moment`], and the world goes on.
+    Record,
     /// One in so many, and the world goes on.
     Sample(u64),
     /// The so-many-th, and the world ends.
     After(u64),
+}
+
+/// How many engines have reached each [`Landmark`], by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LandmarkCounts([u64; LANDMARKS]);
+
+const LANDMARKS: usize = Landmark::ALL.len();
+
+impl Default for LandmarkCounts {
+    fn default() -> Self {
+        Self([0; LANDMARKS])
+    }
+}
+
+impl LandmarkCounts {
+    fn add_engine(&mut self, engine: &Engine) {
+        let reached = engine.landmarks();
+        for (landmark, ..) in Landmark::ALL {
+            self.0[*landmark as usize] += u64::from(reached.contains(*landmark));
+        }
+    }
+
+    /// Every landmark with its name, its meaning, and how many engines have reached it.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        Landmark::ALL.iter().map(|(landmark, name, what)| (*name, *what, self.0[*landmark as usize]))
+    }
 }
 
 /// Counters of one or many worlds.
@@ -102,6 +162,8 @@ pub struct Counters {
     pub opens: u64,
     /// Virtual nanoseconds.
     pub virtual_ns: u64,
+    /// Rare paths.
+    pub landmarks: LandmarkCounts,
 }
 
 impl Counters {
@@ -116,6 +178,9 @@ impl Counters {
         self.damaged_blocks += other.damaged_blocks;
         self.opens += other.opens;
         self.virtual_ns += other.virtual_ns;
+        for (all, other) in self.landmarks.0.iter_mut().zip(other.landmarks.0) {
+            *all += other;
+        }
     }
 }
 
@@ -152,6 +217,8 @@ pub struct World {
     pub trap: Trap,
     /// Snapshots taken.
     pub snapshots: Vec<Snapshot>,
+    /// Moments recorded.
+    pub moments: Vec<Moment>,
     /// The trap has ended this world.
     pub stopped: bool,
     /// The engine refuses writes because a cache flush failed.
@@ -167,6 +234,8 @@ pub struct World {
     pub policy: OnBackingChange,
     /// What is wrong with such an image, found where it could not be reported.
     pub(crate) disorder: Option<String>,
+    /// Clients ask as soon as the engine serves, before it has done what else it has ready.
+    greets: bool,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
     /// The volume, as long as the oracle does not know of the change.
@@ -218,6 +287,7 @@ impl World {
             digest: Digest::default(),
             trap: Trap::Off,
             snapshots: Vec::new(),
+            moments: Vec::new(),
             stopped: false,
             fenced: false,
             stopping: false,
@@ -227,6 +297,7 @@ impl World {
             late,
             policy,
             disorder: None,
+            greets: false,
             changed: false,
             unlearned: None,
             counters: Counters::default(),
@@ -243,6 +314,7 @@ impl World {
         self.ordered = self.ordered_now();
         self.late = draw_late(&self.plan, &mut self.rng);
         self.policy = policy;
+        self.counters.landmarks.add_engine(&self.engine);
         self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
         self.pace = Pace::new(&self.plan);
@@ -252,11 +324,20 @@ impl World {
         self.counters.opens += 1;
     }
 
+    /// Counters, the engine of now included.
+    #[must_use]
+    pub fn final_counters(&self) -> Counters {
+        let mut counters = self.counters;
+        counters.landmarks.add_engine(&self.engine);
+        counters
+    }
+
     /// Runs until the engine serves or has given up. True if it serves.
     ///
     /// # Errors
     /// Any violation.
     pub fn wait_open(&mut self) -> Result<bool, String> {
+        self.greets = self.rng.chance(1, 3) && !self.changed && self.unlearned.is_none();
         self.pump()?;
         let writes = self.disks.devices[CACHE].writes();
         let end = self.now + PATIENCE_NS;
@@ -310,9 +391,26 @@ impl World {
             }
             self.ticks = 0;
             self.perform(action)?;
+            if self.greets && self.engine.status() == Status::Ready {
+                self.greets = false;
+                self.greet()?;
+            }
         }
         let oldest = self.requests.first_key_value().map(|(id, _)| *id);
         self.pace.look(&self.engine, &self.disks, self.now, oldest)
+    }
+
+    /// Reads some blocks of the volumes that were attached at the opening.
+    fn greet(&mut self) -> Result<(), String> {
+        for volume in self.staying() {
+            let blocks = self.served_bytes(volume) / BLOCK_BYTES as u64;
+            let here = self.disks.tenants[volume].is_attached() && !self.late[volume];
+            for _ in 0..if here { self.rng.below(4) } else { 0 } {
+                let block = self.rng.below(blocks);
+                self.read(volume, block * BLOCK_BYTES as u64, BLOCK_BYTES as u64)?;
+            }
+        }
+        Ok(())
     }
 
     /// Lets the next thing happen that is due at or before `limit`; false if there is nothing, and it is `limit` now.
@@ -378,6 +476,10 @@ impl World {
         self.watch_order();
         match &mut self.trap {
             Trap::Off => {}
+            Trap::Record => {
+                let moment = self.moment();
+                self.moments.push(moment);
+            }
             Trap::Sample(of) => {
                 if self.trap_rng.chance(1, *of) {
                     let snapshot = self.crash();
@@ -395,34 +497,26 @@ impl World {
         }
     }
 
+    /// Other crashes from here on.
+    pub fn reseed_crashes(&mut self, salt: u64) {
+        self.trap_rng = Rng::new(salt);
+    }
+
     /// The state after a crash now: a power cut or a kill, drawn at random.
     pub fn crash(&mut self) -> Snapshot {
         let mut rng = Rng::new(self.trap_rng.word());
         let power = rng.chance(2, 3);
         let mut crashed =
             |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
-        let disks = Disks {
-            devices: self.disks.devices.iter().map(&mut crashed).collect(),
-            stamps: self.disks.stamps.clone(),
-            sampled: self.disks.sampled.clone(),
-            settings: self.disks.settings.clone(),
-            places: self.disks.places.clone(),
-            damaged: self.disks.damaged,
-            tenants: self.disks.tenants.clone(),
-            cache_bytes: self.disks.cache_bytes,
-            cache_pending: self.disks.cache_pending,
-        };
-        let mut oracle = self.oracle.clone();
-        if power {
-            for (volume, backing) in disks.devices[1..].iter().enumerate() {
-                oracle.no_resurrection(volume, backing.visible());
-            }
-            oracle.power_cut();
-        } else {
-            oracle.kill();
-        }
-        oracle.relaxed |= disks.damaged;
-        Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power, ordered: self.ordered_now() }
+        let devices = self.disks.devices.iter().map(&mut crashed).collect();
+        self.moment().after(devices, power, rng)
+    }
+
+    /// This instant.
+    #[must_use]
+    pub fn moment(&self) -> Moment {
+        let (disks, oracle) = (self.disks.clone(), self.oracle.clone());
+        Moment { disks, oracle, now: self.now, ordered: self.ordered_now() }
     }
 
     /// Begins an orderly stop and waits until it can be finished.
@@ -446,7 +540,7 @@ impl World {
             .into_iter()
             .map(|volume| {
                 let bytes = self.disks.tenants[volume].bytes;
-                let mut record = backing_record(bytes, self.disks.stamps[volume], volume);
+                let mut record = backing_record(&self.plan, bytes, self.disks.stamps[volume], volume);
                 record.samples = self.samples(volume);
                 self.disks.sampled[volume] = record.samples.iter().map(|(block, _)| *block).collect();
                 (VolumeId(volume as u16), record)
@@ -496,11 +590,11 @@ impl World {
     }
 }
 
-pub(crate) fn backing_record(bytes: u64, stamp: i64, volume: usize) -> BackingRecord {
+pub(crate) fn backing_record(plan: &Plan, bytes: u64, stamp: i64, volume: usize) -> BackingRecord {
     BackingRecord {
         kind: 1,
         size_bytes: bytes,
-        unique: [7, volume as u64 + 1],
+        unique: [plan.identity, volume as u64 + 1],
         stamp_ns: Some(stamp),
         samples: Vec::new(),
     }
@@ -511,7 +605,7 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
         volume: VolumeId(volume as u16),
         settings: disks.settings[volume],
         size_bytes: bytes,
-        backing: backing_record(bytes, disks.stamps[volume], volume),
+        backing: backing_record(plan, bytes, disks.stamps[volume], volume),
         backing_sector_bytes: plan.volumes[volume].sector_bytes,
         on_change: OnBackingChange::Refuse,
     }

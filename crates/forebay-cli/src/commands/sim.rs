@@ -3,12 +3,18 @@
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
+use forebay_sim::exhaustive::Sequence;
 use forebay_sim::{PlantedBug, Progress, Report, SimOptions, Violation};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::screen::{self, Paint, count};
+
+mod exhaustive;
+mod hostile;
+mod landmarks;
+mod shrink;
 
 /// Options of `forebay sim`.
 #[derive(Debug, clap::Args)]
@@ -17,6 +23,9 @@ Same seed, same run: a violation is printed with the command that shows it again
 Examples:
   forebay sim --crashes 100000
   forebay sim --seed 7 --break skip-device-flush    must end with a violation
+  forebay sim --seed 7 --break skip-intent --shrink the shortest way to a violation
+  forebay sim --hostile 100                         cache devices that are not what they seem
+  forebay sim --exhaustive --length 2               all short sequences, all their crash states
   forebay sim --break list")]
 pub(crate) struct Options {
     /// First seed; a run takes as many seeds from here on as it needs
@@ -28,6 +37,29 @@ pub(crate) struct Options {
     /// Plant a bug in the engine, to see that the simulator finds it; `list` shows their names
     #[arg(long = "break", value_name = "NAME")]
     bug: Option<String>,
+    /// Reduce the first violation to the shortest script that still shows it
+    #[arg(long, conflicts_with = "exhaustive")]
+    shrink: bool,
+    /// Open cache devices that are not what they seem (older, swapped, half-formatted, rotten, lying), over so many seeds
+    #[arg(long, value_name = "SEEDS", conflicts_with_all = ["exhaustive", "shrink", "crashes", "bug"])]
+    hostile: Option<u64>,
+    /// Instead of drawing: every sequence of up to `--length` operations, every instant of it, every state that a crash
+    /// could leave there
+    #[arg(long, conflicts_with_all = ["seed", "crashes"])]
+    exhaustive: bool,
+    /// Longest sequence of `--exhaustive`
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "exhaustive",
+          value_parser = clap::value_parser!(u8).range(1..=4))]
+    length: u8,
+    /// Longest sequence of `--exhaustive` whose recoveries are crashed as well
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "exhaustive")]
+    twice: u8,
+    /// Of the sequences of `--exhaustive` with more than one operation take every N-th one, from the I-th on
+    #[arg(long, value_name = "I/N", requires = "exhaustive", value_parser = part)]
+    part: Option<(usize, usize)>,
+    /// The one sequence of `--exhaustive` with this name
+    #[arg(long, value_name = "NAME", requires = "exhaustive", value_parser = sequence)]
+    only: Option<Sequence>,
     /// Stop after this many violations
     #[arg(long, value_name = "N", default_value_t = 5)]
     violations: usize,
@@ -45,6 +77,15 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return list(options.json);
     }
     let bug = options.bug.as_deref().map(bug_named).transpose()?;
+    if options.exhaustive {
+        return exhaustive::execute(options, bug);
+    }
+    if let Some(seeds) = options.hostile {
+        return hostile::execute(options, seeds);
+    }
+    if options.shrink {
+        return shrink::execute(options, bug);
+    }
     let sim = SimOptions {
         seed: options.seed,
         crashes: options.crashes,
@@ -90,6 +131,19 @@ fn simulate(sim: &SimOptions) -> Report {
     report
 }
 
+fn part(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').map(|(first, of)| (first.parse::<usize>(), of.parse::<usize>()));
+    match numbers {
+        Some((Ok(first), Ok(of))) if first < of => Ok((first, of)),
+        _ => Err("expected I/N with I below N, such as 0/10".into()),
+    }
+}
+
+fn sequence(name: &str) -> Result<Sequence, String> {
+    Sequence::named(name)
+        .ok_or_else(|| "no such sequence: expected a name such as writeback.rested.write0+flush".into())
+}
+
 fn bug_named(name: &str) -> Result<PlantedBug, Failure> {
     let found = PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug);
     found.ok_or_else(|| {
@@ -131,6 +185,7 @@ fn as_text(options: &Options, report: &Report, elapsed: Duration) -> String {
     for violation in &report.violations {
         text += &violation_text(violation, paint);
     }
+    text += &landmarks::table(&report.counters.landmarks, paint);
     let verdict = match report.violations.len() {
         0 => paint.green("no violation"),
         n => paint.red(&format!("{n} violations")),
@@ -172,6 +227,7 @@ fn as_json(options: &Options, report: &Report, elapsed: Duration) -> Value {
         "damaged_blocks": counters.damaged_blocks,
         "opens": counters.opens,
         "virtual_ns": counters.virtual_ns,
+        "landmarks": landmarks::as_json(&counters.landmarks),
         "violations": violations,
     })
 }

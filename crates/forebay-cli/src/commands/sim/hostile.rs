@@ -1,0 +1,69 @@
+//! `forebay sim --hostile`: cache devices that are not what they seem.
+
+use std::time::{Duration, Instant};
+
+use forebay_sim::hostile::{HostileReport, Hostility, Outcome, run_hostile};
+use serde_json::{Value, json};
+
+use super::Options;
+use crate::failure::Failure;
+use crate::screen::{self, Paint, count};
+
+/// Runs so many seeds. A forbidden outcome is a failure.
+pub(super) fn execute(options: &Options, seeds: u64) -> Result<(), Failure> {
+    std::panic::set_hook(Box::new(|_| {}));
+    let started = Instant::now();
+    let report = run_hostile(options.seed, seeds, &mut |_| {});
+    let _ = std::panic::take_hook();
+    if options.json {
+        screen::print_json(&as_json(options, &report))?;
+    } else {
+        screen::print(&as_text(&report, started.elapsed()))?;
+    }
+    if report.violations.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{} seeds with violations", report.violations.len())))
+}
+
+fn as_text(report: &HostileReport, elapsed: Duration) -> String {
+    let paint = Paint::for_stdout();
+    let mut text = format!("{:<34}", "");
+    for (_, name) in Outcome::ALL {
+        text += &format!("{name:>22}");
+    }
+    text += "\n";
+    for (hostility, name) in Hostility::ALL {
+        text += &format!("{name:<34}");
+        for (outcome, _) in Outcome::ALL {
+            let cell = format!("{:>22}", count(report.count(hostility, outcome)));
+            let bad = hostility.forbids(outcome) && report.count(hostility, outcome) > 0;
+            text += &if bad { paint.red(&cell) } else { cell };
+        }
+        text += "\n";
+    }
+    for (seed, what) in &report.violations {
+        text += &format!("{}\n    {what}\n", paint.bold(&format!("forebay sim --hostile 1 --seed {seed}")));
+    }
+    let verdict = match report.violations.len() {
+        0 => paint.green("no violation"),
+        n => paint.red(&format!("{n} violations")),
+    };
+    text + &format!("{} seeds in {:.1} s, {verdict}\n", count(report.seeds), elapsed.as_secs_f64())
+}
+
+fn as_json(options: &Options, report: &HostileReport) -> Value {
+    let outcomes: Vec<Value> = report
+        .outcomes
+        .iter()
+        .map(|((hostility, outcome), number)| {
+            let hostility =
+                Hostility::ALL.iter().find(|(other, _)| other == hostility).map(|(_, name)| *name);
+            let outcome = Outcome::ALL.iter().find(|(other, _)| other == outcome).map(|(_, name)| *name);
+            json!({ "devices": hostility, "outcome": outcome, "count": number })
+        })
+        .collect();
+    let violations: Vec<Value> =
+        report.violations.iter().map(|(seed, what)| json!({ "seed": seed, "what": what })).collect();
+    json!({ "seed": options.seed, "seeds": report.seeds, "outcomes": outcomes, "violations": violations })
+}

@@ -1,0 +1,170 @@
+//! Landmarks: rare paths of the engine that a run has come by.
+//!
+//! A test that never comes where a bug would be proves nothing. Each landmark is one bit, set where the path is taken: nothing on
+//! the paths of ordinary requests, one instruction elsewhere. The simulator counts the engines that reached each and
+//! demands that none is left out (`forebay sim`, `docs/simulation.md`).
+
+use crate::engine::Engine;
+
+/// Landmarks that an engine has reached since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Landmarks(u64);
+
+impl Landmarks {
+    /// True if this one was reached.
+    #[must_use]
+    pub fn contains(self, landmark: Landmark) -> bool {
+        self.0 >> landmark as u32 & 1 == 1
+    }
+
+    pub(crate) fn add(&mut self, landmark: Landmark) {
+        self.0 |= 1 << landmark as u32;
+    }
+}
+
+macro_rules! landmarks {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*) => {
+        /// A rare path of the engine.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Landmark {
+            $($(#[doc = $doc])+ $variant,)*
+        }
+
+        impl Landmark {
+            /// All of them, with name and meaning.
+            pub const ALL: &[(Self, &'static str, &'static str)] =
+                &[$((Self::$variant, $name, concat!($($doc),+)),)*];
+        }
+    };
+}
+
+landmarks! {
+    /// A batch whose write failed was moved to another segment.
+    BatchMoved = "batch-moved",
+    /// The requests of a batch failed, because no segment takes it.
+    BatchGivenUp = "batch-given-up",
+    /// The write of a summary failed: its segment stays without.
+    SummaryFailed = "summary-failed",
+    /// A segment got no summary because its flush epochs were forgotten.
+    SummaryLeftOut = "summary-left-out",
+    /// Recovery found a summary damaged and read the batches instead.
+    SummaryDamaged = "summary-damaged",
+    /// Recovery read a segment block by block, because it cannot be read as a whole.
+    SegmentInPieces = "segment-in-pieces",
+    /// Recovery read something once more after an error.
+    RecoveryRetried = "recovery-retried",
+    /// The second superblock counted, or the first was behind.
+    SecondSuperblock = "second-superblock",
+    /// A stale superblock copy was mended before a checkpoint.
+    SuperblockMended = "superblock-mended",
+    /// The second copy of a checkpoint counted.
+    SecondCheckpoint = "second-checkpoint",
+    /// A checkpoint or superblock was written again after an error.
+    CheckpointRetried = "checkpoint-retried",
+    /// A checkpoint made clean marks durable that had not been logged.
+    MarksByCheckpoint = "marks-by-checkpoint",
+    /// A checkpoint made drop marks or intents durable that found no room in the log.
+    ItemsByCheckpoint = "items-by-checkpoint",
+    /// A checkpoint was due because the log was full and marks waited.
+    CheckpointOfFullLog = "checkpoint-of-full-log",
+    /// A checkpoint ended write intents.
+    IntentCleared = "intent-cleared",
+    /// Recovery dropped clean blocks in a region with intent.
+    IntentDropsClean = "intent-drops-clean",
+    /// Recovery found a header whose payload is not whole, at the end of a stream.
+    TornBatch = "torn-batch",
+    /// Recovery left out batches behind a gap of their stream.
+    BatchesBehindGap = "batches-behind-gap",
+    /// Recovery found batches that were written again elsewhere after a failure.
+    BatchesWrittenTwice = "batches-written-twice",
+    /// A request came to a block that was loaded and had no place in the index yet.
+    ListedBlockAsked = "listed-block-asked",
+    /// A damaged clean block was dropped.
+    CleanDamaged = "clean-damaged",
+    /// A dirty block was lost.
+    DirtyLost = "dirty-lost",
+    /// A cached block that a read found wrong had changed its place meanwhile.
+    HitMoved = "hit-moved",
+    /// A fill was left out or undone because its block was written meanwhile.
+    FillOvertaken = "fill-overtaken",
+    /// Fills were forgotten because the log had no room for them.
+    FillsForgotten = "fills-forgotten",
+    /// Reclaim moved a dirty block.
+    DirtySurvivor = "dirty-survivor",
+    /// A block was destaged while reclaim moved it.
+    SurvivorDestaged = "survivor-destaged",
+    /// A block that reclaim moved had left the map meanwhile.
+    RelocationLost = "relocation-lost",
+    /// Reclaim found no room for what it wanted to keep, or a block under a lock.
+    VictimWaits = "victim-waits",
+    /// Reclaim could not go on until something is written back.
+    ReclaimWantsDestage = "reclaim-wants-destage",
+    /// Reclaim gave up keeping anything because it never had enough.
+    ReclaimInVain = "reclaim-in-vain",
+    /// A gap between dirty blocks was read from the backing store and written along.
+    GapFromBacking = "gap-from-backing",
+    /// A gap between dirty blocks was filled from the cache.
+    GapFromCache = "gap-from-cache",
+    /// A gap could not be read.
+    GapUnreadable = "gap-unreadable",
+    /// A flush of a backing store failed under destage.
+    DestageFlushFailed = "destage-flush-failed",
+    /// A write past the cache undid the destage of dirty blocks.
+    DestageUndone = "destage-undone",
+    /// A write past the cache made clean marks durable first.
+    MarksSettled = "marks-settled",
+    /// A write past the cache voided dirty blocks.
+    DirtyDropped = "dirty-dropped",
+    /// A dirty block became clean while a write past the cache was over it.
+    CleanUnderDirect = "clean-under-direct",
+    /// A dirty block was overwritten in a later flush epoch and stays as a shadow.
+    Shadow = "shadow",
+    /// A flush epoch waited until clean marks were durable.
+    EpochWaitsForMarks = "epoch-waits-for-marks",
+    /// The order of a volume that is not attached gave way.
+    OrderYielded = "order-yielded",
+    /// The order of a volume broke because a block was lost.
+    OrderBroken = "order-broken",
+    /// A flush of the cache device failed: nothing is promised any more.
+    Fenced = "fenced",
+    /// Opening was refused because the device lost what it had flushed.
+    LostFlushFound = "lost-flush-found",
+    /// Opening was refused because dirty blocks cannot be found any more.
+    SegmentLost = "segment-lost",
+    /// A backing store that had changed was recognised.
+    BackingChanged = "backing-changed",
+    /// A pinned or dirty block was moved out of a segment that a pool gives up.
+    Evacuated = "evacuated",
+    /// A change of a volume or of the pool was refused by its last moment: fenced, lost, cancelled.
+    ChangeFailed = "change-failed",
+}
+
+impl Engine {
+    /// A rare path was taken.
+    pub(crate) fn reached(&mut self, landmark: Landmark) {
+        self.landmarks.add(landmark);
+    }
+
+    /// Rare paths taken since the engine was opened.
+    #[must_use]
+    pub fn landmarks(&self) -> Landmarks {
+        self.landmarks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_landmark_has_a_bit_and_a_name_of_its_own() {
+        let mut all = Landmarks::default();
+        assert!(Landmark::ALL.len() <= 64);
+        for (at, (landmark, name, _)) in Landmark::ALL.iter().enumerate() {
+            assert!(!all.contains(*landmark));
+            all.add(*landmark);
+            assert!(Landmark::ALL[..at].iter().all(|(_, other, _)| other != name));
+        }
+        assert_eq!(all.0.count_ones() as usize, Landmark::ALL.len());
+    }
+}

@@ -1,0 +1,345 @@
+//! Devices that are not what they seem: an older copy, another cache, a format that was not finished, metadata that rotted in
+//! both copies, a cache device whose flushes do nothing.
+//!
+//! A seed runs a workload without other faults and keeps states of its devices from several instants: after crashes and
+//! after orderly stops. From these the wrong combinations are made and opened ([`Hostility`]). Each ends in an [`Outcome`]. Which outcomes
+//! are violations, and which are only counted because nobody could know, is in [`Hostility::forbids`]; a panic, a broken rule of the
+//! owner, a write by an opening that was refused, and an opening that does not end are violations always.
+//!
+//! Invariant: same seed, same outcomes.
+
+use crate::content::Content;
+use crate::device::SimDevice;
+use crate::explore::first_state;
+use crate::oracle::Oracle;
+use crate::panic_message;
+use crate::plan::{FaultPlan, Plan, Style};
+use crate::rng::{Rng, mix};
+use crate::workload::{Advance, Workload, read_everything, settle};
+use crate::world::{CACHE, Moment, Snapshot, World, ensure};
+use forebay_core::{OnBackingChange, Status, format_cache};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+/// What is wrong with the devices.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Hostility {
+    /// After a crash the cache device is what an earlier crash left of it.
+    OlderAfterCrash,
+    /// After an orderly stop, with nothing dirty, the cache device is what an earlier orderly stop left of it.
+    OlderAfterStop,
+    /// The cache device is that of another cache, with a volume of the same number.
+    Swapped,
+    /// Formatting a new device was interrupted.
+    HalfFormatted,
+    /// Formatting a device that held another cache was interrupted.
+    HalfReformatted,
+    /// Both superblocks, or both copies of the checkpoint, have rotted.
+    RottenMetadata,
+    /// The cache device acknowledged its last flushes and did nothing; then a power cut.
+    LyingFlush,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Outcome {
+    /// The cache was not opened, or the volume not attached.
+    Refused,
+    /// Everything that was promised is there.
+    Right,
+    /// What was promised is gone with the cache device that is missing; what the backing stores hold is served.
+    Backing,
+    /// Something older is served from the cache.
+    Older,
+}
+
+impl Outcome {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Refused, "refused"),
+        (Self::Right, "all there"),
+        (Self::Backing, "as the backing store"),
+        (Self::Older, "older contents"),
+    ];
+}
+
+impl Hostility {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::OlderAfterCrash, "older copy after a crash"),
+        (Self::OlderAfterStop, "older copy after an orderly stop"),
+        (Self::Swapped, "another cache"),
+        (Self::HalfFormatted, "half-formatted, new device"),
+        (Self::HalfReformatted, "half-formatted, old cache"),
+        (Self::RottenMetadata, "metadata rotten in both copies"),
+        (Self::LyingFlush, "flushes that did nothing"),
+    ];
+
+    /// True if this outcome breaks a promise. Of an older copy that was in use nothing tells its age, and of a flush
+    /// that did nothing only what was written after it: there the outcomes are counted.
+    #[must_use]
+    pub fn forbids(self, outcome: Outcome) -> bool {
+        outcome == Outcome::Older && !matches!(self, Self::OlderAfterCrash | Self::LyingFlush)
+    }
+}
+
+/// What came out of many seeds.
+#[derive(Clone, Debug, Default)]
+pub struct HostileReport {
+    /// Seeds run.
+    pub seeds: u64,
+    /// Outcomes, counted.
+    pub outcomes: BTreeMap<(Hostility, Outcome), u64>,
+    /// What was wrong: seed and message.
+    pub violations: Vec<(u64, String)>,
+}
+
+impl HostileReport {
+    /// How often this ended like that.
+    #[must_use]
+    pub fn count(&self, hostility: Hostility, outcome: Outcome) -> u64 {
+        self.outcomes.get(&(hostility, outcome)).copied().unwrap_or(0)
+    }
+}
+
+/// Runs so many seeds.
+pub fn run_hostile(seed: u64, seeds: u64, progress: &mut dyn FnMut(u64)) -> HostileReport {
+    let mut report = HostileReport::default();
+    for seed in seed..seed + seeds {
+        let outcome = catch_unwind(AssertUnwindSafe(|| one_seed(seed, &mut report)));
+        let what = match outcome {
+            Ok(Ok(())) => None,
+            Ok(Err(what)) => Some(what),
+            Err(panic) => Some(panic_message(panic.as_ref())),
+        };
+        report.seeds += 1;
+        report.violations.extend(what.map(|what| (seed, what)));
+        progress(report.seeds);
+    }
+    report
+}
+
+/// The plan of a seed: no faults but those that are made here, no volumes that come and go.
+fn plan_of(seed: u64) -> Plan {
+    let mut plan = Plan::new(seed, None);
+    plan.style = Style::Fork;
+    plan.faults = FaultPlan::default();
+    (plan.mix.life, plan.mix.pool, plan.mix.restart, plan.mix.invalid) = (0, 0, 0, 0);
+    (plan.mix.write, plan.mix.flush) = (plan.mix.write + 20, plan.mix.flush + 4);
+    plan.requests = plan.requests.min(200);
+    plan
+}
+
+/// States of one run.
+struct States {
+    /// Instants while it was in use, in order.
+    moments: Vec<Moment>,
+    /// After orderly stops, with nothing dirty.
+    stops: Vec<Moment>,
+}
+
+fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
+    let plan = Rc::new(plan_of(seed));
+    let states = run(&plan, false)?;
+    let mut rng = Rng::new(mix(seed ^ 0x686f_7374));
+    let mut judge = |hostility: Hostility, snapshot: Snapshot| -> Result<(), String> {
+        let outcome = open(&plan, snapshot).map_err(|why| format!("{hostility:?}: {why}"))?;
+        *report.outcomes.entry((hostility, outcome.0)).or_insert(0) += 1;
+        ensure!(!hostility.forbids(outcome.0), "{hostility:?}: {}", outcome.1);
+        Ok(())
+    };
+    for _ in 0..4 {
+        if let Some((old, new)) = two(&states.moments, &mut rng) {
+            let old = crash(old, &mut rng).disks.devices[CACHE].clone();
+            judge(Hostility::OlderAfterCrash, with_cache(crash(new, &mut rng), old))?;
+        }
+        if let Some(now) = pick(&states.moments, &mut rng) {
+            let whole = crash(now, &mut rng);
+            let mut snapshot = Snapshot { disks: whole.disks.clone(), oracle: whole.oracle.clone(), ..whole };
+            rot(&plan, &mut snapshot.disks.devices[CACHE], &mut rng);
+            judge(Hostility::RottenMetadata, snapshot)?;
+            let mut snapshot = crash(now, &mut rng);
+            let (old, rest) = reformat(&plan, snapshot.disks.devices[CACHE].clone(), &mut rng)?;
+            snapshot.disks.devices[CACHE] = old;
+            // A new cache holds nothing of the volume: what was dirty in the old one is gone, as was asked for.
+            if rest {
+                judge(Hostility::HalfReformatted, snapshot)?;
+            }
+        }
+    }
+    if let Some((old, new)) = two(&states.stops, &mut rng) {
+        let snapshot = new.after(new.disks.devices.clone(), false, Rng::new(rng.word()));
+        judge(Hostility::OlderAfterStop, with_cache(snapshot, old.disks.devices[CACHE].clone()))?;
+    }
+    let other = Plan { seed: !seed, uuid: CacheUuid([0xB; 16]), identity: 9, ..Plan::clone(&plan) };
+    let others = run(&Rc::new(other), false)?;
+    for all in [&states.moments, &states.stops] {
+        for foreign in [pick(&others.moments, &mut rng), pick(&others.stops, &mut rng)].into_iter().flatten()
+        {
+            let Some(now) = pick(all, &mut rng) else { continue };
+            let cache = crash(foreign, &mut rng).disks.devices[CACHE].clone();
+            judge(Hostility::Swapped, with_cache(crash(now, &mut rng), cache))?;
+        }
+    }
+    let first = first_state(&plan)?;
+    let blank = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
+    let (half, _) = reformat(&plan, blank, &mut rng)?;
+    judge(Hostility::HalfFormatted, with_cache(first, half))?;
+    let lied = run(&plan, true)?;
+    for moment in lied.moments.iter().rev().take(4) {
+        let mut moment = moment.clone();
+        let devices = &mut moment.disks.devices;
+        devices[CACHE].flush_lies = false;
+        judge(Hostility::LyingFlush, cut(&moment, &mut rng))?;
+    }
+    Ok(())
+}
+
+fn pick<'a>(all: &'a [Moment], rng: &mut Rng) -> Option<&'a Moment> {
+    if all.is_empty() { None } else { all.get(rng.below(all.len() as u64) as usize) }
+}
+
+/// An earlier and a later one.
+fn two<'a>(all: &'a [Moment], rng: &mut Rng) -> Option<(&'a Moment, &'a Moment)> {
+    if all.len() < 2 {
+        return None;
+    }
+    let old = rng.below(all.len() as u64 - 1) as usize;
+    let new = rng.range(old as u64 + 1, all.len() as u64 - 1) as usize;
+    Some((&all[old], &all[new]))
+}
+
+fn crash(moment: &Moment, rng: &mut Rng) -> Snapshot {
+    if rng.chance(1, 2) {
+        return cut(moment, rng);
+    }
+    let devices = moment.disks.devices.iter().map(|device| device.kill(rng)).collect();
+    moment.after(devices, false, Rng::new(rng.word()))
+}
+
+fn cut(moment: &Moment, rng: &mut Rng) -> Snapshot {
+    let devices = moment.disks.devices.iter().map(|device| device.power_cut(rng)).collect();
+    moment.after(devices, true, Rng::new(rng.word()))
+}
+
+fn with_cache(mut snapshot: Snapshot, cache: SimDevice) -> Snapshot {
+    snapshot.disks.devices[CACHE] = cache;
+    snapshot
+}
+
+/// Runs a workload, stops in an orderly way, goes on, and stops again. `lies`: from some instant on flushes of the cache
+/// device do nothing.
+fn run(plan: &Rc<Plan>, lies: bool) -> Result<States, String> {
+    let mut states = States { moments: Vec::new(), stops: Vec::new() };
+    let mut world = World::open(plan, first_state(plan)?, OnBackingChange::Refuse);
+    ensure!(world.wait_open()?, "a new cache does not open: {:?}", world.engine.status());
+    for life in 0..if lies { 1 } else { 3 } {
+        let mut workload = Workload::new(plan.requests / 2, plan.depth, false);
+        let lies_from = world.rng.below(u64::from(plan.requests));
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            world.disks.devices[CACHE].flush_lies |= lies && steps > lies_from;
+            let advance = workload.advance(&mut world)?;
+            if world.rng.chance(1, 40) && (!lies || world.disks.devices[CACHE].flush_lies) {
+                states.moments.push(world.moment());
+            }
+            if advance == Advance::Done {
+                break;
+            }
+        }
+        if lies {
+            break;
+        }
+        settle(&mut world)?;
+        world.quiesce()?;
+        // What was written to a backing store shows in its modification stamp.
+        world.disks.stamps.iter_mut().for_each(|stamp| *stamp += 1_000 * (life + 1));
+        world.close()?;
+        states.stops.push(world.moment());
+        world.reopen(OnBackingChange::Refuse);
+        ensure!(world.wait_open()?, "does not open: {:?}", world.engine.status());
+    }
+    Ok(states)
+}
+
+/// Damages both superblocks, or both copies of the checkpoint that they name.
+fn rot(plan: &Plan, cache: &mut SimDevice, rng: &mut Rng) {
+    let mut places = [0, 1].map(|copy| (Geometry::superblock_offset(copy), 512));
+    if rng.chance(1, 2) {
+        let generations = [0, 1].map(|copy| {
+            let mut bytes = [0; BLOCK_BYTES];
+            cache.visible().read(Geometry::superblock_offset(copy), &mut bytes);
+            Superblock::decode(&bytes).map(|superblock| superblock.checkpoint_generation).ok()
+        });
+        if let Some(generation) = generations.into_iter().flatten().max() {
+            places = [0, 1].map(|copy| (plan.geometry.checkpoint_offset(generation, copy), 2048));
+        }
+    }
+    for (offset, len) in places {
+        for _ in 0..rng.range(1, 4) {
+            cache.rot(offset + rng.below(len), rng.below(8) as u8);
+        }
+    }
+}
+
+/// Formats a device, up to some write, which is torn. False if the first of them has not even begun.
+fn reformat(plan: &Plan, mut cache: SimDevice, rng: &mut Rng) -> Result<(SimDevice, bool), String> {
+    let params = crate::explore::format_params(plan);
+    let params = forebay_core::FormatParams { uuid: CacheUuid([0xC; 16]), ..params };
+    let writes = format_cache(&params).map_err(|why| format!("format_cache: {why}"))?;
+    let last = rng.below(writes.len() as u64) as usize;
+    for (at, (offset, bytes)) in writes.iter().enumerate().take(last + 1) {
+        let sectors = (bytes.len() / 512) as u64;
+        let end = if at == last { rng.below(sectors) as usize } else { sectors as usize };
+        if end > 0 {
+            cache.preset(*offset, &bytes[..end * 512]);
+        }
+    }
+    Ok((cache, last > 0))
+}
+
+/// Opens, and tells what is served.
+fn open(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String> {
+    let disks = snapshot.disks.clone();
+    let (now, rng, ordered) = (snapshot.now, snapshot.rng.clone(), snapshot.ordered.clone());
+    let first = serve(plan, snapshot)?;
+    if first.0 != Outcome::Older {
+        return Ok(first);
+    }
+    // What was promised is not there. If it is what the backing stores hold, nothing wrong came from the cache.
+    let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
+    let oracle = Oracle::new(&sectors, false, plan.may_order(), |volume, sector| {
+        let mut bytes = [0; 512];
+        disks.devices[1 + volume].visible().read(sector * 512, &mut bytes);
+        Content::of(&bytes)
+    });
+    let ordered = vec![false; ordered.len()];
+    let (outcome, _) = serve(plan, Snapshot { disks, oracle, now, rng, power: true, ordered })?;
+    Ok(if outcome == Outcome::Right { (Outcome::Backing, String::new()) } else { first })
+}
+
+fn serve(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String> {
+    let mut world = World::open(plan, snapshot, OnBackingChange::Refuse);
+    // The engine may say of these devices what it finds.
+    (world.changed, world.disks.damaged) = (true, true);
+    world.ordered.fill(false);
+    let served = match world.wait_open() {
+        Err(what) if what.contains("versions:") => return Ok((Outcome::Older, what)),
+        other => other?,
+    };
+    if !served || world.staying().len() < plan.volumes.len() {
+        ensure!(!matches!(world.engine.status(), Status::Opening), "opening does not end");
+        return Ok((Outcome::Refused, format!("{:?}", world.engine.status())));
+    }
+    match read_everything(&mut world).and_then(|()| settle(&mut world)) {
+        Ok(()) => Ok((Outcome::Right, String::new())),
+        Err(what) if what.contains("versions:") => Ok((Outcome::Older, what)),
+        // It has found out that blocks are lost, and says so to whoever reads them.
+        Err(what) if what.contains("an I/O error without a cause") => Ok((Outcome::Refused, what)),
+        Err(what) => Err(what),
+    }
+}

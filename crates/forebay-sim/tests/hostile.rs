@@ -1,0 +1,20 @@
+//! Cache devices that are not what they seem: refused, or harmless, as far as anybody can know.
+
+use forebay_sim::hostile::{Hostility, Outcome, run_hostile};
+
+#[test]
+fn devices_that_are_not_what_they_seem_serve_nothing_wrong() {
+    let report = run_hostile(1, 40, &mut |_| {});
+    assert!(report.violations.is_empty(), "{:#?}", report.violations);
+    for (hostility, name) in Hostility::ALL {
+        let all: u64 = Outcome::ALL.iter().map(|(outcome, _)| report.count(hostility, *outcome)).sum();
+        assert!(all >= 30, "{name}: {all} in all");
+    }
+    // What must be noticed was there to be noticed.
+    assert!(report.count(Hostility::Swapped, Outcome::Refused) > 0);
+    assert!(report.count(Hostility::HalfFormatted, Outcome::Refused) > 0);
+    assert!(report.count(Hostility::LyingFlush, Outcome::Refused) > 0);
+    assert_eq!(report.count(Hostility::RottenMetadata, Outcome::Right), 0);
+    let again = run_hostile(1, 3, &mut |_| {});
+    assert_eq!(again.outcomes, run_hostile(1, 3, &mut |_| {}).outcomes);
+}

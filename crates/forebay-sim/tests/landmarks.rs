@@ -1,0 +1,26 @@
+//! Every rare path of the engine is taken by some run: a simulation that never comes where a bug would be proves nothing.
+
+use forebay_sim::{Counters, SimOptions, run};
+
+/// Crash points within which all landmarks must have been reached.
+const BOUND: u64 = 40_000;
+
+#[test]
+fn every_rare_path_is_taken() {
+    let mut counters = Counters::default();
+    let (mut seed, mut crash_points) = (1, 0);
+    loop {
+        // Many seeds, some crash points of each: what a run comes by depends on its mixture.
+        let report = run(&SimOptions { seed, crashes: 60, ..SimOptions::default() }, &mut |_| {});
+        assert!(report.violations.is_empty(), "{:?}", report.violations);
+        counters.add(&report.counters);
+        (seed, crash_points) = (seed + 7919, crash_points + report.crash_points);
+        let missing: Vec<&str> =
+            counters.landmarks.iter().filter(|(.., count)| *count == 0).map(|(name, ..)| name).collect();
+        if missing.is_empty() {
+            println!("all landmarks within {crash_points} crash points");
+            return;
+        }
+        assert!(crash_points < BOUND, "not reached within {crash_points} crash points: {missing:?}");
+    }
+}

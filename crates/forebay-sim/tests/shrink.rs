@@ -1,0 +1,39 @@
+//! A violation is reduced to a script of a few requests.
+
+use forebay_sim::PlantedBug;
+use forebay_sim::shrink::{Shrunk, shrink};
+
+fn shrunk(bug: PlantedBug) -> Shrunk {
+    let found = shrink(1, 20_000, Some(bug), false).expect("the planted bug shows");
+    let shrunk = found.expect("it shows again");
+    println!(
+        "{}: {} of {} steps, {} trials\n{:#?}",
+        bug.name(),
+        shrunk.steps,
+        shrunk.steps_before,
+        shrunk.trials,
+        shrunk.script
+    );
+    assert!(shrunk.steps <= 10, "{} steps are left", shrunk.steps);
+    assert_eq!(shrunk.steps, shrunk.script.len());
+    assert!(shrunk.steps < shrunk.steps_before);
+    shrunk
+}
+
+#[test]
+fn a_flush_that_did_not_happen_needs_a_write() {
+    let shrunk = shrunk(PlantedBug::SkipDeviceFlush);
+    assert!(shrunk.script.iter().any(|line| line.contains("Write")));
+}
+
+#[test]
+fn a_copy_that_was_left_is_found_the_same_way_twice() {
+    let first = shrunk(PlantedBug::ForgetInvalidation);
+    let second = shrunk(PlantedBug::ForgetInvalidation);
+    assert_eq!((first.script, first.what, first.trials), (second.script, second.what, second.trials));
+}
+
+#[test]
+fn nothing_is_shrunk_where_nothing_is_wrong() {
+    assert!(shrink(1, 200, None, false).is_none());
+}
