@@ -99,7 +99,7 @@ impl Run {
         set_faults(&mut world);
         loop {
             self.step += 1;
-            inject(&mut world);
+            inject(&mut world)?;
             let advance = workload.advance(&mut world)?;
             for snapshot in std::mem::take(&mut world.snapshots) {
                 if !self.full() {
@@ -174,7 +174,7 @@ impl Run {
         let mut workload = Workload::new(self.plan.requests, self.plan.depth, !self.plan.faults.damages());
         loop {
             self.step += 1;
-            inject(world);
+            inject(world)?;
             if workload.advance(world)? == Advance::Done {
                 break;
             }
@@ -312,7 +312,8 @@ fn set_faults(world: &mut World) {
 }
 
 /// Bit rot and unreadable sectors of the cache device.
-fn inject(world: &mut World) {
+fn inject(world: &mut World) -> Result<(), String> {
+    world.fail_cache()?;
     let faults = world.plan.faults;
     let geometry = world.plan.geometry;
     let start = geometry.segments_start_block * BLOCK_BYTES as u64;
@@ -327,12 +328,14 @@ fn inject(world: &mut World) {
         world.disks.devices[0].spoil(at);
         world.damage(at, 1);
     }
+    Ok(())
 }
 
 /// The end of a main line: everything must come to rest, and be where it belongs.
 fn finish(world: &mut World) -> Result<(), String> {
     settle(world)?;
-    if world.plan.faults.damages() || world.fenced || world.stopped || !serves(world) {
+    let gave_up = world.fenced && !world.engine.is_aside();
+    if world.plan.faults.damages() || gave_up || world.stopped || !serves(world) {
         return Ok(());
     }
     close_and_reopen(world)
@@ -343,7 +346,7 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
     let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
     cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
-    let writes = format_cache(&format_params(plan)).map_err(|why| format!("format_cache: {why}"))?;
+    let writes = format_cache(&format_params(plan, &tenants(plan))).map_err(|why| format!("format_cache: {why}"))?;
     for (offset, bytes) in writes {
         cache.preset(offset, &bytes);
     }
@@ -375,6 +378,7 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         tenants: tenants(plan),
         cache_bytes: plan.cache_bytes,
         cache_pending: None,
+        record: None,
     };
     let ordered = vec![false; plan.volumes.len()];
     Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })
@@ -391,13 +395,13 @@ fn tenants(plan: &Plan) -> Vec<Tenant> {
     plan.volumes.iter().map(tenant).collect()
 }
 
-fn format_params(plan: &Plan) -> FormatParams {
+pub(crate) fn format_params(plan: &Plan, tenants: &[Tenant]) -> FormatParams {
     let entry = |(index, tenant): (usize, &Tenant)| crate::life::entry(plan, tenant, index);
     FormatParams {
         geometry: plan.geometry,
         members: forebay_format::Members::default(),
         uuid: plan.uuid,
-        volumes: tenants(plan).iter().enumerate().map(entry).collect(),
+        volumes: tenants.iter().enumerate().map(entry).collect(),
         created_unix_s: 1_700_000_000,
         written_by: "forebay-sim".into(),
     }

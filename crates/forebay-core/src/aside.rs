@@ -1,0 +1,669 @@
+//! Going on without the cache device (decision 0019).
+//!
+//! A cache device that fails takes nothing more that could be promised: the engine is *fenced* (I14). From there
+//!
+//! ```text
+//! Sound -> Asking -> Aside          the owner has made durable that this cache must never be opened again
+//!             |        ^
+//!             v        |
+//!          Refused ----+            it could not: changes answer with an error, until it can
+//! ```
+//!
+//! - *Asking*: [`Action::RecordLoss`] asks the owner. What would fail now waits (I50). Nothing enters the map any more, not
+//!   even batches that were under way: what the record says is at risk can only become less (I52).
+//! - *Aside*: recovery from this cache will never happen, so there are no intents, marks, batches, checkpoints and flush
+//!   epochs any more. Clean copies do not count. Every dirty block that can still be read is written to its backing store
+//!   at once (the *rescue*), durable on the cache or not: I11 was there for recovery. One that cannot be read is lost: exactly
+//!   its sectors answer with an error until they are written again (I53). Requests go past the cache; those that the failure
+//!   interrupted are done over (their data is still in the client's buffer), so no client sees an error.
+//! - A FLUSH waits for the rescue of its volume and for a record that says so (I54): what it covers is readable after
+//!   a crash too. If something was lost, every FLUSH that was waiting when that was found answers with an error, or else the
+//!   next one, and those after it do not: as `fsync` does.
+//!
+//! An engine can also begin like this ([`Engine::open_without_cache`]): after a crash, with what the record says.
+
+use crate::api::{Action, Device, Loss, Nanos, Notice, RequestKind};
+use crate::config::{Attachment, EngineConfig, PlantedBug};
+use crate::engine::{BLOCK, Engine, OpKind, Req, Status, sector_mask, sector_runs};
+use crate::flush::Waiter;
+use crate::locks::BlockRange;
+use crate::segment::{Key, State};
+use crate::volume::Volume;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::geometry::VOLUMES_MAX;
+use forebay_format::{Geometry, VolumeId};
+
+/// Failed reads of so many different segments, without one that succeeded between them, mean that the device has failed, not
+/// some of its sectors.
+const READS_FAILED_MAX: usize = 8;
+/// The record is brought up to date at most this often if nobody waits for that.
+const RECORD_PAUSE_NS: Nanos = 10_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Stage {
+    #[default]
+    Sound,
+    Asking,
+    Refused,
+    Aside,
+}
+
+/// A request that waits for what the owner answers.
+#[derive(Clone, Copy, Debug)]
+enum Held {
+    /// A write, zero or discard that holds its block lock: done over, without the cache.
+    Redo(u32),
+    /// A FLUSH or FUA: what it covers is to be made durable without the cache.
+    Durable(u32),
+}
+
+/// Sectors of a block that nobody has any more.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    mask: u8,
+    /// When they were written; before the origin of time if that was before this engine began.
+    written_at: i64,
+}
+
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Aside {
+    stage: Stage,
+    held: VecDeque<Held>,
+    gone: BTreeMap<Key, Gone>,
+    /// Requests that wait for the rescue of their volume.
+    waiting: Vec<u32>,
+    /// Requests that wait for a record which knows of so many changes.
+    recording: Vec<(u64, u32)>,
+    /// Changes of what is at risk: sectors that came to be safe.
+    changes: u64,
+    /// Of those, changes that the last record knows.
+    recorded: u64,
+    last_ticket: u64,
+    /// The record under way, and the changes that it will know.
+    pending: Option<(u64, u64)>,
+    recorded_at: Nanos,
+    /// The last record failed.
+    record_failed: bool,
+    /// The end of the rescue was told.
+    told: bool,
+    /// Segments that could not be read, one after the other.
+    unreadable: Vec<u32>,
+}
+
+impl Aside {
+    pub(crate) fn lost_blocks(&self) -> u64 {
+        self.gone.len() as u64
+    }
+}
+
+impl Req {
+    /// Sectors of a block that the request is about.
+    pub(crate) fn sectors_of(&self, block: u64) -> u8 {
+        let start = block * BLOCK;
+        sector_mask(self.offset.max(start) - start, self.end().min(start + BLOCK) - start)
+    }
+}
+
+impl Engine {
+    /// An engine that serves its volumes without a cache, because theirs was put aside before and must not be opened again.
+    /// `losses`: what the record says; those sectors answer with an error until they are written. Their ages are as of now.
+    #[must_use]
+    pub fn open_without_cache(
+        config: EngineConfig,
+        entries: Vec<VolumeEntry>,
+        attachments: Vec<Attachment>,
+        losses: &[(VolumeId, Loss)],
+        now: Nanos,
+    ) -> Self {
+        let mut engine = Self::blank(config, now);
+        // No segment; the size of one is only there to be divided by.
+        let geometry = Geometry { segment_blocks: 16, ..crate::recovery::blank_geometry() };
+        engine.map = crate::map::CacheMap::new(geometry);
+        engine.superblock.geometry = geometry;
+        engine.volumes.resize_with(VOLUMES_MAX as usize, || None);
+        engine.checkpoint.volume_table = entries;
+        engine.status = Status::Ready;
+        engine.fenced = true;
+        engine.aside.stage = Stage::Aside;
+        for attachment in attachments {
+            engine.counters.begin(attachment.volume);
+            engine.volumes[usize::from(attachment.volume.0)] = Some(Volume::new(&attachment, now));
+        }
+        for (volume, loss) in losses {
+            engine.note_loss(*volume, loss);
+        }
+        engine
+    }
+
+    fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
+        let end = loss.offset + loss.bytes;
+        let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
+        for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
+            let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
+            let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
+            let gone = self.aside.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
+            gone.mask |= mask;
+            gone.written_at = gone.written_at.min(written_at);
+        }
+    }
+
+    /// The cache device failed, and the engine serves its volumes without it.
+    #[must_use]
+    pub fn is_aside(&self) -> bool {
+        self.aside.stage == Stage::Aside
+    }
+
+    /// The owner knows that the cache device is gone: it need not be found out one error after the other.
+    pub fn cache_gone(&mut self, now: Nanos) {
+        self.advance(now);
+        if self.status == Status::Ready {
+            self.fence();
+        }
+    }
+
+    /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address. This is what the record must
+    /// list. It becomes less while the engine is fenced, never more. Looks at all slots.
+    #[must_use]
+    pub fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
+        let mut parts = self.gone_parts();
+        for number in 0..self.map.segments.len() as u32 {
+            let segment = &self.map.segments[number as usize];
+            if segment.unclean == 0 {
+                continue;
+            }
+            for index in 0..self.map.geometry.segment_blocks {
+                if segment.state(index) == State::Dirty && !segment.is_shadow(index) {
+                    let slot = self.map.slot(number, index);
+                    let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
+                    parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
+                }
+            }
+        }
+        losses_of(parts)
+    }
+
+    /// What is lost of each volume, by address: it answers with errors until it is written again.
+    #[must_use]
+    pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
+        losses_of(self.gone_parts())
+    }
+
+    fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
+        let age = |gone: &Gone| (self.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
+        self.aside.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
+    }
+
+    /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
+    fn valid_mask(&self, key: Key, mask: u8) -> u8 {
+        let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+        let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
+        let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
+        let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
+        if left == 0 { 0 } else { mask & sector_mask(0, left) }
+    }
+
+    // --- detection, and the owner's part
+
+    /// A read of the cache device has ended.
+    pub(crate) fn note_cache_read(&mut self, kind: &OpKind, ok: bool) {
+        let slot = match kind {
+            OpKind::ReadHit { slot, .. } => Some(*slot),
+            OpKind::MergeCached { merge, .. } => self.merges.get(*merge).cached_slot(),
+            OpKind::DestageRead { extent, at, .. } => self.extents.get(*extent).parts[*at as usize].slot(),
+            OpKind::RelocateRead { relocation } => Some(self.relocations.get(*relocation).from()),
+            _ => None,
+        };
+        let Some(slot) = slot else { return };
+        if ok {
+            self.aside.unreadable.clear();
+            return;
+        }
+        let segment = self.map.place(slot).0;
+        if !self.fenced && !self.aside.unreadable.contains(&segment) {
+            self.aside.unreadable.push(segment);
+            if self.aside.unreadable.len() >= READS_FAILED_MAX {
+                self.fence();
+            }
+        }
+    }
+
+    /// The cache was fenced just now: the owner is asked to put it aside.
+    pub(crate) fn ask_aside(&mut self) {
+        if self.status == Status::Ready && self.aside.stage == Stage::Sound {
+            self.aside.stage = Stage::Asking;
+            self.ask_record();
+            if self.planted(PlantedBug::PassBeforeRecord) {
+                self.put_aside();
+            }
+        }
+    }
+
+    fn ask_record(&mut self) {
+        if self.aside.pending.is_some() {
+            return;
+        }
+        self.aside.last_ticket += 1;
+        self.aside.pending = Some((self.aside.last_ticket, self.aside.changes));
+        self.actions.push_back(Action::RecordLoss { ticket: self.aside.last_ticket });
+    }
+
+    /// Asks for the record once more, after the owner could not make it.
+    pub fn record_again(&mut self, now: Nanos) {
+        self.advance(now);
+        if self.aside.stage == Stage::Refused {
+            self.ask_record();
+        }
+    }
+
+    /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
+    pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
+        self.advance(now);
+        let Some((_, changes)) = self.aside.pending.take_if(|(pending, _)| *pending == ticket) else { return };
+        self.aside.record_failed = !ok;
+        match self.aside.stage {
+            Stage::Sound => {}
+            Stage::Asking | Stage::Refused if ok => self.put_aside(),
+            Stage::Asking | Stage::Refused => {
+                self.aside.stage = Stage::Refused;
+                self.release_held();
+            }
+            Stage::Aside => self.record_ended(changes, ok),
+        }
+        self.aside.recorded_at = self.now;
+    }
+
+    fn record_ended(&mut self, changes: u64, ok: bool) {
+        if ok {
+            self.aside.recorded = changes;
+        }
+        let all = core::mem::take(&mut self.aside.recording);
+        let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
+        self.aside.recording = left;
+        if !self.aside.recording.is_empty() {
+            self.ask_record();
+        }
+        for (_, req) in served {
+            self.safe_part_done(req, ok);
+        }
+    }
+
+    /// The record is durable: from here on the cache is no more than a place from which dirty blocks are rescued.
+    fn put_aside(&mut self) {
+        self.aside.stage = Stage::Aside;
+        self.notice(Notice::CachePutAside);
+        for index in 0..self.map.volumes.len() {
+            let volume = VolumeId(index as u16);
+            if self.order(volume).is_some() {
+                if self.is_ordered(volume) && self.is_attached(volume) {
+                    self.notice(Notice::OrderEnded { volume });
+                }
+                self.map.dissolve_order(index);
+            }
+            if self.map.volumes[index].cached > 0 {
+                self.forget_clean(self.now, volume);
+            }
+        }
+        self.marks.clear();
+        self.reclaim = None;
+        self.move_lost();
+        self.release_held();
+        self.settle_again();
+    }
+
+    /// What was found to be lost before is kept with what will be.
+    fn move_lost(&mut self) {
+        let lost = |map: &crate::map::CacheMap, number: u32, index: u32| {
+            let segment = &map.segments[number as usize];
+            segment.state(index) == State::Dirty && segment.is_lost(index)
+        };
+        for number in 0..self.map.segments.len() as u32 {
+            if self.map.segments[number as usize].unclean == 0 {
+                continue;
+            }
+            for index in 0..self.map.geometry.segment_blocks {
+                if lost(&self.map, number, index) {
+                    self.lose(self.map.slot(number, index));
+                }
+            }
+        }
+    }
+
+    // --- requests that wait
+
+    /// True if a request that changes something cannot succeed.
+    pub(crate) fn refuses_changes(&self) -> bool {
+        self.fenced && matches!(self.aside.stage, Stage::Sound | Stage::Refused)
+    }
+
+    /// True if what fails now because of the cache may succeed without it.
+    fn may_redo(&self, req: u32) -> bool {
+        let undecided = matches!(self.aside.stage, Stage::Asking | Stage::Aside);
+        undecided && !self.reqs.get(req).redone
+    }
+
+    /// A write, zero or discard has got its block lock. True if it waits for the owner's answer.
+    pub(crate) fn hold_mutation(&mut self, req: u32) -> bool {
+        match self.aside.stage {
+            Stage::Sound | Stage::Refused => false,
+            Stage::Asking => {
+                self.reqs.get_mut(req).pending = 1;
+                self.aside.held.push_back(Held::Redo(req));
+                true
+            }
+            Stage::Aside => {
+                let request = self.reqs.get_mut(req);
+                (request.redone, request.write_back, request.copies) = (true, false, false);
+                false
+            }
+        }
+    }
+
+    /// All parts of a mutation have ended, and one of them failed. True if it is done over.
+    pub(crate) fn redo_mutation(&mut self, req: u32) -> bool {
+        if !self.may_redo(req) {
+            return false;
+        }
+        self.reqs.get_mut(req).failed = false;
+        self.mutation_locked(req);
+        true
+    }
+
+    /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it durable without the cache.
+    pub(crate) fn flush_fenced(&mut self, req: u32) {
+        match self.aside.stage {
+            Stage::Sound | Stage::Refused => self.reqs.get_mut(req).failed = true,
+            Stage::Asking => {
+                self.reqs.get_mut(req).pending += 1;
+                self.aside.held.push_back(Held::Durable(req));
+            }
+            Stage::Aside => self.make_safe(req),
+        }
+    }
+
+    /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if it goes on.
+    pub(crate) fn flush_again(&mut self, req: u32) -> bool {
+        if self.reqs.get(req).failed || !self.may_redo(req) {
+            return false;
+        }
+        self.flush_fenced(req);
+        self.reqs.get(req).pending > 0
+    }
+
+    /// The owner has answered.
+    fn release_held(&mut self) {
+        let refused = self.aside.stage == Stage::Refused;
+        for held in core::mem::take(&mut self.aside.held) {
+            match held {
+                Held::Redo(req) if refused => self.mutation_part_done(req, false),
+                Held::Redo(req) => self.mutation_locked(req),
+                Held::Durable(req) => {
+                    self.reqs.get_mut(req).pending -= 1;
+                    self.flush_fenced(req);
+                    if self.reqs.get(req).pending == 0 {
+                        self.reply(req);
+                    }
+                }
+            }
+        }
+    }
+
+    // --- durable without the cache
+
+    fn make_safe(&mut self, req: u32) {
+        let request = self.reqs.get_mut(req);
+        request.redone = true;
+        let volume = request.volume;
+        let covers_dirty = request.kind == RequestKind::Flush || request.write_back;
+        if covers_dirty && self.dirty_blocks(volume) > 0 && !self.planted(PlantedBug::FlushBeforeRescue) {
+            self.reqs.get_mut(req).pending += 1;
+            self.aside.waiting.push(req);
+            return;
+        }
+        let lost = self.volume(volume).lost_untold;
+        if covers_dirty && self.reqs.get(req).kind == RequestKind::Flush {
+            self.volume_mut(volume).lost_untold = false;
+            self.reqs.get_mut(req).failed |= lost;
+        }
+        self.make_safe_parts(req);
+    }
+
+    /// Nothing that the request covers is in the cache any more.
+    fn make_safe_parts(&mut self, req: u32) {
+        let request = self.reqs.get(req);
+        let (volume, is_flush) = (request.volume, request.kind == RequestKind::Flush);
+        let (covers_dirty, superseded) = (is_flush || request.write_back, request.superseded);
+        if !is_flush && covers_dirty && self.is_any_lost(req) {
+            self.reqs.get_mut(req).failed = true;
+        }
+        let state = self.volume(volume);
+        let needed = state.safer_at;
+        if state.direct_unflushed || state.direct_flushing {
+            self.reqs.get_mut(req).pending += 1;
+            self.flush(Device::Backing(volume), Waiter::Request(req));
+        }
+        if (covers_dirty || superseded)
+            && needed > self.aside.recorded
+            && !self.planted(PlantedBug::FlushBeforeRecord)
+        {
+            self.reqs.get_mut(req).pending += 1;
+            self.aside.recording.push((needed, req));
+            self.ask_record();
+        }
+    }
+
+    fn safe_part_done(&mut self, req: u32, ok: bool) {
+        let request = self.reqs.get_mut(req);
+        request.pending -= 1;
+        request.failed |= !ok;
+        if request.pending == 0 {
+            self.reply(req);
+        }
+    }
+
+    /// True if something that the request wrote is lost.
+    fn is_any_lost(&self, req: u32) -> bool {
+        let request = self.reqs.get(req);
+        let range = request.range();
+        let mut gone = self.aside.gone.range(range.first..=range.last);
+        gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
+    }
+
+    /// Serves those who wait for the rescue of their volume, and tells when it has ended.
+    pub(crate) fn step_aside(&mut self) {
+        if self.aside.stage != Stage::Aside {
+            return;
+        }
+        self.step_sweeps();
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &mut self.volumes[index] else { continue };
+            let failed = core::mem::take(&mut volume.rescue_failed);
+            let id = volume.id;
+            if !self.aside.waiting.is_empty() && (failed || self.dirty_blocks(id) == 0) {
+                self.serve_waiting(id, failed);
+            }
+        }
+        if !self.aside.told && self.is_rescue_over() {
+            self.aside.told = true;
+            let lost_blocks = self.aside.lost_blocks();
+            self.notice(Notice::RescueEnded { lost_blocks });
+        }
+        let due = self.aside.told && !self.aside.record_failed
+            || self.now >= self.aside.recorded_at.saturating_add(RECORD_PAUSE_NS);
+        if self.aside.changes > self.aside.recorded && due && !self.stopping {
+            self.ask_record();
+        }
+    }
+
+    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
+    #[must_use]
+    pub fn is_rescue_over(&self) -> bool {
+        self.is_aside() && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
+    }
+
+    fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
+        let all = core::mem::take(&mut self.aside.waiting);
+        let (served, left): (Vec<u32>, Vec<u32>) =
+            all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
+        self.aside.waiting = left;
+        let is_flush = |req: &u32| self.reqs.get(*req).kind == RequestKind::Flush;
+        let told = served.iter().any(is_flush) && !failed;
+        let lost = told && core::mem::take(&mut self.volume_mut(id).lost_untold);
+        for req in served {
+            let request = self.reqs.get_mut(req);
+            request.pending -= 1;
+            request.failed |= failed || lost && request.kind == RequestKind::Flush;
+            if !failed {
+                self.make_safe_parts(req);
+            }
+            if self.reqs.get(req).pending == 0 {
+                self.reply(req);
+            }
+        }
+    }
+
+    pub(crate) fn aside_deadline(&self) -> Option<Nanos> {
+        let aside = &self.aside;
+        let waits = aside.stage == Stage::Aside
+            && aside.changes > aside.recorded
+            && aside.pending.is_none()
+            && !self.stopping;
+        waits.then(|| aside.recorded_at.saturating_add(RECORD_PAUSE_NS))
+    }
+
+    /// True while a shutdown has to wait: for the owner, for the rescue, for the last record.
+    pub(crate) fn is_aside_busy(&mut self) -> bool {
+        if self.aside.pending.is_some() {
+            return true;
+        }
+        if self.aside.stage != Stage::Aside {
+            return false;
+        }
+        let gives_up = |volume: &Volume| volume.rescue_given_up;
+        let rescues =
+            self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
+        if !rescues && self.aside.changes > self.aside.recorded && !self.aside.record_failed {
+            self.ask_record();
+        }
+        rescues || self.aside.pending.is_some()
+    }
+
+    // --- what is lost, and what is safe
+
+    /// Sectors of a block that are lost.
+    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
+        if self.aside.gone.is_empty() {
+            return 0;
+        }
+        self.aside.gone.get(&key).map_or(0, |gone| gone.mask)
+    }
+
+    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
+        self.aside.gone.range(range.first..=range.last).next().is_some()
+    }
+
+    /// The only copy of a block cannot be read.
+    pub(crate) fn lose(&mut self, slot: u32) {
+        let key = self.map.key(slot);
+        let mask = self.valid_mask(key, self.map.mask(slot));
+        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
+        self.map.remove(key);
+        if mask == 0 {
+            return;
+        }
+        self.aside.gone.insert(key, Gone { mask, written_at });
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(key.volume().0)) {
+            volume.lost_untold = true;
+        }
+        self.settle_again();
+    }
+
+    /// The backing store holds a block durably: the copy in the cache is no more.
+    pub(crate) fn rescued(&mut self, slot: u32) {
+        let key = self.map.key(slot);
+        self.map.remove(key);
+        self.note_safer(key.volume());
+    }
+
+    fn note_safer(&mut self, volume: VolumeId) {
+        self.aside.changes += 1;
+        self.volume_mut(volume).safer_at = self.aside.changes;
+        self.settle_again();
+    }
+
+    /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
+    /// cache has of these blocks is void, and sectors that were written wholly are not lost any more. (I55)
+    pub(crate) fn supersede(&mut self, req: u32, range: BlockRange, from: u64, to: u64) {
+        let volume = range.first.volume();
+        let mut slots = Vec::new();
+        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
+        if !self.planted(PlantedBug::RescueSuperseded) {
+            for slot in slots {
+                self.map.remove(self.map.key(slot));
+            }
+        }
+        let lost: Vec<Key> = self.aside.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
+        for key in lost {
+            let start = key.block() * BLOCK;
+            let written = crate::engine::sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
+            if let Some(gone) = self.aside.gone.get_mut(&key) {
+                gone.mask &= !written;
+                if gone.mask == 0 {
+                    self.aside.gone.remove(&key);
+                }
+            }
+        }
+        self.reqs.get_mut(req).superseded = true;
+        self.note_safer(volume);
+    }
+
+    /// Attaches a volume to an engine that has no cache: there is nothing to make durable.
+    pub(crate) fn attach_aside(&mut self, entry: VolumeEntry, attachment: &Attachment) {
+        let id = entry.id;
+        self.checkpoint.volume_table.retain(|other| other.id != id);
+        self.checkpoint.volume_table.push(entry);
+        self.counters.begin(id);
+        self.volumes[usize::from(id.0)] = Some(Volume::new(attachment, self.now));
+        self.notice(Notice::Attached { volume: id });
+    }
+}
+
+/// Sectors of blocks, put together to ranges.
+fn losses_of(mut parts: Vec<(Key, u8, Nanos)>) -> Vec<(VolumeId, Vec<Loss>)> {
+    parts.sort_unstable_by_key(|(key, ..)| *key);
+    let mut all: Vec<(VolumeId, Vec<Loss>)> = Vec::new();
+    for (key, mask, age) in parts {
+        for (from, to) in sector_runs(mask) {
+            if all.last().is_none_or(|(volume, _)| *volume != key.volume()) {
+                all.push((key.volume(), Vec::new()));
+            }
+            let Some((_, losses)) = all.last_mut() else { continue };
+            let (offset, bytes) = (key.block() * BLOCK + u64::from(from), u64::from(to - from));
+            match losses.last_mut() {
+                Some(last) if last.offset + last.bytes == offset => {
+                    last.bytes += bytes;
+                    last.age = last.age.max(age);
+                }
+                _ => losses.push(Loss { offset, bytes, age }),
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_sectors_become_one_range_with_the_older_age() {
+        let key = |block| Key::new(VolumeId(1), block);
+        let parts = alloc::vec![(key(4), 0b0000_0011, 7), (key(3), 0b1000_0001, 9)];
+        let losses = losses_of(parts);
+        let range = |offset, bytes, age| Loss { offset, bytes, age };
+        let expected = alloc::vec![range(3 * 4096, 512, 9), range(3 * 4096 + 3584, 512 + 1024, 9)];
+        assert_eq!(losses, [(VolumeId(1), expected)]);
+    }
+}
