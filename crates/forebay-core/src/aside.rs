@@ -129,13 +129,21 @@ impl Engine {
         engine.fenced = true;
         engine.aside.stage = Stage::Aside;
         for attachment in attachments {
-            engine.counters.begin(attachment.volume);
-            engine.volumes[usize::from(attachment.volume.0)] = Some(Volume::new(&attachment, now));
+            engine.serve_aside(&attachment);
         }
         for (volume, loss) in losses {
             engine.note_loss(*volume, loss);
         }
         engine
+    }
+
+    fn serve_aside(&mut self, attachment: &Attachment) {
+        let mut volume = Volume::new(attachment, self.now);
+        // What was written before this engine began may still be volatile: the first FLUSH covers it too.
+        volume.direct_unflushed = true;
+        volume.flusher.unflushed = true;
+        self.counters.begin(attachment.volume);
+        self.volumes[usize::from(attachment.volume.0)] = Some(volume);
     }
 
     fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
@@ -624,8 +632,7 @@ impl Engine {
         let id = entry.id;
         self.checkpoint.volume_table.retain(|other| other.id != id);
         self.checkpoint.volume_table.push(entry);
-        self.counters.begin(id);
-        self.volumes[usize::from(id.0)] = Some(Volume::new(attachment, self.now));
+        self.serve_aside(attachment);
         self.notice(Notice::Attached { volume: id });
     }
 }

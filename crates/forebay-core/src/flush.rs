@@ -220,7 +220,9 @@ impl Engine {
         request.failed |= !ok && !of_cache;
         request.cache_failed |= !ok && of_cache;
         debug_assert!(request.kind == RequestKind::Flush || !request.locked);
-        if request.pending > 0 || self.fenced && !self.planted(PlantedBug::TrustFlushAfterFailure) && self.flush_again(req) {
+        let (pending, failed) = (request.pending, request.cache_failed);
+        let again = self.fenced && (failed || !self.planted(PlantedBug::TrustFlushAfterFailure));
+        if pending > 0 || again && self.flush_again(req) {
             return;
         }
         let request = self.reqs.get_mut(req);

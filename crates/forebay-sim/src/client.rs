@@ -143,6 +143,7 @@ impl World {
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }
                 if !invalid =>
             {
+                self.note_touched(volume, offset, len);
                 Some(self.announce(volume, (offset, len), buffer, treatment))
             }
             _ => None,
@@ -370,7 +371,10 @@ impl World {
         let whole = pending.offset.div_ceil(sector)..end / sector;
         let reads = matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch);
         let mut lost = self.risk.range((pending.volume, touched.start)..(pending.volume, touched.end));
-        lost.any(|(_, sector)| reads || !whole.contains(sector))
+        lost.any(|lost| {
+            let healed = self.healed.get(lost).is_some_and(|at| *at < pending.begun);
+            !healed && (reads || !whole.contains(&lost.1))
+        })
     }
 }
 

@@ -140,13 +140,21 @@ impl World {
         for (_, sector) in record {
             let healed = self.healed.get(&(volume, *sector)).is_some_and(|at| *at < begun);
             let gone = lost.contains(&(volume, *sector)) && !healed;
-            let written_since = self.healed.get(&(volume, *sector)).is_some_and(|at| *at >= begun);
+            // Where somebody is writing, or has been since, it may be gone from one and not yet from the other.
+            let touched = self.touched.contains(&(volume, *sector)) && !healed;
             ensure!(
-                gone || written_since,
+                gone || touched,
                 "a FLUSH succeeded, but after a crash the record would call sector {sector} of volume {volume} lost"
             );
         }
         Ok(())
+    }
+
+    /// A request that changes these bytes is made.
+    pub(crate) fn note_touched(&mut self, volume: usize, offset: u64, len: u64) {
+        if self.engine.is_fenced() {
+            self.touched.extend((offset / 512..(offset + len).div_ceil(512)).map(|sector| (volume, sector)));
+        }
     }
 
     /// A write was acknowledged: its whole sectors are not lost any more.
@@ -157,7 +165,6 @@ impl World {
         let step = self.oracle.step();
         for sector in offset.div_ceil(512)..(offset + len) / 512 {
             self.healed.insert((volume, sector), step);
-            self.risk.remove(&(volume, sector));
         }
     }
 }
@@ -174,6 +181,9 @@ pub(crate) fn settle_tenants(world: &mut World) {
         }
         if tenant.place != Place::Attached {
             world.disks.tenants[volume].place = Place::Gone;
+            if let Some(record) = &mut world.disks.record {
+                record.retain(|(of, _)| *of != volume);
+            }
         }
     }
 }

@@ -381,13 +381,18 @@ impl Plan {
         self.sample = 3;
         let kind = match bug {
             PlantedBug::ReadLostFromBacking => Death::All,
-            PlantedBug::TrustFlushAfterFailure => Death::FlushDrops,
+            PlantedBug::TrustFlushAfterFailure | PlantedBug::CountAfterFence => Death::FlushDrops,
             _ => Death::Writes,
         };
         match bug {
             PlantedBug::FlushBeforeRescue | PlantedBug::FlushBeforeRecord => self.mix.flush = 15,
             PlantedBug::TrustFlushAfterFailure => {
                 (self.mix.flush, self.depth, self.owner) = (30, 16, OwnerPlan::Never);
+            }
+            PlantedBug::CountAfterFence => {
+                // Batches under way while a flush fails.
+                (self.mix.flush, self.depth, self.engine.pool.batches_in_flight) = (15, 16, 4);
+                (self.cache_latency.spread, self.cache_latency.write_ns) = (20, 200_000);
             }
             _ => {}
         }

@@ -358,7 +358,8 @@ fn take_over(
 /// # Errors
 /// Any violation.
 pub fn read_everything(world: &mut World) -> Result<(), String> {
-    let piece = world.rng.pick(&[16, 64, 256]) * BLOCK;
+    // Where something is lost it is of interest what is not.
+    let piece = if world.risk.is_empty() { world.rng.pick(&[16, 64, 256]) * BLOCK } else { BLOCK / 2 };
     for volume in world.staying() {
         let bytes = world.served_bytes(volume);
         for offset in (0..bytes).step_by(piece as usize) {

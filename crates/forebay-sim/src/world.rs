@@ -178,6 +178,8 @@ pub struct World {
     pub(crate) risk: Risk,
     /// Sectors written since the cache was put aside, and when.
     pub(crate) healed: BTreeMap<(usize, u64), u64>,
+    /// Sectors that somebody wanted to change since the cache was fenced.
+    pub(crate) touched: Risk,
     /// By volume: the step of the last loss, and of the last FLUSH that told.
     pub(crate) lost_at: Vec<Option<u64>>,
     pub(crate) told_at: Vec<Option<u64>>,
@@ -253,6 +255,7 @@ impl World {
             at_risk: None,
             risk: Risk::new(),
             healed: BTreeMap::new(),
+            touched: Risk::new(),
             lost_at: vec![None; volumes],
             told_at: vec![None; volumes],
             stopping: false,
@@ -296,6 +299,7 @@ impl World {
     fn begin_aside(&mut self) {
         self.risk.clear();
         self.healed.clear();
+        self.touched.clear();
         self.lost_at.fill(None);
         self.told_at.fill(None);
         if self.disks.record.is_none() {
