@@ -273,7 +273,10 @@ impl Engine {
         self.aside.record_failed = !ok;
         match self.aside.stage {
             Stage::Sound => {}
-            Stage::Asking | Stage::Refused if ok => self.put_aside(),
+            Stage::Asking | Stage::Refused if ok => {
+                self.aside.recorded = changes;
+                self.put_aside();
+            }
             Stage::Asking | Stage::Refused => {
                 self.aside.stage = Stage::Refused;
                 self.release_held();
@@ -595,7 +598,8 @@ impl Engine {
         self.note_safer(key.volume());
     }
 
-    fn note_safer(&mut self, volume: VolumeId) {
+    /// Something of a volume is not at risk any more: a record that lists it is out of date.
+    pub(crate) fn note_safer(&mut self, volume: VolumeId) {
         self.aside.changes += 1;
         self.volume_mut(volume).safer_at = self.aside.changes;
         self.settle_again();

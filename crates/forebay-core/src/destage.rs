@@ -486,6 +486,9 @@ impl Engine {
                     self.map.set_state(slot, State::Destaged);
                     self.add_mark(slot);
                     blocks += 1;
+                    if self.fenced {
+                        self.note_safer(id);
+                    }
                 }
                 self.map.unpin(slot);
             }

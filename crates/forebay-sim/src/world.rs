@@ -473,11 +473,10 @@ impl World {
     pub fn crash(&mut self) -> Snapshot {
         let mut rng = Rng::new(self.trap_rng.word());
         let power = rng.chance(2, 3);
-        let mut crashed = |device: &SimDevice| {
-            if power || device.has_dropped() { device.power_cut(&mut rng) } else { device.kill(&mut rng) }
-        };
-        // What the kernel or the device has dropped is gone for the next daemon.
-        let dropped = self.disks.devices[CACHE].has_dropped();
+        // What a failed flush has dropped is gone for the next daemon.
+        let power = power || self.disks.devices[CACHE].has_dropped();
+        let mut crashed =
+            |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
         let mut disks = Disks {
             devices: self.disks.devices.iter().map(&mut crashed).collect(),
             stamps: self.disks.stamps.clone(),
@@ -500,8 +499,6 @@ impl World {
             for (volume, backing) in disks.devices[1..].iter().enumerate() {
                 oracle.no_resurrection(volume, backing.visible());
             }
-            oracle.power_cut();
-        } else if dropped {
             oracle.power_cut();
         } else {
             oracle.kill();
