@@ -17,6 +17,7 @@ mod error;
 pub mod events;
 pub mod fuse_server;
 pub mod jobs;
+mod loss_record;
 mod members;
 pub mod meter;
 pub mod null;

@@ -11,7 +11,8 @@ use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ShrinkRequest,
 };
 use crate::events::{Kind, NewEvent};
-use crate::open::{Making, erase_cache, open_caches, open_joining};
+use crate::loss_record::{LossRecord, Verdict, judge};
+use crate::open::{Making, PoolParts, erase_cache, open_caches, open_joining, seen};
 use crate::pool::{PoolHandle, PoolStart, Promise};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
@@ -26,7 +27,12 @@ impl Service {
             segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
             preallocate: tunables.cache_allocation == CacheAllocation::Full,
         };
-        let parts = open_caches(&config.devices, making)?;
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let without_cache = failed_before(&state_dir, name, config)?;
+        let parts = match &without_cache {
+            None => open_caches(&config.devices, making)?,
+            Some(_) => PoolParts::none(),
+        };
         let engine = EngineConfig {
             scratch_blocks: (tunables.scratch_size.0 / 4096) as u32,
             pool: PoolSettings::from(&tunables),
@@ -38,6 +44,8 @@ impl Service {
             buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
             spin: tunables.spin,
             io: tunables.io.into(),
+            state_dir,
+            without_cache,
         };
         let joining = parts.joining.clone();
         let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
@@ -249,6 +257,33 @@ impl Service {
         file.edit(&[Edit::RemovePool { name: name.into() }], &check_rules)
             .map(drop)
             .map_err(|error| stored(&error))
+    }
+}
+
+/// The record of a pool's cache, if that has failed and must not be opened.
+fn failed_before(
+    state_dir: &Path,
+    name: &str,
+    config: &PoolConfig,
+) -> Result<Option<LossRecord>, ControlError> {
+    let records = LossRecord::all(state_dir)?;
+    let Some(first) = config.devices.first().filter(|_| !records.is_empty()) else { return Ok(None) };
+    match judge(records, name, &first.path, seen(first)) {
+        Verdict::Open => Ok(None),
+        Verdict::WithoutCache(record) => Ok(Some(*record)),
+        Verdict::Refuse(record) => Err(ControlError::new(
+            ErrorKind::Conflict,
+            format!(
+                "the cache of pool {name} failed and {} bytes of {} are lost, but another device stands in its place: what is \
+                 lost would look like good, old data",
+                record.lost_bytes(),
+                record.losers().join(", ")
+            ),
+            format!(
+                "restore what {} lists; then remove that file",
+                record.path(state_dir).display()
+            ),
+        )),
     }
 }
 
