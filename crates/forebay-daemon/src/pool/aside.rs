@@ -30,6 +30,11 @@ impl Aside {
         Self { state_dir, record, under_way: None, again_at: None }
     }
 
+    /// What was recorded last.
+    pub(super) fn record(&self) -> Option<&LossRecord> {
+        self.record.as_ref()
+    }
+
     /// Where the record is.
     pub(super) fn path(&self) -> Option<PathBuf> {
         self.record.as_ref().map(|record| record.path(&self.state_dir))

@@ -267,6 +267,8 @@ impl Pool {
     /// The engine has something to say.
     pub(super) fn notice(&mut self, notice: Notice) {
         let event = match notice {
+            // With a dead device there may be millions: the end of the rescue says it in one.
+            Notice::BlockDamaged { lost: true, .. } if self.engine.is_aside() => return,
             Notice::BlockDamaged { volume, block, lost } => PoolEvent::BlockDamaged {
                 volume: self.name_of(volume),
                 offset_bytes: block * BLOCK_BYTES as u64,
