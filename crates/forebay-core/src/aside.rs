@@ -269,7 +269,9 @@ impl Engine {
     /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
     pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.advance(now);
-        let Some((_, changes)) = self.aside.pending.take_if(|(pending, _)| *pending == ticket) else { return };
+        let Some((_, changes)) = self.aside.pending.take_if(|(pending, _)| *pending == ticket) else {
+            return;
+        };
         self.aside.record_failed = !ok;
         match self.aside.stage {
             Stage::Sound => {}
@@ -619,7 +621,8 @@ impl Engine {
         let lost: Vec<Key> = self.aside.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
         for key in lost {
             let start = key.block() * BLOCK;
-            let written = crate::engine::sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
+            let written =
+                crate::engine::sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
             if let Some(gone) = self.aside.gone.get_mut(&key) {
                 gone.mask &= !written;
                 if gone.mask == 0 {

@@ -354,8 +354,7 @@ impl Engine {
             Some(RequestError::Shutdown)
         } else if !self.is_valid(&request) {
             Some(RequestError::Invalid)
-        } else if self.refuses_changes()
-            && !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch)
+        } else if self.refuses_changes() && !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch)
         {
             Some(RequestError::Io)
         } else {

@@ -115,8 +115,8 @@ impl Engine {
     /// When something is due for a volume though nothing happens.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;
-        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
-            && (!self.fenced || self.is_aside());
+        let waiting =
+            self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0 && (!self.fenced || self.is_aside());
         let wake = destage.control.wake().filter(|_| waiting);
         let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
         let destage = wake.into_iter().chain(flush).min();

@@ -292,7 +292,8 @@ mod tests {
     fn record(uuid: u8, lost: Vec<Range>) -> LossRecord {
         let mut record =
             LossRecord::new(CacheUuid([uuid; 16]), "fast", vec!["/dev/flash".into()], "it is gone");
-        let volume = VolumeLoss { name: "db".into(), uuid: hex(&[7; 16]), number: 3, size_bytes: 1 << 20, lost };
+        let volume =
+            VolumeLoss { name: "db".into(), uuid: hex(&[7; 16]), number: 3, size_bytes: 1 << 20, lost };
         record.volumes.push(volume);
         record
     }

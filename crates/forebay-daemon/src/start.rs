@@ -113,7 +113,8 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
 
 /// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the user.
 fn state_dir() -> std::path::PathBuf {
-    let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
+    let given =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
     let own = || {
         let home = || given("HOME").map(|home| home.join(".local/state"));
         (!rustix::process::geteuid().is_root()).then(|| given("XDG_STATE_HOME").or_else(home)).flatten()

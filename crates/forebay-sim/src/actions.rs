@@ -388,11 +388,16 @@ impl World {
             }
             Notice::CachePutAside => {
                 let recorded = self.disks.record.is_some();
-                ensure!(self.fenced && recorded || self.plan.engine.planted.is_some(), "{notice:?} without a record");
+                ensure!(
+                    self.fenced && recorded || self.plan.engine.planted.is_some(),
+                    "{notice:?} without a record"
+                );
                 self.counters.put_aside += 1;
             }
             Notice::RescueEnded { .. } => self.counters.rescues += 1,
-            Notice::OrderEnded { .. } => ensure!(self.engine.is_aside(), "{notice:?}, but the cache is there"),
+            Notice::OrderEnded { .. } => {
+                ensure!(self.engine.is_aside(), "{notice:?}, but the cache is there")
+            }
             Notice::DestageFailed { volume, .. } => {
                 let errors = self.errors[1 + usize::from(volume.0)] + cache_errors;
                 ensure!(errors > 0, "{notice:?}, but no operation failed");

@@ -346,7 +346,8 @@ fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
     let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
     cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
-    let writes = format_cache(&format_params(plan, &tenants(plan))).map_err(|why| format!("format_cache: {why}"))?;
+    let writes =
+        format_cache(&format_params(plan, &tenants(plan))).map_err(|why| format!("format_cache: {why}"))?;
     for (offset, bytes) in writes {
         cache.preset(offset, &bytes);
     }

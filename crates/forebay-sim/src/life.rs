@@ -425,7 +425,10 @@ impl World {
                 self.attach_kept(volume)?;
                 self.pump()?;
                 let place = self.disks.tenants[volume].place;
-                ensure!(place == Place::Attached || self.stopped, "volume {volume} is not attached without a cache: {place:?}");
+                ensure!(
+                    place == Place::Attached || self.stopped,
+                    "volume {volume} is not attached without a cache: {place:?}"
+                );
             }
         }
         Ok(())

@@ -133,7 +133,8 @@ impl World {
         if !self.engine.is_aside() {
             return Ok(());
         }
-        let untold = self.lost_at[volume].filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
+        let untold = self.lost_at[volume]
+            .filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
         ensure!(untold.is_none(), "a FLUSH succeeded, and none has told that something was lost");
         let lost = sectors_of(&self.engine.losses())?;
         let record = self.disks.record.iter().flatten().filter(|(of, _)| *of == volume);
@@ -216,7 +217,9 @@ pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Re
     let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
     cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
     let params = crate::explore::format_params(plan, &disks.tenants);
-    for (offset, bytes) in forebay_core::format_cache(&params).map_err(|why| format!("format_cache: {why}"))? {
+    for (offset, bytes) in
+        forebay_core::format_cache(&params).map_err(|why| format!("format_cache: {why}"))?
+    {
         cache.preset(offset, &bytes);
     }
     disks.devices[CACHE] = cache;

@@ -245,7 +245,11 @@ fn restart(world: &mut World) -> Result<(), String> {
     for volume in 0..world.plan.volumes.len() {
         world.disks.settings[volume].mode = world.rng.pick(&world.plan.modes);
     }
-    let changed = if world.rng.chance(1, 4) && !world.fenced && world.disks.record.is_none() { change_backing(world) } else { None };
+    let changed = if world.rng.chance(1, 4) && !world.fenced && world.disks.record.is_none() {
+        change_backing(world)
+    } else {
+        None
+    };
     world.changed = changed.is_some();
     if let Some((volume, sectors)) = changed {
         // The oracle learns of the change only when the engine has opened: no crash until then.

@@ -607,7 +607,13 @@ fn draw_late(plan: &Plan, rng: &mut Rng) -> Vec<bool> {
     (0..plan.volumes.len()).map(|_| rng.chance(pct, 100)).collect()
 }
 
-pub(crate) fn open_engine(plan: &Plan, disks: &Disks, late: &[bool], policy: OnBackingChange, now: u64) -> Engine {
+pub(crate) fn open_engine(
+    plan: &Plan,
+    disks: &Disks,
+    late: &[bool],
+    policy: OnBackingChange,
+    now: u64,
+) -> Engine {
     let sure = disks.tenants.iter().enumerate();
     let sure = sure.filter(|(volume, tenant)| tenant.is_attached() && !late[*volume]);
     let attachments = sure.map(|(volume, tenant)| {

@@ -104,7 +104,9 @@ struct Shrink {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Its clients are disconnected for a moment, and find it again. Example: forebay pool replace fast --device /dev/nvme1n1")]
+#[command(
+    after_help = "Its clients are disconnected for a moment, and find it again. Example: forebay pool replace fast --device /dev/nvme1n1"
+)]
 struct Replace {
     /// Name of the pool
     name: String,

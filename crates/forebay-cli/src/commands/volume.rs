@@ -231,13 +231,24 @@ fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
     };
     list.add("backing store alone", ordered.into());
     if volume.lost_bytes > 0 {
-        let what = format!("{}, in {} ranges: errors until they are written", bytes(volume.lost_bytes), losses.len());
+        let what = format!(
+            "{}, in {} ranges: errors until they are written",
+            bytes(volume.lost_bytes),
+            losses.len()
+        );
         list.add("LOST with the cache", what);
     }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     for loss in losses.iter().take(LOSSES_SHOWN) {
         let (from, to) = (loss.offset_bytes, loss.offset_bytes + loss.bytes);
-        list.add("lost", format!("bytes {from} to {to}, written {} ago", screen::uptime(now.saturating_sub(loss.written_unix_s))));
+        list.add(
+            "lost",
+            format!(
+                "bytes {from} to {to}, written {} ago",
+                screen::uptime(now.saturating_sub(loss.written_unix_s))
+            ),
+        );
     }
     if losses.len() > LOSSES_SHOWN {
         list.add("lost", format!("and {} more: --json, or the API, lists all", losses.len() - LOSSES_SHOWN));

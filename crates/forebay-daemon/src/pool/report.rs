@@ -284,9 +284,7 @@ impl Pool {
             Notice::RescueEnded { .. } => return self.rescue_ended(),
             Notice::OrderBroken { volume, .. }
             | Notice::OrderYielded { volume }
-            | Notice::OrderEnded { volume } => {
-                PoolEvent::OrderLost { volume: self.name_of(volume) }
-            }
+            | Notice::OrderEnded { volume } => PoolEvent::OrderLost { volume: self.name_of(volume) },
             Notice::BackingChanged { volume, dropped } => {
                 PoolEvent::BackingChanged { volume: self.name_of(volume), dropped }
             }

@@ -20,9 +20,9 @@ mod work;
 
 use crate::config::{Config, ConfigFile};
 use crate::control::{
-    Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, PoolInfo, PoolRequest,
-    ReloadDone, ReplaceRequest, RuleRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, VolumeInfo,
-    VolumeRequest,
+    Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, PoolInfo,
+    PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, SettingInfo, SettingsDone, SettingsRequest,
+    ShrinkRequest, Target, VolumeInfo, VolumeRequest,
 };
 use crate::events::Hub;
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};

@@ -266,7 +266,9 @@ impl Service {
         let lost: u64 = snapshot.volumes.iter().map(|volume| volume.lost_bytes).sum();
         if lost > 0 && !discard_lost {
             return refuse(
-                format!("{lost} bytes of pool {name} are lost, and with a new cache older data would stand in their place"),
+                format!(
+                    "{lost} bytes of pool {name} are lost, and with a new cache older data would stand in their place"
+                ),
                 "write them again (`forebay volume show` lists them), or give them up: --discard-lost",
             );
         }
@@ -347,10 +349,7 @@ fn failed_before(
                 record.lost_bytes(),
                 record.losers().join(", ")
             ),
-            format!(
-                "restore what {} lists; then remove that file",
-                record.path(state_dir).display()
-            ),
+            format!("restore what {} lists; then remove that file", record.path(state_dir).display()),
         )),
     }
 }

@@ -350,7 +350,9 @@ impl Control for Fake {
     }
 
     fn losses(&self, name: &str) -> Result<Vec<LossInfo>, ControlError> {
-        self.lock().volume(name).map(|_| vec![LossInfo { offset_bytes: 4096, bytes: 512, written_unix_s: 1_700_000_000 }])
+        self.lock()
+            .volume(name)
+            .map(|_| vec![LossInfo { offset_bytes: 4096, bytes: 512, written_unix_s: 1_700_000_000 }])
     }
 
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
