@@ -26,6 +26,7 @@ use crate::api::{Action, Device, Loss, Nanos, Notice, RequestKind};
 use crate::config::{Attachment, EngineConfig, PlantedBug};
 use crate::engine::{BLOCK, Engine, OpKind, Req, Status, sector_mask, sector_runs};
 use crate::flush::Waiter;
+use crate::life::whole_volume;
 use crate::locks::BlockRange;
 use crate::segment::{Key, State};
 use crate::volume::Volume;
@@ -197,6 +198,14 @@ impl Engine {
     #[must_use]
     pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         losses_of(self.gone_parts())
+    }
+
+    /// Bytes of a volume that are lost.
+    #[must_use]
+    pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
+        let all = whole_volume(volume);
+        let gone = self.aside.gone.range(all.first..=all.last);
+        gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum()
     }
 
     fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {

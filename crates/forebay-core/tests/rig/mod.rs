@@ -204,6 +204,7 @@ impl Rig {
                 self.engine.finish_detach(self.now, volume, backing).expect("it asked for this");
             }
             Action::Reply { result, .. } => assert!(result.is_ok(), "nothing fails here: {result:?}"),
+            Action::RecordLoss { .. } => unreachable!("no device fails here"),
             Action::Copy { .. }
             | Action::FillZero { .. }
             | Action::Notice(_)

@@ -7,6 +7,7 @@ use super::{Pool, PoolEvent};
 use crate::loss_record::{LossRecord, Range, unix_s};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::path::PathBuf;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// So long is waited for a record.
@@ -23,11 +24,13 @@ pub(super) struct Aside {
     /// The ticket of the record under way, and when it is given up.
     under_way: Option<(u64, Instant)>,
     again_at: Option<Instant>,
+    /// It writes the file; only one at a time, or an old record could take the place of a new one.
+    writer: Option<JoinHandle<()>>,
 }
 
 impl Aside {
     pub(super) fn new(state_dir: PathBuf, record: Option<LossRecord>) -> Self {
-        Self { state_dir, record, under_way: None, again_at: None }
+        Self { state_dir, record, under_way: None, again_at: None, writer: None }
     }
 
     /// What was recorded last.
@@ -53,6 +56,10 @@ impl Pool {
         let record = base.with_risk(&table, &risk);
         self.aside.record = Some(record.clone());
         self.aside.under_way = Some((ticket, Instant::now() + PATIENCE));
+        if self.aside.writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
+            self.loss_recorded(ticket, Err("the attempt before this one has not ended".into()));
+            return;
+        }
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let state_dir = self.aside.state_dir.clone();
         let work = move || {
@@ -61,9 +68,9 @@ impl Pool {
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.loss_recorded(ticket, result)));
             waker.wake();
         };
-        let thread = std::thread::Builder::new().name(format!("record-{}", self.name)).spawn(work);
-        if let Err(error) = thread {
-            self.loss_recorded(ticket, Err(format!("cannot start a thread: {error}")));
+        match std::thread::Builder::new().name(format!("record-{}", self.name)).spawn(work) {
+            Ok(writer) => self.aside.writer = Some(writer),
+            Err(error) => self.loss_recorded(ticket, Err(format!("cannot start a thread: {error}"))),
         }
     }
 
@@ -74,7 +81,12 @@ impl Pool {
         self.aside.under_way = None;
         if let Err(why) = &result {
             let path = self.aside.path().unwrap_or_default();
-            self.tell(PoolEvent::RecordFailed { path, why: why.clone() });
+            if self.engine.is_aside() {
+                let what = "until it can be, a FLUSH of a volume that had dirty data fails";
+                self.tell(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
+            } else {
+                self.tell(PoolEvent::RecordFailed { path, why: why.clone() });
+            }
             self.aside.again_at = Some(Instant::now() + PAUSE);
         }
         let now = self.io.now();

@@ -92,7 +92,7 @@ impl Pool {
             stats: self.engine.volume_stats(id).unwrap_or_default(),
             destage: self.engine.destage_report(id),
             ordered: self.engine.is_ordered(id),
-            lost_bytes: self.losses_of(id).iter().map(|range| range.bytes).sum(),
+            lost_bytes: self.engine.lost_bytes(id),
             connections: self.server.connections_to(id),
         })
     }

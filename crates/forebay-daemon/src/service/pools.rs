@@ -106,6 +106,14 @@ impl Service {
 
     pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
         let handle = self.handle(name)?;
+        if self.pool_snapshot(name)?.cache_failed {
+            let what = format!("the cache of pool {name} has failed");
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                what,
+                "give it another: forebay pool replace",
+            ));
+        }
         let promise = match (request.device, request.size) {
             (Some(wanted), None) => Self::join(&handle, &device(&wanted)?)?,
             (None, Some(size)) => {
