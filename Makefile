@@ -1,5 +1,5 @@
 # `make demo` shows what Forebay does, `make test` checks everything. Both install what is missing (see scripts/setup).
-.PHONY: demo test setup build lint unit e2e bench sim-long
+.PHONY: demo test setup build lint unit instructions e2e bench sim-long
 
 demo: setup
 	cargo build --release --locked -p forebay-cli
@@ -9,6 +9,7 @@ demo: setup
 test: setup
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory instructions
 	$(MAKE) --no-print-directory e2e
 	@echo "make test: everything passed"
 
@@ -29,6 +30,10 @@ lint:
 unit:
 	cargo test --workspace --locked --no-fail-fast
 	target/venv/bin/python -m pytest -q -p no:cacheprovider bench/tests
+
+# What requests cost the engine, in instructions: fails if that grew. Two minutes, on a busy machine as well.
+instructions: setup
+	bench/instructions
 
 e2e: build
 	scripts/run-tests

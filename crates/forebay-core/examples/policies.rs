@@ -1,5 +1,5 @@
 //! Compares the reclaim policies on synthetic traces, and says what a choice costs on a cache of many segments:
-//! `policies [REQUESTS]`. The table is in `docs/policies.md`; it is the same on every machine, the times are not.
+//! `policies [REQUESTS [SURVIVORS_MAX_PCT]]`. The table is in `docs/policies.md`; it is the same on every machine, the times are not.
 
 #[path = "../tests/rig/mod.rs"]
 mod rig;
@@ -16,7 +16,11 @@ const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, R
 type Step = (u64, bool);
 
 fn main() {
-    let requests = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(1_000_000);
+    let argument = |at: usize| std::env::args().nth(at).and_then(|word| word.parse::<usize>().ok());
+    let requests = argument(1).unwrap_or(1_000_000);
+    let survivors_max_pct = argument(2).map_or(PoolSettings::default().survivors_max_pct, |pct| pct as u32);
+    let pool_of =
+        |reclaim_policy| PoolSettings { reclaim_policy, survivors_max_pct, ..PoolSettings::default() };
     let volume = u64::from(SEGMENTS.0) * u64::from(SEGMENTS.1) * 4;
     println!(
         "hit ratio of reads, percent (blocks written to the cache for each that was filled or written)\n"
@@ -24,12 +28,12 @@ fn main() {
     println!("| trace | exact LRU | fifo | lru | s3fifo | s3fifo, second-access |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for (name, trace) in traces(volume, requests) {
-        let capacity = rig(POLICIES[0], Admission::Always, volume).capacity;
+        let capacity = rig(pool_of(POLICIES[0]), Admission::Always, volume).capacity;
         let mut row = format!("| {name} | {:.1}", exact_lru(&trace, capacity));
         for policy in POLICIES {
-            row += &column(policy, Admission::Always, volume, &trace);
+            row += &column(pool_of(policy), Admission::Always, volume, &trace);
         }
-        row += &column(ReclaimPolicy::S3Fifo, Admission::SecondAccess, volume, &trace);
+        row += &column(pool_of(ReclaimPolicy::S3Fifo), Admission::SecondAccess, volume, &trace);
         println!("{row} |");
     }
     println!(
@@ -42,13 +46,12 @@ fn main() {
     }
 }
 
-fn rig(policy: ReclaimPolicy, admission: Admission, volume: u64) -> Rig {
-    let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
+fn rig(pool: PoolSettings, admission: Admission, volume: u64) -> Rig {
     Rig::new(SEGMENTS, volume, &[VolumeSettings { admission, ..VolumeSettings::default() }], pool)
 }
 
-fn column(policy: ReclaimPolicy, admission: Admission, volume: u64, trace: &[Step]) -> String {
-    let mut rig = rig(policy, admission, volume);
+fn column(pool: PoolSettings, admission: Admission, volume: u64, trace: &[Step]) -> String {
+    let mut rig = rig(pool, admission, volume);
     // The first half warms the cache up.
     let warm = trace.len() / 2;
     play(&mut rig, &trace[..warm]);
@@ -125,6 +128,7 @@ fn traces(volume: u64, requests: usize) -> Vec<(&'static str, Vec<Step>)> {
         ("loop over 1.1 times the cache", (0..requests as u64).map(|at| (at % turn, false)).collect()),
         ("zipf 1.1, 30 % writes", zipf_of(&zipf, dice, 30)),
         ("zipf 0.8, 70 % writes", zipf_of(&flat, dice, 70)),
+        ("uniform over 2 times the cache", (0..requests).map(|_| (dice.below(2 * cache), false)).collect()),
     ]
 }
 

@@ -23,9 +23,7 @@ use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::{BLOCK_BYTES, Slot, StreamKind, VolumeId};
 
-/// With fewer batches in flight the next one does not wait for company.
-const EAGER_BATCHES: usize = 2;
-/// Items that are worth a batch while others are in flight: its header is a ninth of what is written then.
+/// Items that are always worth a batch: its header is a ninth of what is written then.
 const WORTHWHILE_ITEMS: usize = 8;
 /// Attempts to write a batch before its requests fail.
 const BATCH_TRIES: u32 = 4;
@@ -137,10 +135,15 @@ impl Stream {
     }
 
     /// True if a batch of what waits should be written now, should one more be allowed. Group commit that adapts: with
-    /// little in flight nothing waits for company, but a device that is kept busy anyway gets larger batches, so that
-    /// headers and device writes do not multiply.
+    /// nothing in flight nothing waits for company; beside one batch goes another that is as large, so that a few
+    /// clients get two equal ones in turn; a device that is kept busy anyway gets large ones, so that headers and device
+    /// writes do not multiply.
     fn is_worth_a_batch(&self) -> bool {
-        let enough = if self.in_flight.len() < EAGER_BATCHES { 1 } else { WORTHWHILE_ITEMS };
+        let enough = match self.in_flight.len() {
+            0 => 1,
+            1 => self.in_flight[0].items.len().clamp(1, WORTHWHILE_ITEMS),
+            _ => WORTHWHILE_ITEMS,
+        };
         self.queue.len() >= enough
     }
 

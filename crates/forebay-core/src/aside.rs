@@ -33,7 +33,6 @@ use crate::volume::Volume;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
-use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{Geometry, VolumeId};
 
 /// Failed reads of so many different segments, without one that succeeded between them, mean that the device has failed, not
@@ -124,7 +123,6 @@ impl Engine {
         let geometry = Geometry { segment_blocks: 16, ..crate::recovery::blank_geometry() };
         engine.map = crate::map::CacheMap::new(geometry);
         engine.superblock.geometry = geometry;
-        engine.volumes.resize_with(VOLUMES_MAX as usize, || None);
         engine.checkpoint.volume_table = entries;
         engine.status = Status::Ready;
         engine.fenced = true;
@@ -139,12 +137,11 @@ impl Engine {
     }
 
     fn serve_aside(&mut self, attachment: &Attachment) {
-        let mut volume = Volume::new(attachment, self.now);
-        // What was written before this engine began may still be volatile: the first FLUSH covers it too.
-        volume.direct_unflushed = true;
-        volume.flusher.unflushed = true;
+        self.enter_volume(attachment);
         self.counters.begin(attachment.volume);
-        self.volumes[usize::from(attachment.volume.0)] = Some(volume);
+        // What was written before this engine began may still be volatile: the first FLUSH covers it too.
+        let volume = self.volume_mut(attachment.volume);
+        (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
     }
 
     fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {

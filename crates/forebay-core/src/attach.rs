@@ -11,11 +11,9 @@ use crate::map::MASK_FULL;
 use crate::pages::PageUse;
 use crate::recovery::OpenError;
 use crate::segment::{Key, State};
-use crate::volume::Volume;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
-use forebay_format::geometry::VOLUMES_MAX;
 
 /// Clean blocks compared with the backing store after an unclean stop.
 const SAMPLES_UNCLEAN: usize = 32;
@@ -62,7 +60,6 @@ impl Engine {
     pub(crate) fn attach(&mut self) -> Result<(), OpenError> {
         let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
         self.checkpoint.volume_table = table;
-        self.volumes.resize_with(VOLUMES_MAX as usize, || None);
         for attachment in self.recovering().attachments.clone() {
             let id = attachment.volume;
             let entry = self.checkpoint.volume_table.iter().find(|entry| entry.id == id).cloned();
@@ -77,7 +74,7 @@ impl Engine {
             self.recovering().verdicts.push(verdict);
             let size_bytes = self.size_to_serve(&attachment, &entry);
             let attachment = Attachment { size_bytes, ..attachment };
-            self.volumes[usize::from(id.0)] = Some(Volume::new(&attachment, self.now));
+            self.enter_volume(&attachment);
         }
         self.next_sample();
         Ok(())

@@ -165,11 +165,15 @@ pub enum PlantedBug {
     CountAfterFence,
     /// A flush of the cache device that succeeds after one that failed is believed.
     TrustFlushAfterFailure,
+    /// After a start, blocks that have no place in the index yet are not found.
+    OverlookListed,
+    /// A late step of settling that changes what an early one decides by does not have it asked again.
+    SettleOnce,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 46] = [
+    pub const ALL: [(Self, &'static str); 48] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -216,6 +220,8 @@ impl PlantedBug {
         (Self::RescueSuperseded, "rescue-superseded"),
         (Self::CountAfterFence, "count-after-fence"),
         (Self::TrustFlushAfterFailure, "trust-flush-after-failure"),
+        (Self::OverlookListed, "overlook-listed"),
+        (Self::SettleOnce, "settle-once"),
     ];
 
     /// The name used on the command line.

@@ -389,8 +389,9 @@ impl Engine {
             above * 1000 / level.soft.saturating_sub(low).max(1)
         };
         // What is about to reach the limit of the pool counts like what is about to reach the volume's own.
-        let pool = self.level_of_pool();
-        let risen = way(self.level_of(id), low).max(way(pool, low.max(pool.soft / 2))).min(1000);
+        let kept = self.kept_dirty();
+        let pool = self.pool_level(kept);
+        let risen = way(self.volume_level(id, kept), low).max(way(pool, low.max(pool.soft / 2))).min(1000);
         FLOOR_SHARES.0 + (FLOOR_SHARES.1 - FLOOR_SHARES.0) * risen * risen / 1_000_000
     }
 

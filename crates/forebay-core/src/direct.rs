@@ -43,7 +43,31 @@ const QUIET_NS: Nanos = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct Intents {
     regions: BTreeMap<u64, Region>,
+    /// Regions whose intent has ended, see [`Region::has_ended`]: every settling asks for it.
+    ended: usize,
     last_write: Nanos,
+}
+
+impl Intents {
+    /// The backing store has been flushed.
+    pub(crate) fn flushed(&mut self, succeeded: u64) {
+        self.ended = self.count_ended(succeeded);
+    }
+
+    fn count_ended(&self, succeeded: u64) -> usize {
+        self.regions.values().filter(|region| region.has_ended(succeeded)).count()
+    }
+
+    /// A direct write begins in a region.
+    fn enter(&mut self, number: u64, succeeded: u64) -> &mut Region {
+        let region = self
+            .regions
+            .entry(number)
+            .or_insert_with(|| Region { covered_by: u64::MAX, ..Region::default() });
+        self.ended -= usize::from(region.has_ended(succeeded));
+        region.active += 1;
+        region
+    }
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +77,13 @@ struct Region {
     active: u32,
     /// The backing flush that covers those that ended.
     covered_by: u64,
+}
+
+impl Region {
+    /// Nothing is under way, and the backing store was flushed since: a checkpoint can leave the intent out.
+    fn has_ended(&self, succeeded: u64) -> bool {
+        self.active == 0 && self.covered_by <= succeeded
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,12 +158,10 @@ impl Engine {
             copies: Vec::new(),
         });
         let regions = self.directs.get(direct).regions();
-        let intents = &mut self.volume_mut(volume).intents;
+        let state = self.volume_mut(volume);
         let mut durable = true;
         for region in regions.clone() {
-            let region = intents.regions.entry(region).or_default();
-            region.active += 1;
-            durable &= region.durable;
+            durable &= state.intents.enter(region, state.flusher.succeeded).durable;
         }
         if durable || self.is_aside() || self.planted(PlantedBug::SkipIntent) {
             self.await_turn(direct, volume);
@@ -511,7 +540,8 @@ impl Engine {
         let mut left: Vec<Intent> = Vec::new();
         for volume in self.volumes.iter_mut().flatten() {
             let succeeded = volume.flusher.succeeded;
-            volume.intents.regions.retain(|_, region| region.active > 0 || region.covered_by > succeeded);
+            volume.intents.regions.retain(|_, region| !region.has_ended(succeeded));
+            volume.intents.ended = 0;
             let first_of_volume = left.len();
             for number in volume.intents.regions.keys() {
                 match left.last_mut() {
@@ -539,8 +569,9 @@ impl Engine {
     /// True if a checkpoint would end some intent.
     pub(crate) fn has_ended_intents(&self) -> bool {
         self.volumes.iter().flatten().any(|volume| {
-            let succeeded = volume.flusher.succeeded;
-            volume.intents.regions.values().any(|region| region.active == 0 && region.covered_by <= succeeded)
+            let intents = &volume.intents;
+            debug_assert_eq!(intents.ended, intents.count_ended(volume.flusher.succeeded));
+            intents.ended > 0
         })
     }
 

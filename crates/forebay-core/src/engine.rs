@@ -20,7 +20,7 @@ use crate::config::{Attachment, EngineConfig, PlantedBug};
 use crate::counters::Counters;
 use crate::direct::Direct;
 use crate::extent::Extent;
-use crate::flush::Flusher;
+use crate::flush::{Flusher, Waiter};
 use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX, UNSETTLED_STATUS_MAX};
@@ -229,6 +229,8 @@ pub struct Engine {
     pub(crate) undurable: Vec<u32>,
     /// The same at the time the running flush was started, with the blocks complete then.
     pub(crate) flushing: Vec<(u32, u32)>,
+    /// Memory for those whom a flush serves.
+    pub(crate) served: Vec<Waiter>,
     /// A cache flush failed: no promise can be made any more.
     pub(crate) fenced: bool,
     /// Destaged slots whose clean marks are not in the log.
@@ -300,6 +302,7 @@ impl Engine {
             cache_flush: Flusher::default(),
             undurable: Vec::new(),
             flushing: Vec::new(),
+            served: Vec::new(),
             fenced: false,
             marks: Vec::new(),
             marks_since: 0,
@@ -566,7 +569,7 @@ impl Engine {
 
     /// A late step of settling has changed what an earlier one decides by, and there may be no event after it.
     pub(crate) fn settle_again(&mut self) {
-        self.unsettled = true;
+        self.unsettled |= !self.planted(PlantedBug::SettleOnce);
     }
 
     fn settle(&mut self) {
@@ -917,7 +920,7 @@ impl Engine {
         let Some(id) = op.backing else { return };
         let (now, took) = (self.now, self.now - op.started_at);
         // A volume that is being attached is read before it is there.
-        let Some(volume) = &mut self.volumes[usize::from(id.0)] else { return };
+        let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) else { return };
         volume.destage.cost.ends(now, u64::from(op.len).div_ceil(BLOCK));
         if !ok || self.status != Status::Ready {
             return;
@@ -931,7 +934,7 @@ impl Engine {
 
     fn backing_begins(&mut self, id: VolumeId) {
         let now = self.now;
-        if let Some(volume) = &mut self.volumes[usize::from(id.0)] {
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
             volume.destage.cost.begins(now);
         }
     }

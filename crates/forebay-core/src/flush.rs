@@ -122,7 +122,8 @@ impl Engine {
         } else {
             flusher.unflushed = true;
         }
-        let mut served = Vec::new();
+        let mut served = core::mem::take(&mut self.served);
+        let flusher = self.flusher(device);
         flusher.waiters.retain(|(ticket, waiter)| {
             let due = *ticket <= ended;
             if due {
@@ -138,19 +139,21 @@ impl Engine {
                 let volume = self.volume_mut(id);
                 volume.direct_unflushed |= volume.direct_flushing && !ok;
                 volume.direct_flushing = false;
+                volume.intents.flushed(volume.flusher.succeeded);
                 self.extents_flushed(id, ok);
             }
         }
         if more {
             self.start_device_flush(device);
         }
-        for waiter in served {
+        for waiter in served.drain(..) {
             self.serve(waiter, device, ok);
         }
+        self.served = served;
     }
 
     fn cache_is_durable(&mut self) {
-        for (number, blocks) in core::mem::take(&mut self.flushing) {
+        for (number, blocks) in self.flushing.drain(..) {
             let segment = &mut self.map.segments[number as usize];
             // A segment that was freed meanwhile has nothing left to be durable.
             if segment.has_table() && blocks <= segment.completed {

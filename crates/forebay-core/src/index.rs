@@ -20,6 +20,10 @@ use alloc::vec::Vec;
 const EMPTY: u32 = 0;
 /// Entries that one shard is meant to hold when the cache is full.
 const SHARD_ENTRIES: u32 = 4096;
+/// The fewest shards of a cache that has slots for them: also a small cache is loaded group by group, as a large one is.
+const SHARDS_MIN: u32 = 64;
+/// Entries that shards of a small cache have at least.
+const SMALL_SHARD_ENTRIES: u32 = 16;
 /// Growth steps from nothing to the final size.
 const STEPS: usize = 8;
 /// Shards in a group, if there are not more groups than [`GROUPS_MAX`] then: some 16,000 entries get their cells at once,
@@ -93,7 +97,8 @@ fn step_for(slot_count: u32, shards: usize) -> usize {
 
 impl Index {
     pub(crate) fn new(slot_count: u32) -> Self {
-        let shards = (slot_count / SHARD_ENTRIES).max(1).next_power_of_two() as usize;
+        let small = (slot_count / SMALL_SHARD_ENTRIES).clamp(1, SHARDS_MIN);
+        let shards = (slot_count / SHARD_ENTRIES).max(small).next_power_of_two() as usize;
         let mut list = Vec::new();
         list.resize_with(shards, Shard::default);
         Self {

@@ -11,7 +11,6 @@ use crate::config::{Attachment, OnBackingChange, PlantedBug};
 use crate::engine::{BLOCK, Engine, OpKind};
 use crate::life::{Job, LifeError, Progress, Sweep, whole_volume};
 use crate::pages::PageUse;
-use crate::volume::Volume;
 use alloc::boxed::Box;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
@@ -164,7 +163,7 @@ impl Engine {
                     return Progress::Waits(Job::Attach(job));
                 }
                 self.notice(Notice::Attached { volume: id });
-                self.volumes[usize::from(id.0)] = Some(Volume::new(&job.attachment, self.now));
+                self.enter_volume(&job.attachment);
                 self.counters.begin(id);
                 return Progress::Done;
             }

@@ -274,7 +274,9 @@ impl Engine {
 
     /// The point of no return: whoever reads a checkpoint that is taken from now on does not know the volume.
     fn leave_table(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
-        self.volumes[usize::from(id.0)] = None;
+        if let Some(volume) = self.volumes.get_mut(usize::from(id.0)) {
+            *volume = None;
+        }
         self.checkpoint.volume_table.retain(|entry| entry.id != id);
         self.forget_order(id);
         self.forget_policies(id, true);

@@ -57,6 +57,8 @@ pub(crate) struct CacheMap {
     pub(crate) relief: u64,
     /// A planted bug: overwritten blocks leave no shadow.
     pub(crate) coalesces_epochs: bool,
+    /// A planted bug: blocks that are only listed are not found.
+    pub(crate) overlooks_listed: bool,
 }
 
 impl CacheMap {
@@ -78,6 +80,7 @@ impl CacheMap {
             clock: Born::default(),
             relief: 0,
             coalesces_epochs: false,
+            overlooks_listed: false,
         }
     }
 
@@ -144,6 +147,9 @@ impl CacheMap {
     }
 
     pub(crate) fn lookup(&self, key: Key) -> Option<u32> {
+        if self.overlooks_listed && self.index.is_listed(key) {
+            return None;
+        }
         self.index.get(key, |slot| self.key(slot))
     }
 
@@ -440,7 +446,7 @@ impl CacheMap {
 
     /// Blocks that cannot be evicted until something more was written: dirty or destaged. Lost blocks wait for nothing.
     pub(crate) fn unclean_blocks(&self) -> u64 {
-        self.volumes.iter().map(|volume| volume.dirty + volume.destaged).sum()
+        self.known_volumes().iter().map(|volume| volume.dirty + volume.destaged).sum()
     }
 
     /// Bytes of memory in use for index, slot tables and sets.

@@ -303,7 +303,6 @@ impl Engine {
 
     /// Recovery knows the volume table: guarantees that held go on.
     pub(crate) fn recover_orders(&mut self, table: &[VolumeEntry]) {
-        self.map.coalesces_epochs = self.planted(PlantedBug::CoalesceEpochs);
         for entry in table.iter().filter(|entry| entry.flush_epoch > 0) {
             let order = Order::new(Phase::InForce, entry.flush_epoch);
             self.map.volumes[usize::from(entry.id.0)].waiting.order = Some(Box::new(order));

@@ -303,6 +303,8 @@ impl Engine {
         self.checkpoint.stale_superblock = stale.map(|copy| (copy, superblock.encode()));
         superblock.geometry.validate(device_bytes).map_err(OpenError::Superblock)?;
         self.map = CacheMap::new(superblock.geometry);
+        self.map.coalesces_epochs = self.planted(PlantedBug::CoalesceEpochs);
+        self.map.overlooks_listed = self.planted(PlantedBug::OverlookListed);
         self.superblock = superblock;
         self.read_checkpoint(0);
         Ok(())

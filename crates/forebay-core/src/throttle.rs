@@ -238,14 +238,14 @@ impl Engine {
         self.pool_level(self.kept_dirty())
     }
 
-    fn volume_level(&self, id: VolumeId, kept: u64) -> Level {
+    pub(crate) fn volume_level(&self, id: VolumeId, kept: u64) -> Level {
         let map = &self.map.volumes[usize::from(id.0)];
         let in_flight = self.throttle.queues[usize::from(id.0)].in_flight_blocks;
         let high_pct = self.volume(id).settings.dirty_high_pct;
         self.level(map.dirty + map.destaged + in_flight, kept, high_pct)
     }
 
-    fn pool_level(&self, kept: u64) -> Level {
+    pub(crate) fn pool_level(&self, kept: u64) -> Level {
         let level = self.map.unclean_blocks().saturating_sub(kept) + self.throttle.in_flight_blocks;
         self.level(level, kept, self.config.pool.dirty_limit_pct)
     }

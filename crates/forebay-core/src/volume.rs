@@ -112,6 +112,16 @@ impl Volume {
 }
 
 impl Engine {
+    /// Attaches a volume. The table is only as long as the highest number that was attached needs it: every settling
+    /// walks it from end to end.
+    pub(crate) fn enter_volume(&mut self, attachment: &Attachment) {
+        let number = usize::from(attachment.volume.0);
+        if self.volumes.len() <= number {
+            self.volumes.resize_with(number + 1, || None);
+        }
+        self.volumes[number] = Some(Volume::new(attachment, self.now));
+    }
+
     /// When something is due for a volume though nothing happens.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;

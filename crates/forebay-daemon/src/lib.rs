@@ -20,6 +20,7 @@ pub mod jobs;
 mod loss_record;
 mod members;
 pub mod meter;
+mod nice;
 pub mod null;
 mod open;
 mod pool;

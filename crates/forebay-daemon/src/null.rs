@@ -75,7 +75,10 @@ pub fn serve(
         return Err(RunError::Usage(format!("{uri} is no NBD export; nbd+unix:///null?socket=/path is one")));
     };
     let failed = |error| RunError::failed(error, "");
-    let limits = Limits { spin: PoolTunables::default().spin, ..Limits::default() };
+    let defaults = PoolTunables::default();
+    // As a pool does, and like there it is no failure if the process may not.
+    let _ = crate::nice::boost(defaults.nice_boost);
+    let limits = Limits { spin: defaults.spin, ..Limits::default() };
     let (mut reactor, _) =
         Reactor::open(io, limits).map_err(|error| RunError::failed(error, "try --io psync"))?;
     let stopper = stop_by_signal(reactor.waker())?;

@@ -338,7 +338,14 @@ impl Plan {
             | PlantedBug::RescueSuperseded
             | PlantedBug::CountAfterFence
             | PlantedBug::TrustFlushAfterFailure => self.outlive(bug, rng),
-            PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+            PlantedBug::DropSecondSuperblock | PlantedBug::OverlookListed => {
+                self.faults = FaultPlan::default();
+            }
+            PlantedBug::SettleOnce => {
+                self.squeeze();
+                self.start_in(rng);
+                self.mix.life += 10;
+            }
             PlantedBug::ForgetDirtySurvivor => {
                 self.squeeze();
                 self.start_in(rng);

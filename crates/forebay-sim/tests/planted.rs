@@ -86,4 +86,6 @@ planted! {
     rescue_superseded: RescueSuperseded,
     count_after_fence: CountAfterFence,
     trust_flush_after_failure: TrustFlushAfterFailure,
+    overlook_listed: OverlookListed,
+    settle_once: SettleOnce,
 }

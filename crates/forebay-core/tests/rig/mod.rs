@@ -2,26 +2,58 @@
 //!
 //! Everything completes in the order in which it was started. There is no payload, so a trace of millions of requests
 //! takes seconds; what is right or wrong is the simulator's business, not this one's.
-#![allow(dead_code, reason = "the example and each test use a part")]
+//!
+//! It can also tell what the engine costs. All calls of the engine go through [`Rig::ask`]; while [`Rig::count`] is on
+//! they are made inside of [`counted_by_callgrind`], and the bytes that the engine has moved are summed. The owner
+//! itself allocates nothing for a request, so that what is allocated is the engine's.
+#![allow(dead_code, reason = "the examples, the benchmark and each test use a part")]
 
 use forebay_core::{
-    Action, Attachment, BufId, DetachHow, Engine, EngineConfig, FormatParams, OnBackingChange, OpId,
-    PoolSettings, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache,
+    Action, Attachment, BufId, DetachHow, Device, Engine, EngineConfig, FormatParams, OnBackingChange, OpId,
+    PoolSettings, REQUEST_BYTES_MAX, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings,
+    format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// CRC32C of 4096 zero bytes.
 const ZERO_CRC: u32 = 0x98f9_4189;
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Checksums of the blocks of the longest operation.
+static ZERO_CRCS: [u32; REQUEST_BYTES_MAX as usize / BLOCK_BYTES] =
+    [ZERO_CRC; REQUEST_BYTES_MAX as usize / BLOCK_BYTES];
 /// Time between two requests.
 const PACE_NS: u64 = 20_000;
-/// Requests in flight.
+/// Requests in flight, unless told otherwise.
 const DEPTH: u64 = 64;
 
 /// After so long no fill waits for others any more.
 pub(crate) const GATHERED_NS: u64 = 300_000_000;
+
+/// Bytes that the engine had its owner move while [`Rig::count`] was on.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Moved {
+    /// Copied from buffer to buffer.
+    pub(crate) copied: u64,
+    /// Filled with zeroes in buffers.
+    pub(crate) zeroed: u64,
+    /// Read from the cache device, metadata included.
+    pub(crate) cache_read: u64,
+    /// Written to the cache device, headers and metadata included.
+    pub(crate) cache_written: u64,
+    /// Read from the backing store.
+    pub(crate) backing_read: u64,
+    /// Written to the backing store.
+    pub(crate) backing_written: u64,
+}
+
+/// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this function by its name.
+#[inline(never)]
+fn counted_by_callgrind<T>(work: impl FnOnce() -> T) -> T {
+    // What follows the work keeps the call from becoming a jump, which would end the counting too early.
+    std::hint::black_box(work())
+}
 
 /// The engine and its devices.
 pub(crate) struct Rig {
@@ -29,11 +61,25 @@ pub(crate) struct Rig {
     pub(crate) engine: Engine,
     /// Blocks that the cache can hold.
     pub(crate) capacity: u64,
+    /// Requests in flight: after so many everything that follows from them comes to rest.
+    pub(crate) depth: u64,
+    /// What is written of metadata and headers stays, so that the cache can be opened again.
+    pub(crate) keeps: bool,
+    /// What was moved while counting.
+    pub(crate) moved: Moved,
+    config: EngineConfig,
+    attachments: Vec<Attachment>,
+    device_bytes: u64,
     volume_blocks: u64,
     now: u64,
     made: u64,
+    counting: bool,
+    closed: bool,
+    /// Metadata on the cache device, by block. What is not there is zeroes.
     meta: BTreeMap<u64, Vec<u8>>,
-    done: VecDeque<(OpId, Vec<u32>)>,
+    /// Operations that have completed, with the number of their checksums; and the memory of the turn before.
+    done: Vec<(OpId, usize)>,
+    spare: Vec<(OpId, usize)>,
 }
 
 impl Rig {
@@ -60,17 +106,69 @@ impl Rig {
             created_unix_s: 1_700_000_000,
             written_by: "rig".into(),
         };
-        let meta = format_cache(&params).expect("the parameters are legal").into_iter().collect();
         let attach = |(at, settings): (usize, &VolumeSettings)| attachment(at, volume_blocks, settings);
+        let attachments: Vec<_> = volumes.iter().enumerate().map(attach).collect();
         let config = EngineConfig { pool, ..EngineConfig::default() };
-        let attachments = volumes.iter().enumerate().map(attach).collect();
-        let engine = Engine::open(config, bytes, attachments, 1);
-        let mut rig =
-            Self { engine, capacity: 0, volume_blocks, now: 1, made: 0, meta, done: VecDeque::new() };
+        let mut rig = Self {
+            engine: Engine::open(config.clone(), bytes, attachments.clone(), 1),
+            capacity: 0,
+            depth: DEPTH,
+            keeps: false,
+            moved: Moved::default(),
+            config,
+            attachments,
+            device_bytes: bytes,
+            volume_blocks,
+            now: 1,
+            made: 0,
+            counting: false,
+            closed: false,
+            meta: BTreeMap::new(),
+            done: Vec::new(),
+            spare: Vec::new(),
+        };
+        for (offset, bytes) in format_cache(&params).expect("the parameters are legal") {
+            rig.store(offset, &bytes);
+        }
         rig.run();
         assert_eq!(rig.engine.status(), Status::Ready);
         rig.capacity = rig.engine.stats().capacity_blocks;
         rig
+    }
+
+    /// Counts, or not, what the engine does from now on.
+    pub(crate) fn count(&mut self, counting: bool) {
+        self.counting = counting;
+    }
+
+    /// Stops the engine in an orderly way.
+    pub(crate) fn stop(&mut self) {
+        self.run();
+        self.ask(Engine::begin_shutdown);
+        self.run();
+        assert!(self.closed, "nothing keeps it from closing");
+    }
+
+    /// Opens the cache as it was left, which is a kill if it was not stopped. Needs [`Rig::keeps`] from the start.
+    pub(crate) fn reopen(&mut self) {
+        assert!(self.keeps, "there is something to open");
+        self.done.clear();
+        self.closed = false;
+        let (config, attachments, bytes) = (self.config.clone(), self.attachments.clone(), self.device_bytes);
+        let now = self.now;
+        self.engine = self.watch(|_| Engine::open(config, bytes, attachments, now));
+        self.run();
+        assert_eq!(self.engine.status(), Status::Ready);
+    }
+
+    /// Calls the engine, and has it counted if that is on.
+    fn ask<T>(&mut self, what: impl FnOnce(&mut Engine, u64) -> T) -> T {
+        let now = self.now;
+        self.watch(|rig| what(&mut rig.engine, now))
+    }
+
+    fn watch<T>(&mut self, what: impl FnOnce(&mut Self) -> T) -> T {
+        if self.counting { counted_by_callgrind(|| what(self)) } else { what(self) }
     }
 
     /// Makes one request of whole blocks; every 64th time lets everything come to rest that follows from them.
@@ -83,8 +181,7 @@ impl Rig {
         treatment: Treatment,
     ) {
         self.now += PACE_NS;
-        let crcs =
-            vec![ZERO_CRC; if matches!(kind, RequestKind::Write { .. }) { blocks as usize } else { 0 }];
+        let crcs = if matches!(kind, RequestKind::Write { .. }) { blocks as usize } else { 0 };
         let request = Request {
             id: RequestId(self.now),
             volume: VolumeId(volume),
@@ -93,11 +190,11 @@ impl Rig {
             len: blocks * BLOCK,
             buf: Some(BufId(1)),
             treatment,
-            block_crcs: &crcs,
+            block_crcs: &ZERO_CRCS[..crcs],
         };
-        self.engine.submit(self.now, request);
+        self.ask(|engine, now| engine.submit(now, request));
         self.made += 1;
-        if self.made.is_multiple_of(DEPTH) {
+        if self.made.is_multiple_of(self.depth) {
             self.run();
         }
     }
@@ -145,11 +242,11 @@ impl Rig {
         let end = self.now + ns;
         while let Some(due) = self.engine.next_deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
-            self.engine.tick(self.now);
+            self.ask(Engine::tick);
             self.run();
         }
         self.now = end;
-        self.engine.tick(end);
+        self.ask(Engine::tick);
         self.run();
     }
 
@@ -160,57 +257,101 @@ impl Rig {
 
     fn run(&mut self) {
         loop {
-            while let Some(action) = self.engine.next_action() {
+            while let Some(action) = self.ask(|engine, _| engine.next_action()) {
                 self.perform(action);
             }
             if self.done.is_empty() {
                 break;
             }
             // All that has completed makes one turn of the owner's loop.
-            for (op, crcs) in std::mem::take(&mut self.done) {
-                self.engine.complete(self.now, op, Ok(()), &crcs);
+            let mut turn = std::mem::replace(&mut self.done, std::mem::take(&mut self.spare));
+            for (op, crcs) in turn.drain(..) {
+                self.ask(|engine, now| engine.complete(now, op, Ok(()), &ZERO_CRCS[..crcs]));
             }
+            self.spare = turn;
         }
-        if self.engine.next_deadline().is_some_and(|due| due <= self.now) {
-            self.engine.tick(self.now);
+        if self.ask(|engine, _| engine.next_deadline()).is_some_and(|due| due <= self.now) {
+            self.ask(Engine::tick);
         }
     }
 
     fn perform(&mut self, action: Action) {
+        if self.counting {
+            self.note(&action);
+        }
         match action {
             Action::Read { op, len, crc, .. } => {
-                let blocks = if crc { len.div_ceil(BLOCK_BYTES as u32) } else { 0 };
-                self.done.push_back((op, vec![ZERO_CRC; blocks as usize]));
+                self.done.push((op, if crc { (len as usize).div_ceil(BLOCK_BYTES) } else { 0 }));
             }
             Action::ReadMeta { op, offset, len } => {
-                let mut bytes = vec![0; len as usize];
-                for (at, stored) in self.meta.range(..offset + u64::from(len)) {
-                    let from = (*at).max(offset);
-                    let to = (at + stored.len() as u64).min(offset + u64::from(len));
-                    if from < to {
-                        bytes[(from - offset) as usize..(to - offset) as usize]
-                            .copy_from_slice(&stored[(from - at) as usize..(to - at) as usize]);
-                    }
-                }
-                self.engine.complete_meta(self.now, op, Ok(&bytes));
+                let bytes = self.load(offset, len);
+                self.ask(|engine, now| engine.complete_meta(now, op, Ok(&bytes)));
             }
-            Action::Write { op, .. }
-            | Action::WriteMeta { op, .. }
-            | Action::Flush { op, .. }
-            | Action::Zero { op, .. } => self.done.push_back((op, Vec::new())),
-            Action::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[ZERO_CRC]),
+            Action::Write { op, offset, .. } => {
+                if let Some(header) = self.engine.header(op).filter(|_| self.keeps).map(<[u8]>::to_vec) {
+                    self.store(offset, &header);
+                }
+                self.done.push((op, 0));
+            }
+            Action::WriteMeta { op, offset } => {
+                if self.keeps {
+                    let bytes = self.engine.meta(op).to_vec();
+                    self.store(offset, &bytes);
+                }
+                self.done.push((op, 0));
+            }
+            Action::Flush { op, .. } | Action::Zero { op, .. } => self.done.push((op, 0)),
+            Action::Crc { op, .. } => self.ask(|engine, now| engine.complete(now, op, Ok(()), &[ZERO_CRC])),
             Action::VolumeQuiet { volume } => {
                 let backing = backing(self.volume_blocks);
                 self.engine.finish_detach(self.now, volume, backing).expect("it asked for this");
             }
+            Action::Quiesced => {
+                let table = self.engine.volume_table();
+                let records: Vec<_> = table.into_iter().map(|entry| (entry.id, entry.backing)).collect();
+                self.ask(|engine, now| engine.finish_shutdown(now, &records));
+            }
             Action::Reply { result, .. } => assert!(result.is_ok(), "nothing fails here: {result:?}"),
             Action::RecordLoss { .. } => unreachable!("no device fails here"),
-            Action::Copy { .. }
-            | Action::FillZero { .. }
-            | Action::Notice(_)
-            | Action::Quiesced
-            | Action::Closed => {}
+            Action::Closed => self.closed = true,
+            Action::Copy { .. } | Action::FillZero { .. } | Action::Notice(_) => {}
         }
+    }
+
+    fn note(&mut self, action: &Action) {
+        let moved = &mut self.moved;
+        match *action {
+            Action::Read { device: Device::Cache, len, .. } | Action::ReadMeta { len, .. } => {
+                moved.cache_read += u64::from(len);
+            }
+            Action::Read { len, .. } => moved.backing_read += u64::from(len),
+            Action::Write { device: Device::Cache, len, .. } => moved.cache_written += u64::from(len),
+            Action::Write { len, .. } => moved.backing_written += u64::from(len),
+            Action::WriteMeta { op, .. } => moved.cache_written += self.engine.meta(op).len() as u64,
+            Action::Zero { len, .. } => moved.backing_written += len,
+            Action::Copy { to, .. } => moved.copied += u64::from(to.len),
+            Action::FillZero { span } => moved.zeroed += u64::from(span.len),
+            _ => {}
+        }
+    }
+
+    /// Puts metadata on the cache device; `offset` is that of a block.
+    fn store(&mut self, offset: u64, bytes: &[u8]) {
+        for (at, piece) in bytes.chunks(BLOCK_BYTES).enumerate() {
+            let mut block = piece.to_vec();
+            block.resize(BLOCK_BYTES, 0);
+            self.meta.insert(offset / BLOCK + at as u64, block);
+        }
+    }
+
+    fn load(&self, offset: u64, len: u32) -> Vec<u8> {
+        let mut bytes = vec![0; len as usize];
+        let first = offset / BLOCK;
+        for (block, stored) in self.meta.range(first..first + u64::from(len) / BLOCK) {
+            let at = (block - first) as usize * BLOCK_BYTES;
+            bytes[at..at + BLOCK_BYTES].copy_from_slice(stored);
+        }
+        bytes
     }
 }
 

@@ -368,6 +368,8 @@ tunables! {
             "memory for destage, fills and merges";
         spin: Duration = "50us", duration(Duration::ZERO, Duration::from_millis(10), false), AtStart,
             "poll at most this long for completions before sleeping; how long is learned, an idle pool sleeps";
+        nice_boost: u32 = "10", count(0, 20, "steps"), AtStart,
+            "put the pool's thread above others by so much niceness, if the process may; 0: not";
         io: IoEngine = "auto", Kind::Choice(IoEngine::CHOICES), AtStart,
             "how operations reach the kernel";
         segment_size: Option<ByteSize> = "auto",

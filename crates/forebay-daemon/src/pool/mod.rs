@@ -75,6 +75,8 @@ pub(crate) struct PoolStart {
     pub(crate) buffer_bytes: usize,
     /// Polling before sleeping.
     pub(crate) spin: Duration,
+    /// Steps of niceness that its thread is put above others.
+    pub(crate) nice_boost: u32,
     /// Which I/O engine to use.
     pub(crate) io: EnginePreference,
     /// Folder for the record of a cache that fails.
@@ -118,6 +120,9 @@ impl Pool {
         (myself, tasks): (mpsc::Sender<Task>, mpsc::Receiver<Task>),
         make_report: impl FnOnce() -> Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
+        // Before the first operation: the kernel's workers take after the thread that they work for.
+        // That it may not is no failure: most who try Forebay are not root.
+        let _ = crate::nice::boost(start.nice_boost);
         let limits = Limits { buffer_bytes_max: start.buffer_bytes, spin: start.spin, ..Limits::default() };
         let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
             RunError::failed(error, "the kernel must allow either io_uring or plain threads")

@@ -43,6 +43,7 @@ impl Service {
             engine,
             buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
             spin: tunables.spin,
+            nice_boost: tunables.nice_boost,
             io: tunables.io.into(),
             state_dir,
             without_cache,

@@ -1,0 +1,99 @@
+//! What the NBD session does for a request, as scenarios that `bench/instructions` runs under callgrind.
+//!
+//! ```text
+//! instructions --list     names of all scenarios, with what one operation of each is
+//! instructions NAME       runs one; prints how many operations were counted
+//! ```
+//!
+//! Counted is the way of bytes that were received through the session, and the encoding of the answer: no socket, no
+//! payload but that of writes, which is taken in place.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::Peer;
+use forebay_export::nbd::codec::cmd;
+use forebay_export::nbd::{Input, Limits, Step};
+use forebay_export::request::Operation;
+use std::process::ExitCode;
+
+/// Operations that are counted.
+const OPERATIONS: u64 = 20_000;
+const BLOCK: usize = 4096;
+
+/// A scenario: its name, what one operation is, the command, and whether replies are structured.
+struct Scenario(&'static str, &'static str, u16, bool);
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario("nbd-read", "decode a 4 KiB read, encode its reply header", cmd::READ, true),
+    Scenario("nbd-read-simple", "the same, simple replies", cmd::READ, false),
+    Scenario("nbd-write", "decode a 4 KiB write, payload in place, encode the reply", cmd::WRITE, true),
+    Scenario("nbd-flush", "decode a FLUSH, encode the reply", cmd::FLUSH, true),
+];
+
+fn main() -> ExitCode {
+    let word = std::env::args().nth(1).unwrap_or_default();
+    if word == "--list" {
+        SCENARIOS.iter().for_each(|Scenario(name, what, ..)| println!("{name}\t{what}"));
+        return ExitCode::SUCCESS;
+    }
+    let Some(Scenario(_, _, kind, structured)) = SCENARIOS.iter().find(|Scenario(name, ..)| *name == word)
+    else {
+        eprintln!("usage: instructions --list | NAME (bench/instructions runs this, and counts)");
+        return ExitCode::from(2);
+    };
+    let mut peer = common::established("db", *structured, Limits::default());
+    let requests = encode(*kind);
+    let mut out = Vec::with_capacity(OPERATIONS as usize * 64);
+    let answered = counted_by_callgrind(|| serve(&mut peer, &requests, &mut out));
+    assert_eq!(answered, OPERATIONS, "every request was answered");
+    println!("{{\"operations\": {OPERATIONS}}}");
+    ExitCode::SUCCESS
+}
+
+/// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this function by its name.
+#[inline(never)]
+fn counted_by_callgrind<T>(work: impl FnOnce() -> T) -> T {
+    // What follows the work keeps the call from becoming a jump, which would end the counting too early.
+    std::hint::black_box(work())
+}
+
+/// All requests as a client sends them.
+fn encode(kind: u16) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for cookie in 0..OPERATIONS {
+        let (offset, length) =
+            if kind == cmd::FLUSH { (0, 0) } else { (cookie * BLOCK as u64, BLOCK as u32) };
+        bytes.extend_from_slice(&common::request(kind, 0, cookie, offset, length));
+        if kind == cmd::WRITE {
+            bytes.resize(bytes.len() + BLOCK, 0);
+        }
+    }
+    bytes
+}
+
+/// Takes all requests out of the bytes and encodes an answer to each; returns how many there were.
+fn serve(peer: &mut Peer, bytes: &[u8], out: &mut Vec<u8>) -> u64 {
+    let mut input = Input::new(bytes);
+    let replier = peer.session.replier();
+    let mut answered = 0;
+    loop {
+        let request = match peer.session.step(&mut input, &peer.exports) {
+            Step::Request(request) => request,
+            Step::WritePayload(request) => {
+                let payload = peer.session.take_payload_in_place(&mut input);
+                assert_eq!(payload.map(<[u8]>::len), Some(BLOCK));
+                request
+            }
+            _ => return answered,
+        };
+        let asked = request.request;
+        if asked.operation == Operation::Read {
+            let header = replier.read_header(request.cookie, asked.offset_bytes, asked.length_bytes as u32);
+            out.extend_from_slice(header.as_bytes());
+        } else {
+            replier.ok(out, request.cookie);
+        }
+        answered += 1;
+    }
+}
