@@ -21,15 +21,17 @@
 //!   next one, and those after it do not: as `fsync` does.
 //!
 //! An engine can also begin like this ([`Engine::open_without_cache`]): after a crash, with what the record says.
+//!
+//! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk, safe, or lost. `rescue`: what a
+//! FLUSH waits for.
 
-use crate::api::{Action, Device, Loss, Nanos, Notice, RequestKind};
+mod loss;
+mod rescue;
+
+use crate::api::{Action, Loss, Nanos, Notice};
 use crate::config::{Attachment, EngineConfig, PlantedBug};
-use crate::engine::{BLOCK, Engine, OpKind, Req, Status, sector_mask, sector_runs};
-use crate::flush::Waiter;
-use crate::life::whole_volume;
-use crate::locks::BlockRange;
+use crate::engine::{BLOCK, Engine, OpKind, Req, Status, sector_mask};
 use crate::segment::{Key, State};
-use crate::volume::Volume;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
@@ -144,18 +146,6 @@ impl Engine {
         (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
     }
 
-    fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
-        let end = loss.offset + loss.bytes;
-        let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
-        for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
-            let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
-            let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
-            let gone = self.aside.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
-            gone.mask |= mask;
-            gone.written_at = gone.written_at.min(written_at);
-        }
-    }
-
     /// The cache device failed, and the engine serves its volumes without it.
     #[must_use]
     pub fn is_aside(&self) -> bool {
@@ -168,55 +158,6 @@ impl Engine {
         if self.status == Status::Ready {
             self.fence();
         }
-    }
-
-    /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address. This is what the record must
-    /// list. It becomes less while the engine is fenced, never more. Looks at all slots.
-    #[must_use]
-    pub fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
-        let mut parts = self.gone_parts();
-        for number in 0..self.map.segments.len() as u32 {
-            let segment = &self.map.segments[number as usize];
-            if segment.unclean == 0 {
-                continue;
-            }
-            for index in 0..self.map.geometry.segment_blocks {
-                if segment.state(index) == State::Dirty && !segment.is_shadow(index) {
-                    let slot = self.map.slot(number, index);
-                    let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
-                    parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
-                }
-            }
-        }
-        losses_of(parts)
-    }
-
-    /// What is lost of each volume, by address: it answers with errors until it is written again.
-    #[must_use]
-    pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
-        losses_of(self.gone_parts())
-    }
-
-    /// Bytes of a volume that are lost.
-    #[must_use]
-    pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
-        let all = whole_volume(volume);
-        let gone = self.aside.gone.range(all.first..=all.last);
-        gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum()
-    }
-
-    fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
-        let age = |gone: &Gone| (self.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
-        self.aside.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
-    }
-
-    /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
-    fn valid_mask(&self, key: Key, mask: u8) -> u8 {
-        let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
-        let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
-        let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
-        let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
-        if left == 0 { 0 } else { mask & sector_mask(0, left) }
     }
 
     // --- detection, and the owner's part
@@ -429,217 +370,6 @@ impl Engine {
         }
     }
 
-    // --- durable without the cache
-
-    fn make_safe(&mut self, req: u32) {
-        let request = self.reqs.get_mut(req);
-        request.redone = true;
-        let volume = request.volume;
-        let covers_dirty = request.kind == RequestKind::Flush || request.write_back;
-        if covers_dirty && self.dirty_blocks(volume) > 0 && !self.planted(PlantedBug::FlushBeforeRescue) {
-            self.reqs.get_mut(req).pending += 1;
-            self.aside.waiting.push(req);
-            return;
-        }
-        let lost = self.volume(volume).lost_untold;
-        if covers_dirty && self.reqs.get(req).kind == RequestKind::Flush {
-            self.volume_mut(volume).lost_untold = false;
-            self.reqs.get_mut(req).failed |= lost;
-        }
-        self.make_safe_parts(req);
-    }
-
-    /// Nothing that the request covers is in the cache any more.
-    fn make_safe_parts(&mut self, req: u32) {
-        let request = self.reqs.get(req);
-        let (volume, is_flush) = (request.volume, request.kind == RequestKind::Flush);
-        let (covers_dirty, superseded) = (is_flush || request.write_back, request.superseded);
-        if !is_flush && covers_dirty && self.is_any_lost(req) {
-            self.reqs.get_mut(req).failed = true;
-        }
-        let state = self.volume(volume);
-        let needed = state.safer_at;
-        if state.direct_unflushed || state.direct_flushing {
-            self.reqs.get_mut(req).pending += 1;
-            self.flush(Device::Backing(volume), Waiter::Request(req));
-        }
-        if (covers_dirty || superseded)
-            && needed > self.aside.recorded
-            && !self.planted(PlantedBug::FlushBeforeRecord)
-        {
-            self.reqs.get_mut(req).pending += 1;
-            self.aside.recording.push((needed, req));
-            self.ask_record();
-        }
-    }
-
-    fn safe_part_done(&mut self, req: u32, ok: bool) {
-        let request = self.reqs.get_mut(req);
-        request.pending -= 1;
-        request.failed |= !ok;
-        if request.pending == 0 {
-            self.reply(req);
-        }
-    }
-
-    /// True if something that the request wrote is lost.
-    fn is_any_lost(&self, req: u32) -> bool {
-        let request = self.reqs.get(req);
-        let range = request.range();
-        let mut gone = self.aside.gone.range(range.first..=range.last);
-        gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
-    }
-
-    /// Serves those who wait for the rescue of their volume, and tells when it has ended.
-    pub(crate) fn step_aside(&mut self) {
-        if self.aside.stage != Stage::Aside {
-            return;
-        }
-        self.step_sweeps();
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &mut self.volumes[index] else { continue };
-            let failed = core::mem::take(&mut volume.rescue_failed);
-            let id = volume.id;
-            if !self.aside.waiting.is_empty() && (failed || self.dirty_blocks(id) == 0) {
-                self.serve_waiting(id, failed);
-            }
-        }
-        if !self.aside.told && self.is_rescue_over() {
-            self.aside.told = true;
-            let lost_blocks = self.aside.lost_blocks();
-            self.notice(Notice::RescueEnded { lost_blocks });
-        }
-        let due = self.aside.told && !self.aside.record_failed
-            || self.now >= self.aside.recorded_at.saturating_add(RECORD_PAUSE_NS);
-        if self.aside.changes > self.aside.recorded && due && !self.stopping {
-            self.ask_record();
-        }
-    }
-
-    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
-    #[must_use]
-    pub fn is_rescue_over(&self) -> bool {
-        self.is_aside() && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
-    }
-
-    fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
-        let all = core::mem::take(&mut self.aside.waiting);
-        let (served, left): (Vec<u32>, Vec<u32>) =
-            all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
-        self.aside.waiting = left;
-        let is_flush = |req: &u32| self.reqs.get(*req).kind == RequestKind::Flush;
-        let told = served.iter().any(is_flush) && !failed;
-        let lost = told && core::mem::take(&mut self.volume_mut(id).lost_untold);
-        for req in served {
-            let request = self.reqs.get_mut(req);
-            request.pending -= 1;
-            request.failed |= failed || lost && request.kind == RequestKind::Flush;
-            if !failed {
-                self.make_safe_parts(req);
-            }
-            if self.reqs.get(req).pending == 0 {
-                self.reply(req);
-            }
-        }
-    }
-
-    pub(crate) fn aside_deadline(&self) -> Option<Nanos> {
-        let aside = &self.aside;
-        let waits = aside.stage == Stage::Aside
-            && aside.changes > aside.recorded
-            && aside.pending.is_none()
-            && !self.stopping;
-        waits.then(|| aside.recorded_at.saturating_add(RECORD_PAUSE_NS))
-    }
-
-    /// True while a shutdown has to wait: for the owner, for the rescue, for the last record.
-    pub(crate) fn is_aside_busy(&mut self) -> bool {
-        if self.aside.pending.is_some() {
-            return true;
-        }
-        if self.aside.stage != Stage::Aside {
-            return false;
-        }
-        let gives_up = |volume: &Volume| volume.rescue_given_up;
-        let rescues =
-            self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
-        if !rescues && self.aside.changes > self.aside.recorded && !self.aside.record_failed {
-            self.ask_record();
-        }
-        rescues || self.aside.pending.is_some()
-    }
-
-    // --- what is lost, and what is safe
-
-    /// Sectors of a block that are lost.
-    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
-        if self.aside.gone.is_empty() {
-            return 0;
-        }
-        self.aside.gone.get(&key).map_or(0, |gone| gone.mask)
-    }
-
-    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
-        self.aside.gone.range(range.first..=range.last).next().is_some()
-    }
-
-    /// The only copy of a block cannot be read.
-    pub(crate) fn lose(&mut self, slot: u32) {
-        let key = self.map.key(slot);
-        let mask = self.valid_mask(key, self.map.mask(slot));
-        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
-        self.map.remove(key);
-        if mask == 0 {
-            return;
-        }
-        self.aside.gone.insert(key, Gone { mask, written_at });
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(key.volume().0)) {
-            volume.lost_untold = true;
-        }
-        self.settle_again();
-    }
-
-    /// The backing store holds a block durably: the copy in the cache is no more.
-    pub(crate) fn rescued(&mut self, slot: u32) {
-        let key = self.map.key(slot);
-        self.map.remove(key);
-        self.note_safer(key.volume());
-    }
-
-    /// Something of a volume is not at risk any more: a record that lists it is out of date.
-    pub(crate) fn note_safer(&mut self, volume: VolumeId) {
-        self.aside.changes += 1;
-        self.volume_mut(volume).safer_at = self.aside.changes;
-        self.settle_again();
-    }
-
-    /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
-    /// cache has of these blocks is void, and sectors that were written wholly are not lost any more. (I55)
-    pub(crate) fn supersede(&mut self, req: u32, range: BlockRange, from: u64, to: u64) {
-        let volume = range.first.volume();
-        let mut slots = Vec::new();
-        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
-        if !self.planted(PlantedBug::RescueSuperseded) {
-            for slot in slots {
-                self.map.remove(self.map.key(slot));
-            }
-        }
-        let lost: Vec<Key> = self.aside.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
-        for key in lost {
-            let start = key.block() * BLOCK;
-            let written =
-                crate::engine::sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
-            if let Some(gone) = self.aside.gone.get_mut(&key) {
-                gone.mask &= !written;
-                if gone.mask == 0 {
-                    self.aside.gone.remove(&key);
-                }
-            }
-        }
-        self.reqs.get_mut(req).superseded = true;
-        self.note_safer(volume);
-    }
-
     /// Attaches a volume to an engine that has no cache: there is nothing to make durable.
     pub(crate) fn attach_aside(&mut self, entry: VolumeEntry, attachment: &Attachment) {
         let id = entry.id;
@@ -647,43 +377,5 @@ impl Engine {
         self.checkpoint.volume_table.push(entry);
         self.serve_aside(attachment);
         self.notice(Notice::Attached { volume: id });
-    }
-}
-
-/// Sectors of blocks, put together to ranges.
-fn losses_of(mut parts: Vec<(Key, u8, Nanos)>) -> Vec<(VolumeId, Vec<Loss>)> {
-    parts.sort_unstable_by_key(|(key, ..)| *key);
-    let mut all: Vec<(VolumeId, Vec<Loss>)> = Vec::new();
-    for (key, mask, age) in parts {
-        for (from, to) in sector_runs(mask) {
-            if all.last().is_none_or(|(volume, _)| *volume != key.volume()) {
-                all.push((key.volume(), Vec::new()));
-            }
-            let Some((_, losses)) = all.last_mut() else { continue };
-            let (offset, bytes) = (key.block() * BLOCK + u64::from(from), u64::from(to - from));
-            match losses.last_mut() {
-                Some(last) if last.offset + last.bytes == offset => {
-                    last.bytes += bytes;
-                    last.age = last.age.max(age);
-                }
-                _ => losses.push(Loss { offset, bytes, age }),
-            }
-        }
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbouring_sectors_become_one_range_with_the_older_age() {
-        let key = |block| Key::new(VolumeId(1), block);
-        let parts = alloc::vec![(key(4), 0b0000_0011, 7), (key(3), 0b1000_0001, 9)];
-        let losses = losses_of(parts);
-        let range = |offset, bytes, age| Loss { offset, bytes, age };
-        let expected = alloc::vec![range(3 * 4096, 512, 9), range(3 * 4096 + 3584, 512 + 1024, 9)];
-        assert_eq!(losses, [(VolumeId(1), expected)]);
     }
 }
