@@ -234,6 +234,14 @@ pub enum Action {
     Quiesced,
     /// The engine has closed the cache in an orderly way. Nothing follows.
     Closed,
+    /// The cache device has failed. Make durable, **outside of it**, that this cache (its identity) must never be opened
+    /// again as if it were current, and what is at risk ([`crate::Engine::at_risk`], asked when this is handed out or later).
+    /// Then answer with [`crate::Engine::loss_recorded`]. Until the first such record is durable nothing goes past the
+    /// cache: after a restart its old contents would come back. Later ones bring the record up to date.
+    RecordLoss {
+        /// Echoed in the answer.
+        ticket: u64,
+    },
 }
 
 /// Which way a request went, for statistics by path.
@@ -259,6 +267,17 @@ pub enum Path {
     Prefetch,
     /// Refused before anything was done.
     Refused,
+}
+
+/// Bytes of a volume that only the cache had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// First byte, a multiple of 512.
+    pub offset: u64,
+    /// Number of bytes, a multiple of 512.
+    pub bytes: u64,
+    /// Time since the oldest of them were written.
+    pub age: Nanos,
 }
 
 /// A device operation failed. The engine does not tell kinds of failure apart: it retries what can be retried.
@@ -291,8 +310,20 @@ pub enum Notice {
         /// Segment that was being written.
         segment: u32,
     },
-    /// A flush of the cache device failed: writes are refused from now on.
+    /// The cache device failed: it takes nothing any more. Requests wait until [`Action::RecordLoss`] is answered.
     CacheFenced,
+    /// The cache is put aside: the engine goes on without it, and writes to the backing stores what only the cache has.
+    CachePutAside,
+    /// Everything that a cache that was put aside had of attached volumes is on their backing stores, or lost.
+    RescueEnded {
+        /// Blocks of which something is lost.
+        lost_blocks: u64,
+    },
+    /// The cache was put aside, and with it the guarantee of ordered destage: what is rescued is written in any order.
+    OrderEnded {
+        /// Volume.
+        volume: VolumeId,
+    },
     /// A checkpoint took effect.
     Checkpointed {
         /// Its generation.

@@ -422,8 +422,11 @@ impl Engine {
     }
 
     pub(crate) fn batch_written(&mut self, kind: StreamKind, op: u32, ok: bool) {
+        let (fenced, counts) = (self.fenced, self.planted(PlantedBug::CountAfterFence));
         let stream = &mut self.streams[kind.index()];
         let batch = stream.in_flight.iter_mut().find(|batch| batch.op == op && batch.completed.is_none());
+        // What completes after the fence does not count: nothing may become dirty after what is at risk was recorded (I52).
+        let ok = ok && (!fenced || counts);
         batch.expect("a batch completes once").completed = Some(ok);
         self.cache_flush.unflushed = true;
         if self.planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
@@ -534,6 +537,8 @@ impl Engine {
         self.close_segment(number, start);
         if give_up {
             self.reached(Landmark::BatchGivenUp);
+            // So many segments cannot all be bad: it is the device.
+            self.fence();
             self.streams[kind.index()].tries = 0;
             while let Some(item) = self.streams[kind.index()].queue.pop_front() {
                 self.item_done(item, None);

@@ -151,6 +151,20 @@ pub enum PlantedBug {
     FillGapsFromDirty,
     /// Gaps are filled from the cache even if it does not have all sectors.
     FillGapsFromPartial,
+    /// Requests go past a failed cache before a durable record says that it must not be opened again.
+    PassBeforeRecord,
+    /// A FLUSH without the cache does not wait until what the failed cache had is on the backing store.
+    FlushBeforeRescue,
+    /// A FLUSH without the cache does not wait for a record that says what is safe.
+    FlushBeforeRecord,
+    /// What is lost with the cache is read from the backing store.
+    ReadLostFromBacking,
+    /// What a failed cache had is rescued though it was overwritten since.
+    RescueSuperseded,
+    /// Batches that complete after the cache was fenced count.
+    CountAfterFence,
+    /// A flush of the cache device that succeeds after one that failed is believed.
+    TrustFlushAfterFailure,
     /// After a start, blocks that have no place in the index yet are not found.
     OverlookListed,
     /// A late step of settling that changes what an early one decides by does not have it asked again.
@@ -159,7 +173,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 41] = [
+    pub const ALL: [(Self, &'static str); 48] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -199,6 +213,13 @@ impl PlantedBug {
         (Self::FillGapsUnlocked, "fill-gaps-unlocked"),
         (Self::FillGapsFromDirty, "fill-gaps-from-dirty"),
         (Self::FillGapsFromPartial, "fill-gaps-from-partial"),
+        (Self::PassBeforeRecord, "pass-before-record"),
+        (Self::FlushBeforeRescue, "flush-before-rescue"),
+        (Self::FlushBeforeRecord, "flush-before-record"),
+        (Self::ReadLostFromBacking, "read-lost-from-backing"),
+        (Self::RescueSuperseded, "rescue-superseded"),
+        (Self::CountAfterFence, "count-after-fence"),
+        (Self::TrustFlushAfterFailure, "trust-flush-after-failure"),
         (Self::OverlookListed, "overlook-listed"),
         (Self::SettleOnce, "settle-once"),
     ];

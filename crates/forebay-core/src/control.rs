@@ -230,6 +230,11 @@ impl Control {
         now < self.backoff_until
     }
 
+    /// Failures in a row.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+
     pub(crate) fn backoff_until(&self) -> Nanos {
         self.backoff_until
     }
@@ -357,10 +362,12 @@ impl Engine {
         if self.map.volumes[usize::from(id.0)].waiting.len() == 0 {
             return Plan::shut(Limit::NothingToDo);
         }
-        if self.fenced || self.is_winding_down() {
+        let aside = self.is_aside();
+        if !aside && (self.fenced || self.is_winding_down()) {
             return Plan::shut(Limit::Stopped);
         }
-        let mut plan = self.pressed_plan(id).unwrap_or_else(|| self.paced_plan(id));
+        let rescue = aside.then(|| Plan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
+        let mut plan = rescue.or_else(|| self.pressed_plan(id)).unwrap_or_else(|| self.paced_plan(id));
         if probing {
             plan.depth = plan.depth.min(1);
         }

@@ -37,6 +37,8 @@ const FLUSH_WORTH_BLOCKS: u64 = 1024;
 const FLUSH_DELAY_NS: Nanos = 1_000_000_000;
 /// Gaps are left alone for so long after one could not be read.
 const FILL_PAUSE_NS: Nanos = 10_000_000_000;
+/// Failures in a row after which nobody waits for a rescue any longer; it goes on all the same.
+const RESCUE_TRIES: u32 = 3;
 /// Blocks that cannot be taken before a look at a volume is given up.
 const BUSY_MAX: u32 = 16;
 
@@ -189,7 +191,7 @@ impl Engine {
     }
 
     pub(crate) fn is_destageable(&self, slot: u32) -> bool {
-        self.map.is_durable(slot) || self.planted(PlantedBug::DestageBeforeDurable)
+        self.map.is_durable(slot) || self.is_aside() || self.planted(PlantedBug::DestageBeforeDurable)
     }
 
     /// Takes pages for an extent and reads what is not in the cache, else what is.
@@ -433,8 +435,14 @@ impl Engine {
     fn back_off(&mut self, id: VolumeId) {
         let now = self.now;
         self.stats.destage_failures += 1;
-        if let Some(retry_in) = self.volume_mut(id).destage.control.failed(now) {
+        let paused = self.volume_mut(id).destage.control.failed(now);
+        if let Some(retry_in) = paused {
             self.notice(Notice::DestageFailed { volume: id, retry_in });
+        }
+        if self.is_aside() && self.volume(id).destage.control.failures() >= RESCUE_TRIES {
+            let stopping = self.stopping;
+            let volume = self.volume_mut(id);
+            (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
         }
     }
 
@@ -480,10 +488,16 @@ impl Engine {
         for number in extents {
             let extent = self.extents.remove(number);
             for slot in extent.slots {
-                if self.map.state(slot) == State::Dirty {
+                if self.map.state(slot) == State::Dirty && self.is_aside() {
+                    self.rescued(slot);
+                    blocks += 1;
+                } else if self.map.state(slot) == State::Dirty {
                     self.map.set_state(slot, State::Destaged);
                     self.add_mark(slot);
                     blocks += 1;
+                    if self.fenced {
+                        self.note_safer(id);
+                    }
                 }
                 self.map.unpin(slot);
             }

@@ -164,7 +164,7 @@ impl Engine {
         for region in regions.clone() {
             durable &= state.intents.enter(region, state.flusher.succeeded).durable;
         }
-        if durable || self.planted(PlantedBug::SkipIntent) {
+        if durable || self.is_aside() || self.planted(PlantedBug::SkipIntent) {
             self.await_turn(direct, volume);
             return;
         }
@@ -214,6 +214,10 @@ impl Engine {
         let marks_durable = self.cache_flush.succeeded >= self.marks_ticket;
         let d = self.directs.get_mut(direct);
         d.locked = true;
+        if self.is_aside() {
+            self.begin_direct(direct);
+            return;
+        }
         if self.fenced {
             // Drop marks that were appended before may not be durable, and cannot be made so any more.
             self.directs.get_mut(direct).failed = true;
@@ -242,6 +246,7 @@ impl Engine {
         let (mut clean, mut unclean) = (Vec::new(), Vec::new());
         self.map.for_each_in(volume, first, last, |slot| match self.map.state(slot) {
             State::Clean => clean.push(self.map.key(slot)),
+            State::Destaged if self.is_aside() => clean.push(self.map.key(slot)),
             _ => unclean.push(slot),
         });
         let forgets = self.planted(PlantedBug::ForgetInvalidation)
@@ -254,7 +259,8 @@ impl Engine {
             }
         }
         unclean.sort_unstable();
-        self.directs.get_mut(direct).over_dirty = !unclean.is_empty();
+        let lost = self.is_any_lost_in(self.directs.get(direct).blocks());
+        self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
         self.undo_destage(volume, &unclean);
         // There are shadows only while an order begins; they are older than what is about to be written.
         self.map.end_shadows(Key::new(volume, first), Key::new(volume, last), 0);
@@ -289,6 +295,7 @@ impl Engine {
 
     /// A part of the present stage has ended; when all have, the next stage begins.
     fn direct_part_done(&mut self, direct: u32, ok: bool) {
+        let aside = self.is_aside();
         let d = self.directs.get_mut(direct);
         d.failed |= !ok;
         d.pending -= 1;
@@ -309,6 +316,7 @@ impl Engine {
                 let volume = d.volume;
                 self.flush(Device::Backing(volume), Waiter::Direct(direct));
             }
+            Stage::Flushing if aside => self.supersede_direct(direct),
             Stage::Flushing => self.drop_dirty(direct),
             Stage::Dropping => {
                 d.stage = Stage::Sealing;
@@ -387,6 +395,14 @@ impl Engine {
 
     pub(crate) fn direct_flushed(&mut self, direct: u32, ok: bool) {
         self.direct_part_done(direct, ok);
+    }
+
+    /// The backing store is durable, and there is no log any more that could say otherwise.
+    fn supersede_direct(&mut self, direct: u32) {
+        let d = self.directs.get(direct);
+        let (req, blocks, from, to) = (d.req, d.blocks(), d.from, d.to);
+        self.supersede(req, blocks, from, to);
+        self.end_direct(direct);
     }
 
     /// The backing store is durable: void the dirty blocks in the range.
@@ -486,7 +502,7 @@ impl Engine {
     fn end_direct(&mut self, direct: u32) {
         let d = self.directs.remove(direct);
         for slot in &d.copies {
-            if !d.failed {
+            if !d.failed && !self.is_aside() {
                 self.map.insert(*slot, State::Clean);
                 self.pin_for(self.reqs.get(d.req).treatment, *slot);
             }

@@ -14,6 +14,7 @@ use crate::api::{
     RequestError, RequestId, RequestKind, Span,
 };
 use crate::append::{Batch, Stream};
+use crate::aside::Aside;
 use crate::checkpoint::CheckpointState;
 use crate::config::{Attachment, EngineConfig, PlantedBug};
 use crate::counters::Counters;
@@ -79,6 +80,12 @@ pub(crate) struct Req {
     /// Parts that have not ended.
     pub(crate) pending: u32,
     pub(crate) failed: bool,
+    /// A flush of the cache device that it needs failed.
+    pub(crate) cache_failed: bool,
+    /// It was begun, or done over, without the cache: its failure is final.
+    pub(crate) redone: bool,
+    /// It took the place of something that only the failed cache had.
+    pub(crate) superseded: bool,
     pub(crate) locked: bool,
     /// The volume was in a write-back mode when the request was taken; it ends as it began.
     pub(crate) write_back: bool,
@@ -243,6 +250,8 @@ pub struct Engine {
     pub(crate) reclaim: Option<Reclaim>,
     pub(crate) reclaim_wants_destage: bool,
     pub(crate) checkpoint: CheckpointState,
+    /// How far it is with going on without the cache device.
+    pub(crate) aside: Aside,
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) life: Life,
     pub(crate) pool_job: Option<PoolJob>,
@@ -258,8 +267,15 @@ impl Engine {
     /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not `Opening`.
     #[must_use]
     pub fn open(config: EngineConfig, device_bytes: u64, attachments: Vec<Attachment>, now: Nanos) -> Self {
+        let mut engine = Self::blank(config, now);
+        engine.begin_recovery(device_bytes, attachments);
+        engine
+    }
+
+    /// An engine that knows nothing yet.
+    pub(crate) fn blank(config: EngineConfig, now: Nanos) -> Self {
         let pages = Pages::new(config.scratch_blocks);
-        let mut engine = Self {
+        Self {
             status: Status::Opening,
             now,
             superblock: crate::recovery::blank_superblock(),
@@ -301,6 +317,7 @@ impl Engine {
             reclaim: None,
             reclaim_wants_destage: false,
             checkpoint: CheckpointState::default(),
+            aside: Aside::default(),
             recovery: None,
             life: Life::default(),
             pool_job: None,
@@ -310,9 +327,7 @@ impl Engine {
             stats: Stats::default(),
             unsettled: true,
             config,
-        };
-        engine.begin_recovery(device_bytes, attachments);
-        engine
+        }
     }
 
     /// Where it stands.
@@ -328,7 +343,8 @@ impl Engine {
         stats.cached_blocks = self.map.cached_blocks();
         stats.capacity_blocks = self.data_capacity();
         stats.dirty_blocks = self.map.volumes.iter().map(|volume| volume.dirty).sum();
-        stats.lost_blocks = self.map.volumes.iter().map(|volume| volume.lost).sum();
+        let lost: u64 = self.map.volumes.iter().map(|volume| volume.lost).sum();
+        stats.lost_blocks = lost + self.aside.lost_blocks();
         stats.free_segments = self.free_segments() as u64;
         stats.segments = self.map.segments.len() as u64;
         stats.pinned_blocks = self.map.pinned_blocks();
@@ -344,7 +360,8 @@ impl Engine {
             Some(RequestError::Shutdown)
         } else if !self.is_valid(&request) {
             Some(RequestError::Invalid)
-        } else if self.fenced && !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch) {
+        } else if self.refuses_changes() && !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch)
+        {
             Some(RequestError::Io)
         } else {
             None
@@ -409,7 +426,10 @@ impl Engine {
         let treatment = self.treat(&request);
         let volume = self.volume_mut(request.volume);
         volume.last_active = now;
-        let (write_back, copies) = volume.writes(treatment);
+        let (mut write_back, mut copies) = volume.writes(treatment);
+        if self.is_aside() {
+            (write_back, copies) = (false, false);
+        }
         self.stats.count_request(&request);
         self.counters.request(&request);
         self.reqs.insert(Req {
@@ -424,6 +444,9 @@ impl Engine {
             crcs,
             pending: 0,
             failed: false,
+            cache_failed: false,
+            redone: false,
+            superseded: false,
             locked: false,
             write_back,
             copies,
@@ -491,6 +514,7 @@ impl Engine {
         let op = self.take_op(op);
         let ok = result.is_ok();
         self.note_latency(&op, ok);
+        self.note_cache_read(&op.kind, ok);
         if !ok {
             self.count_failure(&op.kind);
         }
@@ -564,6 +588,10 @@ impl Engine {
         self.resume_merges();
         self.step_throttle();
         self.collect_emptied();
+        if self.is_aside() {
+            self.settle_aside();
+            return;
+        }
         self.step_ordered();
         // Until the index is ready, what looks at many blocks at once has to wait (I46).
         if !self.map.settle_some() {
@@ -587,6 +615,20 @@ impl Engine {
         self.step_shutdown();
     }
 
+    /// Settles an engine that goes on without its cache: there is no log, no order and no reclaim.
+    fn settle_aside(&mut self) {
+        if !self.map.settle_some() {
+            self.step_destage();
+        }
+        self.step_aside();
+        self.collect_emptied();
+        self.step_life();
+        self.step_pool();
+        self.step_intents();
+        self.step_checkpoint();
+        self.step_shutdown();
+    }
+
     /// When [`Engine::tick`] must be called next, if nothing else happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
@@ -600,6 +642,7 @@ impl Engine {
             self.checkpoint_deadline(),
             self.life_deadline(),
             self.sweeps_deadline(),
+            self.aside_deadline(),
             self.gather_deadline(),
             self.map.is_unsettled().then_some(self.now),
         ]
@@ -669,7 +712,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A flush of the cache device has failed: it takes no writes until it is opened again.
+    /// The cache device has failed: it takes nothing any more, see [`Engine::is_aside`].
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.fenced
@@ -706,7 +749,7 @@ impl Engine {
         use crate::segment::State;
         let worth = |slot: u32| match self.map.state(slot) {
             State::Void => (false, false),
-            State::Clean | State::Destaged => (true, false),
+            State::Clean | State::Destaged => (!self.is_aside(), false),
             State::Dirty => (true, true),
         };
         let end = first_block + blocks;
@@ -754,7 +797,8 @@ impl Engine {
             || self.ops.len() > 0
             || self.extents.len() > 0
             || self.relocations.len() > 0
-            || !self.checkpoint.is_idle();
+            || !self.checkpoint.is_idle()
+            || self.is_aside_busy();
         if busy {
             return;
         }

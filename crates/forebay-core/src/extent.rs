@@ -183,7 +183,7 @@ impl Engine {
         let cost = &volume.destage.cost;
         let widest = volume.settings.destage_gap_bytes / crate::engine::BLOCK;
         let explores = volume.destage.started % EXPLORE_EVERY < EXPLORE;
-        if widest == 0 || explores || volume.destage.fill_pause_until > self.now {
+        if widest == 0 || explores || self.is_aside() || volume.destage.fill_pause_until > self.now {
             return;
         }
         let widest = widest.min(cost.blocks_per_op());

@@ -111,6 +111,9 @@ impl Engine {
     }
 
     pub(crate) fn flushed(&mut self, device: Device, ok: bool) {
+        // A flush that failed may have dropped what it did not write: no later one makes that durable (I14).
+        let trusts = self.planted(PlantedBug::TrustFlushAfterFailure);
+        let ok = ok && (device != Device::Cache || !self.fenced || trusts);
         let flusher = self.flusher(device);
         flusher.running = false;
         flusher.ended += 1;
@@ -145,7 +148,7 @@ impl Engine {
             self.start_device_flush(device);
         }
         for waiter in served.drain(..) {
-            self.serve(waiter, ok);
+            self.serve(waiter, device, ok);
         }
         self.served = served;
     }
@@ -169,13 +172,14 @@ impl Engine {
             self.fenced = true;
             self.reached(Landmark::Fenced);
             self.notice(Notice::CacheFenced);
+            self.ask_aside();
             self.fail_queued_items();
         }
     }
 
-    fn serve(&mut self, waiter: Waiter, ok: bool) {
+    fn serve(&mut self, waiter: Waiter, device: Device, ok: bool) {
         match waiter {
-            Waiter::Request(req) => self.request_part_done(req, ok),
+            Waiter::Request(req) => self.request_part_done(req, device, ok),
             Waiter::Intent(direct) => self.intent_durable(direct, ok),
             Waiter::Direct(direct) => self.direct_flushed(direct, ok),
             Waiter::Checkpoint => self.checkpoint_flushed(ok),
@@ -198,7 +202,7 @@ impl Engine {
         let volume = self.reqs.get(req).volume;
         self.end_flush_epoch(volume, self.reqs.get(req).kind);
         if self.fenced {
-            self.reqs.get_mut(req).failed = true;
+            self.flush_fenced(req);
             return;
         }
         let cache = self.cache_flush.unflushed || self.cache_flush.is_running();
@@ -214,13 +218,20 @@ impl Engine {
     }
 
     /// A part of a FLUSH or of the flush after a FUA write has ended.
-    fn request_part_done(&mut self, req: u32, ok: bool) {
+    fn request_part_done(&mut self, req: u32, device: Device, ok: bool) {
+        let of_cache = device == Device::Cache;
         let request = self.reqs.get_mut(req);
         request.pending -= 1;
-        request.failed |= !ok;
+        request.failed |= !ok && !of_cache;
+        request.cache_failed |= !ok && of_cache;
         debug_assert!(request.kind == RequestKind::Flush || !request.locked);
-        if request.pending == 0 {
-            self.reply(req);
+        let (pending, failed) = (request.pending, request.cache_failed);
+        let again = self.fenced && (failed || !self.planted(PlantedBug::TrustFlushAfterFailure));
+        if pending > 0 || again && self.flush_again(req) {
+            return;
         }
+        let request = self.reqs.get_mut(req);
+        request.failed |= request.cache_failed && !request.redone;
+        self.reply(req);
     }
 }

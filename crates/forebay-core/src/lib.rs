@@ -6,7 +6,7 @@
 //!
 //! Where to look: `engine` (state, events, settling), `read`, `write`, `merge` and `direct` (life of a request), `append`
 //! (the log), `flush` (what durable means), `destage` with `order`, `ordered` (with `waiting`, `shadow`) and `control`, `reclaim`,
-//! `policy`, `admission`, `shares`, `throttle`, `checkpoint`, `recovery` with `scan` and `attach`; the structures are `map` (with
+//! `policy`, `admission`, `shares`, `throttle`, `checkpoint`, `aside` (when the cache device fails), `recovery` with `scan` and `attach`; the structures are `map` (with
 //! `index`, `segment`, `ages`, `bitset`), `bucket`, `locks`, `pages`, `recent`, `flows` and `slab`.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod admission;
 mod ages;
 pub mod api;
 mod append;
+mod aside;
 mod attach;
 mod bitset;
 mod bucket;

@@ -63,7 +63,10 @@ impl Engine {
     ) -> Result<(), LifeError> {
         self.advance(now);
         let id = entry.id;
-        self.may_change(id)?;
+        let without_cache = self.is_aside() && !self.stopping && !self.has_job(id);
+        if !without_cache {
+            self.may_change(id)?;
+        }
         Self::check_entry(&entry, &attachment)?;
         if self.is_attached(id) {
             return Err(LifeError::Attached);
@@ -78,6 +81,14 @@ impl Engine {
                 let (recorded, now) = (known.size_bytes, attachment.size_bytes);
                 return Err(LifeError::BackingShrunk { recorded, now });
             }
+        }
+        if without_cache {
+            // What only the cache has of it cannot be compared with a backing store any more.
+            if self.dirty_blocks(id) > 0 {
+                return Err(LifeError::Fenced);
+            }
+            self.attach_aside(known.unwrap_or(entry), &attachment);
+            return Ok(());
         }
         let entry = known.unwrap_or(entry);
         let stage = Stage::Locking;

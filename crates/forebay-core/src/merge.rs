@@ -54,6 +54,11 @@ impl Merge {
     pub(crate) fn volume(&self) -> VolumeId {
         self.volume
     }
+
+    /// The slot of which it reads.
+    pub(crate) fn cached_slot(&self) -> Option<u32> {
+        self.cached.map(|(slot, _)| slot)
+    }
 }
 
 impl Engine {
@@ -97,7 +102,10 @@ impl Engine {
         let (volume, block, purpose) = (m.volume, m.block, m.purpose);
         let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
         let all = self.block_mask(volume, block);
-        let slot = self.map.lookup(Key::new(volume, block)).filter(|_| !m.without_cached);
+        let key = Key::new(volume, block);
+        let aside = self.is_aside();
+        let counts = |slot: &u32| !aside || self.map.state(*slot) == State::Dirty;
+        let slot = self.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
         let have = slot.map_or(0, |slot| self.map.mask(slot)) & all;
         let (written, covered) = match purpose {
             MergeFor::Read => (0, 0),
@@ -105,6 +113,12 @@ impl Engine {
             _ => (sector_mask(from, to) & all, sector_mask_inside(from, to) & all),
         };
         let ragged = written & !covered;
+        if purpose != MergeFor::Read && ragged & self.lost_sectors(key) != 0 {
+            // The rest of a sector of which a part is written is lost.
+            self.merges.get_mut(merge).failed = true;
+            self.end_merge(merge, None);
+            return;
+        }
         let whole = match purpose {
             MergeFor::Read | MergeFor::Direct(_) => true,
             MergeFor::Log => u64::from(self.volume(volume).sector_bytes) == BLOCK || m.without_cached,
@@ -190,7 +204,9 @@ impl Engine {
         let m = self.merges.get_mut(merge);
         m.again = true;
         m.without_cached = damage == Damage::Kept;
-        self.merge_part_done(merge, damage != Damage::Lost);
+        // Without the cache, what a write covers heals, and only the rest stays lost.
+        let heals = matches!(m.purpose, MergeFor::Direct(_)) && self.is_aside();
+        self.merge_part_done(merge, damage != Damage::Lost || heals);
     }
 
     fn merge_part_done(&mut self, merge: u32, ok: bool) {

@@ -93,6 +93,8 @@ enum Found {
     Hit(u32),
     Partial,
     Miss,
+    /// Something that is asked for was lost with the cache device.
+    Lost,
 }
 
 impl Engine {
@@ -125,6 +127,7 @@ impl Engine {
                     self.counters.of(volume).read_hit_blocks += u64::from(count);
                     self.read_hits(req, block, slot, count, 1);
                 }
+                Found::Lost => self.reqs.get_mut(req).failed = true,
                 Found::Partial => {
                     self.stats.read_hit_blocks += 1;
                     self.counters.of(volume).read_hit_blocks += 1;
@@ -148,11 +151,28 @@ impl Engine {
 
     fn find(&self, req: u32, block: u64) -> Found {
         let volume = self.reqs.get(req).volume;
+        if self.is_aside() {
+            return self.find_aside(req, Key::new(volume, block));
+        }
         let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
         if self.map.state(slot) == State::Clean && self.volume(volume).settings.mode == Mode::Passthrough {
             return Found::Miss;
         }
         if self.map.mask(slot) == MASK_FULL { Found::Hit(slot) } else { Found::Partial }
+    }
+
+    /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
+    fn find_aside(&self, req: u32, key: Key) -> Found {
+        let wanted = self.reqs.get(req).sectors_of(key.block());
+        if self.lost_sectors(key) & wanted != 0 && !self.planted(PlantedBug::ReadLostFromBacking) {
+            return Found::Lost;
+        }
+        let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == State::Dirty);
+        match dirty.map(|slot| (slot, self.map.mask(slot))) {
+            Some((slot, MASK_FULL)) => Found::Hit(slot),
+            Some((_, mask)) if mask & wanted != 0 => Found::Partial,
+            _ => Found::Miss,
+        }
     }
 
     fn read_hits(&mut self, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
@@ -222,6 +242,10 @@ impl Engine {
                 self.map.end_shadow(slot);
                 Damage::Dropped
             }
+            State::Dirty if self.is_aside() => {
+                self.lose(slot);
+                Damage::Lost
+            }
             State::Dirty if self.map.is_lost(slot) => return Damage::Lost,
             State::Dirty => {
                 self.break_order(key);
@@ -248,7 +272,7 @@ impl Engine {
         let volume = self.volume(request.volume);
         let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
         let refused = volume.settings.admission == Admission::Never && !wanted;
-        request.treatment != Treatment::Bypass && volume.fills() && !refused
+        request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.is_aside()
     }
 
     fn count_misses(&mut self, req: u32, blocks: u64) {

@@ -67,6 +67,11 @@ impl Relocation {
     pub(crate) fn volume(&self) -> VolumeId {
         self.key.volume()
     }
+
+    /// The slot that it is moved from.
+    pub(crate) fn from(&self) -> u32 {
+        self.from
+    }
 }
 
 /// A segment as reclaim sees it, if it may be a victim.

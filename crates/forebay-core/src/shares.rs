@@ -197,7 +197,7 @@ impl Engine {
         self.memory.sweeps.push_back(Sweep { volume, task, next_segment: 0 });
     }
 
-    fn step_sweeps(&mut self) {
+    pub(crate) fn step_sweeps(&mut self) {
         for _ in 0..SWEEP_SEGMENTS {
             let Some(mut sweep) = self.memory.sweeps.pop_front() else { return };
             let number = sweep.next_segment;
@@ -222,7 +222,7 @@ impl Engine {
             }
             match sweep.task {
                 Task::Unpin => self.map.clear_pinned(slot),
-                Task::DropClean if state == State::Clean => {
+                Task::DropClean if state == State::Clean || state == State::Destaged && self.is_aside() => {
                     self.map.remove(self.map.key(slot));
                     self.stats.evicted_blocks += 1;
                     self.counters.of(sweep.volume).evicted_blocks += 1;

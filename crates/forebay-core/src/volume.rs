@@ -39,6 +39,14 @@ pub(crate) struct Volume {
     pub(crate) misses_in_flight: u32,
     /// What the volume table says of the backing store.
     pub(crate) backing: BackingRecord,
+    /// Something was lost with the cache device, and no FLUSH has said so yet.
+    pub(crate) lost_untold: bool,
+    /// The last change of what is at risk (`aside`).
+    pub(crate) safer_at: u64,
+    /// The backing store does not take what is to be rescued: nobody waits for that any longer.
+    pub(crate) rescue_failed: bool,
+    /// The same during a shutdown, which does not wait either.
+    pub(crate) rescue_given_up: bool,
 }
 
 impl Volume {
@@ -61,6 +69,10 @@ impl Volume {
             last_active: now,
             misses_in_flight: 0,
             backing: attachment.backing.clone(),
+            lost_untold: false,
+            safer_at: 0,
+            rescue_failed: false,
+            rescue_given_up: false,
         }
     }
 
@@ -113,7 +125,8 @@ impl Engine {
     /// When something is due for a volume though nothing happens.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;
-        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0 && !self.fenced;
+        let waiting =
+            self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0 && (!self.fenced || self.is_aside());
         let wake = destage.control.wake().filter(|_| waiting);
         let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
         let destage = wake.into_iter().chain(flush).min();

@@ -34,6 +34,10 @@ impl Engine {
     pub(crate) fn mutation_locked(&mut self, req: u32) {
         let request = self.reqs.get_mut(req);
         request.locked = true;
+        if self.fenced && self.hold_mutation(req) {
+            return;
+        }
+        let request = self.reqs.get_mut(req);
         // One part stands for "still being started", so that parts that end at once do not end the request.
         request.pending = 1;
         let (range, kind, write_back) = (request.range(), request.kind, request.write_back);
@@ -138,6 +142,11 @@ impl Engine {
         if request.pending > 0 {
             return;
         }
+        let failed = request.failed;
+        if failed && self.fenced && self.redo_mutation(req) {
+            return;
+        }
+        let request = self.reqs.get_mut(req);
         let fua = match request.kind {
             RequestKind::Write { fua }
             | RequestKind::Discard { fua }
@@ -146,7 +155,6 @@ impl Engine {
         };
         let range = request.range();
         request.locked = false;
-        let failed = request.failed;
         // It may have been taken for one that goes through the log, and settings changed while it waited for its lock.
         let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
         self.throttle.blocks_leave(volume, unused);

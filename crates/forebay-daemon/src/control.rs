@@ -107,8 +107,14 @@ pub struct PoolInfo {
     pub dirty_bytes: u64,
     /// Largest size that it can be grown to.
     pub growable_to_bytes: u64,
-    /// The cache device failed a flush: writes are refused.
+    /// The cache device failed: writes wait until that is recorded, or, with `cache_failed`, go past it.
     pub fenced: bool,
+    /// The cache device failed, and the volumes are served without it.
+    #[serde(default)]
+    pub cache_failed: bool,
+    /// Bytes that only the failed cache had, and that answer with errors until they are written.
+    #[serde(default)]
+    pub lost_bytes: u64,
     /// How operations reach the kernel: `io_uring` or `psync`.
     pub io_engine: String,
     /// Names of its volumes.
@@ -162,6 +168,31 @@ pub struct VolumeInfo {
     pub connections: u64,
     /// Job that is at work on it.
     pub job: Option<String>,
+    /// Bytes lost with a cache that failed: they answer with errors until they are written.
+    #[serde(default)]
+    pub lost_bytes: u64,
+}
+
+/// A range of a volume that was lost with its cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LossInfo {
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// When the oldest of them were written, in seconds since 1970.
+    pub written_unix_s: u64,
+}
+
+/// A new cache for a pool whose cache has failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceRequest {
+    /// An empty device, or a file to make.
+    pub device: DeviceRequest,
+    /// What is lost is given up: the volumes have there what their backing stores have, which is older.
+    #[serde(default)]
+    pub discard_lost: bool,
 }
 
 /// A cache device as an operator names it.
@@ -338,6 +369,8 @@ pub trait Control: Send + Sync + 'static {
     fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError>;
     /// Makes a pool smaller, while it is used: a job.
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError>;
+    /// Gives a pool whose cache has failed a new, empty one. Its clients are disconnected for a moment.
+    fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError>;
     /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its devices unless `erase`.
     fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError>;
 
@@ -345,6 +378,8 @@ pub trait Control: Send + Sync + 'static {
     fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError>;
     /// One volume.
     fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError>;
+    /// What was lost of a volume with its cache, by address.
+    fn losses(&self, name: &str) -> Result<Vec<LossInfo>, ControlError>;
     /// Attaches a volume to its backing store and serves it.
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError>;
     /// Detaches a volume: a job.

@@ -18,6 +18,7 @@ pub mod events;
 pub mod fuse_server;
 pub mod guard;
 pub mod jobs;
+mod loss_record;
 mod members;
 pub mod meter;
 mod nice;

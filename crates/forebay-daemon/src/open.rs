@@ -5,6 +5,7 @@
 
 use crate::CacheSpec;
 use crate::error::RunError;
+use crate::loss_record::Seen;
 use crate::members::{MemberMap, open_members};
 use forebay_core::FormatParams;
 use forebay_export::size::ByteSize;
@@ -47,6 +48,39 @@ pub(crate) struct PoolParts {
     pub(crate) created: bool,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
+}
+
+impl PoolParts {
+    /// No cache device: the pool's cache has failed.
+    pub(crate) fn none() -> Self {
+        Self {
+            devices: Vec::new(),
+            map: MemberMap::single(),
+            pool_bytes: 0,
+            joining: Vec::new(),
+            created: false,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// What is on the first device of a pool, without changing it.
+pub(crate) fn seen(spec: &CacheSpec) -> Seen {
+    if !spec.path.exists() {
+        return if spec.size_bytes.is_some() && spec.path.parent().is_some_and(Path::is_dir) {
+            Seen::Blank
+        } else {
+            Seen::Unusable
+        };
+    }
+    let Ok(device) = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default())) else {
+        return Seen::Unusable;
+    };
+    match look(&device) {
+        Found::Cache(superblock) => Seen::Cache(superblock.uuid),
+        Found::Blank => Seen::Blank,
+        Found::Foreign(_) => Seen::Unusable,
+    }
 }
 
 /// Makes a device that no pool uses forget that it was a cache.

@@ -54,7 +54,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         ));
     }
     let config = Config {
-        daemon: DaemonConfig::default(),
+        daemon: DaemonConfig { state_dir: state_dir(), ..DaemonConfig::default() },
         pools: [(RUN_POOL.to_owned(), pool)].into(),
         volumes: [(volume.clone(), volume_config)].into(),
         ..Config::default()
@@ -111,6 +111,18 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
     drop(control_fs);
     drop(admin);
     stop(&service, &heard, report)
+}
+
+/// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the user.
+fn state_dir() -> std::path::PathBuf {
+    let given =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
+    let own = || {
+        let home = || given("HOME").map(|home| home.join(".local/state"));
+        (!rustix::process::geteuid().is_root()).then(|| given("XDG_STATE_HOME").or_else(home)).flatten()
+    };
+    let own = given("STATE_DIRECTORY").or_else(|| own().map(|folder| folder.join("forebay")));
+    own.unwrap_or_else(|| DaemonConfig::default().state_dir)
 }
 
 /// The volume of `forebay run` has the name of its first export that has one.

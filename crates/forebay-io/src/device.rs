@@ -261,6 +261,24 @@ impl Device {
         self.buffered.sync_data().map_err(|source| self.io_error("flush", 0, source))
     }
 
+    /// The descriptors that operations use.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let direct = self.direct.as_ref().map(|(file, _)| file.as_raw_fd());
+        std::iter::once(self.buffered.as_raw_fd()).chain(direct)
+    }
+
+    /// True if the file lies on a file system whose answers come from another process or machine: there even the
+    /// question whether an operation would have to wait may have to wait.
+    pub(crate) fn is_served_elsewhere(&self) -> bool {
+        // Magic numbers of FUSE, NFS, SMB (two), 9p and Ceph, as in statfs(2).
+        const SERVED: [i64; 6] = [0x6573_5546, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400];
+        // SAFETY: statfs is a plain struct for which all zeroes is a value.
+        let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open, the answer has room for what the kernel writes.
+        let known = unsafe { libc::fstatfs(self.buffered.as_raw_fd(), &raw mut answer) } == 0;
+        known && SERVED.contains(&(answer.f_type as i64))
+    }
+
     pub(crate) fn buffered_fd(&self) -> RawFd {
         self.buffered.as_raw_fd()
     }

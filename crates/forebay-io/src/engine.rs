@@ -50,6 +50,15 @@ impl Request {
         use Request as R;
         matches!(self, R::Read { .. } | R::Write { .. } | R::Sync { .. } | R::Allocate { .. })
     }
+
+    /// The device that it is on.
+    pub(crate) fn device_fd(&self) -> Option<RawFd> {
+        use Request as R;
+        match self {
+            R::Read { fd, .. } | R::Write { fd, .. } | R::Sync { fd } | R::Allocate { fd, .. } => Some(*fd),
+            _ => None,
+        }
+    }
 }
 
 /// A request and the key its result is reported under. Keys with one of the two top bits set are the
@@ -114,6 +123,14 @@ impl Engine {
             Engine::Uring(engine) => engine.hand_over(),
             // Its threads take steps as they are pushed.
             Engine::Psync(_) => Ok(()),
+        }
+    }
+
+    /// Says whether the file behind a descriptor is served by somebody who may be slow to answer even the kernel.
+    pub(crate) fn set_served(&mut self, fd: RawFd, is_served: bool) {
+        match self {
+            Engine::Uring(engine) => engine.set_served(fd, is_served),
+            Engine::Psync(_) => {}
         }
     }
 

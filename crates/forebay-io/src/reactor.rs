@@ -370,6 +370,10 @@ impl Reactor {
     pub fn add_device(&mut self, device: Device) -> DeviceId {
         let emulation = device.emulation().map(|model| Emulation::new(model, device.size_bytes()));
         self.emulates |= emulation.is_some();
+        let served = device.is_served_elsewhere();
+        for fd in device.descriptors() {
+            self.engine.set_served(fd, served);
+        }
         self.devices.add(DeviceEntry::new(device, emulation))
     }
 

@@ -91,6 +91,7 @@ impl World {
                 self.quiesced = true;
                 Ok(())
             }
+            Action::RecordLoss { ticket } => self.record_loss(ticket),
             Action::Closed => {
                 ensure!(self.quiesced && self.flights.is_empty(), "closed too early");
                 self.closed = true;
@@ -199,6 +200,7 @@ impl World {
 
     fn device(&self, device: Device) -> Result<usize, String> {
         match device {
+            Device::Cache if self.without_cache => Err("the cache is used, but there is none".into()),
             Device::Cache => Ok(CACHE),
             Device::Backing(VolumeId(volume)) if usize::from(volume) < self.plan.volumes.len() => {
                 let tenant = &self.disks.tenants[usize::from(volume)];
@@ -364,7 +366,10 @@ impl World {
         self.digest.add(6);
         let cache_errors = self.errors[CACHE];
         match notice {
-            Notice::BlockDamaged { .. } => {
+            Notice::BlockDamaged { volume, lost, .. } => {
+                if lost && self.engine.is_aside() {
+                    self.lost_at[usize::from(volume.0)] = Some(self.oracle.begin());
+                }
                 self.counters.damaged_blocks += 1;
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
             }
@@ -377,8 +382,21 @@ impl World {
             }
             Notice::CacheWriteFailed { .. } => ensure!(cache_errors > 0, "{notice:?}, but no write failed"),
             Notice::CacheFenced => {
-                ensure!(cache_errors > 0, "{notice:?}, but no flush failed");
+                ensure!(cache_errors > 0, "{notice:?}, but nothing failed");
                 self.fenced = true;
+                self.pace.without_cache();
+            }
+            Notice::CachePutAside => {
+                let recorded = self.disks.record.is_some();
+                ensure!(
+                    self.fenced && recorded || self.plan.engine.planted.is_some(),
+                    "{notice:?} without a record"
+                );
+                self.counters.put_aside += 1;
+            }
+            Notice::RescueEnded { .. } => self.counters.rescues += 1,
+            Notice::OrderEnded { .. } => {
+                ensure!(self.engine.is_aside(), "{notice:?}, but the cache is there")
             }
             Notice::DestageFailed { volume, .. } => {
                 let errors = self.errors[1 + usize::from(volume.0)] + cache_errors;

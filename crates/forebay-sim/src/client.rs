@@ -24,6 +24,8 @@ pub struct Pending {
     begun: u64,
     ticket: Option<WriteTicket>,
     errors: u64,
+    /// Times that the owner had refused to put the cache aside.
+    refusals: u64,
     data_crc: u32,
     invalid: bool,
     refused: bool,
@@ -125,6 +127,7 @@ impl World {
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }
                 if !invalid =>
             {
+                self.note_touched(volume, offset, len);
                 Some(self.announce(volume, (offset, len), buffer, treatment))
             }
             _ => None,
@@ -151,6 +154,7 @@ impl World {
             begun,
             ticket,
             errors: self.errors_near(volume),
+            refusals: self.refusals,
             data_crc,
             invalid,
             refused: self.stopping || self.is_leaving(volume),
@@ -199,6 +203,7 @@ impl World {
         let past = [Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
         let past = past.contains(&self.disks.settings[volume].mode)
             || self.disks.tenants[volume].ending
+            || self.engine.is_aside()
             || matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
         let direct = buffer.is_some() && past;
         self.oracle.begin_write(volume, (offset, len), direct, |sector, base, range| {
@@ -228,7 +233,7 @@ impl World {
     }
 
     fn errors_near(&self, volume: usize) -> u64 {
-        self.errors[0] + self.errors.get(1 + volume).copied().unwrap_or(0)
+        self.errors.get(1 + volume).copied().unwrap_or(0)
     }
 
     /// Judges a reply.
@@ -262,6 +267,7 @@ impl World {
                 self.oracle.check_read(volume, pending.offset, bytes, pending.begun)
             }
             (RequestKind::Flush, _) => {
+                self.check_flush_aside(volume, pending.begun)?;
                 self.oracle.flushed(volume, pending.begun);
                 Ok(())
             }
@@ -284,6 +290,7 @@ impl World {
         if let Some(ticket) = pending.ticket {
             self.oracle.end_write(ticket, true, fua);
         }
+        self.note_healed(pending.volume, pending.offset, pending.len);
     }
 
     fn judge_failure(&mut self, pending: &Pending, why: RequestError) -> Result<(), String> {
@@ -306,24 +313,52 @@ impl World {
             RequestError::Io => {
                 self.counters.io_errors += 1;
                 ensure!(self.may_fail(pending), "an I/O error without a cause");
+                if pending.kind == RequestKind::Flush && self.engine.is_aside() {
+                    self.told_at[pending.volume] = Some(self.oracle.begin());
+                }
             }
         }
         Ok(())
     }
 
-    /// An I/O error is legal where the only copy was damaged, where a device failed while the request was under way,
-    /// and for everything that changes something once the cache refuses writes.
+    /// An I/O error is legal where the only copy was damaged, where a backing store failed while the request was under way,
+    /// for everything that changes something while the owner cannot put a failed cache aside, and once for a FLUSH after
+    /// something was lost with the cache. That the cache device fails is no reason by itself.
     fn may_fail(&self, pending: &Pending) -> bool {
-        let blocks = pending.offset / BLOCK..(pending.offset + pending.len).div_ceil(BLOCK);
-        self.oracle.relaxed
-            || self.errors_near(pending.volume) > pending.errors
-            || self.fenced && !matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch)
-            || self
-                .oracle
-                .tainted
-                .range((pending.volume, blocks.start)..(pending.volume, blocks.end))
-                .next()
-                .is_some()
+        let volume = pending.volume;
+        let changes = !matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch);
+        let refused = changes && (self.refused || self.refusals > pending.refusals);
+        if self.oracle.relaxed || self.errors_near(volume) > pending.errors || refused {
+            return true;
+        }
+        if pending.kind == RequestKind::Flush {
+            let told = self.told_at[volume].filter(|told| *told < pending.begun);
+            let untold = self.lost_at[volume].is_some_and(|at| told.is_none_or(|told| told < at));
+            let before = told.is_none() && self.engine.is_aside() && self.is_any_tainted(volume, 0, u64::MAX);
+            return untold || before;
+        }
+        if self.without_cache {
+            return self.is_any_at_risk(pending);
+        }
+        self.is_any_tainted(volume, pending.offset / BLOCK, (pending.offset + pending.len).div_ceil(BLOCK))
+    }
+
+    fn is_any_tainted(&self, volume: usize, first: u64, end: u64) -> bool {
+        self.oracle.tainted.range((volume, first)..(volume, end)).next().is_some()
+    }
+
+    /// A read of a lost sector, or a write of a part of one.
+    fn is_any_at_risk(&self, pending: &Pending) -> bool {
+        let sector = SECTOR_BYTES as u64;
+        let end = pending.offset + pending.len;
+        let touched = pending.offset / sector..end.div_ceil(sector);
+        let whole = pending.offset.div_ceil(sector)..end / sector;
+        let reads = matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch);
+        let mut lost = self.risk.range((pending.volume, touched.start)..(pending.volume, touched.end));
+        lost.any(|lost| {
+            let healed = self.healed.get(lost).is_some_and(|at| *at < pending.begun);
+            !healed && (reads || !whole.contains(&lost.1))
+        })
     }
 }
 

@@ -25,6 +25,9 @@
 //! is dropped from it while reads go on to see it, as Linux does it to files: no later flush brings it back. Latent errors:
 //! a sector cannot be read until it is written. Lost writes: acknowledged, never landed. Misdirected writes: landed
 //! elsewhere, at a block boundary. Bit rot: bits flip at rest.
+//!
+//! **Death.** From an instant on everything fails, or everything but reads. Writes in flight fail too, and have landed
+//! wholly, partly or not at all. A restart brings the device back: what it holds is what it held.
 
 use crate::rng::{Rng, mix};
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES};
@@ -287,6 +290,17 @@ pub enum WriteEnd {
     },
 }
 
+/// How a device dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Death {
+    /// It is gone.
+    All,
+    /// Reads go on.
+    Writes,
+    /// One flush fails, and drops half of what it should have made durable; everything else goes on.
+    FlushDrops,
+}
+
 /// A kind of operation, for its latency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpKind {
@@ -308,6 +322,9 @@ pub struct SimDevice {
     in_flight: BTreeMap<u64, InFlight>,
     next_write: u64,
     latent: BTreeSet<u64>,
+    dead: Option<Death>,
+    /// A failed flush dropped something.
+    dropped: bool,
     /// Rates of faults; change them at any time.
     pub faults: Faults,
     /// Times of operations.
@@ -333,6 +350,8 @@ impl SimDevice {
             in_flight: BTreeMap::new(),
             next_write: 0,
             latent: BTreeSet::new(),
+            dead: None,
+            dropped: false,
             faults: Faults::default(),
             latency,
             misdirect_from: 0,
@@ -387,6 +406,39 @@ impl SimDevice {
         self.visible.write(offset, data);
     }
 
+    /// The device fails for good, until it is restarted.
+    pub fn die(&mut self, death: Death, rng: &mut Rng) {
+        self.dead = Some(death);
+        if death == Death::FlushDrops {
+            return;
+        }
+        for write in self.in_flight.values_mut() {
+            let count = write.data.len() / SECTOR_BYTES;
+            write.fate = Fate::Fail(Sectors::fate(count, rng).map(|part| part.both(&write.rest)));
+        }
+    }
+
+    /// A restart brings a dead device back.
+    pub fn revive(&mut self) {
+        self.dead = None;
+    }
+
+    /// It has failed for good.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.dead.is_some()
+    }
+
+    /// A failed flush has dropped something: it is not there after a restart.
+    #[must_use]
+    pub fn has_dropped(&self) -> bool {
+        self.dropped
+    }
+
+    fn takes_no_writes(&self) -> bool {
+        matches!(self.dead, Some(Death::All | Death::Writes))
+    }
+
     /// Draws the time of an operation of `len` bytes.
     pub fn time(&self, kind: OpKind, len: u64, rng: &mut Rng) -> u64 {
         let l = &self.latency;
@@ -418,6 +470,9 @@ impl SimDevice {
     }
 
     fn draw_fate(&self, offset: u64, count: usize, rng: &mut Rng) -> Fate {
+        if self.takes_no_writes() {
+            return Fate::Fail(None);
+        }
         let spared = self.faults.spares_metadata && offset < self.misdirect_from;
         if !spared && rng.ppm(self.faults.write_error) {
             return Fate::Fail(Sectors::fate(count, rng));
@@ -477,8 +532,13 @@ impl SimDevice {
 
     /// Ends a flush that was submitted when `covered` was returned; true if it succeeded.
     pub fn complete_flush(&mut self, covered: u64, rng: &mut Rng) -> bool {
-        if rng.ppm(self.faults.flush_error) {
-            if self.faults.flush_drops {
+        if self.takes_no_writes() {
+            return false;
+        }
+        let drops = self.dead == Some(Death::FlushDrops) && !self.dropped;
+        if drops || rng.ppm(self.faults.flush_error) {
+            if drops || self.faults.flush_drops {
+                self.dropped |= drops;
                 self.fragments.retain(|fragment| fragment.landing > covered || rng.chance(1, 2));
             }
             return false;
@@ -501,7 +561,7 @@ impl SimDevice {
 
     /// Reads what is visible now; false if the device reports an error.
     pub fn read(&self, offset: u64, to: &mut [u8], rng: &mut Rng) -> bool {
-        if rng.ppm(self.faults.read_error) {
+        if self.dead == Some(Death::All) || rng.ppm(self.faults.read_error) {
             return false;
         }
         if !self.latent.is_empty() {
@@ -646,6 +706,8 @@ impl SimDevice {
             in_flight: BTreeMap::new(),
             next_write: 0,
             latent: self.latent.clone(),
+            dead: None,
+            dropped: self.dropped,
             faults: self.faults,
             latency: self.latency,
             misdirect_from: self.misdirect_from,

@@ -138,7 +138,7 @@ impl Run {
                 let now = trial.crash_in_last.is_some_and(|last| workload.kept_left() <= last);
                 world.trap = if now { Trap::Sample(1) } else { Trap::Off };
             }
-            inject(&mut world);
+            inject(&mut world)?;
             let advance = workload.advance(&mut world)?;
             for snapshot in std::mem::take(&mut world.snapshots) {
                 if !self.full() {
@@ -226,7 +226,7 @@ impl Run {
         let mut workload = Workload::new(self.plan.requests, self.plan.depth, !self.plan.faults.damages());
         loop {
             self.step += 1;
-            inject(world);
+            inject(world)?;
             if workload.advance(world)? == Advance::Done {
                 break;
             }
@@ -365,7 +365,8 @@ fn set_faults(world: &mut World) {
 }
 
 /// Bit rot and unreadable sectors of the cache device.
-fn inject(world: &mut World) {
+fn inject(world: &mut World) -> Result<(), String> {
+    world.fail_cache()?;
     let faults = world.plan.faults;
     let geometry = world.plan.geometry;
     let start = geometry.segments_start_block * BLOCK_BYTES as u64;
@@ -380,12 +381,14 @@ fn inject(world: &mut World) {
         world.disks.devices[0].spoil(at);
         world.damage(at, 1);
     }
+    Ok(())
 }
 
 /// The end of a main line: everything must come to rest, and be where it belongs.
 fn finish(world: &mut World) -> Result<(), String> {
     settle(world)?;
-    if world.plan.faults.damages() || world.fenced || world.stopped || !serves(world) {
+    let gave_up = world.fenced && !world.engine.is_aside();
+    if world.plan.faults.damages() || gave_up || world.stopped || !serves(world) {
         return Ok(());
     }
     close_and_reopen(world)
@@ -396,7 +399,8 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
     let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
     cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
-    let writes = format_cache(&format_params(plan)).map_err(|why| format!("format_cache: {why}"))?;
+    let writes =
+        format_cache(&format_params(plan, &tenants(plan))).map_err(|why| format!("format_cache: {why}"))?;
     for (offset, bytes) in writes {
         cache.preset(offset, &bytes);
     }
@@ -429,12 +433,13 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         tenants: tenants(plan),
         cache_bytes: plan.cache_bytes,
         cache_pending: None,
+        record: None,
     };
     let ordered = vec![false; plan.volumes.len()];
     Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })
 }
 
-fn tenants(plan: &Plan) -> Vec<Tenant> {
+pub(crate) fn tenants(plan: &Plan) -> Vec<Tenant> {
     let tenant = |volume: &crate::plan::VolumePlan| Tenant {
         place: Place::Attached,
         bytes: volume.bytes,
@@ -445,13 +450,13 @@ fn tenants(plan: &Plan) -> Vec<Tenant> {
     plan.volumes.iter().map(tenant).collect()
 }
 
-pub(crate) fn format_params(plan: &Plan) -> FormatParams {
+pub(crate) fn format_params(plan: &Plan, tenants: &[Tenant]) -> FormatParams {
     let entry = |(index, tenant): (usize, &Tenant)| crate::life::entry(plan, tenant, index);
     FormatParams {
         geometry: plan.geometry,
         members: forebay_format::Members::default(),
         uuid: plan.uuid,
-        volumes: tenants(plan).iter().enumerate().map(entry).collect(),
+        volumes: tenants.iter().enumerate().map(entry).collect(),
         created_unix_s: 1_700_000_000,
         written_by: "forebay-sim".into(),
     }

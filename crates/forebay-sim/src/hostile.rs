@@ -288,7 +288,7 @@ fn rot(plan: &Plan, cache: &mut SimDevice, rng: &mut Rng) {
 
 /// Formats a device, up to some write, which is torn. False if the first of them has not even begun.
 fn reformat(plan: &Plan, mut cache: SimDevice, rng: &mut Rng) -> Result<(SimDevice, bool), String> {
-    let params = crate::explore::format_params(plan);
+    let params = crate::explore::format_params(plan, &crate::explore::tenants(plan));
     let params = forebay_core::FormatParams { uuid: CacheUuid([0xC; 16]), ..params };
     let writes = format_cache(&params).map_err(|why| format!("format_cache: {why}"))?;
     let last = rng.below(writes.len() as u64) as usize;

@@ -23,6 +23,7 @@ pub mod machine;
 pub mod memory;
 pub mod oracle;
 pub mod order;
+pub mod owner;
 pub(crate) mod pace;
 pub mod places;
 pub mod plan;

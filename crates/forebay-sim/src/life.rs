@@ -379,7 +379,7 @@ impl World {
     }
 
     /// A volume has this size for sure: what is beyond it is somebody else's now.
-    fn resized(&mut self, volume: usize, bytes: u64) {
+    pub(crate) fn resized(&mut self, volume: usize, bytes: u64) {
         let old = self.disks.tenants[volume].bytes;
         if bytes < old {
             let range = bytes / 512..old / 512;
@@ -402,6 +402,9 @@ impl World {
     /// # Errors
     /// Any violation.
     pub(crate) fn resolve(&mut self) -> Result<(), String> {
+        if self.without_cache {
+            return self.attach_late();
+        }
         if self.disks.cache_pending.is_some() {
             let now = self.engine.geometry().device_blocks * BLOCK_BYTES as u64;
             let known = now == self.disks.cache_bytes || Some(now) == self.disks.cache_pending;
@@ -414,6 +417,22 @@ impl World {
             self.resolve_volume(volume, found)?;
         }
         self.wait_life()
+    }
+
+    /// Without a cache there is no table to look into: the other volumes are attached, too.
+    fn attach_late(&mut self) -> Result<(), String> {
+        for volume in 0..self.disks.tenants.len() {
+            if self.disks.tenants[volume].place == Place::Attached && self.late[volume] {
+                self.attach_kept(volume)?;
+                self.pump()?;
+                let place = self.disks.tenants[volume].place;
+                ensure!(
+                    place == Place::Attached || self.stopped,
+                    "volume {volume} is not attached without a cache: {place:?}"
+                );
+            }
+        }
+        Ok(())
     }
 
     fn resolve_volume(&mut self, volume: usize, found: Option<&VolumeEntry>) -> Result<(), String> {

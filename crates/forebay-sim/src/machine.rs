@@ -298,6 +298,7 @@ impl<D: Disk> Machine<D> {
                 | Action::Notice(_)
                 | Action::VolumeQuiet { .. }
                 | Action::Quiesced
+                | Action::RecordLoss { .. }
                 | Action::Closed => {}
             }
         }

@@ -73,6 +73,11 @@ impl Pace {
         }
     }
 
+    /// The cache has failed: writes of backing stores are not only destage any more, and nothing keeps its pace.
+    pub(crate) fn without_cache(&mut self) {
+        (self.destage_only, self.smooth) = (false, false);
+    }
+
     /// A write was submitted.
     pub(crate) fn asked(&mut self, blocks: u64) {
         self.largest = self.largest.max(blocks);

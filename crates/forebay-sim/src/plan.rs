@@ -4,7 +4,7 @@
 //! situations in which it shows). Swarm testing: every run has its own mixture, in which many things do not happen at
 //! all, so that what does happen happens often.
 
-use crate::device::{Faults, Latency};
+use crate::device::{Death, Faults, Latency};
 use crate::rng::{Rng, mix};
 use forebay_core::{
     Admission, DestageOrder, EngineConfig, PlantedBug, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
@@ -40,6 +40,17 @@ impl FaultPlan {
     pub fn damages(&self) -> bool {
         self.rot > 0 || self.spoil > 0 || self.cache.lost > 0 || self.cache.misdirected > 0
     }
+}
+
+/// What the owner does when the engine asks it to put a failed cache aside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OwnerPlan {
+    /// It makes the record.
+    Records,
+    /// It cannot at first, and tries again.
+    Later,
+    /// It never can.
+    Never,
 }
 
 /// Relative frequencies of requests.
@@ -133,6 +144,10 @@ pub struct Plan {
     pub backing_latency: Latency,
     /// Faults.
     pub faults: FaultPlan,
+    /// After so many requests of a main line the cache device dies, and how.
+    pub death: Option<(u64, Death)>,
+    /// What the owner does then, and whenever the cache is fenced.
+    pub owner: OwnerPlan,
     /// Requests of the main line.
     pub requests: u32,
     /// Requests in flight.
@@ -180,16 +195,23 @@ impl Plan {
             cache_latency: cache_latency(rng),
             backing_latency: backing_latency(rng),
             faults: faults(rng),
+            death: None,
+            owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
             requests: rng.range(60, 200) as u32 * if sample == 1 { 1 } else { sample as u32 / 2 + 1 },
             depth: rng.pick(&[1, 2, 4, 8, 8, 16, 16]),
             sample,
             mix: requests(rng),
         };
         plan.engine.planted = bug;
+        if rng.chance(1, 5) && !plan.faults.damages() {
+            plan.die(rng);
+        }
         // Whoever writes past the cache is told that the flush failed, and must write again; destage must know itself.
         let destage_only = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
+        // Without the cache everything is written past it.
+        let sound = plan.death.is_none() && plan.faults.cache == Faults::default();
         plan.faults.backing.flush_drops =
-            destage_only && plan.mix.zero == 0 && plan.mix.rule_pct == 0 && rng.chance(1, 2);
+            sound && destage_only && plan.mix.zero == 0 && plan.mix.rule_pct == 0 && rng.chance(1, 2);
         if plan.faults.backing.flush_drops {
             plan.settings.skip_sequential_bytes = 0;
         }
@@ -284,6 +306,8 @@ impl Plan {
             cache_latency: latency(50_000, 20_000, 100_000),
             backing_latency: latency(1_000_000, 1_000_000, 4_000_000),
             faults: FaultPlan::default(),
+            death: None,
+            owner: OwnerPlan::Records,
             requests: 0,
             depth: 1,
             sample: 1,
@@ -401,6 +425,13 @@ impl Plan {
                 self.scatter(rng);
                 (self.mix.sector_pct, self.mix.drain) = (40, 4);
             }
+            PlantedBug::PassBeforeRecord
+            | PlantedBug::FlushBeforeRescue
+            | PlantedBug::FlushBeforeRecord
+            | PlantedBug::ReadLostFromBacking
+            | PlantedBug::RescueSuperseded
+            | PlantedBug::CountAfterFence
+            | PlantedBug::TrustFlushAfterFailure => self.outlive(bug, rng),
             PlantedBug::DropSecondSuperblock | PlantedBug::OverlookListed => {
                 self.faults = FaultPlan::default();
             }
@@ -431,6 +462,42 @@ impl Plan {
                 (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
             }
         }
+    }
+
+    /// The cache device dies in the middle of the main line.
+    fn die(&mut self, rng: &mut Rng) {
+        let at = rng.range(u64::from(self.requests) / 10, u64::from(self.requests) * 9 / 10);
+        self.death = Some((at, rng.pick(&[Death::All, Death::Writes, Death::Writes, Death::FlushDrops])));
+        self.faults.backing.flush_drops = false;
+    }
+
+    /// A cache full of dirty data dies, and clients go on.
+    fn outlive(&mut self, bug: PlantedBug, rng: &mut Rng) {
+        self.only_writeback(rng);
+        self.die(rng);
+        self.owner = OwnerPlan::Records;
+        (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 80);
+        (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
+        self.mix = Mix { write: 60, hot_pct: 50, drain: 0, life: 0, pool: 0, restart: 0, ..self.mix };
+        self.sample = 3;
+        let kind = match bug {
+            PlantedBug::ReadLostFromBacking => Death::All,
+            PlantedBug::TrustFlushAfterFailure | PlantedBug::CountAfterFence => Death::FlushDrops,
+            _ => Death::Writes,
+        };
+        match bug {
+            PlantedBug::FlushBeforeRescue | PlantedBug::FlushBeforeRecord => self.mix.flush = 15,
+            PlantedBug::TrustFlushAfterFailure => {
+                (self.mix.flush, self.depth, self.owner) = (30, 16, OwnerPlan::Never);
+            }
+            PlantedBug::CountAfterFence => {
+                // Batches under way while a flush fails.
+                (self.mix.flush, self.depth, self.engine.pool.batches_in_flight) = (15, 16, 4);
+                (self.cache_latency.spread, self.cache_latency.write_ns) = (20, 200_000);
+            }
+            _ => {}
+        }
+        self.death = self.death.map(|(at, _)| (at, kind));
     }
 
     /// Scattered dirty blocks on a backing store where getting there costs more than passing over.

@@ -431,7 +431,11 @@ fn restart(world: &mut World) -> Result<(), String> {
     for volume in 0..world.plan.volumes.len() {
         world.disks.settings[volume].mode = world.rng.pick(&world.plan.modes);
     }
-    let changed = if world.rng.chance(1, 4) && !world.fenced { change_backing(world) } else { None };
+    let changed = if world.rng.chance(1, 4) && !world.fenced && world.disks.record.is_none() {
+        change_backing(world)
+    } else {
+        None
+    };
     world.changed = changed.is_some();
     if let Some((volume, sectors)) = changed {
         // The oracle learns of the change only when the engine has opened: no crash until then.
@@ -544,7 +548,8 @@ fn take_over(
 /// # Errors
 /// Any violation.
 pub fn read_everything(world: &mut World) -> Result<(), String> {
-    let piece = world.rng.pick(&[16, 64, 256]) * BLOCK;
+    // Where something is lost it is of interest what is not.
+    let piece = if world.risk.is_empty() { world.rng.pick(&[16, 64, 256]) * BLOCK } else { BLOCK / 2 };
     for volume in world.staying() {
         let bytes = world.served_bytes(volume);
         for offset in (0..bytes).step_by(piece as usize) {
@@ -569,11 +574,12 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         device.quiet();
     }
     world.wait_requests()?;
-    if world.fenced || world.stopped {
+    world.wait_owner()?;
+    if world.fenced && !world.engine.is_aside() || world.stopped {
         return read_everything(world);
     }
     world.attach_all_kept()?;
-    if world.fenced || world.stopped {
+    if world.fenced && !world.engine.is_aside() || world.stopped {
         return read_everything(world);
     }
     let volumes = world.staying();
@@ -588,7 +594,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         && volumes.iter().any(|volume| world.engine.dirty_blocks(VolumeId(*volume as u16)) > 0)
     {
         if !world.step(end)? {
-            ensure!(lossy, "draining does not end: {}", world.stall());
+            ensure!(lossy && !world.engine.is_aside(), "draining does not end: {}", world.stall());
             break;
         }
     }
@@ -599,7 +605,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
     }
     world.wait_requests()?;
     read_everything(world)?;
-    if world.stopped || world.fenced {
+    if world.stopped || world.fenced && !world.engine.is_aside() {
         return Ok(());
     }
     for volume in volumes.clone() {

@@ -14,6 +14,7 @@ use crate::device::SimDevice;
 use crate::life::Tenant;
 use crate::memory::Memory;
 use crate::oracle::Oracle;
+use crate::owner::{Risk, Task};
 use crate::pace::Pace;
 use crate::places::Places;
 use crate::plan::Plan;
@@ -52,6 +53,8 @@ pub struct Disks {
     pub cache_bytes: u64,
     /// Bytes that it is to have.
     pub cache_pending: Option<u64>,
+    /// The owner's record: the cache must not be opened any more, and these sectors are lost.
+    pub record: Option<Risk>,
 }
 
 /// A state after a crash.
@@ -160,6 +163,10 @@ pub struct Counters {
     pub damaged_blocks: u64,
     /// Engines opened.
     pub opens: u64,
+    /// Caches put aside because their device failed.
+    pub put_aside: u64,
+    /// Of those, caches of which everything was rescued that could be read.
+    pub rescues: u64,
     /// Virtual nanoseconds.
     pub virtual_ns: u64,
     /// Rare paths.
@@ -177,6 +184,8 @@ impl Counters {
         self.checkpoints += other.checkpoints;
         self.damaged_blocks += other.damaged_blocks;
         self.opens += other.opens;
+        self.put_aside += other.put_aside;
+        self.rescues += other.rescues;
         self.virtual_ns += other.virtual_ns;
         for (all, other) in self.landmarks.0.iter_mut().zip(other.landmarks.0) {
             *all += other;
@@ -221,8 +230,26 @@ pub struct World {
     pub moments: Vec<Moment>,
     /// The trap has ended this world.
     pub stopped: bool,
-    /// The engine refuses writes because a cache flush failed.
+    /// The cache device has failed.
     pub fenced: bool,
+    /// The engine began without a cache.
+    pub without_cache: bool,
+    /// The engine refuses changes because the owner could not make a record.
+    pub(crate) refused: bool,
+    pub(crate) refusals: u64,
+    /// What the owner is doing.
+    pub(crate) owner: Option<Task>,
+    /// What was at risk when the owner was last asked.
+    pub(crate) at_risk: Option<Risk>,
+    /// What an engine without a cache must answer with errors.
+    pub(crate) risk: Risk,
+    /// Sectors written since the cache was put aside, and when.
+    pub(crate) healed: BTreeMap<(usize, u64), u64>,
+    /// Sectors that somebody wanted to change since the cache was fenced.
+    pub(crate) touched: Risk,
+    /// By volume: the step of the last loss, and of the last FLUSH that told.
+    pub(crate) lost_at: Vec<Option<u64>>,
+    pub(crate) told_at: Vec<Option<u64>>,
     pub(crate) stopping: bool,
     pub(crate) quiesced: bool,
     pub(crate) closed: bool,
@@ -263,6 +290,7 @@ impl World {
     pub fn open(plan: &Rc<Plan>, snapshot: Snapshot, policy: OnBackingChange) -> Self {
         let Snapshot { mut disks, oracle, now, mut rng, ordered, .. } = snapshot;
         disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
+        let volumes = plan.volumes.len();
         let late = draw_late(plan, &mut rng);
         let trap_rng = Rng::new(rng.word());
         let order_rng = Rng::new(rng.word());
@@ -290,6 +318,16 @@ impl World {
             moments: Vec::new(),
             stopped: false,
             fenced: false,
+            without_cache: false,
+            refused: false,
+            refusals: 0,
+            owner: None,
+            at_risk: None,
+            risk: Risk::new(),
+            healed: BTreeMap::new(),
+            touched: Risk::new(),
+            lost_at: vec![None; volumes],
+            told_at: vec![None; volumes],
             stopping: false,
             quiesced: false,
             closed: false,
@@ -305,6 +343,7 @@ impl World {
             label: 0,
         };
         world.counters.opens = 1;
+        world.begin_aside();
         world
     }
 
@@ -315,13 +354,44 @@ impl World {
         self.late = draw_late(&self.plan, &mut self.rng);
         self.policy = policy;
         self.counters.landmarks.add_engine(&self.engine);
+        self.disks.devices[CACHE].revive();
         self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
         self.pace = Pace::new(&self.plan);
         self.flights.clear();
         self.queue.clear();
         (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
+        (self.without_cache, self.refused, self.refusals) = (false, false, 0);
+        (self.owner, self.at_risk) = (None, None);
         self.counters.opens += 1;
+        self.begin_aside();
+    }
+
+    /// If there is a record, the engine that was just made must not open the cache: another one goes without.
+    fn begin_aside(&mut self) {
+        self.risk.clear();
+        self.healed.clear();
+        self.touched.clear();
+        self.lost_at.fill(None);
+        self.told_at.fill(None);
+        if self.disks.record.is_none() {
+            return;
+        }
+        crate::owner::settle_tenants(self);
+        let replaced = crate::owner::replace_cache(&self.plan, &mut self.disks, &mut self.rng);
+        self.disorder = replaced.err();
+        self.ordered.fill(false);
+        let Some(risk) = self.disks.record.clone() else {
+            self.engine = open_engine(&self.plan, &self.disks, &self.late, self.policy, self.now);
+            return;
+        };
+        self.engine = crate::owner::open_aside(&self.plan, &self.disks, &risk, &self.late, self.now);
+        let block = |(volume, sector): &(usize, u64)| (*volume, sector / 8);
+        self.oracle.tainted.extend(risk.iter().map(block));
+        (self.fenced, self.without_cache) = (true, true);
+        self.at_risk = Some(risk.clone());
+        self.risk = risk;
+        self.pace.without_cache();
     }
 
     /// Counters, the engine of now included.
@@ -420,7 +490,8 @@ impl World {
     pub fn step(&mut self, limit: u64) -> Result<bool, String> {
         let done = self.queue.peek().map(|Reverse((time, ..))| *time);
         let deadline = self.engine.next_deadline();
-        let next = done.into_iter().chain(deadline).min();
+        let owner = self.owner.as_ref().map(|task| task.due);
+        let next = done.into_iter().chain(deadline).chain(owner).min();
         let Some(next) = next.filter(|next| *next <= limit) else {
             ensure!(self.requests.is_empty() || limit != u64::MAX, "{}", self.stall());
             if limit != u64::MAX {
@@ -433,6 +504,9 @@ impl World {
             let Some(Reverse((_, _, op))) = self.queue.pop() else { return Ok(false) };
             self.ticks = 0;
             self.finish(op)?;
+        } else if owner.is_some_and(|due| due <= next) {
+            self.ticks = 0;
+            self.owner_done()?;
         } else {
             self.ticks += 1;
             ensure!(
@@ -506,10 +580,18 @@ impl World {
     pub fn crash(&mut self) -> Snapshot {
         let mut rng = Rng::new(self.trap_rng.word());
         let power = rng.chance(2, 3);
+        // What a failed flush has dropped is gone for the next daemon.
+        let power = power || self.disks.devices[CACHE].has_dropped();
         let mut crashed =
             |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
         let devices = self.disks.devices.iter().map(&mut crashed).collect();
-        self.moment().after(devices, power, rng)
+        let mut moment = self.moment();
+        if let Some(record) = self.owner.as_ref().and_then(Task::record)
+            && rng.chance(1, 2)
+        {
+            moment.disks.record = Some(record.clone());
+        }
+        moment.after(devices, power, rng)
     }
 
     /// This instant.
@@ -619,7 +701,13 @@ fn draw_late(plan: &Plan, rng: &mut Rng) -> Vec<bool> {
     (0..plan.volumes.len()).map(|_| rng.chance(pct, 100)).collect()
 }
 
-fn open_engine(plan: &Plan, disks: &Disks, late: &[bool], policy: OnBackingChange, now: u64) -> Engine {
+pub(crate) fn open_engine(
+    plan: &Plan,
+    disks: &Disks,
+    late: &[bool],
+    policy: OnBackingChange,
+    now: u64,
+) -> Engine {
     let sure = disks.tenants.iter().enumerate();
     let sure = sure.filter(|(volume, tenant)| tenant.is_attached() && !late[*volume]);
     let attachments = sure.map(|(volume, tenant)| {

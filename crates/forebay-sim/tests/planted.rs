@@ -79,6 +79,13 @@ planted! {
     fill_gaps_unlocked: FillGapsUnlocked,
     fill_gaps_from_dirty: FillGapsFromDirty,
     fill_gaps_from_partial: FillGapsFromPartial,
+    pass_before_record: PassBeforeRecord,
+    flush_before_rescue: FlushBeforeRescue,
+    flush_before_record: FlushBeforeRecord,
+    read_lost_from_backing: ReadLostFromBacking,
+    rescue_superseded: RescueSuperseded,
+    count_after_fence: CountAfterFence,
+    trust_flush_after_failure: TrustFlushAfterFailure,
     overlook_listed: OverlookListed,
     settle_once: SettleOnce,
 }

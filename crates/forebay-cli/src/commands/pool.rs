@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use clap::ArgGroup;
-use forebay_daemon::control::{DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ShrinkRequest};
+use forebay_daemon::control::{
+    DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ShrinkRequest,
+};
 use serde_json::Value;
 
 use super::settings::pair;
@@ -31,6 +33,8 @@ enum Command {
     Grow(Grow),
     /// Make a pool smaller while it is used
     Shrink(Shrink),
+    /// Give a pool whose cache has failed a new, empty one
+    Replace(Replace),
     /// Close a pool that has no volumes, and forget it
     Remove(Remove),
 }
@@ -100,6 +104,23 @@ struct Shrink {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Its clients are disconnected for a moment, and find it again. Example: forebay pool replace fast --device /dev/nvme1n1"
+)]
+struct Replace {
+    /// Name of the pool
+    name: String,
+    /// New cache device: an empty one, or a file and the size to make it with
+    #[arg(long, value_name = "PATH[:SIZE]", value_parser = device)]
+    device: DeviceRequest,
+    /// Give up what was lost with the old cache: older data stands in its place
+    #[arg(long)]
+    discard_lost: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
 struct Remove {
     /// Name of the pool
     name: String,
@@ -132,6 +153,13 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
             let client = admin.client();
             let job = client.post(&path(&name, "/shrink"), Some(&ShrinkRequest { device, size }))?;
             job::attend(&client, &job, Wish { background, json: admin.json })
+        }
+        Command::Replace(Replace { name, device, discard_lost, admin }) => {
+            let request = ReplaceRequest { device, discard_lost };
+            let pool = admin.client().post(&path(&name, "/replace"), Some(&request))?;
+            print(&admin, &pool, |pool| {
+                format!("pool {}: a new cache of {}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
+            })
         }
         Command::Remove(Remove { name, erase, background, admin }) => {
             let client = admin.client();
@@ -193,7 +221,12 @@ pub(super) fn table(pools: &[PoolInfo]) -> comfy_table::Table {
 }
 
 fn state(pool: &PoolInfo) -> &'static str {
-    if pool.fenced { "FENCED: takes no writes" } else { "ok" }
+    match (pool.cache_failed, pool.fenced, pool.lost_bytes) {
+        (true, _, 0) => "CACHE FAILED: served without it",
+        (true, ..) => "CACHE FAILED: data is lost",
+        (false, true, _) => "FENCED: takes no writes",
+        (false, false, _) => "ok",
+    }
 }
 
 fn show(pool: &PoolInfo) -> String {
@@ -208,6 +241,9 @@ fn show(pool: &PoolInfo) -> String {
     let share = percent(pool.cached_bytes, pool.capacity_bytes);
     list.add("cached", format!("{} ({share})", bytes(pool.cached_bytes)));
     list.add("dirty", bytes(pool.dirty_bytes));
+    if pool.lost_bytes > 0 {
+        list.add("lost", bytes(pool.lost_bytes));
+    }
     list.add("I/O by", harmless(&pool.io_engine));
     for volume in &pool.volumes {
         list.add("volume", harmless(volume));

@@ -1,6 +1,6 @@
 //! `forebay volume`: what is cached and served.
 
-use forebay_daemon::control::{VolumeInfo, VolumeRequest};
+use forebay_daemon::control::{LossInfo, VolumeInfo, VolumeRequest};
 use serde_json::{Value, json};
 
 use super::settings::pair;
@@ -8,6 +8,9 @@ use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;
 use crate::job::{self, Wish};
 use crate::screen::{self, List, bytes, harmless, percent};
+
+/// Lost ranges that `volume show` lists.
+const LOSSES_SHOWN: usize = 10;
 
 /// Options of `forebay volume`.
 #[derive(Debug, clap::Args)]
@@ -106,8 +109,12 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         Command::Detach(options) => detach(&options),
         Command::List(options) => list(&options.admin),
         Command::Show(options) => {
-            let volume = options.admin.client().get(&path(&options.name, ""))?;
-            print(&options.admin, &volume, show)
+            let client = options.admin.client();
+            let volume = client.get(&path(&options.name, ""))?;
+            let lost = volume.get("lost_bytes").and_then(Value::as_u64).unwrap_or(0);
+            let losses = if lost > 0 { client.get(&path(&options.name, "/losses"))? } else { json!([]) };
+            let losses: Vec<LossInfo> = client::list(&losses, "losses")?;
+            print(&options.admin, &volume, |volume| show(volume, &losses))
         }
         Command::Resize(Resize { name, size, background, admin }) => {
             let client = admin.client();
@@ -198,7 +205,7 @@ fn oldest(volume: &VolumeInfo) -> String {
     }
 }
 
-fn show(volume: &VolumeInfo) -> String {
+fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
     let mut list = List::new();
     list.add("volume", harmless(&volume.name));
     list.add("pool", harmless(&volume.pool));
@@ -223,5 +230,28 @@ fn show(volume: &VolumeInfo) -> String {
         "needs the cache while anything is dirty"
     };
     list.add("backing store alone", ordered.into());
+    if volume.lost_bytes > 0 {
+        let what = format!(
+            "{}, in {} ranges: errors until they are written",
+            bytes(volume.lost_bytes),
+            losses.len()
+        );
+        list.add("LOST with the cache", what);
+    }
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    for loss in losses.iter().take(LOSSES_SHOWN) {
+        let (from, to) = (loss.offset_bytes, loss.offset_bytes + loss.bytes);
+        list.add(
+            "lost",
+            format!(
+                "bytes {from} to {to}, written {} ago",
+                screen::uptime(now.saturating_sub(loss.written_unix_s))
+            ),
+        );
+    }
+    if losses.len() > LOSSES_SHOWN {
+        list.add("lost", format!("and {} more: --json, or the API, lists all", losses.len() - LOSSES_SHOWN));
+    }
     list.to_string()
 }

@@ -312,6 +312,7 @@ impl Rig {
                 self.ask(|engine, now| engine.finish_shutdown(now, &records));
             }
             Action::Reply { result, .. } => assert!(result.is_ok(), "nothing fails here: {result:?}"),
+            Action::RecordLoss { .. } => unreachable!("no device fails here"),
             Action::Closed => self.closed = true,
             Action::Copy { .. } | Action::FillZero { .. } | Action::Notice(_) => {}
         }

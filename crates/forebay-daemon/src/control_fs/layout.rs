@@ -90,6 +90,8 @@ pub(super) const POOL: &[Field<PoolInfo>] = fields! {
     "dirty_bytes": |p| p.dirty_bytes.to_string(),
     "growable_to_bytes": |p| p.growable_to_bytes.to_string(),
     "fenced": |p| p.fenced.to_string(),
+    "cache_failed": |p| p.cache_failed.to_string(),
+    "lost_bytes": |p| p.lost_bytes.to_string(),
     "io_engine": |p| p.io_engine.clone(),
     "volumes": |p| lines(&p.volumes),
     "absent": |p| lines(p.absent.iter().map(|(name, dirty_bytes)| format!("{dirty_bytes} {name}"))),
@@ -109,6 +111,7 @@ pub(super) const VOLUME: &[Field<VolumeInfo>] = fields! {
     "ordered": |v| v.ordered.to_string(),
     "connections": |v| v.connections.to_string(),
     "job": |v| optional(v.job.as_deref()),
+    "lost_bytes": |v| v.lost_bytes.to_string(),
 };
 
 pub(super) const JOB: &[Field<JobInfo>] = fields! {

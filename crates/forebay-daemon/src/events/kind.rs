@@ -102,7 +102,8 @@ kinds! {
     BlockDamaged, "block.damaged", Warning, "A clean block of the cache was damaged; it is read from the backing store again.";
     BlockLost, "block.lost", Error, "A dirty block was damaged and there is no other copy; its sectors answer with an error.";
     CacheWriteFailed, "cache.write-failed", Warning, "A write to the cache device failed, and is repeated elsewhere on it.";
-    CacheFenced, "cache.fenced", Error, "The cache device failed a flush; it takes no more writes.";
+    CacheFenced, "cache.fenced", Error, "The cache device failed, and that is not recorded yet: writes wait, or are refused.";
+    CacheFailed, "cache.failed", Error, "The cache device failed; its volumes are served without it. Says what is lost.";
     OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
     ClientRefused, "client.refused", Warning, "A client was turned away: certificate, user, address, or what it sent. Few of many are told.";

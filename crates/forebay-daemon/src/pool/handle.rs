@@ -75,10 +75,11 @@ impl PoolHandle {
         report: Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
         let (asking, tasks) = mpsc::channel();
+        let myself = asking.clone();
         let (opened, result) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name(format!("pool-{}", start.name))
-            .spawn(move || match Pool::open(start, parts, tasks, || report) {
+            .spawn(move || match Pool::open(start, parts, (myself, tasks), || report) {
                 Ok(pool) => {
                     let _ = opened.send(Ok(pool.reactor.waker()));
                     pool.serve()

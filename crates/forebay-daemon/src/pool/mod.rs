@@ -7,9 +7,10 @@
 //! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
 //! [`Promise`] when the engine's notice has come.
 //!
-//! Files: `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `size` (growing
+//! Files: `aside` (when the cache device fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `size` (growing
 //! and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now).
 
+mod aside;
 mod handle;
 mod mounts;
 mod report;
@@ -25,15 +26,18 @@ pub(crate) use volumes::{Served, VolumeSpec};
 use crate::engine_io::{CacheDevices, EngineIo};
 use crate::error::RunError;
 use crate::guard::GuardBook;
+use crate::loss_record::LossRecord;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
 use crate::server::{Refused, Server, ServerToken};
-use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
+use aside::Aside;
+use forebay_core::{Action, Device, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{Completion, EnginePreference, IoFailure, Limits, Reactor};
 use handle::Task;
 use mounts::Mounted;
 use size::Resizing;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -78,6 +82,10 @@ pub(crate) struct PoolStart {
     pub(crate) io: EnginePreference,
     /// Certificates and allow lists by name.
     pub(crate) guards: Arc<GuardBook>,
+    /// Folder for the record of a cache that fails.
+    pub(crate) state_dir: PathBuf,
+    /// The cache has failed before, and must not be opened.
+    pub(crate) without_cache: Option<LossRecord>,
 }
 
 /// Everything that one thread owns.
@@ -98,6 +106,9 @@ pub(crate) struct Pool {
     /// Who waits for the end of a change of the pool's size.
     resizing: Option<Resizing>,
     tasks: mpsc::Receiver<Task>,
+    /// For threads that work for this pool.
+    myself: mpsc::Sender<Task>,
+    aside: Aside,
     started: Instant,
     completions: Vec<Completion>,
     report: Box<dyn FnMut(PoolEvent) + Send>,
@@ -110,7 +121,7 @@ impl Pool {
     fn open(
         start: PoolStart,
         parts: PoolParts,
-        tasks: mpsc::Receiver<Task>,
+        (myself, tasks): (mpsc::Sender<Task>, mpsc::Receiver<Task>),
         make_report: impl FnOnce() -> Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
         // Before the first operation: the kernel's workers take after the thread that they work for.
@@ -135,7 +146,14 @@ impl Pool {
         let ids = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
         let cache = CacheDevices { ids, map: parts.map };
         let io = EngineIo::new(cache, scratch, KIND_ENGINE << KIND_SHIFT);
-        let engine = Engine::open(start.engine, parts.pool_bytes, Vec::new(), io.now());
+        let engine = match &start.without_cache {
+            None => Engine::open(start.engine, parts.pool_bytes, Vec::new(), io.now()),
+            Some(record) => {
+                let (entries, losses) = (record.entries(), record.losses());
+                Engine::open_without_cache(start.engine, entries, Vec::new(), &losses, io.now())
+            }
+        };
+        let without_cache = start.without_cache.is_some();
         let mut pool = Self {
             name: start.name,
             engine,
@@ -148,6 +166,8 @@ impl Pool {
             guards: start.guards,
             resizing: None,
             tasks,
+            myself,
+            aside: Aside::new(start.state_dir, start.without_cache),
             started: Instant::now(),
             completions: Vec::new(),
             report,
@@ -156,7 +176,11 @@ impl Pool {
             io,
             reactor,
         };
-        pool.recover(parts.created)?;
+        if without_cache {
+            pool.opened_without_cache();
+        } else {
+            pool.recover(parts.created)?;
+        }
         Ok(pool)
     }
 
@@ -212,7 +236,8 @@ impl Pool {
     /// One turn of the loop.
     fn turn(&mut self) -> Result<(), RunError> {
         self.work();
-        let timeout = self.sleep();
+        let record = self.look_after_record();
+        let timeout = self.sleep().into_iter().chain(record).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
         self.io.read_clock();
@@ -289,9 +314,13 @@ impl Pool {
         let index = completion.token as u32;
         match completion.token >> KIND_SHIFT {
             KIND_ENGINE => {
-                let ok = completion.result.is_ok();
+                let failure = completion.result.err();
+                let ok = failure.is_none();
                 let timed = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), ok);
                 if let Some(timed) = timed {
+                    if timed.device == Device::Cache && failure.is_some_and(says_gone) {
+                        self.engine.cache_gone(self.io.now());
+                    }
                     self.time_operation(timed);
                 }
             }
@@ -318,6 +347,7 @@ impl Pool {
                         }
                     }
                     Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),
+                    Some(Action::RecordLoss { ticket }) => self.record_loss(ticket),
                     Some(Action::Notice(notice)) => self.notice(notice),
                     Some(Action::Quiesced) => self.quiesced(),
                     Some(Action::Closed) => self.closed = true,
@@ -343,6 +373,12 @@ impl Pool {
         let now = self.io.now();
         self.engine.finish_shutdown(now, &records);
     }
+}
+
+/// True if a device that fails like this will not come back.
+fn says_gone(failure: IoFailure) -> bool {
+    use rustix::io::Errno;
+    [Errno::NODEV, Errno::NXIO, Errno::NOMEDIUM].iter().any(|gone| gone.raw_os_error() == failure.errno)
 }
 
 fn io_failed(error: IoFailure) -> RunError {

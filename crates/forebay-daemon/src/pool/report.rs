@@ -4,6 +4,7 @@ use super::Pool;
 use forebay_core::{Notice, OpenError};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What happens in a pool. `Display` gives the line for people.
@@ -49,8 +50,48 @@ pub enum PoolEvent {
         /// Segment of the cache device.
         segment: u32,
     },
-    /// The cache device failed to flush.
+    /// The cache device failed; requests that change something wait for the record.
     CacheFenced,
+    /// The record of a failed cache could not be made.
+    RecordFailed {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// The volumes are served without the cache from now on.
+    CachePutAside {
+        /// Cache devices.
+        devices: String,
+        /// Bytes that only the cache has; they are written back now.
+        dirty_bytes: u64,
+        /// Where that is recorded.
+        record: PathBuf,
+    },
+    /// What a failed cache had is on the backing stores, or lost.
+    RescueEnded {
+        /// Cache devices.
+        devices: String,
+        /// Bytes lost.
+        lost_bytes: u64,
+        /// Names of the volumes that have lost something.
+        volumes: Vec<String>,
+        /// Where that is recorded.
+        record: PathBuf,
+    },
+    /// The pool was started without its cache, because that has failed before.
+    OpenedWithoutCache {
+        /// Cache devices.
+        devices: String,
+        /// When it failed.
+        failed_unix_s: u64,
+        /// Bytes lost.
+        lost_bytes: u64,
+        /// Names of the volumes that have lost something.
+        volumes: Vec<String>,
+        /// Where that is recorded.
+        record: PathBuf,
+    },
     /// The backing store alone is no crash-consistent image any more, until what is dirty now has been written back.
     OrderLost {
         /// Name of the volume.
@@ -129,9 +170,28 @@ impl fmt::Display for PoolEvent {
                 write!(f, "a write to segment {segment} of the cache device failed; it is repeated elsewhere")
             }
             Self::CacheFenced => f.write_str(
-                "the cache device failed to flush: writes are refused from now on. Replace the device; what it \
-                 holds can still be read",
+                "the cache device failed: it is given up as soon as that is recorded; writes wait until then",
             ),
+            Self::RecordFailed { path, why } => write!(
+                f,
+                "cannot record in {} that the cache failed: {why}. Without that record a restart would bring old data back, \
+                 so writes are refused until it can be made: give the state directory room, and the right to write",
+                path.display()
+            ),
+            Self::CachePutAside { devices, dirty_bytes, record } => write!(
+                f,
+                "the cache {devices} failed and is not used any more. The volumes are served from their backing stores; \
+                 {dirty_bytes} bytes that only the cache has are written back now, as far as it can still be read (recorded in {})",
+                record.display()
+            ),
+            Self::RescueEnded { devices, lost_bytes, volumes, record } => {
+                write!(f, "the cache {devices} failed")?;
+                say_lost(f, *lost_bytes, volumes, record)
+            }
+            Self::OpenedWithoutCache { devices, failed_unix_s, lost_bytes, volumes, record } => {
+                write!(f, "the cache {devices} failed (at {failed_unix_s} s since 1970) and is not opened")?;
+                say_lost(f, *lost_bytes, volumes, record)
+            }
             Self::OrderLost { volume } => write!(
                 f,
                 "the backing store of {volume} alone is no crash-consistent image until what is dirty now is written back"
@@ -157,6 +217,20 @@ impl fmt::Display for PoolEvent {
             ),
         }
     }
+}
+
+/// What is lost, and what to do.
+fn say_lost(f: &mut fmt::Formatter<'_>, bytes: u64, volumes: &[String], record: &Path) -> fmt::Result {
+    if bytes == 0 {
+        return f.write_str(". Nothing is lost; the volumes are served without a cache. To give them another: forebay pool replace");
+    }
+    write!(
+        f,
+        ". LOST: {bytes} bytes of {}, which answer with errors until they are written again; the ranges are in {}. Restore \
+         them from a backup, then: forebay pool replace",
+        volumes.join(", "),
+        record.display()
+    )
 }
 
 impl Pool {
@@ -192,7 +266,7 @@ impl Pool {
         }
     }
 
-    fn name_of(&self, volume: VolumeId) -> String {
+    pub(super) fn name_of(&self, volume: VolumeId) -> String {
         match self.volumes.get(usize::from(volume.0)) {
             Some(Some(served)) => served.spec.name.clone(),
             _ => format!("volume {}", volume.0),
@@ -202,6 +276,8 @@ impl Pool {
     /// The engine has something to say.
     pub(super) fn notice(&mut self, notice: Notice) {
         let event = match notice {
+            // With a dead device there may be millions: the end of the rescue says it in one.
+            Notice::BlockDamaged { lost: true, .. } if self.engine.is_aside() => return,
             Notice::BlockDamaged { volume, block, lost } => PoolEvent::BlockDamaged {
                 volume: self.name_of(volume),
                 offset_bytes: block * BLOCK_BYTES as u64,
@@ -213,9 +289,11 @@ impl Pool {
             },
             Notice::CacheWriteFailed { segment } => PoolEvent::CacheWriteFailed { segment },
             Notice::CacheFenced => PoolEvent::CacheFenced,
-            Notice::OrderBroken { volume, .. } | Notice::OrderYielded { volume } => {
-                PoolEvent::OrderLost { volume: self.name_of(volume) }
-            }
+            Notice::CachePutAside => return self.put_aside(),
+            Notice::RescueEnded { .. } => return self.rescue_ended(),
+            Notice::OrderBroken { volume, .. }
+            | Notice::OrderYielded { volume }
+            | Notice::OrderEnded { volume } => PoolEvent::OrderLost { volume: self.name_of(volume) },
             Notice::BackingChanged { volume, dropped } => {
                 PoolEvent::BackingChanged { volume: self.name_of(volume), dropped }
             }

@@ -3,6 +3,7 @@
 use super::{Pool, Served};
 use crate::control::VolumeState;
 use crate::engine_io::Timed;
+use crate::loss_record::LossRecord;
 use crate::meter::{About, Counters, DirtyAge, Path, Snapshot};
 use forebay_core::{DestageReport, Device, Engine, Nanos, VolumeSettings, VolumeStats};
 use forebay_format::VolumeId;
@@ -21,6 +22,7 @@ pub(crate) struct VolumeSnapshot {
     pub(crate) stats: VolumeStats,
     pub(crate) destage: Option<DestageReport>,
     pub(crate) ordered: bool,
+    pub(crate) lost_bytes: u64,
     pub(crate) connections: u64,
 }
 
@@ -34,6 +36,11 @@ pub(crate) struct PoolSnapshot {
     pub(crate) dirty_blocks: u64,
     pub(crate) growable_to_bytes: u64,
     pub(crate) fenced: bool,
+    pub(crate) cache_failed: bool,
+    /// What only the failed cache had is on the backing stores, or lost.
+    pub(crate) rescue_over: bool,
+    /// The record of the failed cache.
+    pub(crate) record: Option<LossRecord>,
     pub(crate) io_engine: &'static str,
     pub(crate) volumes: Vec<VolumeSnapshot>,
     /// Volumes of the table that are not attached, with their dirty blocks.
@@ -55,6 +62,9 @@ impl Pool {
             growable_to_bytes: geometry.segments_start_block * 4096
                 + u64::from(geometry.segments_max()) * geometry.segment_bytes(),
             fenced: self.engine.is_fenced(),
+            cache_failed: self.engine.is_aside(),
+            rescue_over: self.engine.is_rescue_over(),
+            record: self.aside.record().cloned(),
             io_engine: self.io_engine(),
             volumes: (0..self.volumes.len())
                 .filter_map(|at| self.volume_snapshot(VolumeId(at as u16)))
@@ -82,6 +92,7 @@ impl Pool {
             stats: self.engine.volume_stats(id).unwrap_or_default(),
             destage: self.engine.destage_report(id),
             ordered: self.engine.is_ordered(id),
+            lost_bytes: self.engine.lost_bytes(id),
             connections: self.server.connections_to(id),
         })
     }

@@ -1,8 +1,9 @@
 //! How things are: pools, volumes and statistics as the API shows them.
 
 use super::Service;
-use crate::control::{ControlError, DeviceInfo, ErrorKind, PoolInfo, VolumeInfo};
+use crate::control::{ControlError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, VolumeInfo};
 use crate::jobs::{JobFilter, JobView};
+use crate::loss_record::Range;
 use crate::meter::{Report, Snapshot, format};
 use crate::pool::{PoolSnapshot, VolumeSnapshot};
 use forebay_format::BLOCK_BYTES;
@@ -29,6 +30,8 @@ impl Service {
             dirty_bytes: snapshot.dirty_blocks * BLOCK,
             growable_to_bytes: snapshot.growable_to_bytes,
             fenced: snapshot.fenced,
+            cache_failed: snapshot.cache_failed,
+            lost_bytes: snapshot.volumes.iter().map(|volume| volume.lost_bytes).sum(),
             io_engine: snapshot.io_engine.into(),
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
             absent: snapshot.absent.iter().map(|(name, blocks)| (name.clone(), blocks * BLOCK)).collect(),
@@ -59,6 +62,18 @@ impl Service {
         let volume = snapshot.volumes.into_iter().find(|volume| volume.name == name);
         let volume = volume.ok_or_else(|| not_attached(name))?;
         Ok(info(&pool, volume, &self.open_jobs()))
+    }
+
+    pub(super) fn losses_of(&self, name: &str) -> Result<Vec<LossInfo>, ControlError> {
+        let (_, handle) = self.pool_of(name)?;
+        let volume = name.to_owned();
+        let losses = Self::ask(&handle, move |pool| pool.find(&volume).map(|id| pool.losses_of(id)))?;
+        let info = |range: Range| LossInfo {
+            offset_bytes: range.offset_bytes,
+            bytes: range.bytes,
+            written_unix_s: range.written_unix_s,
+        };
+        losses.map(|losses| losses.into_iter().map(info).collect()).ok_or_else(|| not_attached(name))
     }
 
     // --- statistics
@@ -132,6 +147,7 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         ordered: volume.ordered,
         connections: volume.connections,
         job: job.map(|job| job.id.to_string()),
+        lost_bytes: volume.lost_bytes,
         name: volume.name,
     }
 }

@@ -20,9 +20,9 @@ mod work;
 
 use crate::config::{Config, ConfigFile};
 use crate::control::{
-    Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, PoolInfo, PoolRequest,
-    ReloadDone, RuleRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, VolumeInfo,
-    VolumeRequest,
+    Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, PoolInfo,
+    PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, SettingInfo, SettingsDone, SettingsRequest,
+    ShrinkRequest, Target, VolumeInfo, VolumeRequest,
 };
 use crate::events::Hub;
 use crate::guard::GuardBook;
@@ -177,6 +177,10 @@ impl Control for Service {
         self.begin_job(JobSpec::pool(JobKind::Shrink(bytes), name))
     }
 
+    fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError> {
+        self.replace(name, &request)
+    }
+
     fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError> {
         self.check_removable(name)?;
         self.begin_job(JobSpec::pool(JobKind::Remove { erase }, name))
@@ -188,6 +192,10 @@ impl Control for Service {
 
     fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError> {
         self.volume_info(name)
+    }
+
+    fn losses(&self, name: &str) -> Result<Vec<LossInfo>, ControlError> {
+        self.losses_of(name)
     }
 
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {

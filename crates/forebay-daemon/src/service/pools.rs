@@ -8,10 +8,11 @@ use crate::CacheSpec;
 use crate::config::choices::CacheAllocation;
 use crate::config::{Edit, PoolConfig, Scope, Settings};
 use crate::control::{
-    ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ShrinkRequest,
+    ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ShrinkRequest,
 };
-use crate::events::{Kind, NewEvent};
-use crate::open::{Making, erase_cache, open_caches, open_joining};
+use crate::events::{AlarmKey, Kind, NewEvent};
+use crate::loss_record::{LossRecord, Verdict, judge};
+use crate::open::{Making, PoolParts, erase_cache, open_caches, open_joining, seen};
 use crate::pool::{PoolHandle, PoolStart, Promise};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
@@ -26,7 +27,12 @@ impl Service {
             segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
             preallocate: tunables.cache_allocation == CacheAllocation::Full,
         };
-        let parts = open_caches(&config.devices, making)?;
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let without_cache = failed_before(&state_dir, name, config)?;
+        let parts = match &without_cache {
+            None => open_caches(&config.devices, making)?,
+            Some(_) => PoolParts::none(),
+        };
         let engine = EngineConfig {
             scratch_blocks: (tunables.scratch_size.0 / 4096) as u32,
             pool: PoolSettings::from(&tunables),
@@ -40,6 +46,8 @@ impl Service {
             nice_boost: tunables.nice_boost,
             io: tunables.io.into(),
             guards: Arc::clone(&self.guards),
+            state_dir,
+            without_cache,
         };
         let joining = parts.joining.clone();
         let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
@@ -100,6 +108,14 @@ impl Service {
 
     pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
         let handle = self.handle(name)?;
+        if self.pool_snapshot(name)?.cache_failed {
+            let what = format!("the cache of pool {name} has failed");
+            return Err(ControlError::new(
+                ErrorKind::Conflict,
+                what,
+                "give it another: forebay pool replace",
+            ));
+        }
         let promise = match (request.device, request.size) {
             (Some(wanted), None) => Self::join(&handle, &device(&wanted)?)?,
             (None, Some(size)) => {
@@ -199,6 +215,76 @@ impl Service {
         Ok(())
     }
 
+    // --- a cache that failed
+
+    /// Gives a pool whose cache has failed a new one: the pool is closed, and opened with it.
+    pub(super) fn replace(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, ControlError> {
+        let mut file = self.changing();
+        let spec = device(&request.device)?;
+        let record = self.check_replaceable(name, request.discard_lost)?;
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        // Looked at before anything is given up; made when the pool is opened.
+        drop(open_joining(&spec)?);
+        self.handle(name)?.stop()?;
+        if request.discard_lost {
+            let given_up = record.with_risk(&record.entries(), &[]);
+            given_up.store(&state_dir).map_err(|error| {
+                ControlError::new(ErrorKind::Failed, format!("cannot change the record: {error}"), "")
+            })?;
+        }
+        let (config, volumes) = {
+            let mut running = self.running_mut();
+            running.pools.remove(name);
+            let config = running.config.pools.get_mut(name).map(|pool| {
+                pool.devices = vec![spec.clone()];
+                pool.clone()
+            });
+            let config = config.ok_or_else(|| ControlError::not_found("pool", name, &[]))?;
+            let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
+            (config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect::<Vec<_>>())
+        };
+        if let Some(file) = file.as_mut() {
+            let edit = Edit::SetDevices { pool: name.into(), devices: vec![spec] };
+            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
+        }
+        self.open_pool(name, &config)?;
+        for (name, volume) in &volumes {
+            self.attach_configured(name, volume)?;
+        }
+        drop(file);
+        self.hub.clear(&AlarmKey::pool(Kind::CacheFailed, name));
+        self.hub.publish(NewEvent::new(Kind::PoolCreated, format!("pool {name} has a new cache")).pool(name));
+        self.pool_info(name)
+    }
+
+    fn check_replaceable(&self, name: &str, discard_lost: bool) -> Result<LossRecord, ControlError> {
+        let snapshot = self.pool_snapshot(name)?;
+        let refuse = |what: String, hint: &str| Err(ControlError::new(ErrorKind::Conflict, what, hint));
+        let Some(record) = snapshot.record.filter(|_| snapshot.cache_failed) else {
+            return refuse(
+                format!("the cache of pool {name} has not failed"),
+                "to move it to another device: pool grow --device, then pool shrink --device",
+            );
+        };
+        if !snapshot.rescue_over {
+            let left = snapshot.dirty_blocks * 4096;
+            return refuse(
+                format!("{left} bytes that only the failed cache of pool {name} has are being written back"),
+                "wait until they are; `forebay pool show` tells",
+            );
+        }
+        let lost: u64 = snapshot.volumes.iter().map(|volume| volume.lost_bytes).sum();
+        if lost > 0 && !discard_lost {
+            return refuse(
+                format!(
+                    "{lost} bytes of pool {name} are lost, and with a new cache older data would stand in their place"
+                ),
+                "write them again (`forebay volume show` lists them), or give them up: --discard-lost",
+            );
+        }
+        Ok(record)
+    }
+
     // --- closing
 
     pub(super) fn check_removable(&self, name: &str) -> Result<(), ControlError> {
@@ -251,6 +337,30 @@ impl Service {
         file.edit(&[Edit::RemovePool { name: name.into() }], &check_rules)
             .map(drop)
             .map_err(|error| stored(&error))
+    }
+}
+
+/// The record of a pool's cache, if that has failed and must not be opened.
+fn failed_before(
+    state_dir: &Path,
+    name: &str,
+    config: &PoolConfig,
+) -> Result<Option<LossRecord>, ControlError> {
+    let records = LossRecord::all(state_dir)?;
+    let Some(first) = config.devices.first().filter(|_| !records.is_empty()) else { return Ok(None) };
+    match judge(records, name, &first.path, seen(first)) {
+        Verdict::Open => Ok(None),
+        Verdict::WithoutCache(record) => Ok(Some(*record)),
+        Verdict::Refuse(record) => Err(ControlError::new(
+            ErrorKind::Conflict,
+            format!(
+                "the cache of pool {name} failed and {} bytes of {} are lost, but another device stands in its place: what is \
+                 lost would look like good, old data",
+                record.lost_bytes(),
+                record.losers().join(", ")
+            ),
+            format!("restore what {} lists; then remove that file", record.path(state_dir).display()),
+        )),
     }
 }
 

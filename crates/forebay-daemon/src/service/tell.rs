@@ -34,6 +34,15 @@ impl Service {
             PoolEvent::CacheFenced => {
                 self.hub.raise(AlarmKey::pool(Kind::CacheFenced, pool), Severity::Error, &text);
             }
+            PoolEvent::RecordFailed { .. } => {
+                self.hub.raise(AlarmKey::pool(Kind::CacheFenced, pool), Severity::Error, &text);
+            }
+            PoolEvent::CachePutAside { .. }
+            | PoolEvent::RescueEnded { .. }
+            | PoolEvent::OpenedWithoutCache { .. } => {
+                self.hub.clear(&AlarmKey::pool(Kind::CacheFenced, pool));
+                self.hub.raise(AlarmKey::pool(Kind::CacheFailed, pool), Severity::Error, &text);
+            }
             PoolEvent::BackingChanged { volume, .. } => {
                 self.hub.publish(NewEvent::new(Kind::BackingChanged, text).pool(pool).volume(volume));
             }

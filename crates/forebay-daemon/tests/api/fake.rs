@@ -290,6 +290,8 @@ impl Control for Fake {
             dirty_bytes: 0,
             growable_to_bytes: 1 << 50,
             fenced: false,
+            cache_failed: false,
+            lost_bytes: 0,
             io_engine: "psync".into(),
             volumes: Vec::new(),
             absent: BTreeMap::new(),
@@ -326,6 +328,12 @@ impl Control for Fake {
         self.start(JobSpec::pool(JobKind::Shrink(to), name))
     }
 
+    fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError> {
+        device(&request.device)?;
+        self.pool(name)?;
+        Err(conflict(format!("the cache of pool {name} has not failed")))
+    }
+
     fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError> {
         if let Some(volume) = self.pool(name)?.volumes.first() {
             return Err(conflict(format!("pool {name} has the volume {volume}")));
@@ -339,6 +347,12 @@ impl Control for Fake {
 
     fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError> {
         self.lock().volume(name).map(|volume| volume.info.clone())
+    }
+
+    fn losses(&self, name: &str) -> Result<Vec<LossInfo>, ControlError> {
+        self.lock()
+            .volume(name)
+            .map(|_| vec![LossInfo { offset_bytes: 4096, bytes: 512, written_unix_s: 1_700_000_000 }])
     }
 
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
@@ -368,6 +382,7 @@ impl Control for Fake {
             ordered: false,
             connections: 0,
             job: None,
+            lost_bytes: 0,
         };
         let rules = RuleSet::new(DefaultAction::Cache, info.size_bytes);
         state.volumes.insert(request.name.clone(), Volume { info: info.clone(), values, rules });

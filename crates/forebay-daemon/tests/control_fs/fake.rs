@@ -76,6 +76,8 @@ impl Control for Fake {
             dirty_bytes: 7,
             growable_to_bytes: 2000,
             fenced: false,
+            cache_failed: false,
+            lost_bytes: 0,
             io_engine: "psync".into(),
             volumes: vec!["db".into(), "slow".into()],
             absent: BTreeMap::from([("old".into(), 5)]),
@@ -88,6 +90,9 @@ impl Control for Fake {
         unused()
     }
     fn shrink_pool(&self, _: &str, _: ShrinkRequest) -> Result<JobInfo, ControlError> {
+        unused()
+    }
+    fn replace_cache(&self, _: &str, _: ReplaceRequest) -> Result<PoolInfo, ControlError> {
         unused()
     }
     fn remove_pool(&self, _: &str, _: bool) -> Result<JobInfo, ControlError> {
@@ -112,7 +117,11 @@ impl Control for Fake {
             ordered: true,
             connections: 1,
             job: None,
+            lost_bytes: 0,
         })
+    }
+    fn losses(&self, _: &str) -> Result<Vec<LossInfo>, ControlError> {
+        unused()
     }
     fn attach_volume(&self, _: VolumeRequest) -> Result<VolumeInfo, ControlError> {
         unused()

@@ -43,6 +43,8 @@ pub(crate) struct Uring {
     /// The kernel tells by a flag that it has deferred work to run.
     flags_work: bool,
     wake_armed: bool,
+    /// Descriptors on which even submitting may wait: the kernel asks whoever serves the file whether it would.
+    served: Vec<RawFd>,
 }
 
 impl Uring {
@@ -65,6 +67,7 @@ impl Uring {
             enabled: false,
             flags_work,
             wake_armed: false,
+            served: Vec::new(),
         })
     }
 
@@ -77,7 +80,19 @@ impl Uring {
             }
             _ => None,
         };
-        self.push_entry(entry_of(step.request, registered).user_data(key));
+        let mut entry = entry_of(step.request, registered).user_data(key);
+        if !self.served.is_empty() && step.request.device_fd().is_some_and(|fd| self.served.contains(&fd)) {
+            entry = entry.flags(squeue::Flags::ASYNC);
+        }
+        self.push_entry(entry);
+    }
+
+    /// Operations on this descriptor are begun by another thread of the kernel, so that this one never waits.
+    pub(crate) fn set_served(&mut self, fd: RawFd, is_served: bool) {
+        self.served.retain(|other| *other != fd);
+        if is_served {
+            self.served.push(fd);
+        }
     }
 
     pub(crate) fn forget_buffer(&mut self, buffer: u32) {

@@ -53,7 +53,9 @@ fn headline(state: &State, now: Instant) -> Line<'static> {
         let share = screen::percent(pool.cached_bytes, pool.capacity_bytes);
         let text = format!("  {}: {share} of {} cached", harmless(&pool.name), bytes(pool.capacity_bytes));
         spans.push(Span::raw(text));
-        if pool.fenced {
+        if pool.cache_failed {
+            spans.push(Span::styled(" CACHE FAILED", BOLD.fg(Color::Red)));
+        } else if pool.fenced {
             spans.push(Span::styled(" FENCED", BOLD.fg(Color::Red)));
         }
     }

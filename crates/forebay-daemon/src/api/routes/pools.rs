@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use super::{Answer, Context, accepted, created};
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
-use crate::control::{GrowRequest, JobInfo, PoolInfo, PoolRequest, ShrinkRequest};
+use crate::control::{GrowRequest, JobInfo, PoolInfo, PoolRequest, ReplaceRequest, ShrinkRequest};
 
 /// All pools.
 #[utoipa::path(get, path = "/v1/pools", tag = "pools",
@@ -69,6 +69,18 @@ pub(super) async fn grow_pool(
     Body(request): Body<GrowRequest>,
 ) -> Answer<PoolInfo> {
     context.change(move |control| control.grow_pool(&pool, request)).await.map(Json)
+}
+
+/// Gives a pool whose cache has failed a new, empty one. Its clients are disconnected for a moment.
+#[utoipa::path(post, path = "/v1/pools/{pool}/replace", tag = "pools", request_body = ReplaceRequest,
+    params(("pool" = String, Path, description = "Name")),
+    responses((status = 200, description = "The pool as it is now", body = PoolInfo)))]
+pub(super) async fn replace_cache(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+    Body(request): Body<ReplaceRequest>,
+) -> Answer<PoolInfo> {
+    context.change(move |control| control.replace_cache(&pool, request)).await.map(Json)
 }
 
 /// Makes a pool smaller, while it is used: a job.

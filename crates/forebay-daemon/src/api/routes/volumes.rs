@@ -10,7 +10,7 @@ use super::jobs::duration;
 use super::{Answer, Context, accepted, created};
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
-use crate::control::{DetachHow, JobInfo, VolumeInfo, VolumeRequest};
+use crate::control::{DetachHow, JobInfo, LossInfo, VolumeInfo, VolumeRequest};
 
 /// All volumes.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
@@ -39,6 +39,17 @@ pub(super) async fn volume(
     Names(volume): Names<String>,
 ) -> Answer<VolumeInfo> {
     context.look(move |control| control.volume(&volume)).await.map(Json)
+}
+
+/// What was lost of a volume with a cache that failed: ranges by address, which answer with errors until they are written.
+#[utoipa::path(get, path = "/v1/volumes/{volume}/losses", tag = "volumes",
+    params(("volume" = String, Path, description = "Name")),
+    responses((status = 200, description = "The ranges; none if nothing is lost", body = [LossInfo])))]
+pub(super) async fn losses(
+    State(context): State<Context>,
+    Names(volume): Names<String>,
+) -> Answer<Vec<LossInfo>> {
+    context.look(move |control| control.losses(&volume)).await.map(Json)
 }
 
 /// How a volume is detached.

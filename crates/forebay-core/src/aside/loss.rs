@@ -1,0 +1,180 @@
+//! What only the failed cache has: at risk, safe, or lost; sector by sector (I52, I53, I55).
+
+use super::Gone;
+use crate::api::{Loss, Nanos};
+use crate::config::PlantedBug;
+use crate::engine::{BLOCK, Engine, sector_mask, sector_mask_inside, sector_runs};
+use crate::life::whole_volume;
+use crate::locks::BlockRange;
+use crate::segment::{Key, State};
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+impl Engine {
+    pub(super) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
+        let end = loss.offset + loss.bytes;
+        let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
+        for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
+            let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
+            let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
+            let gone = self.aside.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
+            gone.mask |= mask;
+            gone.written_at = gone.written_at.min(written_at);
+        }
+    }
+
+    /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address. This is what the record must
+    /// list. It becomes less while the engine is fenced, never more. Looks at all slots.
+    #[must_use]
+    pub fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
+        let mut parts = self.gone_parts();
+        for number in 0..self.map.segments.len() as u32 {
+            let segment = &self.map.segments[number as usize];
+            if segment.unclean == 0 {
+                continue;
+            }
+            for index in 0..self.map.geometry.segment_blocks {
+                if segment.state(index) == State::Dirty && !segment.is_shadow(index) {
+                    let slot = self.map.slot(number, index);
+                    let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
+                    parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
+                }
+            }
+        }
+        losses_of(parts)
+    }
+
+    /// What is lost of each volume, by address: it answers with errors until it is written again.
+    #[must_use]
+    pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
+        losses_of(self.gone_parts())
+    }
+
+    /// Bytes of a volume that are lost.
+    #[must_use]
+    pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
+        let all = whole_volume(volume);
+        let gone = self.aside.gone.range(all.first..=all.last);
+        gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum()
+    }
+
+    fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
+        let age = |gone: &Gone| (self.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
+        self.aside.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
+    }
+
+    /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
+    fn valid_mask(&self, key: Key, mask: u8) -> u8 {
+        let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+        let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
+        let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
+        let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
+        if left == 0 { 0 } else { mask & sector_mask(0, left) }
+    }
+
+    /// Sectors of a block that are lost.
+    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
+        if self.aside.gone.is_empty() {
+            return 0;
+        }
+        self.aside.gone.get(&key).map_or(0, |gone| gone.mask)
+    }
+
+    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
+        self.aside.gone.range(range.first..=range.last).next().is_some()
+    }
+
+    /// The only copy of a block cannot be read.
+    pub(crate) fn lose(&mut self, slot: u32) {
+        let key = self.map.key(slot);
+        let mask = self.valid_mask(key, self.map.mask(slot));
+        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
+        self.map.remove(key);
+        if mask == 0 {
+            return;
+        }
+        self.aside.gone.insert(key, Gone { mask, written_at });
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(key.volume().0)) {
+            volume.lost_untold = true;
+        }
+        self.settle_again();
+    }
+
+    /// The backing store holds a block durably: the copy in the cache is no more.
+    pub(crate) fn rescued(&mut self, slot: u32) {
+        let key = self.map.key(slot);
+        self.map.remove(key);
+        self.note_safer(key.volume());
+    }
+
+    /// Something of a volume is not at risk any more: a record that lists it is out of date.
+    pub(crate) fn note_safer(&mut self, volume: VolumeId) {
+        self.aside.changes += 1;
+        self.volume_mut(volume).safer_at = self.aside.changes;
+        self.settle_again();
+    }
+
+    /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
+    /// cache has of these blocks is void, and sectors that were written wholly are not lost any more. (I55)
+    pub(crate) fn supersede(&mut self, req: u32, range: BlockRange, from: u64, to: u64) {
+        let volume = range.first.volume();
+        let mut slots = Vec::new();
+        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
+        if !self.planted(PlantedBug::RescueSuperseded) {
+            for slot in slots {
+                self.map.remove(self.map.key(slot));
+            }
+        }
+        let lost: Vec<Key> = self.aside.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
+        for key in lost {
+            let start = key.block() * BLOCK;
+            let written = sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
+            if let Some(gone) = self.aside.gone.get_mut(&key) {
+                gone.mask &= !written;
+                if gone.mask == 0 {
+                    self.aside.gone.remove(&key);
+                }
+            }
+        }
+        self.reqs.get_mut(req).superseded = true;
+        self.note_safer(volume);
+    }
+}
+
+/// Sectors of blocks, put together to ranges.
+fn losses_of(mut parts: Vec<(Key, u8, Nanos)>) -> Vec<(VolumeId, Vec<Loss>)> {
+    parts.sort_unstable_by_key(|(key, ..)| *key);
+    let mut all: Vec<(VolumeId, Vec<Loss>)> = Vec::new();
+    for (key, mask, age) in parts {
+        for (from, to) in sector_runs(mask) {
+            if all.last().is_none_or(|(volume, _)| *volume != key.volume()) {
+                all.push((key.volume(), Vec::new()));
+            }
+            let Some((_, losses)) = all.last_mut() else { continue };
+            let (offset, bytes) = (key.block() * BLOCK + u64::from(from), u64::from(to - from));
+            match losses.last_mut() {
+                Some(last) if last.offset + last.bytes == offset => {
+                    last.bytes += bytes;
+                    last.age = last.age.max(age);
+                }
+                _ => losses.push(Loss { offset, bytes, age }),
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_sectors_become_one_range_with_the_older_age() {
+        let key = |block| Key::new(VolumeId(1), block);
+        let parts = alloc::vec![(key(4), 0b0000_0011, 7), (key(3), 0b1000_0001, 9)];
+        let losses = losses_of(parts);
+        let range = |offset, bytes, age| Loss { offset, bytes, age };
+        let expected = alloc::vec![range(3 * 4096, 512, 9), range(3 * 4096 + 3584, 512 + 1024, 9)];
+        assert_eq!(losses, [(VolumeId(1), expected)]);
+    }
+}

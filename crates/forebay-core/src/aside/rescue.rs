@@ -1,0 +1,150 @@
+//! What a FLUSH waits for without the cache, and when the rescue has ended (I54).
+
+use super::{RECORD_PAUSE_NS, Stage};
+use crate::api::{Device, Nanos, Notice, RequestKind};
+use crate::config::PlantedBug;
+use crate::engine::Engine;
+use crate::flush::Waiter;
+use crate::volume::Volume;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+impl Engine {
+    pub(super) fn make_safe(&mut self, req: u32) {
+        let request = self.reqs.get_mut(req);
+        request.redone = true;
+        let volume = request.volume;
+        let covers_dirty = request.kind == RequestKind::Flush || request.write_back;
+        if covers_dirty && self.dirty_blocks(volume) > 0 && !self.planted(PlantedBug::FlushBeforeRescue) {
+            self.reqs.get_mut(req).pending += 1;
+            self.aside.waiting.push(req);
+            return;
+        }
+        let lost = self.volume(volume).lost_untold;
+        if covers_dirty && self.reqs.get(req).kind == RequestKind::Flush {
+            self.volume_mut(volume).lost_untold = false;
+            self.reqs.get_mut(req).failed |= lost;
+        }
+        self.make_safe_parts(req);
+    }
+
+    /// Nothing that the request covers is in the cache any more.
+    fn make_safe_parts(&mut self, req: u32) {
+        let request = self.reqs.get(req);
+        let (volume, is_flush) = (request.volume, request.kind == RequestKind::Flush);
+        let (covers_dirty, superseded) = (is_flush || request.write_back, request.superseded);
+        if !is_flush && covers_dirty && self.is_any_lost(req) {
+            self.reqs.get_mut(req).failed = true;
+        }
+        let state = self.volume(volume);
+        let needed = state.safer_at;
+        if state.direct_unflushed || state.direct_flushing {
+            self.reqs.get_mut(req).pending += 1;
+            self.flush(Device::Backing(volume), Waiter::Request(req));
+        }
+        if (covers_dirty || superseded)
+            && needed > self.aside.recorded
+            && !self.planted(PlantedBug::FlushBeforeRecord)
+        {
+            self.reqs.get_mut(req).pending += 1;
+            self.aside.recording.push((needed, req));
+            self.ask_record();
+        }
+    }
+
+    pub(super) fn safe_part_done(&mut self, req: u32, ok: bool) {
+        let request = self.reqs.get_mut(req);
+        request.pending -= 1;
+        request.failed |= !ok;
+        if request.pending == 0 {
+            self.reply(req);
+        }
+    }
+
+    /// True if something that the request wrote is lost.
+    fn is_any_lost(&self, req: u32) -> bool {
+        let request = self.reqs.get(req);
+        let range = request.range();
+        let mut gone = self.aside.gone.range(range.first..=range.last);
+        gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
+    }
+
+    /// Serves those who wait for the rescue of their volume, and tells when it has ended.
+    pub(crate) fn step_aside(&mut self) {
+        if self.aside.stage != Stage::Aside {
+            return;
+        }
+        self.step_sweeps();
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &mut self.volumes[index] else { continue };
+            let failed = core::mem::take(&mut volume.rescue_failed);
+            let id = volume.id;
+            if !self.aside.waiting.is_empty() && (failed || self.dirty_blocks(id) == 0) {
+                self.serve_waiting(id, failed);
+            }
+        }
+        if !self.aside.told && self.is_rescue_over() {
+            self.aside.told = true;
+            let lost_blocks = self.aside.lost_blocks();
+            self.notice(Notice::RescueEnded { lost_blocks });
+        }
+        let due = self.aside.told && !self.aside.record_failed
+            || self.now >= self.aside.recorded_at.saturating_add(RECORD_PAUSE_NS);
+        if self.aside.changes > self.aside.recorded && due && !self.stopping {
+            self.ask_record();
+        }
+    }
+
+    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
+    #[must_use]
+    pub fn is_rescue_over(&self) -> bool {
+        self.is_aside() && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
+    }
+
+    fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
+        let all = core::mem::take(&mut self.aside.waiting);
+        let (served, left): (Vec<u32>, Vec<u32>) =
+            all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
+        self.aside.waiting = left;
+        let is_flush = |req: &u32| self.reqs.get(*req).kind == RequestKind::Flush;
+        let told = served.iter().any(is_flush) && !failed;
+        let lost = told && core::mem::take(&mut self.volume_mut(id).lost_untold);
+        for req in served {
+            let request = self.reqs.get_mut(req);
+            request.pending -= 1;
+            request.failed |= failed || lost && request.kind == RequestKind::Flush;
+            if !failed {
+                self.make_safe_parts(req);
+            }
+            if self.reqs.get(req).pending == 0 {
+                self.reply(req);
+            }
+        }
+    }
+
+    pub(crate) fn aside_deadline(&self) -> Option<Nanos> {
+        let aside = &self.aside;
+        let waits = aside.stage == Stage::Aside
+            && aside.changes > aside.recorded
+            && aside.pending.is_none()
+            && !self.stopping;
+        waits.then(|| aside.recorded_at.saturating_add(RECORD_PAUSE_NS))
+    }
+
+    /// True while a shutdown has to wait: for the owner, for the rescue, for the last record.
+    pub(crate) fn is_aside_busy(&mut self) -> bool {
+        if self.aside.pending.is_some() {
+            return true;
+        }
+        if self.aside.stage != Stage::Aside {
+            return false;
+        }
+        let gives_up = |volume: &Volume| volume.rescue_given_up;
+        let rescues =
+            self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
+        if !rescues && self.aside.changes > self.aside.recorded && !self.aside.record_failed {
+            self.ask_record();
+        }
+        rescues || self.aside.pending.is_some()
+    }
+}

@@ -1,0 +1,373 @@
+//! The record of a cache that failed: what makes sure, outside of its device, that it is never opened again.
+//!
+//! One file for each such cache, `STATE_DIR/failed-caches/CACHE-UUID.json`, replaced as a whole and durable with its folder
+//! before anything is written past the cache (I51). It lists what only that cache had: those ranges answer with errors until
+//! they are written. It is made for people too: offsets and lengths in bytes, times in seconds since 1970.
+//!
+//! A record that cannot be read is an error of its own: whoever does not know what was lost must not serve the volume.
+
+use crate::error::RunError;
+use forebay_core::Loss;
+use forebay_format::checkpoint::{BackingRecord, Mode, VolumeEntry};
+use forebay_format::{CacheUuid, VolumeId};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Folder of the records in the state directory.
+const FOLDER: &str = "failed-caches";
+/// Layout of the file.
+const VERSION: u32 = 1;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What the file says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct LossRecord {
+    /// Layout of the file.
+    version: u32,
+    /// Identity of the cache that must not be opened.
+    pub(crate) cache_uuid: String,
+    /// Its pool.
+    pub(crate) pool: String,
+    /// Its devices when it failed.
+    pub(crate) devices: Vec<PathBuf>,
+    /// Why it was given up.
+    pub(crate) reason: String,
+    /// When it failed.
+    pub(crate) failed_unix_s: u64,
+    /// When this was written.
+    pub(crate) recorded_unix_s: u64,
+    /// Its volumes, those that have lost nothing too.
+    pub(crate) volumes: Vec<VolumeLoss>,
+}
+
+/// A volume of the cache.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct VolumeLoss {
+    /// Name.
+    pub(crate) name: String,
+    /// Identity.
+    pub(crate) uuid: String,
+    /// Number in the volume table of the cache.
+    pub(crate) number: u16,
+    /// Size in bytes.
+    pub(crate) size_bytes: u64,
+    /// What is lost, or would be if the daemon ended now.
+    pub(crate) lost: Vec<Range>,
+}
+
+/// Bytes that only the cache had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Range {
+    /// First byte.
+    pub(crate) offset_bytes: u64,
+    /// Number of bytes.
+    pub(crate) bytes: u64,
+    /// When the oldest of them were written.
+    pub(crate) written_unix_s: u64,
+}
+
+/// What is on the first device of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Seen {
+    /// A cache.
+    Cache(CacheUuid),
+    /// Nothing, or nothing yet.
+    Blank,
+    /// It cannot be opened, or holds something else.
+    Unusable,
+}
+
+/// What to do with a pool, given the records.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// Open it as ever.
+    Open,
+    /// Its cache was put aside: serve without it.
+    WithoutCache(Box<LossRecord>),
+    /// Another cache stands where a failed one was, and something is lost.
+    Refuse(Box<LossRecord>),
+}
+
+pub(crate) fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; 16]> {
+    let mut bytes = [0; 16];
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+impl LossRecord {
+    /// A record with everything but its volumes.
+    pub(crate) fn new(cache: CacheUuid, pool: &str, devices: Vec<PathBuf>, reason: &str) -> Self {
+        let now = unix_s();
+        Self {
+            version: VERSION,
+            cache_uuid: hex(&cache.0),
+            pool: pool.into(),
+            devices,
+            reason: reason.into(),
+            failed_unix_s: now,
+            recorded_unix_s: now,
+            volumes: Vec::new(),
+        }
+    }
+
+    /// The same with what is at risk now of the volumes in this table.
+    pub(crate) fn with_risk(&self, table: &[VolumeEntry], risk: &[(VolumeId, Vec<Loss>)]) -> Self {
+        let now = unix_s();
+        let lost = |id: VolumeId| {
+            let losses = risk.iter().find(|(volume, _)| *volume == id).map_or(&[][..], |(_, losses)| losses);
+            losses.iter().map(|loss| Range::of(loss, now)).collect()
+        };
+        let volume = |entry: &VolumeEntry| VolumeLoss {
+            name: entry.name.clone(),
+            uuid: hex(&entry.uuid),
+            number: entry.id.0,
+            size_bytes: entry.size_bytes,
+            lost: lost(entry.id),
+        };
+        Self { recorded_unix_s: now, volumes: table.iter().map(volume).collect(), ..self.clone() }
+    }
+
+    /// The volume table as far as it is known.
+    pub(crate) fn entries(&self) -> Vec<VolumeEntry> {
+        let entry = |volume: &VolumeLoss| VolumeEntry {
+            id: VolumeId(volume.number),
+            mode: Mode::Passthrough,
+            name: volume.name.clone(),
+            size_bytes: volume.size_bytes,
+            flush_epoch: 0,
+            uuid: unhex(&volume.uuid).unwrap_or_default(),
+            backing: BackingRecord::default(),
+        };
+        self.volumes.iter().map(entry).collect()
+    }
+
+    /// What is lost, as the engine wants to know it.
+    pub(crate) fn losses(&self) -> Vec<(VolumeId, Loss)> {
+        let now = unix_s();
+        let of = |volume: &VolumeLoss| {
+            let id = VolumeId(volume.number);
+            volume.lost.iter().map(move |range| (id, range.loss(now))).collect::<Vec<_>>()
+        };
+        self.volumes.iter().flat_map(of).collect()
+    }
+
+    /// Bytes that are lost.
+    pub(crate) fn lost_bytes(&self) -> u64 {
+        self.volumes.iter().flat_map(|volume| &volume.lost).map(|range| range.bytes).sum()
+    }
+
+    /// Names of the volumes that have lost something.
+    pub(crate) fn losers(&self) -> Vec<&str> {
+        let lossy = self.volumes.iter().filter(|volume| !volume.lost.is_empty());
+        lossy.map(|volume| volume.name.as_str()).collect()
+    }
+
+    /// Where the record is.
+    pub(crate) fn path(&self, state_dir: &Path) -> PathBuf {
+        state_dir.join(FOLDER).join(format!("{}.json", self.cache_uuid))
+    }
+
+    /// Makes the record durable: a new file, its name, and the folder's own name.
+    ///
+    /// # Errors
+    /// Any step fails; then the record is what it was.
+    pub(crate) fn store(&self, state_dir: &Path) -> io::Result<()> {
+        let path = self.path(state_dir);
+        let folder = state_dir.join(FOLDER);
+        fs::create_dir_all(&folder)?;
+        let fresh = path.with_extension("new");
+        let mut file = File::create(&fresh)?;
+        file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
+        file.sync_all()?;
+        fs::rename(&fresh, &path)?;
+        // The folder may be as new as the file: every name on the way to it must be durable.
+        for folder in [folder.as_path(), state_dir].into_iter().chain(state_dir.parent()) {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// All records.
+    ///
+    /// # Errors
+    /// One of them, or the folder, cannot be read.
+    pub(crate) fn all(state_dir: &Path) -> Result<Vec<Self>, RunError> {
+        let folder = state_dir.join(FOLDER);
+        let failed = |path: &Path, why: &dyn std::fmt::Display| {
+            RunError::failed(
+                format!("cannot read {}, which says what a failed cache has lost: {why}", path.display()),
+                "restore it from a backup; without it lost data would be served as if it were good",
+            )
+        };
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|error| failed(&folder, &error))?,
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|error| failed(&folder, &error))?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let bytes = fs::read(&path).map_err(|error| failed(&path, &error))?;
+            let record: Self = serde_json::from_slice(&bytes).map_err(|error| failed(&path, &error))?;
+            let sound = record.version == VERSION && record.path(state_dir) == path;
+            let sound = sound && record.volumes.iter().all(VolumeLoss::is_sound);
+            if !sound {
+                return Err(failed(&path, &"it does not say what such a file says"));
+            }
+            all.push(record);
+        }
+        Ok(all)
+    }
+}
+
+impl VolumeLoss {
+    fn is_sound(&self) -> bool {
+        let whole = |range: &Range| {
+            let end = range.offset_bytes.checked_add(range.bytes);
+            range.offset_bytes.is_multiple_of(512)
+                && range.bytes.is_multiple_of(512)
+                && range.bytes > 0
+                && end.is_some_and(|end| end <= 1 << 52)
+        };
+        unhex(&self.uuid).is_some()
+            && u32::from(self.number) < forebay_format::geometry::VOLUMES_MAX
+            && self.lost.iter().all(whole)
+    }
+}
+
+impl Range {
+    pub(crate) fn of(loss: &Loss, now_unix_s: u64) -> Self {
+        let written_unix_s = now_unix_s.saturating_sub(loss.age / SECOND_NS);
+        Self { offset_bytes: loss.offset, bytes: loss.bytes, written_unix_s }
+    }
+
+    fn loss(&self, now_unix_s: u64) -> Loss {
+        let age = now_unix_s.saturating_sub(self.written_unix_s).saturating_mul(SECOND_NS);
+        Loss { offset: self.offset_bytes, bytes: self.bytes, age }
+    }
+}
+
+/// Judges a pool by the records: `first` is the path of its first device.
+pub(crate) fn judge(records: Vec<LossRecord>, pool: &str, first: &Path, seen: Seen) -> Verdict {
+    let here = |record: &LossRecord| {
+        record.pool == pool && record.devices.first().is_some_and(|device| device == first)
+    };
+    if let Seen::Cache(uuid) = seen {
+        let uuid = hex(&uuid.0);
+        if let Some(record) = records.iter().find(|record| record.cache_uuid == uuid) {
+            return Verdict::WithoutCache(Box::new(record.clone()));
+        }
+    }
+    // The latest failure in this place is the one that counts.
+    let last = records.into_iter().filter(here).max_by_key(|record| record.failed_unix_s);
+    match (seen, last) {
+        (Seen::Unusable, Some(record)) => Verdict::WithoutCache(Box::new(record)),
+        (_, Some(record)) if record.lost_bytes() > 0 => Verdict::Refuse(Box::new(record)),
+        _ => Verdict::Open,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(uuid: u8, lost: Vec<Range>) -> LossRecord {
+        let mut record =
+            LossRecord::new(CacheUuid([uuid; 16]), "fast", vec!["/dev/flash".into()], "it is gone");
+        let volume =
+            VolumeLoss { name: "db".into(), uuid: hex(&[7; 16]), number: 3, size_bytes: 1 << 20, lost };
+        record.volumes.push(volume);
+        record
+    }
+
+    fn range() -> Range {
+        Range { offset_bytes: 8192, bytes: 512, written_unix_s: unix_s() - 60 }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_and_can_be_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("deep/state");
+        assert_eq!(LossRecord::all(&state).unwrap(), []);
+        let first = record(1, vec![range()]);
+        first.store(&state).unwrap();
+        let less = LossRecord { volumes: Vec::new(), ..first.clone() };
+        record(2, Vec::new()).store(&state).unwrap();
+        assert_eq!(LossRecord::all(&state).unwrap().len(), 2);
+        less.store(&state).unwrap();
+        assert!(LossRecord::all(&state).unwrap().contains(&less));
+        assert!(!LossRecord::all(&state).unwrap().contains(&first));
+        assert_eq!(LossRecord::all(&state).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_understood_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        record(1, Vec::new()).store(folder.path()).unwrap();
+        let path = record(1, Vec::new()).path(folder.path());
+        for wrong in ["", "{}", "{\"version\": 1"] {
+            fs::write(&path, wrong).unwrap();
+            assert!(LossRecord::all(folder.path()).is_err(), "{wrong:?}");
+        }
+        let odd = record(1, vec![Range { offset_bytes: 100, ..range() }]);
+        fs::write(&path, serde_json::to_vec(&odd).unwrap()).unwrap();
+        assert!(LossRecord::all(folder.path()).is_err(), "a range that is not made of sectors");
+        let other = record(9, Vec::new());
+        fs::write(&path, serde_json::to_vec(&other).unwrap()).unwrap();
+        assert!(LossRecord::all(folder.path()).is_err(), "a file under another cache's name");
+    }
+
+    #[test]
+    fn what_cannot_be_recorded_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "in the way").unwrap();
+        assert!(record(1, Vec::new()).store(&file).is_err());
+    }
+
+    #[test]
+    fn a_recorded_cache_is_never_opened_whatever_its_pool() {
+        let flash = Path::new("/dev/flash");
+        let records = || vec![record(1, vec![range()]), record(2, Vec::new())];
+        let seen = |uuid| Seen::Cache(CacheUuid([uuid; 16]));
+        assert!(matches!(judge(records(), "other", Path::new("/x"), seen(1)), Verdict::WithoutCache(_)));
+        assert!(matches!(judge(records(), "fast", flash, seen(2)), Verdict::WithoutCache(_)));
+        assert_eq!(judge(records(), "other", Path::new("/x"), seen(3)), Verdict::Open);
+        let gone = judge(vec![record(1, vec![range()])], "fast", flash, Seen::Unusable);
+        assert!(matches!(gone, Verdict::WithoutCache(_)), "its device is gone");
+        let other = judge(vec![record(1, vec![range()])], "fast", flash, Seen::Blank);
+        assert!(matches!(other, Verdict::Refuse(_)), "lost data must not come back as old data");
+        assert_eq!(judge(vec![record(1, Vec::new())], "fast", flash, Seen::Blank), Verdict::Open);
+        assert_eq!(judge(Vec::new(), "fast", flash, Seen::Unusable), Verdict::Open);
+    }
+
+    #[test]
+    fn losses_keep_their_place_and_their_age() {
+        let one = record(1, vec![range()]);
+        let losses = one.losses();
+        assert_eq!((losses[0].0, losses[0].1.offset, losses[0].1.bytes), (VolumeId(3), 8192, 512));
+        assert!((60..62).contains(&(losses[0].1.age / SECOND_NS)));
+        let risk = [(VolumeId(3), vec![losses[0].1])];
+        let again = one.with_risk(&one.entries(), &risk);
+        assert_eq!(again.volumes[0].lost, one.volumes[0].lost);
+        assert_eq!((again.lost_bytes(), again.losers()), (512, vec!["db"]));
+    }
+}

@@ -1,0 +1,151 @@
+//! When the cache device fails: the record that the engine asks for is made, and brought up to date.
+//!
+//! Making it durable may take long, or never end, so a thread does it, and only so long is waited for it. Requests wait
+//! meanwhile. If it fails they get errors, and it is tried again: the state directory may have room later.
+
+use super::{Pool, PoolEvent};
+use crate::loss_record::{LossRecord, Range, unix_s};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// So long is waited for a record.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Pause before another attempt.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The record of a pool's cache.
+#[derive(Debug)]
+pub(super) struct Aside {
+    state_dir: PathBuf,
+    /// What was recorded last, or what is being recorded.
+    record: Option<LossRecord>,
+    /// The ticket of the record under way, and when it is given up.
+    under_way: Option<(u64, Instant)>,
+    again_at: Option<Instant>,
+    /// It writes the file; only one at a time, or an old record could take the place of a new one.
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Aside {
+    pub(super) fn new(state_dir: PathBuf, record: Option<LossRecord>) -> Self {
+        Self { state_dir, record, under_way: None, again_at: None, writer: None }
+    }
+
+    /// What was recorded last.
+    pub(super) fn record(&self) -> Option<&LossRecord> {
+        self.record.as_ref()
+    }
+
+    /// Where the record is.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        self.record.as_ref().map(|record| record.path(&self.state_dir))
+    }
+}
+
+impl Pool {
+    /// The engine wants the record to be made, or brought up to date.
+    pub(super) fn record_loss(&mut self, ticket: u64) {
+        let risk = self.engine.at_risk();
+        let table = self.engine.volume_table();
+        let devices: Vec<PathBuf> = self.devices().into_iter().map(|(path, _)| path).collect();
+        let (uuid, name) = (self.engine.uuid(), &self.name);
+        let base = self.aside.record.take();
+        let base = base.unwrap_or_else(|| LossRecord::new(uuid, name, devices, "the cache device failed"));
+        let record = base.with_risk(&table, &risk);
+        self.aside.record = Some(record.clone());
+        self.aside.under_way = Some((ticket, Instant::now() + PATIENCE));
+        if self.aside.writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
+            self.loss_recorded(ticket, Err("the attempt before this one has not ended".into()));
+            return;
+        }
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let state_dir = self.aside.state_dir.clone();
+        let work = move || {
+            let result = record.store(&state_dir).map_err(|error| error.to_string());
+            // Nobody listens any more if the pool has ended.
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.loss_recorded(ticket, result)));
+            waker.wake();
+        };
+        match std::thread::Builder::new().name(format!("record-{}", self.name)).spawn(work) {
+            Ok(writer) => self.aside.writer = Some(writer),
+            Err(error) => self.loss_recorded(ticket, Err(format!("cannot start a thread: {error}"))),
+        }
+    }
+
+    fn loss_recorded(&mut self, ticket: u64, result: Result<(), String>) {
+        if self.aside.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
+            return; // It came too late; another one will be asked for.
+        }
+        self.aside.under_way = None;
+        if let Err(why) = &result {
+            let path = self.aside.path().unwrap_or_default();
+            if self.engine.is_aside() {
+                let what = "until it can be, a FLUSH of a volume that had dirty data fails";
+                self.tell(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
+            } else {
+                self.tell(PoolEvent::RecordFailed { path, why: why.clone() });
+            }
+            self.aside.again_at = Some(Instant::now() + PAUSE);
+        }
+        let now = self.io.now();
+        self.engine.loss_recorded(now, ticket, result.is_ok());
+    }
+
+    /// The pool begins without its cache.
+    pub(super) fn opened_without_cache(&mut self) {
+        let Some(record) = &self.aside.record else { return };
+        let event = PoolEvent::OpenedWithoutCache {
+            devices: self.device_names(),
+            failed_unix_s: record.failed_unix_s,
+            lost_bytes: record.lost_bytes(),
+            volumes: record.losers().into_iter().map(str::to_owned).collect(),
+            record: self.aside.path().unwrap_or_default(),
+        };
+        self.tell(event);
+    }
+
+    /// Gives up waiting, and tries again, when it is time; returns how long the loop may sleep because of that.
+    pub(super) fn look_after_record(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if let Some((ticket, _)) = self.aside.under_way.filter(|(_, due)| *due <= now) {
+            self.loss_recorded(ticket, Err(format!("it took longer than {} s", PATIENCE.as_secs())));
+        }
+        if self.aside.again_at.take_if(|due| *due <= now).is_some() {
+            let now = self.io.now();
+            self.engine.record_again(now);
+        }
+        let due = self.aside.under_way.map(|(_, due)| due).into_iter().chain(self.aside.again_at);
+        due.min().map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
+    }
+
+    /// The engine goes on without the cache.
+    pub(super) fn put_aside(&mut self) {
+        let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
+        let (devices, record) = (self.device_names(), self.aside.path().unwrap_or_default());
+        self.tell(PoolEvent::CachePutAside { devices, dirty_bytes, record });
+    }
+
+    pub(super) fn rescue_ended(&mut self) {
+        let losses = self.engine.losses();
+        let lost_bytes = losses.iter().flat_map(|(_, losses)| losses).map(|loss| loss.bytes).sum();
+        let volumes = losses.iter().map(|(id, _)| self.name_of(*id)).collect();
+        let (devices, record) = (self.device_names(), self.aside.path().unwrap_or_default());
+        self.tell(PoolEvent::RescueEnded { devices, lost_bytes, volumes, record });
+    }
+
+    fn device_names(&self) -> String {
+        let recorded = self.aside.record.iter().flat_map(|record| record.devices.clone());
+        let names: Vec<String> = recorded.map(|path| path.display().to_string()).collect();
+        names.join(", ")
+    }
+
+    /// What is lost of a volume.
+    pub(crate) fn losses_of(&self, id: VolumeId) -> Vec<Range> {
+        let losses = self.engine.losses();
+        let of = losses.iter().find(|(volume, _)| *volume == id);
+        let now = unix_s();
+        of.map_or_else(Vec::new, |(_, losses)| losses.iter().map(|loss| Range::of(loss, now)).collect())
+    }
+}

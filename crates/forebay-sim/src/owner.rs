@@ -1,0 +1,229 @@
+//! The owner's part when the cache device fails: a record, outside of the cache, that it must never be opened again.
+//!
+//! The record is a file that is replaced as a whole: after a crash it is what it was, or what it was to become. It takes its
+//! time, and it may fail: then the owner tries again later, or gives up. Whoever finds a record at a start does not open the
+//! cache, whatever is on it: the volumes are what their backing stores hold, and what the record lists answers with errors.
+//! If it lists nothing, the operator may have put a new cache in.
+
+use crate::device::SimDevice;
+use crate::life::Place;
+use crate::places::Places;
+use crate::plan::{OwnerPlan, Plan};
+use crate::rng::Rng;
+use crate::world::{CACHE, Disks, World, ensure};
+use forebay_core::{Engine, Loss};
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+use std::collections::BTreeSet;
+
+/// Time until another attempt to make a record.
+const AGAIN_NS: u64 = 20_000_000_000;
+
+/// What the record lists: sectors by volume.
+pub type Risk = BTreeSet<(usize, u64)>;
+
+/// The owner at work.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) due: u64,
+    /// `None`: ask the engine to ask again.
+    ticket: Option<u64>,
+    ok: bool,
+    risk: Risk,
+}
+
+impl Task {
+    /// The record that a crash now may find.
+    pub(crate) fn record(&self) -> Option<&Risk> {
+        (self.ok && self.ticket.is_some()).then_some(&self.risk)
+    }
+}
+
+/// Sectors of losses as the engine lists them.
+pub(crate) fn sectors_of(losses: &[(VolumeId, Vec<Loss>)]) -> Result<Risk, String> {
+    let mut all = Risk::new();
+    for (volume, losses) in losses {
+        let mut end = 0;
+        for loss in losses {
+            let sound = loss.bytes > 0 && loss.offset.is_multiple_of(512) && loss.bytes.is_multiple_of(512);
+            ensure!(sound && loss.offset >= end, "losses of {volume:?} are not in order: {losses:?}");
+            end = loss.offset + loss.bytes;
+            let sectors = loss.offset / SECTOR_BYTES as u64..end / SECTOR_BYTES as u64;
+            all.extend(sectors.map(|sector| (usize::from(volume.0), sector)));
+        }
+    }
+    Ok(all)
+}
+
+impl World {
+    /// The engine wants the record to be made, or brought up to date.
+    pub(crate) fn record_loss(&mut self, ticket: u64) -> Result<(), String> {
+        ensure!(self.owner.is_none(), "a record is asked for while another one is made");
+        let risk = sectors_of(&self.engine.at_risk())?;
+        ensure!(risk.is_empty() || !self.plan.writes_past(), "nothing was dirty, and at risk are {risk:?}");
+        if let Some(before) = &self.at_risk {
+            let more: Vec<_> = risk.difference(before).take(3).collect();
+            ensure!(more.is_empty(), "more is at risk than when the cache failed: {more:?}");
+        }
+        self.at_risk = Some(risk.clone());
+        let ok = match self.plan.owner {
+            OwnerPlan::Records => true,
+            OwnerPlan::Later => self.engine.is_aside() || self.refusals > 0,
+            OwnerPlan::Never => false,
+        };
+        let delay = self.rng.pick(&[100_000, 3_000_000, 50_000_000, 3_000_000_000]);
+        self.owner = Some(Task { due: self.now + delay, ticket: Some(ticket), ok, risk });
+        Ok(())
+    }
+
+    /// The owner's work is done.
+    pub(crate) fn owner_done(&mut self) -> Result<(), String> {
+        let Some(task) = self.owner.take() else { return Ok(()) };
+        let Some(ticket) = task.ticket else {
+            self.engine.record_again(self.now);
+            return self.pump();
+        };
+        if task.ok {
+            self.disks.record = Some(task.risk);
+            self.crash_point();
+        } else {
+            self.refusals += 1;
+            if self.plan.owner == OwnerPlan::Later {
+                let due = self.now + AGAIN_NS;
+                self.owner = Some(Task { due, ticket: None, ok: false, risk: Risk::new() });
+            }
+        }
+        self.engine.loss_recorded(self.now, ticket, task.ok);
+        self.refused = self.engine.is_fenced() && !self.engine.is_aside();
+        self.pump()?;
+        self.crash_point();
+        Ok(())
+    }
+
+    /// Waits until it is known whether the engine goes on without its cache.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn wait_owner(&mut self) -> Result<(), String> {
+        while self.owner.is_some() && !self.stopped {
+            self.step(u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// The cache device fails for good, if its time has come.
+    pub(crate) fn fail_cache(&mut self) -> Result<(), String> {
+        let Some((at, death)) = self.plan.death else { return Ok(()) };
+        if self.counters.requests < at || self.disks.devices[CACHE].is_dead() || self.without_cache {
+            return Ok(());
+        }
+        self.disks.devices[CACHE].die(death, &mut self.rng);
+        self.counters.faults += 1;
+        self.errors[CACHE] += 1;
+        if self.rng.chance(1, 4) {
+            self.engine.cache_gone(self.now);
+            self.pump()?;
+        }
+        Ok(())
+    }
+
+    /// A FLUSH that was made at step `begun` was answered well while the cache is put aside: what it covers must be readable
+    /// after a crash too.
+    pub(crate) fn check_flush_aside(&self, volume: usize, begun: u64) -> Result<(), String> {
+        if !self.engine.is_aside() {
+            return Ok(());
+        }
+        let untold = self.lost_at[volume]
+            .filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
+        ensure!(untold.is_none(), "a FLUSH succeeded, and none has told that something was lost");
+        let lost = sectors_of(&self.engine.losses())?;
+        let record = self.disks.record.iter().flatten().filter(|(of, _)| *of == volume);
+        for (_, sector) in record {
+            let healed = self.healed.get(&(volume, *sector)).is_some_and(|at| *at < begun);
+            let gone = lost.contains(&(volume, *sector)) && !healed;
+            // Where somebody is writing, or has been since, it may be gone from one and not yet from the other.
+            let touched = self.touched.contains(&(volume, *sector)) && !healed;
+            ensure!(
+                gone || touched,
+                "a FLUSH succeeded, but after a crash the record would call sector {sector} of volume {volume} lost"
+            );
+        }
+        Ok(())
+    }
+
+    /// A request that changes these bytes is made.
+    pub(crate) fn note_touched(&mut self, volume: usize, offset: u64, len: u64) {
+        if self.engine.is_fenced() {
+            self.touched.extend((offset / 512..(offset + len).div_ceil(512)).map(|sector| (volume, sector)));
+        }
+    }
+
+    /// A write was acknowledged: its whole sectors are not lost any more.
+    pub(crate) fn note_healed(&mut self, volume: usize, offset: u64, len: u64) {
+        if !self.engine.is_aside() {
+            return;
+        }
+        let step = self.oracle.step();
+        for sector in offset.div_ceil(512)..(offset + len) / 512 {
+            self.healed.insert((volume, sector), step);
+        }
+    }
+}
+
+/// What the operator makes of the volumes when their cache is not there any more: those in the middle of something are given up,
+/// or have the size that both the old and the new one cover.
+pub(crate) fn settle_tenants(world: &mut World) {
+    world.disks.cache_pending = None;
+    for volume in 0..world.disks.tenants.len() {
+        let tenant = world.disks.tenants[volume].clone();
+        world.disks.tenants[volume].ending = false;
+        if let Some(wanted) = tenant.resizing {
+            world.resized(volume, wanted.min(tenant.bytes));
+        }
+        if tenant.place != Place::Attached {
+            world.disks.tenants[volume].place = Place::Gone;
+            if let Some(record) = &mut world.disks.record {
+                record.retain(|(of, _)| *of != volume);
+            }
+        }
+    }
+}
+
+/// An engine without a cache, for the volumes that are attached.
+pub(crate) fn open_aside(plan: &Plan, disks: &Disks, risk: &Risk, late: &[bool], now: u64) -> Engine {
+    let here = |volume: &usize| disks.tenants[*volume].place == Place::Attached;
+    let volumes: Vec<usize> = (0..disks.tenants.len()).filter(here).collect();
+    let entries: Vec<VolumeEntry> =
+        volumes.iter().map(|volume| crate::life::entry(plan, &disks.tenants[*volume], *volume)).collect();
+    let attachments = volumes.iter().filter(|volume| !late[**volume]);
+    let attachments = attachments
+        .map(|volume| crate::world::attachment(plan, disks, *volume, disks.tenants[*volume].bytes))
+        .collect();
+    let losses: Vec<(VolumeId, Loss)> = risk
+        .iter()
+        .filter(|(volume, _)| volumes.contains(volume))
+        .map(|(volume, sector)| (VolumeId(*volume as u16), Loss { offset: sector * 512, bytes: 512, age: 0 }))
+        .collect();
+    Engine::open_without_cache(plan.engine.clone(), entries, attachments, &losses, now)
+}
+
+/// The operator puts a new, empty cache in, if nothing is lost.
+pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Result<(), String> {
+    let lossless = disks.record.as_ref().is_some_and(BTreeSet::is_empty);
+    let settled = disks.tenants.iter().all(|tenant| tenant.is_attached());
+    if !lossless || !settled || disks.cache_pending.is_some() || !rng.chance(1, 2) {
+        return Ok(());
+    }
+    let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
+    cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
+    let params = crate::explore::format_params(plan, &disks.tenants);
+    for (offset, bytes) in
+        forebay_core::format_cache(&params).map_err(|why| format!("format_cache: {why}"))?
+    {
+        cache.preset(offset, &bytes);
+    }
+    disks.devices[CACHE] = cache;
+    disks.places = Places::new(&plan.geometry, plan.cache_bytes_max());
+    (disks.cache_bytes, disks.record) = (plan.cache_bytes, None);
+    Ok(())
+}

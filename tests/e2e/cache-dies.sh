@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# The cache device fails while it is used. Clients of a volume without dirty data see no error; of a write-back volume exactly
+# what could not be read any more answers with errors, is listed, and heals when it is written. After a restart too.
+#
+# The device is a file on a tmpfs. It fails for writes when the tmpfs is full, and for everything when the file is cut
+# and the tmpfs leaves no room to write it again.
+. "$(dirname "$0")/lib.sh"
+. "$E2E/serve-lib.sh"
+need fio python3 mount
+fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+
+mkdir "$T/flash"
+mount -t tmpfs -o size=40M tmpfs "$T/flash" || skip "no tmpfs may be mounted here"
+on_exit "umount -l $T/flash"
+truncate -s 64M "$T/through.img"
+truncate -s 64M "$T/back.img"
+config <<END
+[pool.fast]
+devices = [{ path = "$T/flash/cache.img", size = "96MiB" }]
+cache_allocation = "sparse"
+
+[volume.through]
+pool = "fast"
+backing = "file:$T/through.img"
+exports = ["nbd+unix:///through?socket=$T/through.sock"]
+mode = "writethrough"
+
+[volume.back]
+pool = "fast"
+backing = "file:$T/back.img"
+exports = ["nbd+unix:///back?socket=$T/back.sock"]
+idle_delay = "off"
+dirty_low_pct = 80
+dirty_high_pct = 80
+END
+
+fio_on() { # VOLUME OPTION...
+    local volume=$1
+    shift
+    (cd "$T" && fio --name="$volume" --ioengine=nbd --uri="nbd+unix:///$volume?socket=$T/$volume.sock" --iodepth=8 \
+        --randrepeat=1 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --bs=16k --output="$T/fio-$volume.out" "$@")
+}
+eventually() { # SECONDS COMMAND...
+    local until=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ "$SECONDS" -lt "$until" ] || return 1
+        sleep 0.3
+    done
+}
+alarmed() {
+    ask alarms --json
+    grep -q cache.failed "$T/ask.out"
+}
+rescued() { grep -q "the cache .* failed. Nothing is lost\|LOST: " "$T/stderr"; }
+records() { find "$T/state/failed-caches" -name '*.json' 2>/dev/null; }
+
+say "full: it takes no more writes, but can be read"
+serve
+fio_on back --rw=write --size=48M --do_verify=1 || { cat "$T/fio-back.out"; fail "the write-back volume saw an error"; }
+eventually 20 alarmed || fail "no alarm"
+eventually 30 rescued || fail "the rescue does not end: $(cat "$T/stderr")"
+[ "$(records | wc -l)" = 1 ] || fail "no record: $(ls -R "$T/state")"
+grep -q '"offset_bytes"' "$(records)" && fail "something is lost: $(cat "$(records)")"
+fio_on through --rw=randrw --size=32M --do_verify=1 || { cat "$T/fio-through.out"; fail "the write-through volume saw an error"; }
+say "after a restart the cache stays closed, and everything is there"
+crash
+serve
+alarmed || fail "the alarm is gone after a restart"
+fio_on back --rw=write --size=48M --verify_only=1 || { cat "$T/fio-back.out"; fail "wrong data after a restart"; }
+unserve
+
+say "gone: it cannot be read either"
+rm -r "$T/state" "$T/flash/cache.img"
+# This one never runs full.
+sed -i 's/96MiB/32MiB/' "$T/forebay.toml"
+serve
+cat >"$T/losses.py" <<'END'
+"""fill: 8 MiB of blocks that name themselves. judge: each sector is right, or listed as lost and an error. heal: writes what is lost."""
+import json, os, struct, sys
+sys.path.insert(0, os.environ["E2E"])
+from nbd_client import FLUSH, READ, WRITE, Client
+client, what, files = Client(sys.argv[1], "back"), sys.argv[2], sys.argv[3:]
+SIZE = 8 << 20
+sector = lambda at: struct.pack("<Q", at // 512 + 1) * 64
+if what == "fill":
+    for at in range(0, SIZE, 65536):
+        data = b"".join(sector(at + part) for part in range(0, 65536, 512))
+        assert client.call(WRITE, at, 65536, data)[0] == 0
+    assert client.call(FLUSH)[0] == 0
+    sys.exit()
+lost = set()
+for file in files:
+    for volume in json.load(open(file))["volumes"]:
+        for part in volume["lost"]:
+            assert volume["name"] == "back", volume
+            lost |= set(range(part["offset_bytes"], part["offset_bytes"] + part["bytes"], 512))
+wrong = 0
+for at in range(0, SIZE, 512):
+    error, data = client.call(READ, at, 512)
+    assert bool(error) == (at in lost), f"byte {at}: error {error}, lost {at in lost}"
+    assert error or data == sector(at), f"byte {at}: wrong data {data[:16]!r}"
+    if what == "heal" and error:
+        assert client.call(WRITE, at, 512, sector(at))[0] == 0
+        assert client.call(READ, at, 512) == (0, sector(at))
+if what == "heal":
+    assert client.call(FLUSH)[0] == 0
+    assert lost, "nothing was lost: the test tests nothing"
+print(f"{len(lost)} of {SIZE // 512} sectors lost")
+END
+export E2E
+losses() { python3 "$T/losses.py" "$T/back.sock" "$@" || fail "losses $1"; }
+losses fill
+fio_on through --rw=randrw --size=32M --do_verify=1 --time_based --runtime=12 >/dev/null 2>&1 &
+FIO=$!
+sleep 2
+truncate -s 0 "$T/flash/cache.img"
+mount -o remount,size=1M "$T/flash"
+wait "$FIO" || { cat "$T/fio-through.out"; fail "the write-through volume saw an error"; }
+grep -q 'err= *[1-9]' "$T/fio-through.out" && fail "an error under fio: $(cat "$T/fio-through.out")"
+# Whoever asks first finds out; then everything is known within the time of the rescue.
+python3 -c "
+import sys; sys.path.insert(0, '$E2E')
+from nbd_client import Client, FLUSH
+client = Client('$T/back.sock', 'back')
+first, second = client.call(FLUSH)[0], client.call(FLUSH)[0]
+assert first and not second, f'a loss is told by one FLUSH: {first}, {second}'
+" || fail "the FLUSH after a loss"
+eventually 20 alarmed || fail "no alarm"
+eventually 30 rescued || fail "the rescue does not end: $(cat "$T/stderr")"
+losses judge "$(records)"
+ask volume show back
+grep -qi 'lost' "$T/ask.out" || fail "volume show does not say what is lost: $(cat "$T/ask.out")"
+
+say "killed and started again: the same ranges are lost, and heal when they are written"
+crash
+serve
+losses judge "$(records)"
+losses heal "$(records)"
+losses judge "$(records)"
+grep -q '"offset_bytes"' "$(records)" && fail "healed ranges are still listed: $(cat "$(records)")"
+
+say "a new cache is put in: everything is as ever"
+ask pool show fast
+grep -q 'CACHE FAILED' "$T/ask.out" || fail "pool show does not say it: $(cat "$T/ask.out")"
+ask pool replace fast --device "$T/new.img:64MiB"
+ask pool show fast
+grep -q 'CACHE FAILED' "$T/ask.out" && fail "still failed: $(cat "$T/ask.out")"
+ask alarms --json
+grep -q cache.failed "$T/ask.out" && fail "the alarm stays: $(cat "$T/ask.out")"
+grep -q 'new.img' "$T/forebay.toml" || fail "the configuration does not know the new device"
+losses judge
+fio_on back --rw=randwrite --size=8M --offset=32M --do_verify=1 || fail "the write-back volume with the new cache"
+ask volume show back
+grep 'dirty' "$T/ask.out" | grep -qv ' 0 B' || fail "nothing is cached: $(cat "$T/ask.out")"
+unserve
+serve
+losses judge
+unserve
+say "nothing else was refused, nothing wrong was read"
