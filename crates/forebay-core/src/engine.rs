@@ -594,7 +594,7 @@ impl Engine {
         }
         self.step_ordered();
         // Until the index is ready, what looks at many blocks at once has to wait (I46).
-        if !self.map.settle_some() {
+        if self.index_settles() {
             self.step_destage();
             self.step_shares();
             let asked = self.reclaim_wants_destage;
@@ -615,9 +615,19 @@ impl Engine {
         self.step_shutdown();
     }
 
+    /// Prepares the index a bit further after a start; true if it is ready.
+    fn index_settles(&mut self) -> bool {
+        let goes_on = self.map.settle_some();
+        if goes_on && !self.map.is_unsettled() {
+            // That was the last bit. What waited for it has nothing else that would wake it.
+            self.unsettled = true;
+        }
+        !goes_on
+    }
+
     /// Settles an engine that goes on without its cache: there is no log, no order and no reclaim.
     fn settle_aside(&mut self) {
-        if !self.map.settle_some() {
+        if self.index_settles() {
             self.step_destage();
         }
         self.step_aside();
