@@ -9,7 +9,11 @@ use forebay_sim::{SimOptions, run};
 const SEEDS: [(u64, u64, &str); 4] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
-    (4_016_104, 204, "the last part of the index was ready, and nothing woke the destage that had waited for it"),
+    (
+        4_016_104,
+        204,
+        "the last part of the index was ready, and nothing woke the destage that had waited for it",
+    ),
     (92_000_079, 345, "a summary was written for a segment whose flush epochs were forgotten"),
 ];
 
