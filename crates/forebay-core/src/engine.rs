@@ -392,7 +392,7 @@ impl Engine {
 
     /// Prepares the index for requests on a range, unless it is so long that looking at all slots is faster.
     fn settle_range(&mut self, volume: VolumeId, first: u64, blocks: u64) {
-        if self.map.is_unsettled() && blocks <= UNSETTLED_LOOKUPS_MAX {
+        if self.map.is_unsettled() && !self.map.overlooks_listed && blocks <= UNSETTLED_LOOKUPS_MAX {
             for block in first..first + blocks {
                 if self.map.index.is_listed(Key::new(volume, block)) {
                     self.reached(Landmark::ListedBlockAsked);

@@ -248,13 +248,7 @@ impl Plan {
                 self.mix.flush /= 4;
                 self.faults.backing.read_error = 300_000;
             }
-            3 => {
-                // Orderly stops, and requests at once after the start.
-                self.faults = FaultPlan::default();
-                self.orders = vec![DestageOrder::Elevator];
-                self.settings.destage_order = DestageOrder::Elevator;
-                (self.mix.restart, self.mix.read) = (10, self.mix.read + 40);
-            }
+            3 => self.restart_often(),
             4 => {
                 // Ordered volumes that are kept and not attached, in the way of others that need room.
                 self.geometry = geometry(16, 32);
@@ -276,6 +270,14 @@ impl Plan {
                 self.engine.pool.survivors_max_pct = 90;
             }
         }
+    }
+
+    /// Orderly stops, and requests at once after the start.
+    fn restart_often(&mut self) {
+        self.faults = FaultPlan::default();
+        self.orders = vec![DestageOrder::Elevator];
+        self.settings.destage_order = DestageOrder::Elevator;
+        (self.mix.restart, self.mix.read) = (10, self.mix.read + 40);
     }
 
     /// A plan without chance: one volume on the smallest cache, devices that take the same time for the same, no faults.
@@ -432,8 +434,14 @@ impl Plan {
             | PlantedBug::RescueSuperseded
             | PlantedBug::CountAfterFence
             | PlantedBug::TrustFlushAfterFailure => self.outlive(bug, rng),
-            PlantedBug::DropSecondSuperblock | PlantedBug::OverlookListed => {
-                self.faults = FaultPlan::default();
+            PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+            PlantedBug::OverlookListed => {
+                self.only_writeback(rng);
+                self.restart_often();
+                // Dirty data that is still there after the stop.
+                (self.settings.dirty_low_pct, self.settings.idle_delay) = (40, 0);
+                self.settings.dirty_high_pct = self.settings.dirty_high_pct.max(50);
+                self.death = None;
             }
             PlantedBug::SettleOnce => {
                 self.squeeze();
