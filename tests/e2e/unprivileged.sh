@@ -37,7 +37,7 @@ serve_traced() { # IO
     : >"$T/stderr"
     (
         umask 077
-        exec strace -f -qq -o "$T/trace.$1" -e 'trace=!futex' \
+        exec nice -n -10 strace -f -qq -o "$T/trace.$1" -e 'trace=!futex' \
             setpriv --reuid $OWNER --regid $OWNER --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
             "$T/forebay" serve --config "$T/forebay.toml"
     ) >"$T/stdout" 2>>"$T/stderr" &

@@ -8,10 +8,8 @@
 use rustix::io::Errno;
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// Lowest niceness there is.
-const NICENESS_MIN: i32 = -20;
-
-/// Puts the calling thread, and what the kernel does in its name, so many steps of niceness above where it is.
+/// Puts the calling thread, and what the kernel does in its name, so many steps of niceness above where it is; not if it
+/// was put above others already, by whoever started it.
 ///
 /// # Errors
 /// The process may not do that (it needs `CAP_SYS_NICE` or a limit such as `LimitNICE=-10`): the thread stays where it is.
@@ -21,7 +19,10 @@ pub(crate) fn boost(steps: u32) -> Result<(), Errno> {
     }
     // On Linux niceness belongs to threads, and no process id means the calling one.
     let own = getpriority_process(None)?;
-    setpriority_process(None, own.saturating_sub_unsigned(steps).max(NICENESS_MIN))
+    if own < 0 {
+        return Ok(());
+    }
+    setpriority_process(None, own.saturating_sub_unsigned(steps))
 }
 
 #[cfg(test)]
@@ -34,7 +35,7 @@ mod tests {
         assert_eq!(boost(0), Ok(()));
         assert_eq!(getpriority_process(None).unwrap(), own);
         let checked = std::thread::spawn(move || match boost(5) {
-            Ok(()) => assert_eq!(getpriority_process(None).unwrap(), (own - 5).max(NICENESS_MIN)),
+            Ok(()) => assert_eq!(getpriority_process(None).unwrap(), if own < 0 { own } else { own - 5 }),
             Err(why) => assert!(matches!(why, Errno::ACCESS | Errno::PERM), "{why}"),
         });
         checked.join().unwrap();
