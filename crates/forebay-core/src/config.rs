@@ -167,13 +167,11 @@ pub enum PlantedBug {
     TrustFlushAfterFailure,
     /// After a start, blocks that have no place in the index yet are not found.
     OverlookListed,
-    /// A late step of settling that changes what an early one decides by does not have it asked again.
-    SettleOnce,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 48] = [
+    pub const ALL: [(Self, &'static str); 47] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -221,7 +219,6 @@ impl PlantedBug {
         (Self::CountAfterFence, "count-after-fence"),
         (Self::TrustFlushAfterFailure, "trust-flush-after-failure"),
         (Self::OverlookListed, "overlook-listed"),
-        (Self::SettleOnce, "settle-once"),
     ];
 
     /// The name used on the command line.

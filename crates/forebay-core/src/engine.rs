@@ -575,7 +575,7 @@ impl Engine {
 
     /// A late step of settling has changed what an earlier one decides by, and there may be no event after it.
     pub(crate) fn settle_again(&mut self) {
-        self.unsettled |= !self.planted(PlantedBug::SettleOnce);
+        self.unsettled = true;
     }
 
     fn settle(&mut self) {

@@ -443,11 +443,6 @@ impl Plan {
                 self.settings.dirty_high_pct = self.settings.dirty_high_pct.max(50);
                 self.death = None;
             }
-            PlantedBug::SettleOnce => {
-                self.squeeze();
-                self.start_in(rng);
-                self.mix.life += 10;
-            }
             PlantedBug::ForgetDirtySurvivor => {
                 self.squeeze();
                 self.start_in(rng);

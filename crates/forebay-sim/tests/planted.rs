@@ -87,5 +87,4 @@ planted! {
     count_after_fence: CountAfterFence,
     trust_flush_after_failure: TrustFlushAfterFailure,
     overlook_listed: OverlookListed,
-    settle_once: SettleOnce,
 }
