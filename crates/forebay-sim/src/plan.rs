@@ -265,6 +265,7 @@ impl Plan {
             _ => {
                 // More is pinned, and belongs to smallest shares, than the cache has.
                 self.squeeze();
+                self.start_in(rng);
                 (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
                 (self.settings.min_share_pct, self.settings.max_share_pct) = (90, 100);
                 self.engine.pool.survivors_max_pct = 90;
@@ -785,7 +786,12 @@ mod tests {
             plan.geometry.validate(plan.cache_bytes).unwrap();
             for volume in &plan.volumes {
                 assert_eq!(volume.bytes % u64::from(volume.sector_bytes), 0);
-                assert!(plan.modes.contains(&volume.mode));
+                assert!(
+                    plan.modes.contains(&volume.mode),
+                    "seed {seed}: {:?} of {:?}",
+                    volume.mode,
+                    plan.modes
+                );
             }
         }
     }

@@ -350,6 +350,11 @@ impl World {
     /// Starts another engine on the disks, after an orderly stop or a failure to open.
     pub fn reopen(&mut self, policy: OnBackingChange) {
         self.disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
+        if self.disks.devices[CACHE].has_dropped() {
+            // It is not there for the next daemon, however this one ended: as after a power cut.
+            let gone = self.crash();
+            (self.disks, self.oracle) = (gone.disks, gone.oracle);
+        }
         self.ordered = self.ordered_now();
         self.late = draw_late(&self.plan, &mut self.rng);
         self.policy = policy;

@@ -35,6 +35,6 @@ fn a_smaller_budget_is_a_prefix() {
     for budget in [1, 3] {
         let report = simulate(2, budget);
         assert_clean(&report);
-        assert_eq!((report.seeds, report.crash_points), (1, budget));
+        assert_eq!(report.crash_points, budget);
     }
 }
