@@ -10,6 +10,7 @@ use crate::error::RunError;
 use forebay_core::Loss;
 use forebay_format::checkpoint::{BackingRecord, Mode, VolumeEntry};
 use forebay_format::{CacheUuid, VolumeId};
+use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -265,6 +266,23 @@ impl Range {
     }
 }
 
+/// Looks whether a record could be made, before it is needed. Makes nothing: most caches never fail.
+///
+/// # Errors
+/// A sentence for people, if the folder, or what there is of the way to it, may not be written to.
+pub(crate) fn is_possible(state_dir: &Path) -> Result<(), String> {
+    let folder = state_dir.join(FOLDER);
+    let there = folder.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
+    rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
+        format!(
+            "should the cache device fail, that could not be recorded in {} ({}: {error}), and writes would be \
+             refused then: give the daemon the right to write there, or set state_dir",
+            folder.display(),
+            there.display()
+        )
+    })
+}
+
 /// Judges a pool by the records: `first` is the path of its first device.
 pub(crate) fn judge(records: Vec<LossRecord>, pool: &str, first: &Path, seen: Seen) -> Verdict {
     let here = |record: &LossRecord| {
@@ -369,5 +387,16 @@ mod tests {
         let again = one.with_risk(&one.entries(), &risk);
         assert_eq!(again.volumes[0].lost, one.volumes[0].lost);
         assert_eq!((again.lost_bytes(), again.losers()), (512, vec!["db"]));
+    }
+
+    #[test]
+    fn that_no_record_can_be_made_is_known_before_one_is_needed() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(is_possible(&folder.path().join("not/yet/there")), Ok(()));
+        assert!(!folder.path().join("not").exists(), "looking makes nothing");
+        let in_the_way = folder.path().join("file");
+        fs::write(&in_the_way, "").unwrap();
+        let why = is_possible(&in_the_way.join("state")).unwrap_err();
+        assert!(why.contains("set state_dir") && why.contains("file"), "{why}");
     }
 }

@@ -132,6 +132,9 @@ impl Pool {
             RunError::failed(error, "the kernel must allow either io_uring or plain threads")
         })?;
         let mut report = make_report();
+        if let Err(why) = crate::loss_record::is_possible(&start.state_dir) {
+            report(PoolEvent::Note(why));
+        }
         if let Some(note) = note {
             report(PoolEvent::Note(note));
         }
