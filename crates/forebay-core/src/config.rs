@@ -165,13 +165,15 @@ pub enum PlantedBug {
     CountAfterFence,
     /// A flush of the cache device that succeeds after one that failed is believed.
     TrustFlushAfterFailure,
+    /// A shrink fails if the cache fails, though blocks beyond the new end were given up.
+    FailAfterCut,
     /// After a start, blocks that have no place in the index yet are not found.
     OverlookListed,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 47] = [
+    pub const ALL: [(Self, &'static str); 48] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -218,6 +220,7 @@ impl PlantedBug {
         (Self::RescueSuperseded, "rescue-superseded"),
         (Self::CountAfterFence, "count-after-fence"),
         (Self::TrustFlushAfterFailure, "trust-flush-after-failure"),
+        (Self::FailAfterCut, "fail-after-cut"),
         (Self::OverlookListed, "overlook-listed"),
     ];
 

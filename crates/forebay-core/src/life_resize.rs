@@ -8,6 +8,9 @@
 //! **Shrinking.** Requests beyond the new end are refused at once; when those under way have ended the table has the new
 //! size, and the blocks beyond it are swept away, dirty ones with them. Only when a checkpoint is in effect that does not know
 //! them is the owner told; so a later growth finds nothing of them (I21).
+//!
+//! If the cache fails once the table has the new size, the record that the owner makes of it takes the place of the
+//! checkpoint: its table is this one.
 
 use crate::api::{Nanos, Notice};
 use crate::config::PlantedBug;
@@ -67,7 +70,8 @@ impl Engine {
 
     pub(crate) fn step_resize(&mut self, id: VolumeId, mut job: Resizing) -> Progress {
         let early = matches!(job.stage, Stage::Trimming | Stage::Quieting);
-        if self.fenced || self.stopping && early {
+        let fails = early || self.planted(PlantedBug::FailAfterCut);
+        if fails && self.fenced || early && self.stopping {
             let error = if self.fenced { LifeError::Fenced } else { LifeError::NotServing };
             let volume = self.volume_mut(id);
             volume.limit_bytes = volume.size_bytes;
@@ -101,7 +105,7 @@ impl Engine {
                 job.stage = Stage::Checkpoint(self.force_checkpoint());
             }
             Stage::Checkpoint(ticket) => {
-                if !self.is_checkpointed(*ticket) {
+                if !self.is_checkpointed(*ticket) && !self.is_aside() {
                     return Progress::Waits(Job::Resize(job));
                 }
                 self.serve_size(id, job.bytes);

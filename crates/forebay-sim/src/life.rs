@@ -327,12 +327,7 @@ impl World {
             }
             Notice::ResizeFailed { volume, error } => {
                 self.judge_failure_of_life(usize::from(volume.0), &notice, error)?;
-                if error == LifeError::Fenced {
-                    // A known hole: what a shrink had begun to give up may be older than it was (docs/device-failure.md).
-                    self.oracle.relaxed = true;
-                } else {
-                    self.disks.tenants[usize::from(volume.0)].resizing = None;
-                }
+                self.disks.tenants[usize::from(volume.0)].resizing = None;
             }
             Notice::PoolResized { .. } => self.pool_resized(),
             Notice::PoolResizeFailed { error } => {

@@ -22,6 +22,15 @@ const AGAIN_NS: u64 = 20_000_000_000;
 /// What the record lists: sectors by volume.
 pub type Risk = BTreeSet<(usize, u64)>;
 
+/// What the owner makes durable.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// What only the cache has, or had.
+    pub risk: Risk,
+    /// Size of each volume, 0 if the table does not have it.
+    pub sizes: Vec<u64>,
+}
+
 /// The owner at work.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
@@ -29,13 +38,13 @@ pub(crate) struct Task {
     /// `None`: ask the engine to ask again.
     ticket: Option<u64>,
     ok: bool,
-    risk: Risk,
+    record: Record,
 }
 
 impl Task {
     /// The record that a crash now may find.
-    pub(crate) fn record(&self) -> Option<&Risk> {
-        (self.ok && self.ticket.is_some()).then_some(&self.risk)
+    pub(crate) fn record(&self) -> Option<&Record> {
+        (self.ok && self.ticket.is_some()).then_some(&self.record)
     }
 }
 
@@ -72,7 +81,12 @@ impl World {
             OwnerPlan::Never => false,
         };
         let delay = self.rng.pick(&[100_000, 3_000_000, 50_000_000, 3_000_000_000]);
-        self.owner = Some(Task { due: self.now + delay, ticket: Some(ticket), ok, risk });
+        let table = self.engine.volume_table();
+        let size = |volume: usize| {
+            table.iter().find(|entry| usize::from(entry.id.0) == volume).map_or(0, |entry| entry.size_bytes)
+        };
+        let record = Record { risk, sizes: (0..self.disks.tenants.len()).map(size).collect() };
+        self.owner = Some(Task { due: self.now + delay, ticket: Some(ticket), ok, record });
         Ok(())
     }
 
@@ -84,13 +98,13 @@ impl World {
             return self.pump();
         };
         if task.ok {
-            self.disks.record = Some(task.risk);
+            self.disks.record = Some(task.record);
             self.crash_point();
         } else {
             self.refusals += 1;
             if self.plan.owner == OwnerPlan::Later {
                 let due = self.now + AGAIN_NS;
-                self.owner = Some(Task { due, ticket: None, ok: false, risk: Risk::new() });
+                self.owner = Some(Task { due, ticket: None, ok: false, record: Record::default() });
             }
         }
         self.engine.loss_recorded(self.now, ticket, task.ok);
@@ -137,8 +151,8 @@ impl World {
             .filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
         ensure!(untold.is_none(), "a FLUSH succeeded, and none has told that something was lost");
         let lost = sectors_of(&self.engine.losses())?;
-        let record = self.disks.record.iter().flatten().filter(|(of, _)| *of == volume);
-        for (_, sector) in record {
+        let listed = self.disks.record.iter().flat_map(|record| &record.risk);
+        for (_, sector) in listed.filter(|(of, _)| *of == volume) {
             let healed = self.healed.get(&(volume, *sector)).is_some_and(|at| *at < begun);
             let gone = lost.contains(&(volume, *sector)) && !healed;
             // Where somebody is writing, or has been since, it may be gone from one and not yet from the other.
@@ -171,19 +185,23 @@ impl World {
 }
 
 /// What the operator makes of the volumes when their cache is not there any more: those in the middle of something are given up,
-/// or have the size that both the old and the new one cover.
+/// or have the size that the record tells.
 pub(crate) fn settle_tenants(world: &mut World) {
     world.disks.cache_pending = None;
     for volume in 0..world.disks.tenants.len() {
         let tenant = world.disks.tenants[volume].clone();
         world.disks.tenants[volume].ending = false;
-        if let Some(wanted) = tenant.resizing {
-            world.resized(volume, wanted.min(tenant.bytes));
+        if let (Some(wanted), Some(record)) = (tenant.resizing, &world.disks.record) {
+            let size = record.sizes[volume];
+            if size != tenant.bytes && size != wanted {
+                world.disorder = Some(format!("volume {volume} has {size} bytes in the record: {tenant:?}"));
+            }
+            world.resized(volume, size);
         }
         if tenant.place != Place::Attached {
             world.disks.tenants[volume].place = Place::Gone;
             if let Some(record) = &mut world.disks.record {
-                record.retain(|(of, _)| *of != volume);
+                record.risk.retain(|(of, _)| *of != volume);
             }
         }
     }
@@ -209,7 +227,7 @@ pub(crate) fn open_aside(plan: &Plan, disks: &Disks, risk: &Risk, late: &[bool],
 
 /// The operator puts a new, empty cache in, if nothing is lost.
 pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Result<(), String> {
-    let lossless = disks.record.as_ref().is_some_and(BTreeSet::is_empty);
+    let lossless = disks.record.as_ref().is_some_and(|record| record.risk.is_empty());
     let settled = disks.tenants.iter().all(|tenant| tenant.is_attached());
     if !lossless || !settled || disks.cache_pending.is_some() || !rng.chance(1, 2) {
         return Ok(());

@@ -406,6 +406,12 @@ impl Plan {
                 self.start_in(rng);
                 self.faults = FaultPlan::default();
             }
+            PlantedBug::FailAfterCut => {
+                self.mix.life += 60;
+                self.start_in(rng);
+                self.faults = FaultPlan::default();
+                self.die(rng);
+            }
             PlantedBug::AppendToRetired => {
                 self.mix.pool += 10;
                 self.mix.write += 40;

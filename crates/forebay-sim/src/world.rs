@@ -14,7 +14,7 @@ use crate::device::SimDevice;
 use crate::life::Tenant;
 use crate::memory::Memory;
 use crate::oracle::Oracle;
-use crate::owner::{Risk, Task};
+use crate::owner::{Record, Risk, Task};
 use crate::pace::Pace;
 use crate::places::Places;
 use crate::plan::Plan;
@@ -54,7 +54,7 @@ pub struct Disks {
     /// Bytes that it is to have.
     pub cache_pending: Option<u64>,
     /// The owner's record: the cache must not be opened any more, and these sectors are lost.
-    pub record: Option<Risk>,
+    pub record: Option<Record>,
 }
 
 /// A state after a crash.
@@ -384,9 +384,9 @@ impl World {
         }
         crate::owner::settle_tenants(self);
         let replaced = crate::owner::replace_cache(&self.plan, &mut self.disks, &mut self.rng);
-        self.disorder = replaced.err();
+        self.disorder = self.disorder.take().or(replaced.err());
         self.ordered.fill(false);
-        let Some(risk) = self.disks.record.clone() else {
+        let Some(Record { risk, .. }) = self.disks.record.clone() else {
             self.engine = open_engine(&self.plan, &self.disks, &self.late, self.policy, self.now);
             return;
         };

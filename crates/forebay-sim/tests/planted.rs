@@ -86,5 +86,6 @@ planted! {
     rescue_superseded: RescueSuperseded,
     count_after_fence: CountAfterFence,
     trust_flush_after_failure: TrustFlushAfterFailure,
+    fail_after_cut: FailAfterCut,
     overlook_listed: OverlookListed,
 }

@@ -153,6 +153,9 @@ impl Pool {
         let size_bytes = served_size(&spec, &backing)?;
         let entry = self.entry(&spec, &backing, size_bytes)?;
         let id = entry.id;
+        // Beyond its end when the cache failed nobody knows what the volume had: a shrink may have been under way.
+        let without_cache = self.engine.is_aside();
+        let size_bytes = if without_cache { size_bytes.min(entry.size_bytes) } else { size_bytes };
         let attachment = Attachment {
             volume: id,
             settings: spec.settings,
@@ -431,7 +434,7 @@ impl Pool {
     pub(crate) fn resize(&mut self, name: &str, size_bytes: u64) -> Promise<Result<(), ControlError>> {
         let (done, promise) = Promise::pair();
         let begun = self.at_rest(name).and_then(|id| {
-            self.check_backing_size(id, name, size_bytes)?;
+            self.check_backing_size(name, size_bytes)?;
             let now = self.io.now();
             self.engine
                 .resize_volume(now, id, size_bytes)
@@ -458,7 +461,7 @@ impl Pool {
         })
     }
 
-    fn check_backing_size(&mut self, _id: VolumeId, name: &str, size_bytes: u64) -> Result<(), ControlError> {
+    fn check_backing_size(&mut self, name: &str, size_bytes: u64) -> Result<(), ControlError> {
         let there = self.backing_size(name)?;
         if size_bytes <= there {
             return Ok(());
