@@ -6,6 +6,7 @@
 //! translates.
 
 use crate::life::LifeError;
+use crate::scrub::ScrubReport;
 use crate::settings::Treatment;
 use forebay_format::VolumeId;
 use thiserror::Error;
@@ -389,6 +390,13 @@ pub enum Notice {
         volume: VolumeId,
         /// Why.
         error: LifeError,
+    },
+    /// A scrub has ended.
+    ScrubEnded {
+        /// What it has done.
+        report: ScrubReport,
+        /// It went through everything; else it was cancelled, or the engine stops or goes on without its cache.
+        complete: bool,
     },
     /// The pool has its new size, durably; what was left out of the device can be taken away.
     PoolResized {

@@ -374,7 +374,7 @@ impl Engine {
             }
             self.streams[kind.index()].queue.pop_front();
             match item.done {
-                Done::Fill(_, token) if !self.fill_is_valid(item.key, token) => self.item_done(item, None),
+                Done::Fill(_, token) if !self.fills.is_valid(item.key, token) => self.item_done(item, None),
                 _ => return Some(item),
             }
         }

@@ -169,6 +169,7 @@ impl Engine {
             OpKind::MergeCached { merge, .. } => self.merges.get(*merge).cached_slot(),
             OpKind::DestageRead { extent, at, .. } => self.extents.get(*extent).parts[*at as usize].slot(),
             OpKind::RelocateRead { relocation } => Some(self.relocations.get(*relocation).from()),
+            OpKind::ScrubRead { read } => Some(self.scrub_reads.get(*read).slot()),
             _ => None,
         };
         let Some(slot) = slot else { return };

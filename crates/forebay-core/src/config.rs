@@ -165,6 +165,10 @@ pub enum PlantedBug {
     CountAfterFence,
     /// A flush of the cache device that succeeds after one that failed is believed.
     TrustFlushAfterFailure,
+    /// A scrub does not look at dirty blocks.
+    ScrubOverlooksDirty,
+    /// A scrub gives up what a slot held even if that was overwritten meanwhile.
+    ScrubJudgesVoid,
     /// A shrink fails if the cache fails, though blocks beyond the new end were given up.
     FailAfterCut,
     /// After a start, blocks that have no place in the index yet are not found.
@@ -173,7 +177,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 48] = [
+    pub const ALL: [(Self, &'static str); 50] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -220,6 +224,8 @@ impl PlantedBug {
         (Self::RescueSuperseded, "rescue-superseded"),
         (Self::CountAfterFence, "count-after-fence"),
         (Self::TrustFlushAfterFailure, "trust-flush-after-failure"),
+        (Self::ScrubOverlooksDirty, "scrub-overlooks-dirty"),
+        (Self::ScrubJudgesVoid, "scrub-judges-void"),
         (Self::FailAfterCut, "fail-after-cut"),
         (Self::OverlookListed, "overlook-listed"),
     ];

@@ -203,6 +203,11 @@ impl Engine {
                 let volume = self.relocations.get(relocation).volume();
                 self.counters.of(volume).cache_read_errors += 1;
             }
+            OpKind::ScrubRead { read } => {
+                let volume = self.map.key(self.scrub_reads.get(read).slot()).volume();
+                self.counters.of(volume).cache_read_errors += 1;
+            }
+            OpKind::ScrubFetch { key, .. } => self.counters.of(key.volume()).backing_read_errors += 1,
             _ => {}
         }
     }

@@ -27,11 +27,12 @@ use crate::locks::{BlockRange, RangeLocks};
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX, UNSETTLED_STATUS_MAX};
 use crate::merge::Merge;
 use crate::ordered::OrderWaiter;
-use crate::pages::Pages;
+use crate::pages::{Page, Pages};
 use crate::pool::PoolJob;
 use crate::read::{Fills, Miss};
 use crate::reclaim::{Reclaim, Relocation};
 use crate::recovery::{OpenError, Recovery, RecoveryRead};
+use crate::scrub::{Scrub, ScrubRead};
 use crate::segment::Key;
 use crate::settings::{PoolSettings, SettingsError, Treatment, VolumeSettings};
 use crate::slab::Slab;
@@ -164,6 +165,14 @@ pub(crate) enum OpKind {
     RelocateRead {
         relocation: u32,
     },
+    ScrubRead {
+        read: u32,
+    },
+    ScrubFetch {
+        key: Key,
+        page: Page,
+        token: u64,
+    },
     Flush(Device),
     Checkpoint,
     Recovery(RecoveryRead),
@@ -214,6 +223,8 @@ pub struct Engine {
     pub(crate) relocations: Slab<Relocation>,
     /// Of those, blocks that are being read.
     pub(crate) relocation_reads: u32,
+    pub(crate) scrub: Option<Scrub>,
+    pub(crate) scrub_reads: Slab<ScrubRead>,
     pub(crate) pages: Pages,
     /// Serialises everything that changes the content of a block.
     pub(crate) locks: RangeLocks<LockOwner>,
@@ -293,6 +304,8 @@ impl Engine {
             extents: Slab::new(),
             relocations: Slab::new(),
             relocation_reads: 0,
+            scrub: None,
+            scrub_reads: Slab::new(),
             pages,
             locks: RangeLocks::new(),
             backing_locks: RangeLocks::new(),
@@ -532,6 +545,8 @@ impl Engine {
             }
             OpKind::DestageWrite { extent } => self.destage_written(extent, ok),
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
+            OpKind::ScrubRead { read } => self.scrub_read(read, ok, crcs),
+            OpKind::ScrubFetch { key, page, token } => self.scrub_fetched(key, page, token, ok, crcs),
             OpKind::Flush(device) => self.flushed(device, ok),
             OpKind::Checkpoint => self.checkpoint_written(ok),
             OpKind::Recovery(read) => {
@@ -602,6 +617,7 @@ impl Engine {
             if self.reclaim_wants_destage && !asked {
                 self.settle_again();
             }
+            self.step_scrub();
         }
         self.collect_emptied();
         self.step_life();
@@ -629,6 +645,7 @@ impl Engine {
     fn settle_aside(&mut self) {
         if self.index_settles() {
             self.step_destage();
+            self.step_scrub();
         }
         self.step_aside();
         self.collect_emptied();
@@ -653,6 +670,7 @@ impl Engine {
             self.life_deadline(),
             self.sweeps_deadline(),
             self.aside_deadline(),
+            self.scrub_deadline(),
             self.gather_deadline(),
             self.map.is_unsettled().then_some(self.now),
         ]

@@ -39,6 +39,8 @@ macro_rules! landmarks {
 }
 
 landmarks! {
+    /// A scrub fetched a damaged block from the backing store.
+    ScrubRepaired = "scrub-repaired",
     /// A batch whose write failed was moved to another segment.
     BatchMoved = "batch-moved",
     /// The requests of a batch failed, because no segment takes it.

@@ -19,13 +19,15 @@ pub(crate) enum PageUse {
     Fill,
     /// Relocation.
     Survivor,
+    /// Comparing with checksums what nobody has asked for.
+    Scrub,
 }
 
 #[derive(Debug)]
 pub(crate) struct Pages {
     free: Vec<u32>,
-    used: [u32; 4],
-    limit: [u32; 4],
+    used: [u32; 5],
+    limit: [u32; 5],
 }
 
 /// A block of zeroes, never written to.
@@ -38,8 +40,8 @@ impl Pages {
         let share = |percent: u32| (blocks - 1) * percent / 100;
         Self {
             free: (1..blocks).rev().collect(),
-            used: [0; 4],
-            limit: [share(25).max(4) & !1, share(40), share(20), share(15)],
+            used: [0; 5],
+            limit: [share(25).max(4) & !1, share(38), share(20), share(15), share(2).max(1)],
         }
     }
 
@@ -68,7 +70,7 @@ impl Pages {
     }
 
     pub(crate) fn all_free(&self) -> bool {
-        self.used == [0; 4]
+        self.used == [0; 5]
     }
 }
 

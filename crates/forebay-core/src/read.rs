@@ -58,11 +58,18 @@ impl Fills {
         self.blocks.range(range.first..=range.last).next().is_some()
     }
 
-    fn is_valid(&self, key: Key, token: u64) -> bool {
+    /// Registers a block under a token of its own.
+    pub(crate) fn register(&mut self, key: Key, pinned: bool) -> u64 {
+        self.last_token += 1;
+        self.blocks.entry(key).or_insert(Registration { token: self.last_token, valid: true, pinned });
+        self.last_token
+    }
+
+    pub(crate) fn is_valid(&self, key: Key, token: u64) -> bool {
         self.blocks.get(&key).is_some_and(|registered| registered.token == token && registered.valid)
     }
 
-    fn end(&mut self, key: Key, token: u64) {
+    pub(crate) fn end(&mut self, key: Key, token: u64) {
         if self.blocks.get(&key).is_some_and(|registered| registered.token == token) {
             self.blocks.remove(&key);
         }
@@ -393,10 +400,6 @@ impl Engine {
                 self.pin_block(slot);
             }
         }
-    }
-
-    pub(crate) fn fill_is_valid(&self, key: Key, token: u64) -> bool {
-        self.fills.is_valid(key, token)
     }
 
     pub(crate) fn read_part_done(&mut self, req: u32, ok: bool) {

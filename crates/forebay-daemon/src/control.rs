@@ -243,6 +243,15 @@ pub struct ShrinkRequest {
     pub size: Option<String>,
 }
 
+/// How a pool is to be scrubbed.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubRequest {
+    /// Most bytes read from the cache in a second, as text (`64MiB`, which is also the default).
+    #[serde(default)]
+    pub rate: Option<String>,
+}
+
 /// A volume to attach.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -369,6 +378,8 @@ pub trait Control: Send + Sync + 'static {
     fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError>;
     /// Makes a pool smaller, while it is used: a job.
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError>;
+    /// Compares everything in the cache of a pool with its checksums, while it is used: a job.
+    fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, ControlError>;
     /// Gives a pool whose cache has failed a new, empty one. Its clients are disconnected for a moment.
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError>;
     /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its devices unless `erase`.
@@ -426,9 +437,9 @@ pub trait Control: Send + Sync + 'static {
 pub struct JobInfo {
     /// Id.
     pub id: String,
-    /// `flush`, `detach`, `mode-change`, `shrink`, `remove`, `resize`.
+    /// `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `remove`.
     pub kind: String,
-    /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `how` to detach, `erase`; or null.
+    /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `bytes_per_s`, `how` to detach, `erase`; or null.
     pub parameters: serde_json::Value,
     /// Pool.
     pub pool: String,

@@ -371,6 +371,7 @@ impl World {
                     self.lost_at[usize::from(volume.0)] = Some(self.oracle.begin());
                 }
                 self.counters.damaged_blocks += 1;
+                self.check_scrubbed()?;
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
             }
             Notice::OrderBroken { .. } => {
@@ -402,6 +403,7 @@ impl World {
                 let errors = self.errors[1 + usize::from(volume.0)] + cache_errors;
                 ensure!(errors > 0, "{notice:?}, but no operation failed");
             }
+            Notice::ScrubEnded { report, complete } => self.scrub_ended(report, complete)?,
             Notice::Checkpointed { .. } => self.counters.checkpoints += 1,
             Notice::BackingChanged { .. } => {
                 ensure!(self.changed || self.oracle.relaxed, "{notice:?}, but it did not change");

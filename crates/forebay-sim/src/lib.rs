@@ -28,6 +28,7 @@ pub(crate) mod pace;
 pub mod places;
 pub mod plan;
 pub mod rng;
+mod scrub;
 pub mod shrink;
 pub mod workload;
 pub mod world;

@@ -133,7 +133,7 @@ impl World {
         self.disks.tenants[volume].served_bytes()
     }
 
-    fn refused(&self, volume: usize, what: &str, error: LifeError) -> Result<(), String> {
+    pub(crate) fn refused(&self, volume: usize, what: &str, error: LifeError) -> Result<(), String> {
         let tenant = &self.disks.tenants[volume];
         let fine = match error {
             LifeError::Fenced => self.fenced,
@@ -481,7 +481,9 @@ impl World {
         while !self.stopped
             && !self.fenced
             && self.engine.status() == Status::Ready
-            && (self.disks.cache_pending.is_some() || !self.disks.tenants.iter().all(Tenant::is_settled))
+            && (self.scrubs.is_running()
+                || self.disks.cache_pending.is_some()
+                || !self.disks.tenants.iter().all(Tenant::is_settled))
         {
             ensure!(
                 self.step(end)?,

@@ -84,6 +84,8 @@ pub struct Mix {
     pub life: u32,
     /// The pool grown or shrunk.
     pub pool: u32,
+    /// Scrubs begun and ended.
+    pub scrub: u32,
     /// Percentage of writes and zeroes with FUA.
     pub fua_pct: u64,
     /// Percentage of requests that are not whole blocks but whole sectors.
@@ -405,6 +407,19 @@ impl Plan {
                 self.mix.life += 20;
                 self.start_in(rng);
                 self.faults = FaultPlan::default();
+            }
+            PlantedBug::ScrubOverlooksDirty => {
+                self.only_writeback(rng);
+                self.faults = FaultPlan { rot: 5_000, ..FaultPlan::default() };
+                (self.mix.scrub, self.death) = (30, None);
+                self.mix.read += 20;
+                self.settings.dirty_low_pct = self.settings.dirty_high_pct.min(40);
+            }
+            PlantedBug::ScrubJudgesVoid => {
+                self.only_writeback(rng);
+                self.faults = FaultPlan { rot: 200_000, ..FaultPlan::default() };
+                self.mix = Mix { write: 60, read: 40, hot_pct: 70, scrub: 40, ..self.mix };
+                self.death = None;
             }
             PlantedBug::FailAfterCut => {
                 self.mix.life += 60;
@@ -770,6 +785,7 @@ fn requests(rng: &mut Rng) -> Mix {
         restart: rng.pick(&[0, 0, 1]),
         life: rng.pick(&[0, 0, 1, 4]),
         pool: rng.pick(&[0, 0, 0, 1, 3]),
+        scrub: rng.pick(&[0, 0, 1, 5]),
         fua_pct: rng.pick(&[0, 0, 5, 30]),
         sector_pct: rng.pick(&[0, 10, 40]),
         byte_pct: rng.pick(&[0, 0, 10, 30]),

@@ -415,6 +415,7 @@ fn describe(step: &Step) -> String {
         Step::Restart => "orderly stop and start".into(),
         Step::Life(volume) => format!("volume {volume}: attached, detached or resized"),
         Step::Pool => "pool grown or shrunk".into(),
+        Step::Scrub => "a scrub begun or ended".into(),
         Step::Nothing => "nothing".into(),
     }
 }

@@ -79,6 +79,8 @@ pub enum Step {
     Life(usize),
     /// The operator changes the size of the pool.
     Pool,
+    /// The operator begins a scrub, or ends it early.
+    Scrub,
 }
 
 impl Step {
@@ -90,7 +92,7 @@ impl Step {
                 Some(*volume)
             }
             Self::Unpin(volume) | Self::ForgetClean(volume) | Self::Life(volume) => Some(*volume),
-            Self::Nothing | Self::Pause(_) | Self::Invalid | Self::Restart | Self::Pool => None,
+            Self::Nothing | Self::Pause(_) | Self::Invalid | Self::Restart | Self::Pool | Self::Scrub => None,
         }
     }
 }
@@ -137,6 +139,7 @@ enum Deed {
     Restart,
     Life,
     Pool,
+    Scrub,
 }
 
 fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
@@ -155,6 +158,7 @@ fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
         (mix.restart, Deed::Restart),
         (mix.life, Deed::Life),
         (mix.pool, Deed::Pool),
+        (mix.scrub, Deed::Scrub),
     ];
     let total: u32 = table.iter().map(|(weight, _)| weight).sum();
     let mut at = rng.below(u64::from(total)) as u32;
@@ -258,7 +262,12 @@ impl Workload {
         let fua = world.rng.chance(mix.fua_pct, 100);
         let deed = draw(&mix, &mut world.rng);
         let absent = !world.attached().contains(&volume);
-        if absent && !matches!(deed, Deed::Life | Deed::Pool | Deed::Restart | Deed::Invalid | Deed::Pause) {
+        if absent
+            && !matches!(
+                deed,
+                Deed::Life | Deed::Pool | Deed::Scrub | Deed::Restart | Deed::Invalid | Deed::Pause
+            )
+        {
             // Nobody is there to ask. It comes back soon enough to be of interest.
             return if world.rng.chance(1, 10) { Step::Life(volume) } else { Step::Nothing };
         }
@@ -320,6 +329,7 @@ impl Workload {
             Deed::Restart => Step::Nothing,
             Deed::Life => Step::Life(volume),
             Deed::Pool => Step::Pool,
+            Deed::Scrub => Step::Scrub,
         }
     }
 
@@ -367,6 +377,7 @@ impl Workload {
             Step::Restart => restart(world),
             Step::Life(volume) => world.meddle(volume),
             Step::Pool => world.meddle_with_pool(),
+            Step::Scrub => world.scrub(),
         }
     }
 

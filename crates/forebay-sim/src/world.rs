@@ -19,6 +19,7 @@ use crate::pace::Pace;
 use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
+use crate::scrub::Scrubs;
 use forebay_core::{Attachment, Engine, Landmark, OnBackingChange, PoolSettings, Status, VolumeSettings};
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -167,6 +168,8 @@ pub struct Counters {
     pub put_aside: u64,
     /// Of those, caches of which everything was rescued that could be read.
     pub rescues: u64,
+    /// Scrubs that went through everything.
+    pub scrubs: u64,
     /// Virtual nanoseconds.
     pub virtual_ns: u64,
     /// Rare paths.
@@ -186,6 +189,7 @@ impl Counters {
         self.opens += other.opens;
         self.put_aside += other.put_aside;
         self.rescues += other.rescues;
+        self.scrubs += other.scrubs;
         self.virtual_ns += other.virtual_ns;
         for (all, other) in self.landmarks.0.iter_mut().zip(other.landmarks.0) {
             *all += other;
@@ -267,6 +271,7 @@ pub struct World {
     pub changed: bool,
     /// The volume, as long as the oracle does not know of the change.
     pub(crate) unlearned: Option<usize>,
+    pub(crate) scrubs: Scrubs,
     /// Counters.
     pub counters: Counters,
     /// Print every event to the error output.
@@ -335,6 +340,7 @@ impl World {
             late,
             policy,
             disorder: None,
+            scrubs: Scrubs::default(),
             greets: false,
             changed: false,
             unlearned: None,
@@ -368,6 +374,7 @@ impl World {
         (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
         (self.without_cache, self.refused, self.refusals) = (false, false, 0);
         (self.owner, self.at_risk) = (None, None);
+        self.scrubs = Scrubs::default();
         self.counters.opens += 1;
         self.begin_aside();
     }

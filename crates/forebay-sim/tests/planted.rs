@@ -86,6 +86,8 @@ planted! {
     rescue_superseded: RescueSuperseded,
     count_after_fence: CountAfterFence,
     trust_flush_after_failure: TrustFlushAfterFailure,
+    scrub_overlooks_dirty: ScrubOverlooksDirty,
+    scrub_judges_void: ScrubJudgesVoid,
     fail_after_cut: FailAfterCut,
     overlook_listed: OverlookListed,
 }

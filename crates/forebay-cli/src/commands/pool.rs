@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::ArgGroup;
 use forebay_daemon::control::{
-    DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ShrinkRequest,
+    DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 use serde_json::Value;
 
@@ -33,6 +33,8 @@ enum Command {
     Grow(Grow),
     /// Make a pool smaller while it is used
     Shrink(Shrink),
+    /// Compare everything in the cache with its checksums while it is used
+    Scrub(Scrub),
     /// Give a pool whose cache has failed a new, empty one
     Replace(Replace),
     /// Close a pool that has no volumes, and forget it
@@ -105,6 +107,23 @@ struct Shrink {
 
 #[derive(Debug, clap::Args)]
 #[command(
+    after_help = "What is damaged and clean is fetched again from the backing store; what is damaged and dirty is reported."
+)]
+struct Scrub {
+    /// Name of the pool
+    name: String,
+    /// Read at most so much in a second [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<String>,
+    /// Print the id of the job and do not wait
+    #[arg(long)]
+    background: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
     after_help = "Its clients are disconnected for a moment, and find it again. Example: forebay pool replace fast --device /dev/nvme1n1"
 )]
 struct Replace {
@@ -152,6 +171,11 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         Command::Shrink(Shrink { name, device, size, background, admin }) => {
             let client = admin.client();
             let job = client.post(&path(&name, "/shrink"), Some(&ShrinkRequest { device, size }))?;
+            job::attend(&client, &job, Wish { background, json: admin.json })
+        }
+        Command::Scrub(Scrub { name, rate, background, admin }) => {
+            let client = admin.client();
+            let job = client.post(&path(&name, "/scrub"), Some(&ScrubRequest { rate }))?;
             job::attend(&client, &job, Wish { background, json: admin.json })
         }
         Command::Replace(Replace { name, device, discard_lost, admin }) => {

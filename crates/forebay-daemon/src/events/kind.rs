@@ -89,6 +89,7 @@ kinds! {
     PoolCreated, "pool.created", Info, "A new pool exists.";
     PoolGrown, "pool.grown", Info, "A pool has more space.";
     PoolShrunk, "pool.shrunk", Info, "A pool has less space.";
+    PoolScrubbed, "pool.scrubbed", Info, "A scrub of a cache has ended; a warning if something was damaged.";
     JobStarted, "job.started", Info, "A job began to run.";
     JobProgress, "job.progress", Info, "How far a job is; a newer one replaces an older one.";
     JobDeadlineAtRisk, "job.deadline-at-risk", Warning, "As it goes, a job will miss its deadline.";

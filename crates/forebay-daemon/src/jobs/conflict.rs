@@ -1,11 +1,12 @@
 //! Which jobs go together.
 //!
-//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink |
-//! | --- | --- | --- | --- | --- | --- | --- |
-//! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it |
-//! | detach, mode change, resize | after it | refused | refused | refused | refused | beside it |
-//! | shrink | beside it | beside it | beside it | beside it | refused | refused |
-//! | remove | after it | refused | refused | refused | refused | refused |
+//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink | scrub |
+//! | --- | --- | --- | --- | --- | --- | --- | --- |
+//! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it | beside it |
+//! | detach, mode change, resize | after it | refused | refused | refused | refused | beside it | beside it |
+//! | shrink | beside it | beside it | beside it | beside it | refused | refused | beside it |
+//! | scrub | beside it | beside it | beside it | beside it | refused | beside it | refused |
+//! | remove | after it | refused | refused | refused | refused | refused | refused |
 //!
 //! A flush promises that what was dirty when it was asked for is on the backing store. A detach that drains does that
 //! too, and a flush that has not begun will cover more, so the new flush rides on those. A flush that runs has begun too
@@ -30,7 +31,7 @@ pub(super) enum Relation {
 
 /// How `new` stands to `other`, which has begun or not.
 pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) -> Relation {
-    use JobKind::{Detach, Flush, ModeChange, Remove, Resize, Shrink};
+    use JobKind::{Detach, Flush, ModeChange, Remove, Resize, Scrub, Shrink};
     let both_of_volumes = new.volume.is_some() && other.volume.is_some();
     if new.pool != other.pool || (both_of_volumes && new.volume != other.volume) {
         return Relation::Beside;
@@ -39,11 +40,13 @@ pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) ->
         (Flush, Flush) if other_has_begun => Relation::After,
         (Flush, Flush | Detach(DetachHow::Drain)) => Relation::Rides,
         (Flush, Detach(_) | Remove { .. }) => Relation::Refused,
-        (Flush, ModeChange(_) | Resize(_) | Shrink(_)) => Relation::Beside,
+        (Flush, ModeChange(_) | Resize(_) | Shrink(_) | Scrub(_)) => Relation::Beside,
         (Detach(_) | ModeChange(_) | Resize(_) | Remove { .. }, Flush) => Relation::After,
-        (Detach(_) | ModeChange(_) | Resize(_), Shrink(_)) => Relation::Beside,
-        (Shrink(_), Flush | Detach(_) | ModeChange(_) | Resize(_)) => Relation::Beside,
-        (Detach(_) | ModeChange(_) | Resize(_) | Shrink(_) | Remove { .. }, _) => Relation::Refused,
+        (Detach(_) | ModeChange(_) | Resize(_), Shrink(_) | Scrub(_)) => Relation::Beside,
+        (Shrink(_) | Scrub(_), Flush | Detach(_) | ModeChange(_) | Resize(_)) => Relation::Beside,
+        (Shrink(_), Scrub(_)) | (Scrub(_), Shrink(_)) => Relation::Beside,
+        (Detach(_) | ModeChange(_) | Resize(_), _) => Relation::Refused,
+        (Shrink(_) | Scrub(_) | Remove { .. }, _) => Relation::Refused,
     }
 }
 
@@ -60,19 +63,20 @@ mod tests {
 
     #[test]
     fn the_table_of_this_file_holds() {
-        use JobKind::{Detach, Flush, ModeChange, Remove, Resize, Shrink};
+        use JobKind::{Detach, Flush, ModeChange, Remove, Resize, Scrub, Shrink};
         let (mode, drain, keep) =
             (ModeChange(Mode::Writeback), Detach(DetachHow::Drain), Detach(DetachHow::Keep));
         let remove = Remove { erase: false };
-        let others = [Flush, drain, keep, mode, remove, Shrink(1)];
+        let others = [Flush, drain, keep, mode, remove, Shrink(1), Scrub(1)];
         let table = [
-            (Flush, "arxbxb"),
-            (drain, "axxxxb"),
-            (keep, "axxxxb"),
-            (mode, "axxxxb"),
-            (Resize(1), "axxxxb"),
-            (Shrink(1), "bbbbxx"),
-            (remove, "axxxxx"),
+            (Flush, "arxbxbb"),
+            (drain, "axxxxbb"),
+            (keep, "axxxxbb"),
+            (mode, "axxxxbb"),
+            (Resize(1), "axxxxbb"),
+            (Shrink(1), "bbbbxxb"),
+            (Scrub(1), "bbbbxbx"),
+            (remove, "axxxxxx"),
         ];
         for (new, row) in table {
             for (other, expected) in others.into_iter().zip(row.chars()) {

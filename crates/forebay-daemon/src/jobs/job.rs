@@ -48,6 +48,8 @@ pub enum JobKind {
     Resize(u64),
     /// Pool: it shrinks to this size in bytes.
     Shrink(u64),
+    /// Pool: everything in its cache is compared with its checksums, so many bytes a second at most.
+    Scrub(u64),
     /// Pool: it has no volumes, and is given up. What is cached stays on its devices unless `erase`.
     Remove {
         /// Wipe its devices.
@@ -65,6 +67,7 @@ impl JobKind {
             Self::ModeChange(_) => "mode-change",
             Self::Resize(_) => "resize",
             Self::Shrink(_) => "shrink",
+            Self::Scrub(_) => "scrub",
             Self::Remove { .. } => "remove",
         }
     }
@@ -72,13 +75,14 @@ impl JobKind {
     /// Whether it concerns a whole pool and not one volume.
     #[must_use]
     pub fn is_of_pool(self) -> bool {
-        matches!(self, Self::Shrink(_) | Self::Remove { .. })
+        matches!(self, Self::Shrink(_) | Self::Scrub(_) | Self::Remove { .. })
     }
 
     fn parameters(self) -> Value {
         match self {
             Self::ModeChange(mode) => json!({ "mode": mode.name() }),
             Self::Resize(size_bytes) | Self::Shrink(size_bytes) => json!({ "size_bytes": size_bytes }),
+            Self::Scrub(bytes_per_s) => json!({ "bytes_per_s": bytes_per_s }),
             Self::Detach(how) => json!({ "how": how }),
             Self::Remove { erase } => json!({ "erase": erase }),
             Self::Flush => Value::Null,
@@ -195,6 +199,8 @@ pub enum Phase {
     Draining,
     /// The backing store makes it durable.
     Syncing,
+    /// What is cached is read and compared with its checksums.
+    Comparing,
     /// The change itself: mode, size, the end of the volume.
     Applying,
     /// It is being ended early, and what it changed is undone.
@@ -211,6 +217,7 @@ impl Phase {
             Self::Waiting => "waiting",
             Self::Draining => "draining",
             Self::Syncing => "syncing",
+            Self::Comparing => "comparing",
             Self::Applying => "applying",
             Self::Undoing => "undoing",
             Self::Done => "done",

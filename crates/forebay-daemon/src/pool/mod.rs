@@ -14,6 +14,7 @@ mod aside;
 mod handle;
 mod mounts;
 mod report;
+mod scrub;
 mod size;
 mod snapshot;
 mod volumes;
@@ -105,6 +106,7 @@ pub(crate) struct Pool {
     guards: Arc<GuardBook>,
     /// Who waits for the end of a change of the pool's size.
     resizing: Option<Resizing>,
+    scrubbing: Option<scrub::Done>,
     tasks: mpsc::Receiver<Task>,
     /// For threads that work for this pool.
     myself: mpsc::Sender<Task>,
@@ -168,6 +170,7 @@ impl Pool {
             buffer_bytes: start.buffer_bytes,
             guards: start.guards,
             resizing: None,
+            scrubbing: None,
             tasks,
             myself,
             aside: Aside::new(start.state_dir, start.without_cache),

@@ -1,7 +1,8 @@
 //! What a pool tells its operator.
 
 use super::Pool;
-use forebay_core::{Notice, OpenError};
+use forebay_core::{Notice, OpenError, ScrubReport};
+use forebay_export::size::ByteSize;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -123,6 +124,13 @@ pub enum PoolEvent {
         /// Size in bytes.
         size_bytes: u64,
     },
+    /// A scrub has ended.
+    Scrubbed {
+        /// What it has done.
+        report: ScrubReport,
+        /// It went through everything.
+        complete: bool,
+    },
     /// A client was turned away, or its connection ended because of what it did.
     ClientRefused {
         /// Who, and why.
@@ -204,6 +212,7 @@ impl fmt::Display for PoolEvent {
             Self::Ready { export, .. } => write!(f, "ready: {export}"),
             Self::Detached { volume } => write!(f, "{volume} is detached"),
             Self::Resized { volume, size_bytes } => write!(f, "{volume} has {size_bytes} bytes now"),
+            Self::Scrubbed { report, complete } => write_scrubbed(f, report, *complete),
             Self::ClientRefused { what, others: 0 } => f.write_str(what),
             Self::ClientRefused { what, others } => write!(f, "{what} (and {others} others)"),
             Self::Stopping => f.write_str("stopping: open requests are finished first"),
@@ -305,11 +314,23 @@ impl Pool {
             Notice::ResizeFailed { volume, error } => return self.resized(volume, Err(error)),
             Notice::PoolResized { .. } => return self.pool_resized(Ok(())),
             Notice::PoolResizeFailed { error } => return self.pool_resized(Err(error)),
+            Notice::ScrubEnded { report, complete } => return self.scrub_ended(report, complete),
             Notice::Checkpointed { .. } => return,
         };
         self.note_failure(&notice);
         self.tell(event);
     }
+}
+
+fn write_scrubbed(f: &mut fmt::Formatter<'_>, report: &ScrubReport, complete: bool) -> fmt::Result {
+    let checked = ByteSize(report.checked_blocks * BLOCK_BYTES as u64);
+    let how = if complete { "compared" } else { "compared before it ended early" };
+    write!(f, "scrub: {checked} {how}")?;
+    if report.damaged_blocks == 0 {
+        return f.write_str(", nothing damaged");
+    }
+    let (damaged, repaired, lost) = (report.damaged_blocks, report.repaired_blocks, report.lost_blocks);
+    write!(f, ", {damaged} blocks damaged: {repaired} fetched again, {lost} dirty ones lost")
 }
 
 /// What to do about a backing store that was changed.

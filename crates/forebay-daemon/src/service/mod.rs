@@ -21,8 +21,8 @@ mod work;
 use crate::config::{Config, ConfigFile};
 use crate::control::{
     Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, PoolInfo,
-    PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, SettingInfo, SettingsDone, SettingsRequest,
-    ShrinkRequest, Target, VolumeInfo, VolumeRequest,
+    PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
+    SettingsRequest, ShrinkRequest, Target, VolumeInfo, VolumeRequest,
 };
 use crate::events::Hub;
 use crate::guard::GuardBook;
@@ -175,6 +175,11 @@ impl Control for Service {
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError> {
         let bytes = self.bytes_after_shrink(name, &request)?;
         self.begin_job(JobSpec::pool(JobKind::Shrink(bytes), name))
+    }
+
+    fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, ControlError> {
+        let bytes_per_s = self.scrub_rate(name, &request)?;
+        self.begin_job(JobSpec::pool(JobKind::Scrub(bytes_per_s), name))
     }
 
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError> {

@@ -8,7 +8,8 @@ use crate::CacheSpec;
 use crate::config::choices::CacheAllocation;
 use crate::config::{Edit, PoolConfig, Scope, Settings};
 use crate::control::{
-    ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ShrinkRequest,
+    ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
+    ShrinkRequest,
 };
 use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::loss_record::{LossRecord, Verdict, judge};
@@ -18,6 +19,10 @@ use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use std::path::Path;
 use std::sync::Arc;
+
+/// How fast a cache is scrubbed if nobody says: far below what a flash device gives, and 1 TB takes four hours.
+const SCRUB_BYTES_PER_S: u64 = 64 << 20;
+const SCRUB_BYTES_PER_S_MIN: u64 = 64 << 10;
 
 impl Service {
     /// Opens a configured pool (or makes it, where there is none), without volumes.
@@ -176,6 +181,20 @@ impl Service {
             }
             _ => Err(invalid("give either a device or a size", "")),
         }
+    }
+
+    /// How fast a pool is to be scrubbed, in bytes a second.
+    pub(super) fn scrub_rate(&self, name: &str, request: &ScrubRequest) -> Result<u64, ControlError> {
+        self.handle(name)?;
+        let rate = request.rate.as_deref().map_or(Ok(SCRUB_BYTES_PER_S), bytes)?;
+        if rate >= SCRUB_BYTES_PER_S_MIN {
+            return Ok(rate);
+        }
+        let least = ByteSize(SCRUB_BYTES_PER_S_MIN);
+        Err(invalid(
+            format!("a scrub at {} a second would not end", ByteSize(rate)),
+            format!("at least {least}"),
+        ))
     }
 
     /// The devices of a pool are others now: the file is told.

@@ -52,6 +52,11 @@ impl Service {
             PoolEvent::Resized { volume, .. } => {
                 self.hub.publish(NewEvent::new(Kind::VolumeResized, text).pool(pool).volume(volume));
             }
+            PoolEvent::Scrubbed { report, .. } => {
+                let event = NewEvent::new(Kind::PoolScrubbed, text).pool(pool);
+                let damaged = report.damaged_blocks > 0;
+                self.hub.publish(if damaged { event.severity(Severity::Warning) } else { event });
+            }
             PoolEvent::ClientRefused { .. } => {
                 self.hub.publish(NewEvent::new(Kind::ClientRefused, text).pool(pool));
             }

@@ -10,6 +10,7 @@ use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
 use crate::pool::PoolHandle;
 use forebay_core::Drain;
+use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -102,6 +103,7 @@ impl Service {
             JobKind::Detach(how) => self.detach(id, volume, how),
             JobKind::Resize(bytes) => self.resize(id, volume, bytes),
             JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
+            JobKind::Scrub(bytes_per_s) => self.scrub(id, &spec.pool, bytes_per_s),
             JobKind::Remove { erase } => self.remove(id, &spec.pool, erase),
         };
         match result {
@@ -244,6 +246,34 @@ impl Service {
             Some(Err(_)) if self.should_stop(id) => Err(End::Stopped),
             Some(Err(error)) => Err(error.into()),
             None => Err(End::Failed("the pool stopped meanwhile".into())),
+        }
+    }
+
+    fn scrub(&self, id: JobId, pool: &str, bytes_per_s: u64) -> Result<(), End> {
+        let handle = self.handle(pool)?;
+        let promise = Self::ask(&handle, move |pool| pool.scrub(bytes_per_s))?;
+        let result = loop {
+            if let Some(result) = promise.try_wait(LOOK) {
+                break result;
+            }
+            if self.should_stop(id) {
+                Self::ask(&handle, |pool| pool.cancel_scrub())?;
+            }
+            let Some(report) = Self::ask(&handle, |pool| pool.scrub_progress())? else { continue };
+            let left = report.total_blocks.saturating_sub(report.checked_blocks) * BLOCK_BYTES as u64;
+            let errors = report.damaged_blocks;
+            let report = Report { left: Left::All(left), phase: Phase::Comparing, limited_by: None, errors };
+            self.jobs.report(id, report);
+        };
+        let (report, complete) = result.ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))??;
+        match complete {
+            false if self.should_stop(id) => Err(End::Stopped),
+            false => Err(End::Failed("the cache failed meanwhile".into())),
+            true if report.lost_blocks > 0 => {
+                let lost = ByteSize(report.lost_blocks * BLOCK_BYTES as u64);
+                Err(End::Failed(format!("{lost} of dirty data are damaged, and nobody else has them")))
+            }
+            true => Ok(()),
         }
     }
 

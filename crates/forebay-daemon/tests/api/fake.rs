@@ -328,6 +328,12 @@ impl Control for Fake {
         self.start(JobSpec::pool(JobKind::Shrink(to), name))
     }
 
+    fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, ControlError> {
+        self.pool(name)?;
+        let rate = request.rate.map_or(Ok(1 << 26), |text| size(&text))?;
+        self.start(JobSpec::pool(JobKind::Scrub(rate), name))
+    }
+
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError> {
         device(&request.device)?;
         self.pool(name)?;

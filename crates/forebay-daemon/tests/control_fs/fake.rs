@@ -92,6 +92,9 @@ impl Control for Fake {
     fn shrink_pool(&self, _: &str, _: ShrinkRequest) -> Result<JobInfo, ControlError> {
         unused()
     }
+    fn scrub_pool(&self, _: &str, _: ScrubRequest) -> Result<JobInfo, ControlError> {
+        unused()
+    }
     fn replace_cache(&self, _: &str, _: ReplaceRequest) -> Result<PoolInfo, ControlError> {
         unused()
     }

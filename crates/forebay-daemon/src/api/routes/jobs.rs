@@ -29,7 +29,7 @@ pub(super) struct Wanted {
     volume: Option<String>,
     /// Only in this state: `queued`, `running`, `completed`, `failed`, `cancelled`.
     state: Option<String>,
-    /// Only of this kind: `flush`, `detach`, `mode-change`, `shrink`, `remove`, `resize`.
+    /// Only of this kind: `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `remove`.
     kind: Option<String>,
 }
 

@@ -86,6 +86,7 @@ fn documented() -> OpenApiRouter<Context> {
         .routes(routes!(pools::pool, pools::remove_pool))
         .routes(routes!(pools::grow_pool))
         .routes(routes!(pools::shrink_pool))
+        .routes(routes!(pools::scrub_pool))
         .routes(routes!(pools::replace_cache))
         .routes(routes!(settings::pool_settings, settings::set_pool))
         .routes(routes!(volumes::volumes, volumes::attach_volume))

@@ -9,7 +9,9 @@ use utoipa::IntoParams;
 use super::{Answer, Context, accepted, created};
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
-use crate::control::{GrowRequest, JobInfo, PoolInfo, PoolRequest, ReplaceRequest, ShrinkRequest};
+use crate::control::{
+    GrowRequest, JobInfo, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
+};
 
 /// All pools.
 #[utoipa::path(get, path = "/v1/pools", tag = "pools",
@@ -93,4 +95,16 @@ pub(super) async fn shrink_pool(
     Body(request): Body<ShrinkRequest>,
 ) -> Result<Response, Problem> {
     context.change(move |control| control.shrink_pool(&pool, request)).await.map(accepted)
+}
+
+/// Compares everything in the cache of a pool with its checksums, while it is used: a job.
+#[utoipa::path(post, path = "/v1/pools/{pool}/scrub", tag = "pools", request_body = ScrubRequest,
+    params(("pool" = String, Path, description = "Name")),
+    responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
+pub(super) async fn scrub_pool(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+    Body(request): Body<ScrubRequest>,
+) -> Result<Response, Problem> {
+    context.change(move |control| control.scrub_pool(&pool, request)).await.map(accepted)
 }
