@@ -239,6 +239,34 @@ impl LossRecord {
     }
 }
 
+/// What only a failed cache has, as its record says; see [`only_copies`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OnlyCopies {
+    /// The record.
+    pub record: PathBuf,
+    /// When the cache was given up, seconds since 1970.
+    pub failed_unix_s: u64,
+    /// For each volume number: first byte and number of bytes of every range.
+    pub volumes: Vec<(u16, Vec<(u64, u64)>)>,
+}
+
+/// The record of a failed cache, for offline tools: everything else on that cache is older than its backing stores (I52).
+/// `None` if the state directory has no record of it.
+///
+/// # Errors
+/// A record cannot be read.
+pub fn only_copies(state_dir: &Path, cache: CacheUuid) -> Result<Option<OnlyCopies>, RunError> {
+    let record = LossRecord::all(state_dir)?.into_iter().find(|record| record.cache_uuid == hex(&cache.0));
+    let ranges = |volume: &VolumeLoss| {
+        (volume.number, volume.lost.iter().map(|range| (range.offset_bytes, range.bytes)).collect())
+    };
+    Ok(record.map(|record| OnlyCopies {
+        record: record.path(state_dir),
+        failed_unix_s: record.failed_unix_s,
+        volumes: record.volumes.iter().map(ranges).collect(),
+    }))
+}
+
 impl VolumeLoss {
     fn is_sound(&self) -> bool {
         let whole = |range: &Range| {
