@@ -32,7 +32,7 @@ mod settings;
 mod start;
 
 pub use error::RunError;
-pub use loss_record::{OnlyCopies, only_copies};
+pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
 pub use pool::PoolEvent;
 pub use settings::{SettingHelp, settings};
 pub use start::{run, serve, state_dir};
