@@ -19,7 +19,7 @@ pub mod fuse_server;
 pub mod guard;
 pub mod jobs;
 mod loss_record;
-mod members;
+pub mod members;
 pub mod meter;
 mod nice;
 pub mod null;
@@ -32,9 +32,10 @@ mod settings;
 mod start;
 
 pub use error::RunError;
+pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
 pub use pool::PoolEvent;
 pub use settings::{SettingHelp, settings};
-pub use start::{run, serve};
+pub use start::{run, serve, state_dir};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;

@@ -22,6 +22,7 @@ const FOLDER: &str = "failed-caches";
 /// Layout of the file.
 const VERSION: u32 = 1;
 const SECOND_NS: u64 = 1_000_000_000;
+const UNSOUND: &str = "it does not say what such a file says";
 
 /// What the file says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -227,15 +228,62 @@ impl LossRecord {
                 continue;
             }
             let bytes = fs::read(&path).map_err(|error| failed(&path, &error))?;
-            let record: Self = serde_json::from_slice(&bytes).map_err(|error| failed(&path, &error))?;
-            let sound = record.version == VERSION && record.path(state_dir) == path;
-            let sound = sound && record.volumes.iter().all(VolumeLoss::is_sound);
-            if !sound {
-                return Err(failed(&path, &"it does not say what such a file says"));
+            let record = Self::decode(&bytes).map_err(|why| failed(&path, &why))?;
+            if record.path(state_dir) != path {
+                return Err(failed(&path, &UNSOUND));
             }
             all.push(record);
         }
         Ok(all)
+    }
+
+    /// A record from the bytes of its file; else a sentence for people.
+    fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let sound = record.version == VERSION && record.volumes.iter().all(VolumeLoss::is_sound);
+        if sound { Ok(record) } else { Err(UNSOUND.into()) }
+    }
+}
+
+/// What only a failed cache has, as its record says; see [`only_copies`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OnlyCopies {
+    /// The record.
+    pub record: PathBuf,
+    /// When the cache was given up, seconds since 1970.
+    pub failed_unix_s: u64,
+    /// For each volume number: first byte and number of bytes of every range.
+    pub volumes: Vec<(u16, Vec<(u64, u64)>)>,
+}
+
+/// The record of a failed cache, for offline tools: everything else on that cache is older than its backing stores (I52).
+/// `None` if the state directory has no record of it.
+///
+/// # Errors
+/// A record cannot be read.
+pub fn only_copies(state_dir: &Path, cache: CacheUuid) -> Result<Option<OnlyCopies>, RunError> {
+    let record = LossRecord::all(state_dir)?.into_iter().find(|record| record.cache_uuid == hex(&cache.0));
+    Ok(record.map(|record| OnlyCopies::of(&record, record.path(state_dir))))
+}
+
+/// Reads the bytes of a record as a start does, for fuzzing; true if it counts.
+#[doc(hidden)]
+#[must_use]
+pub fn reads_as_loss_record(bytes: &[u8]) -> bool {
+    let Ok(record) = LossRecord::decode(bytes) else { return false };
+    let _ = (record.losses(), record.entries(), record.lost_bytes(), record.losers());
+    let again = serde_json::to_vec(&record).map(|bytes| LossRecord::decode(&bytes));
+    assert!(matches!(again, Ok(Ok(again)) if again == record), "a record does not survive being written");
+    true
+}
+
+impl OnlyCopies {
+    fn of(record: &LossRecord, path: PathBuf) -> Self {
+        let ranges = |volume: &VolumeLoss| {
+            (volume.number, volume.lost.iter().map(|range| (range.offset_bytes, range.bytes)).collect())
+        };
+        let volumes = record.volumes.iter().map(ranges).collect();
+        Self { record: path, failed_unix_s: record.failed_unix_s, volumes }
     }
 }
 

@@ -14,7 +14,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Which part of the pool's space lies on which member.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct MemberMap {
+pub struct MemberMap {
     /// First byte in the pool's space of each member, and first byte on the member itself.
     starts: Vec<(u64, u64)>,
 }
@@ -69,7 +69,7 @@ impl MemberMap {
 ///
 /// # Errors
 /// A member is missing, in the wrong place, of another cache, or left over from before it was taken out of the pool.
-pub(crate) fn open_members(superblock: &Superblock, others: &[Device]) -> Result<MemberMap, RunError> {
+pub fn open_members(superblock: &Superblock, others: &[Device]) -> Result<MemberMap, RunError> {
     let found: Vec<Found> = others
         .iter()
         .map(|device| Found {
@@ -102,7 +102,10 @@ struct Found {
 }
 
 /// The header of a device: of its two copies the first that is intact, if they do not contradict each other.
-fn read_header(device: &Device) -> Result<MemberHeader, FormatError> {
+///
+/// # Errors
+/// Neither copy is intact, or they contradict each other.
+pub fn read_header(device: &Device) -> Result<MemberHeader, FormatError> {
     let copies = HEADER_BLOCKS.map(|block| {
         let mut bytes = vec![0; BLOCK_BYTES];
         let missing = FormatError::TooShort { structure: "member header", needed: BLOCK_BYTES, found: 0 };

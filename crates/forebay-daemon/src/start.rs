@@ -114,7 +114,8 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
 }
 
 /// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the user.
-fn state_dir() -> std::path::PathBuf {
+#[must_use]
+pub fn state_dir() -> std::path::PathBuf {
     let given =
         |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from);
     let own = || {

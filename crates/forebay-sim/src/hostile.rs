@@ -123,7 +123,7 @@ pub fn run_hostile(seed: u64, seeds: u64, progress: &mut dyn FnMut(u64)) -> Host
 }
 
 /// The plan of a seed: no faults but those that are made here, no volumes that come and go.
-fn plan_of(seed: u64) -> Plan {
+pub(crate) fn plan_of(seed: u64) -> Plan {
     let mut plan = Plan::new(seed, None);
     plan.style = Style::Fork;
     plan.faults = FaultPlan::default();
@@ -134,9 +134,9 @@ fn plan_of(seed: u64) -> Plan {
 }
 
 /// States of one run.
-struct States {
+pub(crate) struct States {
     /// Instants while it was in use, in order.
-    moments: Vec<Moment>,
+    pub(crate) moments: Vec<Moment>,
     /// After orderly stops, with nothing dirty.
     stops: Vec<Moment>,
 }
@@ -212,7 +212,7 @@ fn two<'a>(all: &'a [Moment], rng: &mut Rng) -> Option<(&'a Moment, &'a Moment)>
     Some((&all[old], &all[new]))
 }
 
-fn crash(moment: &Moment, rng: &mut Rng) -> Snapshot {
+pub(crate) fn crash(moment: &Moment, rng: &mut Rng) -> Snapshot {
     if rng.chance(1, 2) {
         return cut(moment, rng);
     }
@@ -233,8 +233,17 @@ fn with_cache(mut snapshot: Snapshot, cache: SimDevice) -> Snapshot {
 /// Runs a workload, stops in an orderly way, goes on, and stops again. `lies`: from some instant on flushes of the cache
 /// device do nothing.
 fn run(plan: &Rc<Plan>, lies: bool) -> Result<States, String> {
+    run_with(plan, lies, false)
+}
+
+/// As [`run`], with oracles that keep every version if `history` is wanted.
+pub(crate) fn run_with(plan: &Rc<Plan>, lies: bool, history: bool) -> Result<States, String> {
     let mut states = States { moments: Vec::new(), stops: Vec::new() };
-    let mut world = World::open(plan, first_state(plan)?, OnBackingChange::Refuse);
+    let mut first = first_state(plan)?;
+    if history {
+        first.oracle = crate::left::with_history(plan, &first.disks.devices);
+    }
+    let mut world = World::open(plan, first, OnBackingChange::Refuse);
     ensure!(world.wait_open()?, "a new cache does not open: {:?}", world.engine.status());
     for life in 0..if lies { 1 } else { 3 } {
         let mut workload = Workload::new(plan.requests / 2, plan.depth, false);

@@ -18,6 +18,7 @@ pub mod device;
 pub mod exhaustive;
 pub mod explore;
 pub mod hostile;
+pub mod left;
 pub mod life;
 pub mod machine;
 pub mod memory;

@@ -1,23 +1,22 @@
-//! A cache device opened for reading: superblocks and checkpoints.
+//! A cache opened for reading: superblocks and checkpoints.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
-use forebay_io::{Device, DeviceError, DeviceOptions};
 
+use super::space::Space;
 use super::{Findings, Severity};
 use crate::failure::Failure;
 
 /// Largest checkpoint slot that is read (the slot of a cache of some hundred TiB).
 const CHECKPOINT_BYTES_MAX: u64 = 1 << 36;
 
-/// A cache device with its superblock and what can be read of its checkpoint.
+/// A cache with its superblock and what can be read of its checkpoint.
 #[derive(Debug)]
 pub(crate) struct Image {
-    device: Device,
-    path: PathBuf,
+    pub(super) space: Space,
     /// Both copies.
     pub(crate) superblocks: [Result<Superblock, FormatError>; 2],
     /// The copy that counts.
@@ -27,52 +26,36 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Opens a cache that nobody else has open.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let options = DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() };
-        let device = Device::open_cache(path, options).map_err(|error| match error {
-            DeviceError::InUse { .. } => Failure::new(error.to_string())
-                .hint("stop the daemon first; a cache in use changes while it is read"),
-            _ => Failure::new(error.to_string())
-                .hint("name the file or block device given to `forebay run --cache`"),
-        })?;
-        let superblocks = [0, 1].map(|copy| {
-            let mut block = vec![0; BLOCK_BYTES];
-            let offset = Geometry::superblock_offset(copy);
-            if offset + BLOCK_BYTES as u64 > device.size_bytes() {
-                return Err(FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 });
-            }
-            // A copy that cannot be read is all zeroes, and as such not a superblock.
-            let _ = device.read_at(offset, &mut block);
-            Superblock::decode(&block)
-        });
-        let shown = path.display();
-        let refuse = |error: FormatError| {
-            let hint = match error {
-                FormatError::Magic { .. } => "this was never a cache, or both superblocks are overwritten",
-                FormatError::Version { .. } => "a newer forebay made it; nothing was changed",
-                FormatError::Geometry(_) => "nothing was changed",
-                _ => "both superblocks are unusable; nothing was changed",
-            };
-            Failure::new(format!("{shown}: {error}")).hint(hint)
-        };
-        let superblock = Superblock::choose(superblocks.clone()).map_err(refuse)?;
-        superblock.geometry.validate(device.size_bytes()).map_err(refuse)?;
+    /// Opens a cache that nobody else has open: all of its devices, in any order.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
+        let mut space = Space::open(paths)?;
+        let superblocks = read_superblocks(&space);
+        let superblock = choose(&space, &superblocks)?;
+        space.arrange(&superblock)?;
+        superblock.geometry.validate(space.bytes()).map_err(|error| refusal(&space, error))?;
+        Ok(Self::with(space, superblocks, superblock))
+    }
+
+    /// A cache with this superblock, which the caller vouches for.
+    pub(super) fn with(
+        space: Space,
+        superblocks: [Result<Superblock, FormatError>; 2],
+        superblock: Superblock,
+    ) -> Self {
         let mut image = Self {
-            device,
-            path: path.into(),
+            space,
             superblocks,
             superblock,
             checkpoints: [0, 1].map(|_| Err(FormatError::Magic { structure: "checkpoint header" })),
         };
         image.checkpoints =
             [0, 1].map(|copy| image.checkpoint_copy(image.superblock.checkpoint_generation, copy));
-        Ok(image)
+        image
     }
 
-    /// Path it was opened by.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    /// Paths of its devices, for messages.
+    pub(crate) fn shown(&self) -> String {
+        self.space.shown()
     }
 
     /// Layout of the device.
@@ -80,9 +63,9 @@ impl Image {
         &self.superblock.geometry
     }
 
-    /// Size of the device.
+    /// Size of all devices.
     pub(crate) fn device_bytes(&self) -> u64 {
-        self.device.size_bytes()
+        self.space.bytes()
     }
 
     /// True if the last daemon did not stop in an orderly way.
@@ -129,12 +112,12 @@ impl Image {
     }
 
     /// Reads whole blocks; those that the device does not give up are zeroes.
-    fn read(&self, offset: u64, len: u64) -> Bytes {
+    pub(super) fn read(&self, offset: u64, len: u64) -> Bytes {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
         let mut unreadable = Vec::new();
-        if self.device.read_at(offset, &mut bytes).is_err() {
+        if self.space.read(offset, &mut bytes).is_err() {
             for (index, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
-                if self.device.read_at(offset + (index * BLOCK_BYTES) as u64, block).is_err() {
+                if self.space.read(offset + (index * BLOCK_BYTES) as u64, block).is_err() {
                     block.fill(0);
                     unreadable.push(index as u32);
                 }
@@ -167,11 +150,11 @@ impl Image {
                         true => " (a power cut during an update looks like this)",
                         false => "",
                     };
-                    findings.add(
-                        Severity::Damaged,
-                        place,
-                        format!("{what}{after_power_cut}; the other copy counts"),
-                    );
+                    let instead = match self.superblocks.iter().any(Result::is_ok) {
+                        true => "; the other copy counts",
+                        false => "",
+                    };
+                    findings.add(Severity::Damaged, place, format!("{what}{after_power_cut}{instead}"));
                 }
             }
         }
@@ -187,6 +170,40 @@ impl Image {
             }
         }
     }
+}
+
+/// Both superblocks as they lie there.
+pub(super) fn read_superblocks(space: &Space) -> [Result<Superblock, FormatError>; 2] {
+    [0, 1].map(|copy| {
+        let mut block = vec![0; BLOCK_BYTES];
+        let offset = Geometry::superblock_offset(copy);
+        if offset + BLOCK_BYTES as u64 > space.first().size_bytes() {
+            return Err(FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 });
+        }
+        // A copy that cannot be read is all zeroes, and as such not a superblock.
+        let _ = space.first().read_at(offset, &mut block);
+        Superblock::decode(&block)
+    })
+}
+
+/// The superblock that counts.
+pub(super) fn choose(
+    space: &Space,
+    copies: &[Result<Superblock, FormatError>; 2],
+) -> Result<Superblock, Failure> {
+    Superblock::choose(copies.clone()).map_err(|error| refusal(space, error))
+}
+
+fn refusal(space: &Space, error: FormatError) -> Failure {
+    let hint = match error {
+        FormatError::Magic { .. } => "this was never a cache, or both superblocks are overwritten",
+        FormatError::Version { .. } => "a newer forebay made it; nothing was changed",
+        FormatError::Geometry(_) => "nothing was changed",
+        _ => {
+            "both superblocks are unusable; nothing was changed; `forebay salvage CACHE --to FOLDER` extracts what is left"
+        }
+    };
+    Failure::new(format!("{}: {error}", space.first().path().display())).hint(hint)
 }
 
 /// What was read, and which blocks of it could not be.

@@ -52,9 +52,13 @@ pub(crate) fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32)
     Ok(batch)
 }
 
-/// True if every payload block of a batch matches its checksum.
+/// True if every payload block of a batch matches its checksum. One that cannot be read does not speak against it: a torn
+/// write leaves old bytes, not unreadable ones.
 pub(crate) fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
-    let matches = |index, crc| bytes.block(index).is_some_and(|block| forebay_format::checksum(block) == crc);
+    let matches = |index, crc| {
+        bytes.unreadable.contains(&index)
+            || bytes.block(index).is_some_and(|block| forebay_format::checksum(block) == crc)
+    };
     match batch.entries[..] {
         [Entry::Summary { crc32c, .. }] => {
             let payload = (batch.start as usize + 1) * BLOCK_BYTES..batch.end() as usize * BLOCK_BYTES;
@@ -67,7 +71,8 @@ pub(crate) fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
     }
 }
 
-/// The batches from the start of a segment up to block `used`, and where and why it went no further.
+/// The batches from the start of a segment up to block `used`, and where and why the first header that is not intact is not.
+/// Behind it the next one is looked for: headers say themselves where they belong.
 pub(crate) fn accounted(
     bytes: &Bytes,
     uuid: CacheUuid,
@@ -75,6 +80,7 @@ pub(crate) fn accounted(
     used: u32,
 ) -> (Vec<Batch>, Option<(u32, String)>) {
     let mut batches = Vec::new();
+    let mut damaged = None;
     let mut at = 0;
     while at < used {
         match batch_at(bytes, uuid, segment, at) {
@@ -82,10 +88,13 @@ pub(crate) fn accounted(
                 at = batch.end();
                 batches.push(batch);
             }
-            Err(why) => return (batches, Some((at, why))),
+            Err(why) => {
+                damaged.get_or_insert((at, why));
+                at += 1;
+            }
         }
     }
-    (batches, None)
+    (batches, damaged)
 }
 
 /// The payload of the summary whose header stands at block `at`, if all of it is intact.
@@ -116,41 +125,53 @@ struct Tail {
     flushed: u64,
 }
 
+/// What was logged after a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    /// The batches that count, in the order of sequence.
+    pub(crate) batches: Vec<Batch>,
+    /// Why the engine would refuse the cache: it is not known what else there was.
+    pub(crate) doubt: Option<String>,
+}
+
 impl Tail {
     fn first(&self) -> (u64, u64) {
         self.batches.first().map_or((0, 0), |batch| (batch.header.stream_sequence, batch.header.sequence))
     }
 }
 
-/// What was logged after the checkpoint, in the order of sequence.
-pub(crate) fn after_checkpoint(
-    image: &Image,
-    checkpoint: &Checkpoint,
-    findings: &mut Findings,
-) -> Vec<Batch> {
+/// Reads what was logged after the checkpoint.
+pub(crate) fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings: &mut Findings) -> Replay {
+    let mut replay = Replay::default();
     if !image.is_unclean() {
-        return Vec::new();
+        return replay;
     }
     let mut by_stream: BTreeMap<usize, Vec<Tail>> = BTreeMap::new();
     for (number, from) in candidates(image, checkpoint) {
-        if let Some(tail) = tail(image, number, from, checkpoint.next_sequence) {
+        let (tail, unreadable) = tail(image, number, from, checkpoint.next_sequence);
+        if unreadable {
+            let what = "the device cannot read where the log may go on: the cache will be refused";
+            findings.add(Severity::Lost, format!("segment {number}"), what);
+            replay.doubt = Some(format!("segment {number} cannot be read where the log may go on"));
+        }
+        if let Some(tail) = tail {
             by_stream.entry(tail.stream.index()).or_default().push(tail);
         }
     }
-    let mut counting = Vec::new();
     for stream in StreamKind::ALL {
         let tails = by_stream.remove(&stream.index()).unwrap_or_default();
         let expected = checkpoint.next_stream_sequence[stream.index()];
-        if let Some(lost) = follow(tails, expected, &mut counting) {
+        if let Some(lost) = follow(tails, expected, &mut replay.batches) {
             let place = format!("log, {} stream", stream_name(stream));
             let what = format!(
                 "batch {lost} is gone although the device had acknowledged a flush of it: do not use this device"
             );
+            replay.doubt = Some(format!("{place}: {what}"));
             findings.add(Severity::Lost, place, what);
         }
     }
-    counting.sort_by_key(|batch: &Batch| batch.header.sequence);
-    counting
+    replay.batches.sort_by_key(|batch: &Batch| batch.header.sequence);
+    replay
 }
 
 /// Segments that may hold batches behind the checkpoint, and the block where those would begin.
@@ -174,14 +195,15 @@ fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
 }
 
 /// The batches of a segment from block `from` on that were written by this start, and not before the checkpoint: a segment
-/// of the window may still hold what the same start wrote to it when it was last in use.
-fn tail(image: &Image, segment: u32, from: u32, first_sequence: u64) -> Option<Tail> {
+/// of the window may still hold what the same start wrote to it when it was last in use. And whether the block cannot be read
+/// where the next batch would stand: then nobody knows what else there was.
+fn tail(image: &Image, segment: u32, from: u32, first_sequence: u64) -> (Option<Tail>, bool) {
     let (uuid, epoch) = (image.superblock.uuid, image.superblock.epoch);
     let bytes = image.segment(segment);
     let after = |header: &BatchHeader| header.epoch == epoch && header.sequence >= first_sequence;
     let read = |at| batch_at(&bytes, uuid, segment, at).ok().filter(|batch| after(&batch.header));
     let mut batches: Vec<Batch> = Vec::new();
-    let mut flushed = 0;
+    let (mut flushed, mut summary) = (0, false);
     let mut at = from;
     while let Some(batch) = read(at) {
         let follows = batches.last().is_none_or(|last| {
@@ -193,18 +215,20 @@ fn tail(image: &Image, segment: u32, from: u32, first_sequence: u64) -> Option<T
         }
         flushed = flushed.max(batch.header.flushed_stream_sequence);
         if batch.header.kind == BatchKind::Summary {
+            summary = true;
             break;
         }
         at = batch.end();
         batches.push(batch);
     }
-    let stream = batches.first()?.header.stream;
+    let unreadable = !summary && bytes.unreadable.contains(&at);
+    let Some(stream) = batches.first().map(|first| first.header.stream) else { return (None, unreadable) };
     for at in at..image.geometry().segment_blocks {
         if let Some(batch) = read(at).filter(|batch| batch.header.stream == stream) {
             flushed = flushed.max(batch.header.flushed_stream_sequence);
         }
     }
-    Some(Tail { stream, batches, flushed })
+    (Some(Tail { stream, batches, flushed }), unreadable)
 }
 
 /// Follows a stream to its end; returns the first batch that is missing although it had been flushed.

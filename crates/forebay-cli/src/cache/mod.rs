@@ -3,16 +3,24 @@
 //! This is a second reader of the format, written from `docs/on-disk-format.md` and independent of the engine: if the two
 //! disagree, one of them has a bug.
 //!
-//! - [`image`]: the device, its superblocks and checkpoints;
+//! - [`space`]: the devices, and which part of the cache lies on which;
+//! - [`image`]: superblocks and checkpoints;
 //! - [`log`]: batches of a segment, and which of them count after a checkpoint;
-//! - [`verdict`]: what every slot is worth after all that, and whether its bytes are right.
+//! - [`verdict`]: what every slot is worth after all that, and whether its bytes are right;
+//! - [`salvage`]: what of it is dirty and provably current, also if the engine would refuse the cache ([`rebuild`] finds the
+//!   layout of one without superblocks, [`scan`] reads the log of one whose checkpoint or log is damaged).
 //!
 //! Invariants
 //! - Any bytes may be on the device; what cannot be believed becomes a [`Finding`] or a [`crate::failure::Failure`].
-//! - Memory is bounded by a segment, the checkpoint, and what was logged after it, not by the size of the cache.
+//! - Memory is bounded by a segment, the checkpoint, and what was logged after it, not by the size of the cache. Only salvage of
+//!   a cache without a checkpoint holds an entry for every block in it.
 
 pub(crate) mod image;
 pub(crate) mod log;
+mod rebuild;
+pub(crate) mod salvage;
+mod scan;
+pub(crate) mod space;
 pub(crate) mod verdict;
 
 #[cfg(test)]
@@ -48,6 +56,13 @@ pub(crate) struct Finding {
     pub(crate) place: String,
     /// What.
     pub(crate) what: String,
+}
+
+impl Finding {
+    /// For scripts.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::json!({ "severity": self.severity.name(), "where": self.place, "what": self.what })
+    }
 }
 
 /// Findings, of which so many are kept; the others are counted.

@@ -1,6 +1,7 @@
 //! Caches made by hand, in a file: what the verdict on them is.
 
 use super::image::Image;
+use super::salvage::{Salvage, Worth};
 use super::verdict::{Verdict, verify};
 use super::{Findings, Severity};
 use forebay_core::{FormatParams, format_cache};
@@ -99,7 +100,7 @@ impl Cache {
     }
 
     fn verdict(&self) -> (Verdict, Findings) {
-        let image = Image::open(&self.path).unwrap();
+        let image = Image::open(&[self.path.clone()]).unwrap();
         let mut findings = Findings::default();
         image.judge(&mut findings);
         let verdict = verify(&image, image.checkpoint().unwrap(), &mut findings, &mut |_, _| {});
@@ -211,7 +212,7 @@ fn a_damaged_copy_of_superblock_or_checkpoint_is_found_and_the_other_one_counts(
     let (_, findings) = cache.verdict();
     assert_eq!((findings.damaged, findings.lost), (2, 0));
     cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, 1) + 4096).unwrap();
-    let image = Image::open(&cache.path).unwrap();
+    let image = Image::open(&[cache.path.clone()]).unwrap();
     let mut findings = Findings::default();
     image.judge(&mut findings);
     assert!(image.checkpoint().is_none() && findings.lost == 2);
@@ -233,7 +234,7 @@ fn an_interrupted_superblock_update_is_a_note() {
 #[test]
 fn what_is_no_cache_is_refused_in_words() {
     let cache = Cache::new();
-    let refused = |cache: &Cache| Image::open(&cache.path).map(drop).unwrap_err().to_string();
+    let refused = |cache: &Cache| Image::open(&[cache.path.clone()]).map(drop).unwrap_err().to_string();
     cache.file.set_len(4 << 20).unwrap();
     assert!(refused(&cache).contains("truncated"));
     cache.file.set_len(100).unwrap();
@@ -264,11 +265,112 @@ fn no_byte_anywhere_makes_it_panic() {
             bytes[at] = random as u8;
         }
         std::fs::write(&cache.path, &bytes).unwrap();
-        if let Ok(image) = Image::open(&cache.path) {
+        if let Ok(image) = Image::open(&[cache.path.clone()]) {
             let mut findings = Findings::default();
             image.judge(&mut findings);
             if let Some(checkpoint) = image.checkpoint() {
                 verify(&image, checkpoint, &mut findings, &mut |_, _| {});
+            }
+        }
+    }
+}
+
+/// What crashes left in the simulator, salvaged onto the backing stores: nothing may be missing and nothing may be old.
+#[test]
+fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
+    let (mut dirty, mut images) = (0, 0);
+    for seed in 1..25 {
+        for left in forebay_sim::left::Left::after_crashes(seed, false).unwrap() {
+            let found = salvaged(&left.cache(), |_| {});
+            images += 1;
+            dirty += found.iter().filter(|(_, _, worth, _)| *worth == Worth::Dirty).count();
+            assert!(
+                found.iter().all(|(_, _, worth, _)| *worth == Worth::Dirty),
+                "seed {seed}: nothing is damaged"
+            );
+            for (volume, mut contents) in left.backings().into_iter().enumerate() {
+                apply(&mut contents, volume, &found);
+                left.check(volume, &contents)
+                    .unwrap_or_else(|why| panic!("seed {seed}, volume {volume}: {why}"));
+            }
+        }
+    }
+    assert!(images > 100 && dirty > 3_000, "{images} images, {dirty} pieces");
+}
+
+/// The same with both superblocks lost, or damaged in both copies of the checkpoint: what is called dirty is still right.
+#[test]
+fn what_is_called_dirty_is_right_whatever_is_damaged() {
+    let (mut certain, mut uncertain) = (0, 0);
+    for seed in 40..50 {
+        for (at, left) in forebay_sim::left::Left::after_crashes(seed, false).unwrap().iter().enumerate() {
+            let whole = salvaged(&left.cache(), |_| {});
+            let found = salvaged(&left.cache(), |cache| damage_metadata(cache, at % 2 == 0));
+            for (volume, offset, worth, bytes) in &found {
+                match worth {
+                    Worth::Dirty => {
+                        certain += 1;
+                        let same =
+                            |other: &&(u16, u64, Worth, Vec<u8>)| (other.0, other.1) == (*volume, *offset);
+                        let right = whole.iter().find(same);
+                        assert_eq!(
+                            right.map(|right| &right.3),
+                            Some(bytes),
+                            "seed {seed}: {volume} at {offset}"
+                        );
+                    }
+                    _ => uncertain += 1,
+                }
+            }
+            let kept = |offset: u64, volume: u16| {
+                found.iter().any(|other| {
+                    other.0 == volume && other.1 <= offset && offset < other.1 + other.3.len() as u64
+                })
+            };
+            assert!(
+                whole.iter().all(|piece| kept(piece.1, piece.0)),
+                "seed {seed}: something dirty is not found"
+            );
+        }
+    }
+    assert!(certain > 100 && uncertain > 100, "{certain} certain, {uncertain} uncertain");
+}
+
+type Found = Vec<(u16, u64, Worth, Vec<u8>)>;
+
+/// Salvages a cache given as bytes, after something was done to it.
+fn salvaged(cache: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Found {
+    let mut bytes = cache.to_vec();
+    change(&mut bytes);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &bytes).unwrap();
+    let mut findings = Findings::default();
+    let salvage = Salvage::open(&[file.path().to_owned()], &mut findings, &mut |_, _| {}).unwrap();
+    let mut found = Vec::new();
+    salvage.extract(&mut findings, &mut |_, _| {}, &mut |piece| {
+        found.push((piece.volume, piece.offset, piece.worth, piece.bytes.to_vec()));
+    });
+    found
+}
+
+fn apply(contents: &mut [u8], volume: usize, found: &Found) {
+    for (_, offset, _, bytes) in found.iter().filter(|piece| usize::from(piece.0) == volume) {
+        contents[*offset as usize..*offset as usize + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// Overwrites both superblocks, or damages both copies of the checkpoint in effect.
+fn damage_metadata(cache: &mut [u8], superblocks: bool) {
+    let copies = [0, 1]
+        .map(|copy| Superblock::decode(&cache[Geometry::superblock_offset(copy) as usize..][..BLOCK_BYTES]));
+    let superblock = Superblock::choose(copies).unwrap();
+    for copy in 0..2 {
+        match superblocks {
+            true => cache[Geometry::superblock_offset(copy) as usize..][..512].fill(0xff),
+            false => {
+                let offset =
+                    superblock.geometry.checkpoint_offset(superblock.checkpoint_generation, copy as u64);
+                cache[offset as usize + 5000] ^= 1;
             }
         }
     }

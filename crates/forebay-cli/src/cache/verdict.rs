@@ -58,6 +58,33 @@ pub(crate) struct Verdict {
     pub(crate) segments_read: u64,
     /// Headers, summaries and blocks compared with their checksums.
     pub(crate) checked: u64,
+    /// Dirty slots of which it cannot be read which block they hold.
+    pub(crate) unknown_dirty: u64,
+}
+
+/// A block that counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block<'a> {
+    /// Volume, and block in it.
+    pub(crate) key: (VolumeId, u64),
+    /// Sectors of it that the slot holds.
+    pub(crate) sector_mask: u8,
+    /// What it is worth.
+    pub(crate) state: SlotState,
+    /// Sequence of its batch, if it was logged after the checkpoint.
+    pub(crate) sequence: Option<u64>,
+    /// Its bytes, if they match their checksum.
+    pub(crate) bytes: Option<&'a [u8]>,
+}
+
+/// Who watches a walk.
+pub(crate) struct Watcher<'a> {
+    /// Hears how many segments of how many are done.
+    pub(crate) progress: &'a mut dyn FnMut(u64, u64),
+    /// Hears of every block that counts (not of the clean ones that the next start drops).
+    pub(crate) block: &'a mut dyn FnMut(Block<'_>),
+    /// Only dirty blocks are wanted: what is clean is not read.
+    pub(crate) dirty_only: bool,
 }
 
 impl Verdict {
@@ -77,11 +104,19 @@ impl Verdict {
     }
 }
 
+/// A slot written after the checkpoint.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    content: Content,
+    state: SlotState,
+    sequence: u64,
+}
+
 /// What the log after the checkpoint changes.
 #[derive(Debug, Default)]
 struct Overlay {
     /// Slots written after the checkpoint that count.
-    written: HashMap<u32, (Content, SlotState)>,
+    written: HashMap<u32, Written>,
     place: HashMap<Key, u32>,
     /// Blocks whose slots in the checkpoint do not count any more.
     superseded: HashSet<Key>,
@@ -109,14 +144,15 @@ impl Overlay {
                 self.written.remove(&old);
             }
             self.superseded.insert(key);
-            self.written.insert(slot, (Content { key, crc32c, sector_mask }, state));
+            let content = Content { key, crc32c, sector_mask };
+            self.written.insert(slot, Written { content, state, sequence: batch.header.sequence });
         }
         for entry in &batch.entries {
             match *entry {
                 Entry::CleanMark { slot, count } => {
                     for slot in slot.0..slot.0.saturating_add(count).min(slot_count) {
                         match self.written.get_mut(&slot) {
-                            Some((_, state)) => *state = SlotState::Clean,
+                            Some(written) => written.state = SlotState::Clean,
                             None => drop(self.cleaned.insert(slot)),
                         }
                     }
@@ -124,7 +160,7 @@ impl Overlay {
                 Entry::DropMark { slot, count } => {
                     for slot in slot.0..slot.0.saturating_add(count).min(slot_count) {
                         match self.written.remove(&slot) {
-                            Some((content, _)) => drop(self.place.remove(&content.key)),
+                            Some(written) => drop(self.place.remove(&written.content.key)),
                             None => drop(self.dropped.insert(slot)),
                         }
                     }
@@ -167,37 +203,60 @@ pub(crate) fn verify(
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Verdict {
-    let batches = log::after_checkpoint(image, checkpoint, findings);
-    let overlay = Overlay::new(&batches, checkpoint, image.geometry().slot_count());
+    let replay = log::after_checkpoint(image, checkpoint, findings);
+    let watcher = Watcher { progress, block: &mut |_| {}, dirty_only: false };
+    walk(image, checkpoint, &replay.batches, findings, watcher)
+}
+
+/// Reads every segment that holds something that counts, given the batches logged after the checkpoint.
+pub(crate) fn walk(
+    image: &Image,
+    checkpoint: &Checkpoint,
+    batches: &[Batch],
+    findings: &mut Findings,
+    mut watcher: Watcher<'_>,
+) -> Verdict {
+    let overlay = Overlay::new(batches, checkpoint, image.geometry().slot_count());
     let mut verdict = Verdict { replayed: batches.len() as u64, ..Verdict::default() };
-    drop(batches);
-    let blocks = checkpoint.segment_blocks;
-    let mut numbers: Vec<u32> = overlay.written.keys().map(|slot| slot / blocks).collect();
-    let counts = |entry: &SegmentEntry| entry.slots.live() > 0;
+    let numbers = segments_in_use(checkpoint, &overlay, watcher.dirty_only);
+    let total = numbers.len() as u64;
+    for (done, number) in (0..).zip(numbers) {
+        (watcher.progress)(done, total);
+        let mut walk =
+            Walk { image, overlay: &overlay, findings, verdict: &mut verdict, watcher: &mut watcher, number };
+        walk.segment(&checkpoint.segments[number as usize]);
+    }
+    (watcher.progress)(total, total);
+    verdict
+}
+
+/// Segments that hold something that counts.
+fn segments_in_use(checkpoint: &Checkpoint, overlay: &Overlay, dirty_only: bool) -> Vec<u32> {
+    let clean = |state| matches!(state, SlotState::Void | SlotState::Clean);
+    let logged = overlay.written.iter().filter(|(_, written)| !(dirty_only && clean(written.state)));
+    let mut numbers: Vec<u32> = logged.map(|(slot, _)| slot / checkpoint.segment_blocks).collect();
+    let counts = |entry: &SegmentEntry| match dirty_only {
+        true => entry.slots.iter().any(|state| !clean(state)),
+        false => entry.slots.live() > 0,
+    };
     numbers
         .extend((0..).zip(&checkpoint.segments).filter(|(_, entry)| counts(entry)).map(|(number, _)| number));
     numbers.sort_unstable();
     numbers.dedup();
-    let total = numbers.len() as u64;
-    for (done, number) in (0..).zip(numbers) {
-        progress(done, total);
-        let mut walk = Walk { image, overlay: &overlay, findings, verdict: &mut verdict, number };
-        walk.segment(&checkpoint.segments[number as usize]);
-    }
-    progress(total, total);
-    verdict
+    numbers
 }
 
 /// The look at one segment.
-struct Walk<'a> {
+struct Walk<'a, 'w> {
     image: &'a Image,
     overlay: &'a Overlay,
     findings: &'a mut Findings,
     verdict: &'a mut Verdict,
+    watcher: &'a mut Watcher<'w>,
     number: u32,
 }
 
-impl Walk<'_> {
+impl Walk<'_, '_> {
     fn segment(&mut self, entry: &SegmentEntry) {
         let bytes = self.image.segment(self.number);
         let blocks = self.image.geometry().segment_blocks;
@@ -208,8 +267,8 @@ impl Walk<'_> {
         }
         for index in 0..blocks {
             let slot = self.number * blocks + index;
-            if let Some((content, state)) = self.overlay.written.get(&slot) {
-                self.block(&bytes, index, content, *state);
+            if let Some(written) = self.overlay.written.get(&slot) {
+                self.block(&bytes, index, &written.content, (written.state, Some(written.sequence)));
                 continue;
             }
             let state = entry.slots.get(index);
@@ -219,7 +278,7 @@ impl Walk<'_> {
             match contents[index as usize] {
                 Some(content) => {
                     let worth = self.overlay.worth(slot, &content, state);
-                    self.block(&bytes, index, &content, worth);
+                    self.block(&bytes, index, &content, (worth, None));
                 }
                 None => self.unknown(index, state),
             }
@@ -288,6 +347,7 @@ impl Walk<'_> {
         let place = format!("segment {}, slot {index}", self.number);
         match state {
             SlotState::Dirty => {
+                self.verdict.unknown_dirty += 1;
                 let what = "a dirty block, and it cannot be read which: the cache will be refused";
                 self.findings.add(Severity::Lost, place, what);
             }
@@ -303,7 +363,16 @@ impl Walk<'_> {
     }
 
     /// Counts a block and compares it with its checksum.
-    fn block(&mut self, bytes: &Bytes, index: u32, content: &Content, state: SlotState) {
+    fn block(
+        &mut self,
+        bytes: &Bytes,
+        index: u32,
+        content: &Content,
+        (state, sequence): (SlotState, Option<u64>),
+    ) {
+        if self.watcher.dirty_only && state == SlotState::Clean {
+            return;
+        }
         let held = self.verdict.held.entry(content.key.0.0).or_default();
         match state {
             SlotState::Void => return,
@@ -319,7 +388,15 @@ impl Walk<'_> {
         self.verdict.checked += 1;
         let found = bytes.block(index).map(forebay_format::checksum);
         let unreadable = bytes.unreadable.contains(&index);
-        if found == Some(content.crc32c) && !unreadable {
+        let intact = found == Some(content.crc32c) && !unreadable;
+        (self.watcher.block)(Block {
+            key: content.key,
+            sector_mask: content.sector_mask,
+            state,
+            sequence,
+            bytes: bytes.block(index).filter(|_| intact),
+        });
+        if intact {
             return;
         }
         let why = match found {

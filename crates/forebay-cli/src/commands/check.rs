@@ -19,10 +19,13 @@ use crate::screen::{self, Paint, bytes, count};
 #[command(after_help = "\
 Verifies superblocks, checkpoint copies, batch headers, segment summaries, and the checksum of every block that counts.
 The cache is not written to. Exit codes: 0 all is well, 1 something is damaged.
-Example: forebay check /dev/nvme0n1p4")]
+Examples:
+  forebay check /dev/nvme0n1p4
+  forebay check flash0.img flash1.img        # a pool of two devices")]
 pub(crate) struct Options {
-    /// File or block device of the cache; no daemon may have it open
-    cache: PathBuf,
+    /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it open
+    #[arg(required = true)]
+    cache: Vec<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -52,7 +55,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         0 => String::new(),
         n => format!(" (and {} more)", count(n)),
     };
-    let what = format!("{}: {}: {}{others}", options.cache.display(), worst.place, worst.what);
+    let what = format!("{}: {}: {}{others}", image.shown(), worst.place, worst.what);
     Err(Failure::new(what).hint(advice(&findings)))
 }
 
@@ -66,10 +69,10 @@ fn advice(findings: &Findings) -> &'static str {
 }
 
 /// Runs something with a bar that shows itself when it takes long.
-fn with_bar(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Verdict) -> Verdict {
+pub(super) fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
     let started = Instant::now();
     let mut bar: Option<ProgressBar> = None;
-    let verdict = work(&mut |done, total| {
+    let result = work(&mut |done, total| {
         if bar.is_none() && started.elapsed() > BAR_AFTER && stderr().is_terminal() {
             let new = ProgressBar::new(total);
             if let Ok(style) =
@@ -86,12 +89,12 @@ fn with_bar(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Verdict) -> Verdict {
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    verdict
+    result
 }
 
 fn as_text(image: &Image, verdict: &Verdict, findings: &Findings) -> String {
     let paint = Paint::for_stdout();
-    let mut text = format!("{}\n{}", image.path().display(), facts(image, verdict));
+    let mut text = format!("{}\n{}", image.shown(), facts(image, verdict));
     if let Some(checkpoint) = image.checkpoint() {
         text += &volumes(checkpoint, verdict);
     }
@@ -197,13 +200,9 @@ fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
             value
         })
         .collect();
-    let listed: Vec<Value> = findings
-        .kept
-        .iter()
-        .map(|finding| json!({ "severity": finding.severity.name(), "where": finding.place, "what": finding.what }))
-        .collect();
+    let listed: Vec<Value> = findings.kept.iter().map(Finding::json).collect();
     json!({
-        "path": image.path().display().to_string(),
+        "path": image.shown(),
         "ok": findings.faults() == 0,
         "state": if image.is_unclean() { "unclean" } else { "clean" },
         "format_version": forebay_format::VERSION,

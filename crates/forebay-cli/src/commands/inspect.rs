@@ -20,10 +20,12 @@ The structures are described in docs/on-disk-format.md. Nothing is written, and 
 Examples:
   forebay inspect flash.img
   forebay inspect flash.img --segments
+  forebay inspect flash0.img flash1.img      # a pool of two devices
   forebay inspect flash.img --segment 17 --batches --json")]
 pub(crate) struct Options {
-    /// File or block device of the cache; no daemon may have it open
-    cache: PathBuf,
+    /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it open
+    #[arg(required = true)]
+    cache: Vec<PathBuf>,
     /// A line for every segment in use
     #[arg(long)]
     segments: bool,
@@ -52,7 +54,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         screen::print(&show::overview(&image))?;
     }
     let Some(checkpoint) = image.checkpoint() else {
-        let what = format!("{}: no copy of the checkpoint is intact", options.cache.display());
+        let what = format!("{}: no copy of the checkpoint is intact", image.shown());
         return Err(Failure::new(what).hint("`forebay check` says what is wrong with them"));
     };
     if options.segments {
@@ -118,7 +120,7 @@ fn stream_name(number: u8) -> &'static str {
 fn document(image: &Image, options: &Options) -> Value {
     let mut document = Map::new();
     let mut put = |name: &str, value: Value| drop(document.insert(name.into(), value));
-    put("path", json!(image.path().display().to_string()));
+    put("path", json!(image.shown()));
     put("device_bytes", json!(image.device_bytes()));
     put("superblocks", image.superblocks.iter().map(superblock_json).collect());
     put(
@@ -171,6 +173,7 @@ fn superblock_json(
         "segment_count": geometry.segment_count,
         "checkpoint_slot_blocks": geometry.checkpoint_slot_blocks,
         "segments_start_block": geometry.segments_start_block,
+        "member_count": superblock.members.count(),
         "shard_index": superblock.shard_index,
         "shard_count": superblock.shard_count,
         "created_unix_s": superblock.created_unix_s,

@@ -15,6 +15,7 @@ mod pool;
 mod reload;
 mod rules;
 mod run;
+mod salvage;
 mod serve;
 mod settings;
 mod sim;
@@ -65,6 +66,8 @@ pub(crate) enum Command {
     Check(check::Options),
     /// Print the structures of a cache device, offline
     Inspect(inspect::Options),
+    /// Extract the dirty data of a cache without a daemon, also from a damaged one
+    Salvage(salvage::Options),
     /// Show counters and latencies of a running volume
     Stats(stats::Options),
     /// Simulate crashes and lying devices, and judge whether the engine keeps its promise
@@ -100,6 +103,7 @@ impl Command {
             Self::Demo(options) => demo::execute(&options),
             Self::Check(options) => check::execute(&options),
             Self::Inspect(options) => inspect::execute(&options),
+            Self::Salvage(options) => salvage::execute(&options),
             Self::Stats(options) => stats::execute(&options),
             Self::Sim(options) => sim::execute(&options),
             Self::BenchNull(options) => bench_null::execute(&options),

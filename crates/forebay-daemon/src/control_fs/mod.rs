@@ -86,6 +86,16 @@ impl fmt::Debug for ControlFs {
     }
 }
 
+/// Does what a write of `text` to the control file at `path` does, without a mount, for fuzzing.
+///
+/// # Errors
+/// What the writer is told.
+#[doc(hidden)]
+pub fn write_text(control: Arc<dyn Control>, path: &str, text: &[u8]) -> Result<(), Errno> {
+    let content = Content { control, alarms: None, refusals: Default::default() };
+    content.write(path, text, true).map(drop)
+}
+
 /// Mounts the control file system at `path`: an empty directory, one that is made now (its parent must be there), or
 /// what a killed daemon left there.
 ///

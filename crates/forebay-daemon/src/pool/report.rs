@@ -352,6 +352,8 @@ pub(crate) fn open_hint(error: &OpenError) -> &'static str {
         OpenError::Superblock(_) => {
             "give the cache that belongs to this volume; if nothing on it is needed, erase it and make a new one"
         }
-        _ => "do not erase this cache: it may hold the only copy of data",
+        _ => {
+            "do not erase this cache: it may hold the only copy of data; `forebay salvage CACHE --to FOLDER` extracts it"
+        }
     }
 }

@@ -14,12 +14,8 @@ use crate::screen::{self, Paint, bytes, count};
 /// Superblocks, checkpoint, volumes and a summary of the segments.
 pub(super) fn overview(image: &Image) -> String {
     let paint = Paint::for_stdout();
-    let mut text = format!(
-        "{} ({})\n\n{}\n",
-        image.path().display(),
-        bytes(image.device_bytes()),
-        paint.bold("superblocks")
-    );
+    let mut text =
+        format!("{} ({})\n\n{}\n", image.shown(), bytes(image.device_bytes()), paint.bold("superblocks"));
     text += &superblocks(&image.superblocks);
     let generation = image.superblock.checkpoint_generation;
     text += &format!("\n{}\n", paint.bold(&format!("checkpoint {generation}")));
@@ -49,6 +45,7 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
     row("segments", &|s| format!("{} of {} blocks", s.geometry.segment_count, s.geometry.segment_blocks));
     row("segments_start_block", &|s| s.geometry.segments_start_block.to_string());
     row("checkpoint_slot_blocks", &|s| s.geometry.checkpoint_slot_blocks.to_string());
+    row("members", &|s| s.members.count().to_string());
     row("shard", &|s| format!("{} of {}", s.shard_index, s.shard_count));
     row("created_unix_s", &|s| s.created_unix_s.to_string());
     row("written_by", &|s| screen::harmless(&s.written_by));

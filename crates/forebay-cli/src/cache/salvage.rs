@@ -1,0 +1,333 @@
+//! What of a cache is dirty and current, also if the engine would refuse it.
+//!
+//! An undamaged cache is read as recovery reads it: checkpoint in effect, and the log after it. Where something is damaged,
+//! the best that is left is taken, and what it proves is kept apart from what it does not prove:
+//!
+//! | damaged | read instead | what is certain |
+//! | --- | --- | --- |
+//! | one copy of something | the other copy | everything |
+//! | both superblocks | checkpoints, searched for ([`rebuild`](super::rebuild)) | everything, if two generations are intact |
+//! | the log (flushed batches are gone) | all segments ([`scan`](super::scan)) | what was logged behind the last hole |
+//! | the log (its end cannot be read) | all segments | nothing |
+//! | both copies of the checkpoint | the one before it, or none, and all segments | nothing |
+//! | headers and summary of a segment | - | all other segments |
+//! | a dirty block | - | all other blocks |
+//!
+//! *Certain* means: this is the newest version of the sector that was acknowledged, and the backing store has nothing newer.
+//! *Uncertain* means that the bytes are right for what they say, but something that cannot be read any more may have
+//! replaced them, or the backing store may have got them and newer ones since (a clean mark or a drop mark that is known
+//! only to a lost checkpoint). Uncertain blocks are never mixed with certain ones unless somebody asks for it.
+//!
+//! If a daemon gave the cache up and went on without it ([`OnlyCopies`]), only what its record lists is current.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forebay_daemon::OnlyCopies;
+use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SlotState, VolumeEntry};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, FormatError, SECTOR_BYTES};
+
+use super::image::{self, Image};
+use super::log::{self, Batch};
+use super::space::Space;
+use super::verdict::{self, Block, Verdict, Watcher};
+use super::{Findings, Severity, rebuild, scan};
+use crate::failure::Failure;
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
+
+/// What is known of some sectors.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Worth {
+    /// Current, and only the cache has it.
+    Dirty,
+    /// It may be older than what was acknowledged last, or than what the backing store has.
+    Uncertain,
+    /// It was dirty, and its bytes are wrong or cannot be read.
+    Lost,
+}
+
+impl Worth {
+    /// The word for it in files and documents.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Dirty => "dirty",
+            Self::Uncertain => "uncertain",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// Some sectors of a volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    /// Number of the volume.
+    pub(crate) volume: u16,
+    /// First byte in the volume.
+    pub(crate) offset: u64,
+    /// Number of bytes.
+    pub(crate) len: u64,
+    /// What they are worth.
+    pub(crate) worth: Worth,
+    /// The bytes; empty if they are lost.
+    pub(crate) bytes: &'a [u8],
+}
+
+/// A cache that is read for what only it has.
+#[derive(Debug)]
+pub(crate) struct Salvage {
+    image: Image,
+    base: Checkpoint,
+    batches: Vec<Batch>,
+    /// Everything that the checkpoint says counts.
+    base_certain: bool,
+    /// Everything logged from this sequence on counts.
+    certain_from: u64,
+    /// Why not everything is certain.
+    pub(crate) doubts: Vec<String>,
+    /// The volume table could be read. That of an older checkpoint names volumes, but may lack some, or have old sizes.
+    pub(crate) knows_volumes: bool,
+    only: Option<OnlyCopies>,
+}
+
+impl Salvage {
+    /// Opens a cache and finds out what there is to go by. `progress` hears how many segments of how many were looked at.
+    pub(crate) fn open(
+        paths: &[PathBuf],
+        findings: &mut Findings,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, Failure> {
+        let (image, superblock_certain) = open_image(paths, findings)?;
+        image.judge(findings);
+        let (base, base_in_effect) = base(&image);
+        let mut salvage = Self {
+            knows_volumes: base_in_effect,
+            image,
+            base,
+            batches: Vec::new(),
+            base_certain: true,
+            certain_from: 0,
+            doubts: Vec::new(),
+            only: None,
+        };
+        match superblock_certain {
+            _ if !base_in_effect => salvage.without_checkpoint(progress),
+            None => salvage.by_the_log(findings, progress),
+            Some(certain) => salvage.without_superblock(certain, progress),
+        }
+        Ok(salvage)
+    }
+
+    /// Identity of the cache.
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.image.superblock
+    }
+
+    /// Paths of the devices, for messages.
+    pub(crate) fn shown(&self) -> String {
+        self.image.shown()
+    }
+
+    /// The cache was given up by a daemon: nothing but what its record lists is current.
+    pub(crate) fn restrict(&mut self, mut only: OnlyCopies) {
+        for (_, ranges) in &mut only.volumes {
+            ranges.sort_unstable();
+        }
+        self.only = Some(only);
+    }
+
+    /// The volumes, as far as they are known.
+    pub(crate) fn volumes(&self) -> &[VolumeEntry] {
+        &self.base.volumes
+    }
+
+    /// Superblock and checkpoint are as they should be.
+    fn by_the_log(&mut self, findings: &mut Findings, progress: &mut dyn FnMut(u64, u64)) {
+        let replay = log::after_checkpoint(&self.image, &self.base, findings);
+        self.batches = replay.batches;
+        if let Some(doubt) = replay.doubt {
+            let log = scan::everything(&self.image, &self.base, true, progress);
+            self.doubt_log(log, doubt);
+        }
+    }
+
+    fn without_superblock(&mut self, certain: bool, progress: &mut dyn FnMut(u64, u64)) {
+        let generation = self.base.generation;
+        let log = scan::everything(&self.image, &self.base, true, progress);
+        if log.certain_from > self.base.next_sequence {
+            self.doubt_log(
+                log,
+                "both superblocks are lost, and batches that had been flushed are missing".into(),
+            );
+        } else {
+            self.batches = log.batches;
+        }
+        if !certain {
+            self.doubts.push(format!(
+                "both superblocks are lost, and it cannot be told whether checkpoint {generation} was the latest"
+            ));
+            (self.base_certain, self.certain_from) = (false, u64::MAX);
+        }
+    }
+
+    fn without_checkpoint(&mut self, progress: &mut dyn FnMut(u64, u64)) {
+        let lost = self.image.superblock.checkpoint_generation;
+        let instead = match self.base.generation {
+            0 => "no other one is intact: names and sizes of volumes are unknown".into(),
+            older => format!(
+                "read from checkpoint {older} and from the log; names and sizes of volumes may be older"
+            ),
+        };
+        self.doubts.push(format!("checkpoint {lost} is lost in both copies; {instead}"));
+        let log = scan::everything(&self.image, &self.base, false, progress);
+        // What the older checkpoint says of segments that were written anew since is not true any more.
+        for batch in &log.batches {
+            let entry = &mut self.base.segments[batch.segment as usize];
+            if batch.start < entry.used_blocks {
+                *entry = SegmentEntry::default();
+            }
+        }
+        self.batches = log.batches;
+        (self.base_certain, self.certain_from) = (false, u64::MAX);
+    }
+
+    fn doubt_log(&mut self, log: scan::Log, why: String) {
+        let missing = match log.missing {
+            0 => String::new(),
+            n => format!(
+                " ({n} batches are missing, of {} blocks at most each)",
+                forebay_format::batch::ENTRIES_MAX
+            ),
+        };
+        self.doubts.push(format!("{why}{missing}"));
+        (self.base_certain, self.certain_from) = (false, log.certain_from);
+        self.batches = log.batches;
+    }
+
+    /// Reads everything that is dirty and gives it to `take` piece by piece, in no particular order.
+    pub(crate) fn extract(
+        &self,
+        findings: &mut Findings,
+        progress: &mut dyn FnMut(u64, u64),
+        take: &mut dyn FnMut(Piece<'_>),
+    ) -> Verdict {
+        let sizes: BTreeMap<u16, u64> =
+            self.base.volumes.iter().map(|entry| (entry.id.0, entry.size_bytes)).collect();
+        let mut block = |block: Block<'_>| {
+            if block.state != SlotState::Dirty {
+                return; // A shadow: the newest version is elsewhere.
+            }
+            let volume = block.key.0.0;
+            // Blocks of volumes that the table does not list, or beyond their end, were being removed.
+            let end = match self.knows_volumes {
+                true => sizes.get(&volume).copied().unwrap_or(0),
+                false => u64::MAX,
+            };
+            self.sectors(&block, end, take);
+        };
+        let watcher = Watcher { progress, block: &mut block, dirty_only: true };
+        verdict::walk(&self.image, &self.base, &self.batches, findings, watcher)
+    }
+
+    /// Gives the valid sectors of a dirty block that lie before `end`, as few pieces.
+    fn sectors(&self, block: &Block<'_>, end: u64, take: &mut dyn FnMut(Piece<'_>)) {
+        let volume = block.key.0.0;
+        let start = block.key.1.saturating_mul(BLOCK_BYTES as u64);
+        let certain = match block.sequence {
+            None => self.base_certain,
+            Some(sequence) => sequence >= self.certain_from,
+        };
+        let worth = match block.bytes {
+            None => Worth::Lost,
+            Some(_) if certain => Worth::Dirty,
+            Some(_) => Worth::Uncertain,
+        };
+        let counts = |sector: u64| {
+            let offset = start + sector * SECTOR;
+            block.sector_mask >> sector & 1 == 1 && offset < end && self.is_only_copy(volume, offset)
+        };
+        let sectors = (BLOCK_BYTES / SECTOR_BYTES) as u64;
+        let mut sector = 0;
+        while sector < sectors {
+            let first = sector;
+            while sector < sectors && counts(sector) {
+                sector += 1;
+            }
+            if sector == first {
+                sector += 1;
+                continue;
+            }
+            let (from, to) = ((first * SECTOR) as usize, (sector * SECTOR) as usize);
+            let bytes = block.bytes.map_or(&[][..], |bytes| &bytes[from..to]);
+            take(Piece { volume, offset: start + from as u64, len: (to - from) as u64, worth, bytes });
+        }
+    }
+
+    /// Whether the record of a cache that was given up says that only it has a sector.
+    fn is_only_copy(&self, volume: u16, offset: u64) -> bool {
+        let Some(only) = &self.only else { return true };
+        let of_volume = only.volumes.iter().find(|(number, _)| *number == volume);
+        of_volume.is_some_and(|(_, ranges)| {
+            let before = ranges.partition_point(|(from, _)| *from <= offset);
+            before.checked_sub(1).is_some_and(|at| offset - ranges[at].0 < ranges[at].1)
+        })
+    }
+}
+
+/// The cache, and if its superblocks had to be rebuilt whether that is certain.
+fn open_image(paths: &[PathBuf], findings: &mut Findings) -> Result<(Image, Option<bool>), Failure> {
+    let mut space = Space::open(paths)?;
+    let superblocks = image::read_superblocks(&space);
+    let (superblock, rebuilt) = match Superblock::choose(superblocks.clone()) {
+        Ok(superblock) => (superblock, None),
+        Err(FormatError::Version { .. }) => {
+            return Err(image::choose(&space, &superblocks)
+                .err()
+                .unwrap_or_else(|| Failure::new("the cache was made by a newer forebay")));
+        }
+        Err(error) => {
+            let rebuilt = rebuild::rebuild(&space).ok_or_else(|| {
+                let what = format!("{}: {error}, and there is no intact checkpoint either", space.shown());
+                Failure::new(what).hint("nothing on it says that it is a cache, or how it was laid out")
+            })?;
+            findings.add(
+                Severity::Damaged,
+                "superblocks",
+                "both are lost; the layout was found by the checkpoints",
+            );
+            (rebuilt.superblock, Some(rebuilt.certain))
+        }
+    };
+    for problem in space.arrange_what_is_there(&superblock) {
+        findings.add(Severity::Lost, "devices", problem);
+    }
+    let (needed, there) =
+        (superblock.geometry.device_blocks.saturating_mul(BLOCK_BYTES as u64), space.bytes());
+    superblock.geometry.validate(needed.max(there)).map_err(|error| {
+        Failure::new(format!("{}: {error}", space.shown()))
+            .hint("its layout is not known, so nothing on it can be found")
+    })?;
+    if there < needed {
+        let what = format!("{there} bytes where the cache has {needed}: what lies behind cannot be read");
+        findings.add(Severity::Lost, "devices", what);
+    }
+    Ok((Image::with(space, superblocks, superblock), rebuilt))
+}
+
+/// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an empty one.
+fn base(image: &Image) -> (Checkpoint, bool) {
+    if let Some(checkpoint) = image.checkpoint() {
+        return (checkpoint.clone(), true);
+    }
+    let generation = image.superblock.checkpoint_generation;
+    let older = generation.checked_sub(1).filter(|older| *older > 0);
+    let copies = older.into_iter().flat_map(|older| [0, 1].map(|copy| image.checkpoint_copy(older, copy)));
+    let empty = || Checkpoint {
+        uuid: image.superblock.uuid,
+        segment_blocks: image.geometry().segment_blocks,
+        segments: vec![SegmentEntry::default(); image.geometry().segment_count as usize],
+        ..Checkpoint::default()
+    };
+    (copies.flatten().next().unwrap_or_else(empty), false)
+}

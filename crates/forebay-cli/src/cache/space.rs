@@ -1,0 +1,195 @@
+//! The devices of a cache, seen as the one row of blocks that the format speaks of.
+//!
+//! The devices may be given in any order: their headers say which is which. [`Space::open`] finds the first one, which has
+//! the superblocks; [`Space::arrange`] puts the others behind it, and [`Space::arrange_what_is_there`] does so with holes
+//! where devices are missing, for salvage.
+//!
+//! Invariants
+//! - Every device is opened for reading only and locked, so a cache that a daemon has open is refused.
+//! - What lies on no device cannot be read; it never reads as zeroes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay_daemon::RunError;
+use forebay_daemon::members;
+use forebay_format::member::{DATA_START_BLOCK, MEMBERS_MAX, MemberHeader};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, Geometry};
+use forebay_io::{Device, DeviceError, DeviceOptions};
+
+use crate::failure::Failure;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// How long a device that is in use is waited for, and how often it is tried; as the daemon does.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The devices of a cache.
+#[derive(Debug)]
+pub(crate) struct Space {
+    /// With the superblocks.
+    first: Device,
+    /// The others, in the order of the pool's space.
+    others: Vec<(Device, MemberHeader)>,
+    /// All paths, as they were given.
+    paths: Vec<PathBuf>,
+}
+
+impl Space {
+    /// Opens devices that nobody else has open.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
+        if paths.len() > MEMBERS_MAX {
+            return Err(Failure::usage(format!("a cache lies on {MEMBERS_MAX} devices at most")));
+        }
+        let mut firsts = Vec::new();
+        let mut others = Vec::new();
+        for path in paths {
+            let device = open(path)?;
+            match members::read_header(&device) {
+                Ok(header) => others.push((device, header)),
+                Err(_) => firsts.push(device),
+            }
+        }
+        others.sort_by_key(|(_, header)| header.index);
+        // A device whose headers are damaged looks like a first one, but has no superblocks either.
+        let at = firsts.iter().position(has_superblock).unwrap_or(0);
+        if firsts.is_empty() {
+            let what = format!("{}: further devices of a cache, and its first one is missing", list(paths));
+            return Err(Failure::new(what).hint("give all devices of the cache, in any order"));
+        }
+        let first = firsts.swap_remove(at);
+        if let Some(stranger) = firsts.first() {
+            let what = format!(
+                "{}: neither the first device of a cache (that is {}) nor a further one: no intact member header",
+                stranger.path().display(),
+                first.path().display()
+            );
+            return Err(Failure::new(what)
+                .hint("give the devices of one cache; leave out what does not belong to it"));
+        }
+        Ok(Self { first, others, paths: paths.to_vec() })
+    }
+
+    /// The device with the superblocks.
+    pub(crate) fn first(&self) -> &Device {
+        &self.first
+    }
+
+    /// The paths, for messages.
+    pub(crate) fn shown(&self) -> String {
+        list(&self.paths)
+    }
+
+    /// Checks that the devices are all of those that the superblock lists, and no others.
+    pub(crate) fn arrange(&mut self, superblock: &Superblock) -> Result<(), Failure> {
+        for pair in self.others.windows(2) {
+            let [(a, one), (b, other)] = pair else { continue };
+            if one.index == other.index && one.uuid == other.uuid {
+                let (a, b) = (a.path().display(), b.path().display());
+                return Err(Failure::new(format!("{a} and {b} both say that they are member {}", one.index))
+                    .hint("one is a copy, or was taken out of the pool: give the one that is in use"));
+            }
+        }
+        let (devices, headers): (Vec<_>, Vec<_>) = std::mem::take(&mut self.others).into_iter().unzip();
+        members::open_members(superblock, &devices).map_err(refused)?;
+        self.others = devices.into_iter().zip(headers).collect();
+        Ok(())
+    }
+
+    /// Keeps the devices that certainly belong to the cache, and says what is wrong with the others and which are missing.
+    pub(crate) fn arrange_what_is_there(&mut self, superblock: &Superblock) -> Vec<String> {
+        let tags = superblock.members.tags();
+        let mut problems = Vec::new();
+        let mut seen = [false; MEMBERS_MAX];
+        self.others.retain(|(device, header)| {
+            let at = usize::from(header.index);
+            let right = header.uuid == superblock.uuid && tags.get(at - 1) == Some(&header.tag) && !seen[at];
+            if right {
+                seen[at] = true;
+            } else {
+                problems.push(format!(
+                    "{}: does not belong to this cache now; left out",
+                    device.path().display()
+                ));
+            }
+            right
+        });
+        let missing = (1..=tags.len()).filter(|at| !seen[*at]);
+        problems
+            .extend(missing.map(|at| format!("member {at} is missing: nothing of what it holds can be had")));
+        problems
+    }
+
+    /// Members after the first, whoever they belong to.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = &MemberHeader> {
+        self.others.iter().map(|(_, header)| header)
+    }
+
+    /// Bytes of the pool's space, as far as devices were given.
+    pub(crate) fn bytes(&self) -> u64 {
+        let end = |header: &MemberHeader| (header.first_block + header.blocks).saturating_mul(BLOCK);
+        self.others.last().map_or(self.first.size_bytes(), |(_, header)| end(header))
+    }
+
+    /// Reads bytes that lie on one device, as everything does that a cache writes at once.
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+        let end = offset.checked_add(bytes.len() as u64).ok_or(())?;
+        let next = self.others.first().map_or(u64::MAX, |(_, header)| header.first_block * BLOCK);
+        if end <= next.min(self.first.size_bytes()) {
+            return self.first.read_at(offset, bytes).map_err(drop);
+        }
+        for (device, header) in &self.others {
+            let from = header.first_block * BLOCK;
+            let last = (header.first_block + header.blocks) * BLOCK;
+            if from <= offset && end <= last {
+                let place = DATA_START_BLOCK * BLOCK + (offset - from);
+                let there = place + bytes.len() as u64 <= device.size_bytes();
+                return if there { device.read_at(place, bytes).map_err(drop) } else { Err(()) };
+            }
+        }
+        Err(())
+    }
+}
+
+fn open(path: &Path) -> Result<Device, Failure> {
+    let options = || DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() };
+    let since = Instant::now();
+    let opened = loop {
+        match Device::open_cache(path, options()) {
+            // The kernel may hold the lock of a daemon that was killed for a moment longer.
+            Err(DeviceError::InUse { .. }) if since.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_PAUSE)
+            }
+            opened => break opened,
+        }
+    };
+    opened.map_err(|error| match error {
+        DeviceError::InUse { .. } => Failure::new(error.to_string())
+            .hint("stop the daemon first; a cache in use changes while it is read"),
+        _ => Failure::new(error.to_string())
+            .hint("name the files or block devices that the cache was made or grown with"),
+    })
+}
+
+fn has_superblock(device: &Device) -> bool {
+    (0..2).any(|copy| {
+        let mut block = vec![0; BLOCK_BYTES];
+        device.read_at(Geometry::superblock_offset(copy), &mut block).is_ok()
+            && Superblock::decode(&block).is_ok()
+    })
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    shown.join(", ")
+}
+
+/// An error of the daemon's rooms as one of a command.
+pub(crate) fn refused(error: RunError) -> Failure {
+    match error {
+        RunError::Usage(what) => Failure::usage(what),
+        RunError::Failed { what, hint } if hint.is_empty() => Failure::new(what),
+        RunError::Failed { what, hint } => Failure::new(what).hint(hint),
+    }
+}

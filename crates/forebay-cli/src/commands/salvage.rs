@@ -1,0 +1,212 @@
+//! `forebay salvage CACHE... --to FOLDER`: the dirty data of a cache, without a daemon.
+//!
+//! What is dirty and how sure that is comes from [`crate::cache::salvage`]; where it goes is in [`output`]. Nothing is written
+//! to the cache. Three kinds of sectors are kept apart: *dirty* (current, and only the cache has them), *uncertain* (something
+//! newer may exist) and *lost* (their bytes are wrong; never written anywhere).
+
+mod output;
+mod ranges;
+
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+
+use forebay_daemon::{only_copies, state_dir};
+use forebay_export::uri::BackingUri;
+use serde_json::{Value, json};
+
+use self::output::{Outputs, Volume};
+use super::check::with_bar;
+use crate::cache::salvage::{Salvage, Worth};
+use crate::cache::space::refused;
+use crate::cache::verdict::Verdict;
+use crate::cache::{Finding, Findings, Severity};
+use crate::failure::Failure;
+use crate::screen::{self, Paint, bytes, count};
+
+/// Options of `forebay salvage`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Writes nothing to the cache. A folder gets for every volume with dirty data:
+  NAME.dirty      a sparse file of the volume's size, with the dirty sectors at their places
+  NAME.uncertain  the same for sectors of which something newer may exist (only if the cache is badly damaged)
+  NAME.ranges     text: offset, bytes, and dirty, uncertain or lost
+Sectors whose checksum is wrong are written nowhere and called lost.
+Exit codes: 0 everything dirty was extracted, 1 something is lost or uncertain, or it failed, 2 usage.
+Examples:
+  forebay salvage flash.img --to rescued/
+  forebay salvage flash0.img flash1.img --to rescued/             # a pool of two devices
+  forebay salvage flash.img --volume db --onto copy-of-disk.img   # bring a copy of the backing store up to date")]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["to", "onto"]))]
+pub(crate) struct Options {
+    /// Files or block devices of the cache: all of its pool that there are, in any order; no daemon may have it open
+    #[arg(required = true)]
+    cache: Vec<PathBuf>,
+    /// Folder for the dirty data of every volume; made if it does not exist
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+    /// File or block device to write the dirty data of one volume onto: a copy of its backing store
+    #[arg(long, value_name = "URI", requires = "volume")]
+    onto: Option<BackingUri>,
+    /// Only this volume
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
+    /// Treat uncertain sectors like dirty ones
+    #[arg(long)]
+    include_uncertain: bool,
+    /// Replace files that an earlier salvage left in the folder
+    #[arg(long)]
+    overwrite: bool,
+    /// State directory of the daemon, where it notes that it gave up a cache [default: as of `forebay run`]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Findings shown; `--json` has more.
+const SHOWN_MAX: usize = 20;
+
+/// Extracts what is dirty.
+pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    let mut findings = Findings::default();
+    let mut salvage = with_bar(|progress| Salvage::open(&options.cache, &mut findings, progress))?;
+    let record = record(options, &mut salvage)?;
+    let volumes = volumes(&salvage);
+    if let Some(name) = &options.volume
+        && salvage.knows_volumes
+        && !volumes.iter().any(|volume| volume.name == *name)
+    {
+        let names: Vec<String> = volumes.iter().map(|volume| screen::harmless(&volume.name)).collect();
+        let what = format!("--volume {name}: the cache has no such volume, but {}", names.join(", "));
+        return Err(Failure::usage(what));
+    }
+    let mut outputs = Outputs::new(options, volumes)?;
+    let verdict =
+        with_bar(|progress| salvage.extract(&mut findings, progress, &mut |piece| outputs.take(piece)));
+    let cache = format!("{} ({})", salvage.superblock().uuid, salvage.shown());
+    let done = outputs.finish(&cache)?;
+    let report = Report { salvage: &salvage, done: &done, findings: &findings, verdict: &verdict, record };
+    match options.json {
+        true => screen::print_json(&report.json())?,
+        false => screen::print(&report.text())?,
+    }
+    report.verdict()
+}
+
+/// Looks whether a daemon gave this cache up: then only what its record lists is current.
+fn record(options: &Options, salvage: &mut Salvage) -> Result<Option<String>, Failure> {
+    let folder = options.state_dir.clone().unwrap_or_else(state_dir);
+    let only = only_copies(&folder, salvage.superblock().uuid).map_err(refused)?;
+    let told = only.map(|only| {
+        let when = UNIX_EPOCH + Duration::from_secs(only.failed_unix_s);
+        let ago = when.elapsed().map_or(0, |ago| ago.as_secs());
+        let told = format!(
+            "a daemon gave this cache up {} ago and went on without it: only what {} lists is current",
+            screen::uptime(ago),
+            only.record.display()
+        );
+        salvage.restrict(only);
+        told
+    });
+    Ok(told)
+}
+
+fn volumes(salvage: &Salvage) -> Vec<Volume> {
+    let known = salvage.volumes().iter();
+    known.map(|entry| Volume::new(entry.id.0, &entry.name, Some(entry.size_bytes))).collect()
+}
+
+/// What there is to say at the end.
+struct Report<'a> {
+    salvage: &'a Salvage,
+    done: &'a [Volume],
+    findings: &'a Findings,
+    verdict: &'a Verdict,
+    record: Option<String>,
+}
+
+impl Report<'_> {
+    fn sum(&self, worth: Worth) -> u64 {
+        self.done.iter().map(|volume| volume.ranges.bytes(worth)).sum()
+    }
+
+    fn text(&self) -> String {
+        let mut table = screen::table(&["volume", "size", "dirty", "uncertain", "lost"], &[1, 2, 3, 4]);
+        for volume in self.done {
+            let worth = |worth| bytes(volume.ranges.bytes(worth));
+            table.add_row([
+                screen::harmless(&volume.name),
+                volume.size_bytes.map_or("unknown".into(), bytes),
+                worth(Worth::Dirty),
+                worth(Worth::Uncertain),
+                worth(Worth::Lost),
+            ]);
+        }
+        let mut text = format!("{}\n", self.salvage.shown());
+        text += &if self.done.is_empty() { "no volumes\n".into() } else { format!("{table}\n") };
+        for doubt in self.salvage.doubts.iter().chain(&self.record) {
+            text += &format!("{} {doubt}\n", Paint::for_stdout().yellow("note:"));
+        }
+        let mut shown: Vec<&Finding> =
+            self.findings.kept.iter().filter(|finding| finding.severity > Severity::Note).collect();
+        shown.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        for finding in shown.iter().take(SHOWN_MAX) {
+            text += &format!("{}: {}: {}\n", finding.severity.name(), finding.place, finding.what);
+        }
+        if shown.len() > SHOWN_MAX {
+            text += &format!("and {} more (--json lists them)\n", count((shown.len() - SHOWN_MAX) as u64));
+        }
+        for place in self.done.iter().flat_map(|volume| &volume.written) {
+            text += &format!("wrote {}\n", place.display());
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let volumes: Vec<Value> = self.done.iter().map(Volume::json).collect();
+        let listed: Vec<Value> = self.findings.kept.iter().map(Finding::json).collect();
+        json!({
+            "cache": self.salvage.shown(),
+            "uuid": self.salvage.superblock().uuid.to_string(),
+            "complete": self.verdict().is_ok(),
+            "dirty_bytes": self.sum(Worth::Dirty),
+            "uncertain_bytes": self.sum(Worth::Uncertain),
+            "lost_bytes": self.sum(Worth::Lost),
+            "lost_blocks_of_unknown_address": self.verdict.unknown_dirty,
+            "doubts": self.salvage.doubts,
+            "given_up": self.record,
+            "volumes": volumes,
+            "findings": listed,
+        })
+    }
+
+    /// Whether everything dirty was extracted.
+    fn verdict(&self) -> Result<(), Failure> {
+        let (lost, uncertain, unknown) =
+            (self.sum(Worth::Lost), self.sum(Worth::Uncertain), self.verdict.unknown_dirty);
+        let mut what = Vec::new();
+        if lost > 0 {
+            what.push(format!("{} of dirty data are lost", bytes(lost)));
+        }
+        if unknown > 0 {
+            what.push(format!("{} dirty blocks are lost, and it cannot be read which", count(unknown)));
+        }
+        if uncertain > 0 {
+            what.push(format!("{} are uncertain", bytes(uncertain)));
+        }
+        if what.is_empty() && self.salvage.doubts.is_empty() {
+            return Ok(());
+        }
+        if what.is_empty() {
+            what.push("it is not certain that nothing is missing".into());
+        }
+        let hint = match (lost + unknown, uncertain) {
+            (0, 1..) => {
+                "compare the uncertain sectors with the backing store before you use them (--include-uncertain)"
+            }
+            _ => "the .ranges files and `--json` say which; restore the rest from a backup",
+        };
+        Err(Failure::new(format!("{}: {}", self.salvage.shown(), what.join("; "))).hint(hint))
+    }
+}

@@ -1,0 +1,68 @@
+//! Ranges of a volume and what they are worth, in order and joined where they touch.
+
+use crate::cache::salvage::Worth;
+
+/// Sorted when [`Ranges::settle`] was called last.
+#[derive(Debug, Default)]
+pub(super) struct Ranges {
+    all: Vec<(u64, u64, Worth)>,
+}
+
+impl Ranges {
+    /// Adds one; no byte may come twice.
+    pub(super) fn add(&mut self, offset: u64, len: u64, worth: Worth) {
+        if let Some((first, bytes, last)) = self.all.last_mut()
+            && *first + *bytes == offset
+            && *last == worth
+        {
+            *bytes += len;
+            return;
+        }
+        self.all.push((offset, len, worth));
+    }
+
+    /// Sorts and joins them.
+    pub(super) fn settle(&mut self) {
+        let mut all = std::mem::take(&mut self.all);
+        all.sort_unstable();
+        for (offset, len, worth) in all {
+            self.add(offset, len, worth);
+        }
+    }
+
+    /// Offset, length, and what it is worth.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, Worth)> + '_ {
+        self.all.iter().copied()
+    }
+
+    /// Bytes of one worth.
+    pub(super) fn bytes(&self, worth: Worth) -> u64 {
+        self.iter().filter(|range| range.2 == worth).map(|range| range.1).sum()
+    }
+
+    /// First byte behind the last.
+    pub(super) fn end(&self) -> u64 {
+        self.iter().map(|range| range.0 + range.1).max().unwrap_or(0)
+    }
+
+    /// True if there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_in_order_and_joined_where_they_touch() {
+        let mut ranges = Ranges::default();
+        for (offset, worth) in [(8, Worth::Dirty), (0, Worth::Dirty), (4, Worth::Dirty), (12, Worth::Lost)] {
+            ranges.add(offset, 4, worth);
+        }
+        ranges.settle();
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), [(0, 12, Worth::Dirty), (12, 4, Worth::Lost)]);
+        assert_eq!((ranges.bytes(Worth::Dirty), ranges.bytes(Worth::Uncertain), ranges.end()), (12, 0, 16));
+    }
+}

@@ -1,0 +1,26 @@
+//! All targets, one file each.
+
+pub mod api;
+pub mod config;
+pub mod format;
+pub mod fuse;
+pub mod image;
+pub mod nbd;
+pub mod records;
+pub mod words;
+
+use crate::Target;
+
+/// All of them.
+pub const ALL: &[Target] = &[
+    nbd::SERVER,
+    nbd::CLIENT,
+    format::TARGET,
+    image::TARGET,
+    fuse::TARGET,
+    config::TARGET,
+    words::TARGET,
+    records::LOSS,
+    api::CONTROL_FILES,
+    api::HTTP,
+];

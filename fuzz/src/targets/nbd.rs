@@ -1,0 +1,181 @@
+//! Both ends of NBD: a server session fed in pieces, before and after STARTTLS, and the client fed with what a server says.
+
+use std::io::{self, Cursor, Read, Write};
+
+use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};
+use forebay_export::nbd::codec::{cmd, encode_option, opt};
+use forebay_export::nbd::{Limits, Session, Tls};
+
+use self::peer::{Event, Payload, Peer, Pipe};
+use crate::Target;
+
+#[path = "../../../crates/forebay-export/tests/common/mod.rs"]
+mod peer;
+
+const LIMITS: Limits =
+    Limits { payload_bytes_max: 4096, option_bytes_max: 2048, options_max: 30, skip_bytes_max: 100_000 };
+/// As in `tests/hostile.rs` of the crate: an option being collected and its answer.
+const MEMORY_BYTES_MAX: usize = 2 * 2048 + 4096;
+
+/// The first byte says how: two bits of TLS mode, two of payload handling, four of piece length.
+pub const SERVER: Target = Target {
+    name: "nbd-server",
+    about: "handshake (STARTTLS too) and transmission, in pieces of any length; every request let through is in bounds",
+    run: server,
+    seeds: server_seeds,
+    words: &["\0\0\0\x03", "IHAVEOPT", "base:allocation", "forebay:cache", "db", "iso"],
+    bytes_max: 8192,
+    short_run: 30_000,
+};
+
+/// The first byte says what the client asks for; the rest is what the server says.
+pub const CLIENT: Target = Target {
+    name: "nbd-client",
+    about: "what a server says to the client: greeting, options, simple and structured replies, lists of exports",
+    run: client,
+    seeds: client_seeds,
+    words: &["NBDMAGIC", "IHAVEOPT", "base:allocation"],
+    bytes_max: 16384,
+    short_run: 30_000,
+};
+
+fn server(input: &[u8]) {
+    let Some((how, bytes)) = input.split_first() else { return };
+    let mut peer = Peer::with_limits(peer::two_exports(), LIMITS);
+    peer.session =
+        Session::with_tls(LIMITS, [Tls::Off, Tls::Required, Tls::Required, Tls::Off][usize::from(how & 3)]);
+    peer.payload =
+        [Payload::Copy, Payload::InPlace, Payload::Direct, Payload::Copy][usize::from(how >> 2 & 3)];
+    peer.serve = false;
+    let piece = [1, 2, 3, 5, 7, 16, 27, 28, 29, 64, 100, 512, 1000, 4096, 5000, 9000][usize::from(how >> 4)];
+    let mut out = Vec::new();
+    for piece in bytes.chunks(piece) {
+        let asked = peer.events.iter().filter(|event| matches!(event, Event::StartTls)).count();
+        peer.feed(piece, &mut out);
+        let asks = peer.events.iter().filter(|event| matches!(event, Event::StartTls)).count();
+        if asks > asked {
+            assert_eq!(asks, 1, "STARTTLS twice");
+            peer.session.tls_established();
+        }
+    }
+    assert!(peer.memory_bytes_max <= MEMORY_BYTES_MAX, "{} bytes held", peer.memory_bytes_max);
+    let mut size = 0;
+    for event in &peer.events {
+        let request = match event {
+            Event::Established(export) => {
+                size = export.size_bytes;
+                continue;
+            }
+            Event::StartTls | Event::Close(_) => continue,
+            Event::Request(request) => request.request,
+            Event::Write(request, data) => {
+                assert_eq!(data.len() as u64, request.request.length_bytes);
+                request.request
+            }
+        };
+        assert!(request.offset_bytes + request.length_bytes <= size, "beyond the end");
+        assert!(!request.operation.has_payload() || request.length_bytes <= 4096, "too long");
+    }
+}
+
+fn server_seeds() -> Vec<Vec<u8>> {
+    let mut plain = 3_u32.to_be_bytes().to_vec();
+    encode_option(&mut plain, opt::LIST, &[]);
+    encode_option(&mut plain, opt::INFO, &peer::go("iso", &[1, 2, 3]));
+    plain.extend_from_slice(&peer::hello("db", true)[4..]);
+    for at in 0..8_u64 {
+        plain.extend(peer::request(cmd::WRITE, 0, at, at * 4096, 100));
+        plain.extend([at as u8; 100]);
+        plain.extend(peer::request((at % 8) as u16 & !1, 0, at, at * 512, 4096));
+    }
+    plain.extend(peer::request(cmd::DISC, 0, 0, 0, 0));
+    let mut tls = 3_u32.to_be_bytes().to_vec();
+    encode_option(&mut tls, opt::STARTTLS, &[]);
+    tls.extend_from_slice(&peer::hello("db", false)[4..]);
+    let with = |how: u8, bytes: &[u8]| [&[how], bytes].concat();
+    let mut seeds: Vec<_> = [0x00, 0x54, 0xe8].map(|how| with(how, &plain)).into();
+    // Pieces of one byte: TLS begins behind the option, as with a client that waits for the answer.
+    seeds.extend([0x01, 0x02, 0x05].map(|how| with(how, &tls)));
+    seeds
+}
+
+/// A server that says what it says.
+#[derive(Debug)]
+struct Liar<'a>(Cursor<&'a [u8]>);
+
+impl Read for Liar<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Liar<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn wishes(how: u8) -> Wishes {
+    Wishes { structured: how & 1 == 1, ..Wishes::default() }
+}
+
+fn client(input: &[u8]) {
+    let Some((how, bytes)) = input.split_first() else { return };
+    if how & 2 == 2 {
+        let _ = list_exports(Liar(Cursor::new(bytes)));
+    }
+    let _ = converse(Liar(Cursor::new(bytes)), &wishes(*how));
+}
+
+/// The client's half of a conversation, up to the first error of the connection.
+fn converse<S: Read + Write>(stream: S, wishes: &Wishes) -> Result<S, ClientError> {
+    let mut client = NbdClient::handshake(stream, "db", wishes)?;
+    let mut data = Vec::new();
+    for cookie in 0..4_u64 {
+        client.send_write(cookie * 8, cookie * 512, &[3; 600], false)?;
+        client.send_read(cookie * 8 + 1, cookie * 512, 1000)?;
+        client.send_block_status(cookie * 8 + 3, 0, 1 << 30, false)?;
+        client.send_flush(cookie * 8 + 4)?;
+    }
+    while client.in_flight() > 0 {
+        let reply = client.recv_reply(&mut data)?;
+        assert!(
+            data.is_empty() || (data.len() == 1000 && reply.cookie % 8 <= 2),
+            "data that nobody asked for"
+        );
+    }
+    client.disconnect()
+}
+
+/// A pipe that keeps what the server said.
+struct Recorder(Pipe, Vec<u8>);
+
+impl Read for Recorder {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read(into)?;
+        self.1.extend_from_slice(&into[..count]);
+        Ok(count)
+    }
+}
+
+impl Write for Recorder {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn client_seeds() -> Vec<Vec<u8>> {
+    let said = |how: u8| {
+        let recorder = Recorder(Pipe::new(Peer::new(peer::two_exports()), usize::MAX), Vec::new());
+        converse(recorder, &wishes(how)).map(|recorder| [&[how], &recorder.1[..]].concat())
+    };
+    [0, 1, 2, 3].into_iter().filter_map(|how| said(how).ok()).collect()
+}
