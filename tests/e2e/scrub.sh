@@ -14,8 +14,8 @@ devices = [{ path = "$T/flash.img", size = "256MiB" }]
 pool = "fast"
 backing = "file:$T/disk.img"
 exports = ["nbd+unix:///db?socket=$T/nbd.sock"]
-dirty_low_pct = 80
-dirty_high_pct = 90
+dirty_low_pct = 70
+dirty_high_pct = 80
 idle_delay = "1h"
 END
 serve
@@ -60,7 +60,7 @@ grep -q 'Pattern verification failed' "$T/qemu-io.out" && fail "wrong data: $(ca
 say "one dirty block damaged"
 spoil 0x62
 if scrub; then fail "a dirty block was damaged, and the scrub succeeded"; fi
-grep -q '4.0 KiB.* nobody else' "$T/scrub.out" || fail "not told: $(cat "$T/scrub.out")"
+grep -q '4KiB.* nobody else' "$T/scrub.out" || fail "not told: $(cat "$T/scrub.out")"
 ask alarms
 grep -q 'block.lost' "$T/ask.out" || fail "no alarm: $(cat "$T/ask.out")"
 if qemu-io -f raw -r -c "read -P 0x62 8M 8M" "$DB" >"$T/qemu-io.out" 2>&1; then fail "what is lost was read"; fi

@@ -251,21 +251,23 @@ impl Service {
 
     fn scrub(&self, id: JobId, pool: &str, bytes_per_s: u64) -> Result<(), End> {
         let handle = self.handle(pool)?;
-        let promise = Self::ask(&handle, move |pool| pool.scrub(bytes_per_s))?;
+        let begin = move |pool: &mut crate::pool::Pool| (pool.scrub(bytes_per_s), pool.scrub_progress());
+        let (promise, mut progress) = Self::ask(&handle, begin)?;
         let result = loop {
+            if let Some(report) = progress {
+                let left = report.total_blocks.saturating_sub(report.checked_blocks);
+                self.compared(id, left, report.damaged_blocks);
+            }
             if let Some(result) = promise.try_wait(LOOK) {
                 break result;
             }
             if self.should_stop(id) {
                 Self::ask(&handle, |pool| pool.cancel_scrub())?;
             }
-            let Some(report) = Self::ask(&handle, |pool| pool.scrub_progress())? else { continue };
-            let left = report.total_blocks.saturating_sub(report.checked_blocks) * BLOCK_BYTES as u64;
-            let errors = report.damaged_blocks;
-            let report = Report { left: Left::All(left), phase: Phase::Comparing, limited_by: None, errors };
-            self.jobs.report(id, report);
+            progress = Self::ask(&handle, |pool| pool.scrub_progress())?;
         };
         let (report, complete) = result.ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))??;
+        self.compared(id, 0, report.damaged_blocks);
         match complete {
             false if self.should_stop(id) => Err(End::Stopped),
             false => Err(End::Failed("the cache failed meanwhile".into())),
@@ -275,6 +277,11 @@ impl Service {
             }
             true => Ok(()),
         }
+    }
+
+    fn compared(&self, id: JobId, blocks_left: u64, errors: u64) {
+        let left = Left::All(blocks_left * BLOCK_BYTES as u64);
+        self.jobs.report(id, Report { left, phase: Phase::Comparing, limited_by: None, errors });
     }
 
     fn remove(&self, id: JobId, pool: &str, erase: bool) -> Result<(), End> {
