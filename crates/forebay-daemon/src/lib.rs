@@ -17,6 +17,7 @@ mod error;
 pub mod events;
 pub mod fuse_server;
 pub mod guard;
+mod handover;
 pub mod jobs;
 mod loss_record;
 mod members;
@@ -26,6 +27,7 @@ pub mod null;
 mod open;
 mod pool;
 pub mod rules;
+mod serve;
 mod server;
 mod service;
 mod settings;
@@ -33,8 +35,9 @@ mod start;
 
 pub use error::RunError;
 pub use pool::PoolEvent;
+pub use serve::serve;
 pub use settings::{SettingHelp, settings};
-pub use start::{run, serve};
+pub use start::run;
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -107,4 +110,6 @@ impl fmt::Display for RunEvent {
 pub struct ServeOptions {
     /// The configuration file.
     pub config: PathBuf,
+    /// A running daemon has started this one to take over from it, and speaks through the standard input.
+    pub successor: bool,
 }

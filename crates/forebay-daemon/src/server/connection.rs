@@ -37,6 +37,8 @@ pub(super) struct Connection {
     pub(super) filled: usize,
     pub(super) used: usize,
     pub(super) receiving: bool,
+    /// The receive under way was told to end.
+    pub(super) cancelling: bool,
     pub(super) arriving: Option<Arriving>,
     /// A request that waits for memory.
     pub(super) starved: Option<NbdRequest>,
@@ -68,6 +70,7 @@ impl Connection {
             filled: 0,
             used: 0,
             receiving: false,
+            cancelling: false,
             arriving: None,
             starved: None,
             requests: 0,
@@ -91,6 +94,31 @@ impl Connection {
             _ => return Treatment::Cache,
         };
         client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
+    }
+
+    /// Nothing was begun that is not done, as far as receiving is concerned: what comes next is the header of a request.
+    pub(super) fn may_rest(&self) -> bool {
+        self.volume.is_some()
+            && self.session.is_between_requests()
+            && self.arriving.is_none()
+            && self.starved.is_none()
+    }
+
+    /// Everything that was asked for is answered, the answers are sent, and nothing is under way.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let idle = self.requests == 0 && self.sends == 0 && !self.receiving && !self.closing;
+        idle && self.may_rest() && self.spans.is_empty()
+    }
+
+    /// Gives back all memory; nothing of it is in use by the kernel any more.
+    pub(super) fn free_buffers(&mut self, reactor: &mut Reactor) {
+        let received =
+            self.buffer.take().into_iter().chain(self.arriving.take().map(|arriving| arriving.buffer));
+        let own = self.tls.as_mut().and_then(|tls| tls.let_go());
+        let sent = self.owned.drain(..).chain(self.reply.take().map(|(buffer, _)| buffer));
+        for buffer in received.chain(own).chain(sent) {
+            reactor.pool_mut().free(buffer);
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {

@@ -252,6 +252,29 @@ impl Session {
         }
     }
 
+    /// Goes on with a connection between two requests that another server has had until now.
+    pub fn resume(limits: Limits, export: ExportInfo, replier: Replier) -> Self {
+        Session {
+            limits,
+            phase: Phase::Request,
+            handshake: Handshake::new(Tls::Off),
+            export: Some(export),
+            replier,
+            held: Vec::with_capacity(codec::REQUEST_BYTES),
+            out: Vec::new(),
+        }
+    }
+
+    /// The next byte belongs to the header of a request, and everything that the session itself has answered was taken.
+    pub fn is_between_requests(&self) -> bool {
+        self.phase == Phase::Request && self.out.is_empty()
+    }
+
+    /// Takes out what there is of a header that is not complete, for [`Session::resume`] elsewhere: it comes first there.
+    pub fn take_held(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.held)
+    }
+
     /// Goes on to the next thing that somebody else must do.
     pub fn step(&mut self, input: &mut Input<'_>, exports: &dyn Exports) -> Step {
         loop {
