@@ -19,6 +19,7 @@ pub mod fuse_server;
 pub mod guard;
 mod handover;
 pub mod jobs;
+mod limits;
 mod loss_record;
 mod members;
 pub mod meter;

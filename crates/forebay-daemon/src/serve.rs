@@ -62,6 +62,8 @@ fn serve_after(
     for line in checked.warnings.lines() {
         report(RunEvent::Problem(line));
     }
+    crate::limits::raise_descriptors();
+    crate::limits::lock_memory(checked.config.daemon.lock_memory)?;
     let manager = Manager::from_env();
     let (keeper, duties) = match predecessor {
         Some(predecessor) => {

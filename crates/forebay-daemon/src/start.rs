@@ -61,6 +61,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         volumes: [(volume.clone(), volume_config)].into(),
         ..Config::default()
     };
+    crate::limits::raise_descriptors();
     let (words, heard) = mpsc::channel();
     watch_signals(&words, &[SIGINT, SIGTERM])?;
     let start = ServiceStart {

@@ -76,6 +76,8 @@ pub(crate) struct PoolStart {
     pub(crate) engine: EngineConfig,
     /// Memory for requests in flight.
     pub(crate) buffer_bytes: usize,
+    /// Connections at once.
+    pub(crate) connections_max: u32,
     /// Polling before sleeping.
     pub(crate) spin: Duration,
     /// Steps of niceness that its thread is put above others.
@@ -167,7 +169,7 @@ impl Pool {
         let mut pool = Self {
             name: start.name,
             engine,
-            server: Server::new(token, start.keeper),
+            server: Server::new(token, start.keeper, start.connections_max, start.buffer_bytes),
             mounts: Vec::new(),
             volumes: Vec::new(),
             meter: Meter::new(io.now()),

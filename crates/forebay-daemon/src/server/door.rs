@@ -4,7 +4,9 @@
 //! one that has taken longest goes first. Where accepting fails the listener rests a moment.
 
 use super::connection::Connection;
-use super::{ACCEPT_PAUSE, CONNECTIONS_MAX, GREETING_WITHIN, GREETINGS_EVERY, GREETINGS_MAX, Server};
+use super::{
+    ACCEPT_PAUSE, GREETING_WITHIN, GREETINGS_EVERY, GREETINGS_MAX, STALLED_AFTER, STALLED_EVERY, Server,
+};
 use crate::guard::Peer;
 use forebay_export::nbd::Tls;
 use forebay_io::{Reactor, SocketId};
@@ -26,13 +28,19 @@ impl Server {
         }
         if let Ok(socket) = result {
             let socket = SocketId(socket);
-            if self.connections().try_into().unwrap_or(usize::MAX) >= CONNECTIONS_MAX {
+            if self.connections() >= u64::from(self.connections_max) {
+                let max = self.connections_max;
+                self.refusals
+                    .note(format!("a client was closed: there are {max} connections (connections_max)"));
                 reactor.close_socket(socket);
             } else {
                 self.open(reactor, socket, index);
             }
         } else if !self.still {
             // Out of descriptors or the like: try again later, the others go on meanwhile.
+            if let Err(failure) = result {
+                self.refusals.note(format!("clients wait: a connection cannot be accepted: {failure}"));
+            }
             self.paused.push(index);
             self.resume_at = Some(Instant::now() + ACCEPT_PAUSE);
             return;
@@ -97,6 +105,37 @@ impl Server {
         }
     }
 
+    /// Ends a connection that keeps memory for answers that it does not take, if others have waited long enough for it.
+    pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+        let thirsty = self.connections.iter().flatten().any(|connection| connection.thirsty);
+        if !thirsty {
+            (self.thirsty_since, self.stalled_at) = (None, None);
+            return None;
+        }
+        let now = Instant::now();
+        let since = *self.thirsty_since.get_or_insert(now);
+        let look_at = *self.stalled_at.get_or_insert(since + STALLED_AFTER);
+        if now < look_at {
+            return Some(look_at - now);
+        }
+        self.stalled_at = Some(now + STALLED_EVERY);
+        let stalls = |connection: &Connection| {
+            connection.stalled_since.is_some_and(|since| since + STALLED_AFTER <= now) && !connection.closing
+        };
+        let connections = self.connections.iter_mut().enumerate();
+        let stalled = connections.filter_map(|(index, connection)| Some((index, connection.as_mut()?)));
+        let stalled = stalled.filter(|(_, connection)| stalls(connection));
+        if let Some((index, connection)) = stalled.max_by_key(|(_, connection)| connection.held_bytes) {
+            let bytes = connection.held_bytes;
+            connection.closing = true;
+            let why = format!("takes no answers, and has {bytes} bytes of memory that others wait for");
+            self.refusals.note(format!("{} {why}", connection.peer));
+            reactor.abort_socket(connection.socket);
+            self.enqueue(index as u32);
+        }
+        Some(STALLED_EVERY)
+    }
+
     /// Who is on the other side.
     pub(super) fn peer(reactor: &Reactor, socket: SocketId) -> Peer {
         match reactor.peer_cred(socket) {
@@ -119,7 +158,8 @@ impl Server {
             self.end_oldest_greeting(reactor);
         }
         let tls = if self.directory.tls(endpoint).is_some() { Tls::Required } else { Tls::Off };
-        let connection = Connection::new(socket, endpoint, peer, tls, Instant::now() + GREETING_WITHIN);
+        let by = Instant::now() + GREETING_WITHIN;
+        let connection = Connection::new(socket, endpoint, peer, tls, by, self.held_bytes_max);
         self.greeting += 1;
         let index = self.place_for(connection);
         self.enqueue(index);

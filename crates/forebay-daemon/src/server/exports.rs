@@ -26,6 +26,8 @@ struct Export {
     endpoint: u32,
     volume: VolumeId,
     info: ExportInfo,
+    /// Connections to the volume at once.
+    connections_max: u32,
     /// Who finds it; everybody if there is no list.
     access: Option<Arc<AccessEntry>>,
 }
@@ -44,6 +46,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) volume: VolumeId,
     /// As clients see it.
     pub(crate) info: ExportInfo,
+    /// Connections to the volume at once.
+    pub(crate) connections_max: u32,
     /// TLS, with these certificates.
     pub(crate) tls: Option<Arc<TlsEntry>>,
     /// Who finds it.
@@ -68,6 +72,8 @@ struct Listening {
 pub(super) struct Directory {
     endpoints: Vec<Listening>,
     exports: Vec<Export>,
+    /// Connections to each volume, by its number.
+    connected: Vec<u32>,
     /// Sockets that outlive this process.
     keeper: Arc<Keeper>,
 }
@@ -77,7 +83,7 @@ pub(super) struct Seen<'a> {
     directory: &'a Directory,
     endpoint: u32,
     peer: &'a Peer,
-    /// The name of an export that it asked for, that is there, and that is not for it.
+    /// Why it was refused an export that is there.
     pub(super) hidden: RefCell<Option<String>>,
 }
 
@@ -92,14 +98,26 @@ impl Exports for Seen<'_> {
         if export.allows(self.peer) {
             return Some(export.info.clone());
         }
-        *self.hidden.borrow_mut() = Some(name.to_owned());
+        *self.hidden.borrow_mut() = Some(format!("is not let in to \"{}\"", name.escape_debug()));
         None
+    }
+
+    fn is_full(&self, name: &str) -> bool {
+        let Some(export) = self.directory.find(self.endpoint, name) else { return false };
+        let connected = self.directory.connected.get(usize::from(export.volume.0)).copied().unwrap_or(0);
+        let full = connected >= export.connections_max;
+        if full {
+            let name = name.escape_debug();
+            *self.hidden.borrow_mut() =
+                Some(format!("is refused: \"{name}\" has {connected} connections (connections_max)"));
+        }
+        full
     }
 }
 
 impl Directory {
     pub(super) fn new(keeper: Arc<Keeper>) -> Self {
-        Self { endpoints: Vec::new(), exports: Vec::new(), keeper }
+        Self { endpoints: Vec::new(), exports: Vec::new(), connected: Vec::new(), keeper }
     }
 
     pub(super) fn keeper(&self) -> &Keeper {
@@ -121,6 +139,23 @@ impl Directory {
     /// Numbers of the endpoints that are listened on.
     pub(super) fn open_endpoints(&self) -> Vec<u32> {
         (0..self.endpoints.len() as u32).filter(|at| self.is_open(*at)).collect()
+    }
+
+    /// A connection has chosen an export of this volume.
+    pub(super) fn came(&mut self, volume: Option<VolumeId>) {
+        let Some(number) = volume.map(|volume| usize::from(volume.0)) else { return };
+        if number >= self.connected.len() {
+            self.connected.resize(number + 1, 0);
+        }
+        self.connected[number] += 1;
+    }
+
+    /// A connection that had come is over.
+    pub(super) fn went(&mut self, volume: Option<VolumeId>) {
+        let number = volume.map(|volume| usize::from(volume.0));
+        if let Some(connected) = number.and_then(|number| self.connected.get_mut(number)) {
+            *connected = connected.saturating_sub(1);
+        }
     }
 
     /// Gives up on accepting, where that is under way.
@@ -287,13 +322,13 @@ impl Server {
     /// # Errors
     /// The endpoint cannot be listened on, has other TLS settings, or another export of this name; nothing was changed.
     pub(crate) fn export(&mut self, reactor: &mut Reactor, offer: Offer<'_>) -> Result<String, String> {
-        let Offer { endpoint, volume, info, tls, access } = offer;
+        let Offer { endpoint, volume, info, connections_max, tls, access } = offer;
         let (at, new) = self.directory.endpoint(reactor, endpoint, tls.as_ref())?;
         let name = info.name.clone();
         if self.directory.find(at, &name).is_some() {
             return Err(format!("there is another export \"{name}\" at the same place"));
         }
-        self.directory.exports.push(Export { endpoint: at, volume, info, access });
+        self.directory.exports.push(Export { endpoint: at, volume, info, connections_max, access });
         if new {
             self.accept(reactor, at);
         }
@@ -345,7 +380,7 @@ impl Server {
         let rules = connection.volume.and_then(|id| self.rules.get(usize::from(id.0)).cloned().flatten());
         let Some(rules) = rules else {
             // Withdrawn during the handshake.
-            connection.closing = true;
+            (connection.closing, connection.volume) = (true, None);
             return;
         };
         let identity = match reactor.peer_cred(connection.socket) {
@@ -353,6 +388,8 @@ impl Server {
             Err(_) => Identity::unknown(), // not a unix socket
         };
         connection.client = Some(Client::new(rules, name, identity));
+        let volume = connection.volume;
+        self.directory.came(volume);
     }
 
     /// Allow lists have changed: who is not let in any more is disconnected once what it has asked for is answered.

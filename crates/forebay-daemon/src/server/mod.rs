@@ -11,7 +11,9 @@
 //! Back-pressure, so that no client can take memory without bound: a connection that has [`REQUESTS_MAX`] requests or
 //! [`UNSENT_BYTES_MAX`] of unsent replies is not read from until some have ended, and when the pool has no memory left
 //! a request waits in its session until it has. The last eighth of the memory is not for requests ([`FOR_REPLIES`]), for headers
-//! of replies cannot wait; and the last sixteenth is for the engine alone ([`FOR_ENGINE`]), whose writes would fail.
+//! of replies cannot wait; and the last sixteenth is for the engine alone ([`FOR_ENGINE`]), whose writes would fail. No connection
+//! has more than a quarter of it ([`CONNECTION_PART`]), and who keeps it without taking answers while others wait for memory is
+//! disconnected ([`STALLED_AFTER`]): clients that do not read can slow others down for some seconds, not for ever.
 //!
 //! With TLS (`encrypted`, `tls`) what is received is decrypted into the same buffer, and replies are encrypted when they are
 //! sent; the session sees no difference.
@@ -55,14 +57,20 @@ const UNSENT_BYTES_MAX: u64 = 64 << 20;
 /// Bytes received at once if there is no memory for more: everybody can be heard. With TLS, a record and what is left of one.
 const RECV_BYTES_SMALL: usize = 16 << 10;
 const RECV_BYTES_SMALL_TLS: usize = 64 << 10;
+/// Large receive buffers leave this part of the memory to others: clients that are only there must not take it from requests.
+const FOR_REQUESTS: usize = 2;
 /// Requests leave this part of the memory to others.
 const FOR_REPLIES: usize = 8;
 /// Replies leave this part of the memory to the engine.
 const FOR_ENGINE: usize = 16;
 /// Bytes of reply headers gathered in one buffer.
 const REPLY_BYTES: usize = 4 << 10;
-/// Connections at once; further ones are closed at once.
-const CONNECTIONS_MAX: usize = 1024;
+/// One connection has at most this part of the memory for its requests and their answers (and one request more).
+const CONNECTION_PART: u64 = 4;
+/// Who waits so long for memory gets that of a client that has taken none of its answers for as long.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// How often that is looked at.
+const STALLED_EVERY: Duration = Duration::from_millis(250);
 /// Time for a client to choose an export, the handshake of TLS included.
 pub(crate) const GREETING_WITHIN: Duration = Duration::from_secs(15);
 /// Connections at once that have not chosen an export yet.
@@ -98,6 +106,8 @@ struct Sending {
     connection: u32,
     buffers: Vec<BufId>,
     bytes: u64,
+    /// Memory of requests that is free again afterwards.
+    held_bytes: u64,
 }
 
 /// A write whose payload is still coming.
@@ -173,13 +183,28 @@ pub(crate) struct Server {
     /// Connections that have not chosen an export yet, and when to look for those that take too long.
     greeting: usize,
     greetings_at: Option<Instant>,
+    connections_max: u32,
+    held_bytes_max: u64,
+    /// Since when somebody waits for memory, and when to look whether somebody keeps it for nothing.
+    thirsty_since: Option<Instant>,
+    stalled_at: Option<Instant>,
     refusals: Refusals,
 }
 
 impl Server {
     /// No client yet. If the keeper is parked nothing is read or accepted before [`Server::go_on`].
-    pub(crate) fn new(tokens: fn(ServerToken) -> u64, keeper: Arc<Keeper>) -> Self {
+    pub(crate) fn new(
+        tokens: fn(ServerToken) -> u64,
+        keeper: Arc<Keeper>,
+        connections_max: u32,
+        buffer_bytes: usize,
+    ) -> Self {
         Self {
+            // Each has a small receive buffer at least, and half of the memory is not for those.
+            connections_max: connections_max.min((buffer_bytes / FOR_REQUESTS / RECV_BYTES_SMALL) as u32),
+            held_bytes_max: buffer_bytes as u64 / CONNECTION_PART,
+            thirsty_since: None,
+            stalled_at: None,
             still: keeper.is_parked(),
             directory: Directory::new(keeper),
             rules: Vec::new(),
@@ -225,7 +250,8 @@ impl Server {
     pub(crate) fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let resume = self.resume_accepting(reactor);
         let greetings = self.end_slow_greetings(reactor);
-        resume.into_iter().chain(greetings).chain(self.refusals.due(Instant::now)).min()
+        let stalled = self.end_stalled(reactor);
+        resume.into_iter().chain(greetings).chain(stalled).chain(self.refusals.due(Instant::now)).min()
     }
 
     /// What the operator is to be told now of clients that were turned away.

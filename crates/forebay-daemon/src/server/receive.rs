@@ -89,6 +89,7 @@ impl Server {
             if connection.closing || self.closing || connection.is_full() {
                 return started;
             }
+            connection.thirsty = false;
             if let Some(arriving) = connection.arriving {
                 if connection.session.payload_remaining() > 0 {
                     return started;
@@ -157,9 +158,8 @@ impl Server {
         let mut input = Input::new(bytes);
         let seen = self.directory.seen_by(connection.endpoint, &connection.peer);
         let step = connection.session.step(&mut input, &seen);
-        if let Some(name) = seen.hidden.into_inner() {
-            let name = name.escape_debug();
-            self.refusals.note(format!("{} is not let in to \"{name}\"", connection.peer));
+        if let Some(why) = seen.hidden.into_inner() {
+            self.refusals.note(format!("{} {why}", connection.peer));
         }
         connection.used += input.used();
         step
@@ -173,8 +173,10 @@ impl Server {
         let Some(buffer) =
             reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK_BYTES))
         else {
+            connection.thirsty = true;
             return false;
         };
+        connection.held_bytes += reactor.pool().capacity(buffer) as u64;
         let mut received = 0;
         if let Some(from) = connection.buffer {
             // The payload goes from one pool buffer to another; the session only counts.

@@ -29,6 +29,7 @@ impl Server {
             Err(error) => replier.error(&mut self.scratch, cookie, errno(error), &error.to_string()),
         }
         if let (Some(buffer), None) = (buffer, data) {
+            connection.held_bytes -= reactor.pool().capacity(buffer) as u64;
             reactor.pool_mut().free(buffer);
         }
         let bytes = std::mem::take(&mut self.scratch);
@@ -62,9 +63,11 @@ impl Server {
             reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK) as usize)
         else {
             let connection = self.connections[index as usize].as_mut().expect("it is stepped");
-            connection.starved = Some(request);
+            (connection.starved, connection.thirsty) = (Some(request), true);
             return false;
         };
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        connection.held_bytes += reactor.pool().capacity(buffer) as u64;
         self.submit(volumes, reactor, index, request, Some(buffer), now);
         true
     }

@@ -3,6 +3,7 @@
 
 use super::{BLOCK, REPLY_BYTES, Sending, Server, ServerToken};
 use forebay_io::{Op, Reactor, Span};
+use std::time::Instant;
 
 impl Server {
     pub(crate) fn sent(&mut self, reactor: &mut Reactor, send: u32, ok: bool) {
@@ -15,10 +16,12 @@ impl Server {
                 reactor.pool_mut().free(buffer);
             }
         }
-        let bytes = sending.bytes;
+        let (bytes, held) = (sending.bytes, std::mem::take(&mut sending.held_bytes));
         self.free_sendings.push(send);
         if let Some(connection) = connection {
             connection.sends -= 1;
+            connection.held_bytes -= held;
+            connection.stalled_since = (connection.sends > 0).then(Instant::now);
             connection.unsent_bytes -= bytes;
             connection.closing |= !ok;
         }
@@ -42,7 +45,10 @@ impl Server {
     ) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         // Whatever becomes of the rest: this buffer is the connection's now.
-        connection.owned.extend(data.map(|span| span.buf));
+        if let Some(span) = data {
+            connection.owned.push(span.buf);
+            connection.owned_bytes += reactor.pool().capacity(span.buf) as u64;
+        }
         let complete = bytes.chunks(REPLY_BYTES).all(|piece| connection.gather(reactor, piece));
         if let (Some(span), true) = (data, complete) {
             connection.spans.push(span);
@@ -69,8 +75,10 @@ impl Server {
         if let Some((buffer, _)) = connection.reply.take() {
             sending.buffers.push(buffer);
         }
+        sending.held_bytes = std::mem::take(&mut connection.owned_bytes);
         connection.unsent_bytes += sending.bytes;
         connection.sends += 1;
+        connection.stalled_since.get_or_insert(self.turn_at);
         let token = (self.tokens)(ServerToken::Send(id));
         reactor.submit(token, Op::Send { socket: connection.socket, spans: &connection.spans });
         connection.spans.clear();
@@ -131,6 +139,8 @@ impl Server {
         if connection.greeted_by.is_some() {
             self.greeting -= 1;
         }
+        let volume = connection.volume;
         *slot = None;
+        self.directory.went(volume);
     }
 }

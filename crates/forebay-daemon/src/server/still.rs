@@ -65,6 +65,7 @@ impl Server {
             else {
                 continue;
             };
+            self.directory.went(connection.volume);
             let guest = self.guest_of(reactor, &mut connection);
             connection.free_buffers(reactor);
             reactor.close_socket(connection.socket); // does nothing to one that was given away
@@ -116,7 +117,8 @@ impl Server {
             Ok(peer) => Identity::of_peer(rules.proc(), peer),
             Err(_) => Identity::unknown(), // not a unix socket
         };
-        let mut connection = Connection::new(socket, endpoint, peer, Tls::Off, Instant::now());
+        let mut connection =
+            Connection::new(socket, endpoint, peer, Tls::Off, Instant::now(), self.held_bytes_max);
         connection.greeted_by = None;
         connection.session = Session::resume(Limits::default(), info, guest.replier);
         connection.volume = Some(volume);
@@ -125,6 +127,7 @@ impl Server {
             reactor.close_socket(socket);
             return Err("there is no memory for what it has sent already".into());
         }
+        self.directory.came(Some(volume));
         let index = self.place_for(connection);
         self.enqueue(index);
         Ok(())

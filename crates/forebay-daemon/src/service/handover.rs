@@ -14,7 +14,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Clients that are in the middle of something have so long to get through with it.
-const REST_WITHIN: Duration = Duration::from_secs(5);
+const REST_WITHIN: Duration = Duration::from_secs(10);
 /// After clients that kept themselves from coming to rest were disconnected.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
 /// Time for a successor to start and to read the configuration, as the asker sees it.
@@ -121,8 +121,8 @@ impl Service {
             None => Ok(()),
             Some((name, ..)) => Err(ControlError::new(
                 ErrorKind::Conflict,
-                format!("requests to pool {name} are not answered: a device hangs"),
-                "look at `forebay top` and at the devices; try again",
+                format!("requests to pool {name} were not answered within {} s", REST_WITHIN.as_secs()),
+                "a device hangs, or writers wait for a slow one: look at `forebay top`, and try again",
             )),
         }
     }

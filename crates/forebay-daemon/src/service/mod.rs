@@ -299,3 +299,6 @@ impl Control for Service {
         self.ask_for_upgrade()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,6 +103,9 @@ pub enum CloseReason {
     /// EXPORT_NAME for an export that does not exist; the protocol has no other answer.
     #[error("the client asked for an unknown export in the old way, which can only be answered by closing")]
     UnknownExport,
+    /// EXPORT_NAME for an export that takes no more connections; the protocol has no other answer.
+    #[error("the export has as many connections as it may have (connections_max)")]
+    ExportFull,
     /// EXPORT_NAME before TLS; the protocol has no other answer.
     #[error(
         "the client asked for an export in the old way before TLS, which can only be answered by closing"
