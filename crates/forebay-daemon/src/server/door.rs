@@ -6,6 +6,7 @@
 use super::connection::Connection;
 use super::{
     ACCEPT_PAUSE, GREETING_WITHIN, GREETINGS_EVERY, GREETINGS_MAX, STALLED_AFTER, STALLED_EVERY, Server,
+    THIRSTY_AFTER,
 };
 use crate::guard::Peer;
 use forebay_export::nbd::Tls;

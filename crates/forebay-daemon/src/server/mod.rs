@@ -67,7 +67,9 @@ const FOR_ENGINE: usize = 16;
 const REPLY_BYTES: usize = 4 << 10;
 /// One connection has at most this part of the memory for its requests and their answers (and one request more).
 const CONNECTION_PART: u64 = 4;
-/// Who waits so long for memory gets that of a client that has taken none of its answers for as long.
+/// Who waits so long for memory ...
+const THIRSTY_AFTER: Duration = Duration::from_secs(1);
+/// ... gets that of a client that has taken none of its answers for so long.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 const STALLED_EVERY: Duration = Duration::from_millis(250);
