@@ -7,7 +7,7 @@
 
 use crate::api::ApiServer;
 use crate::config::{Config, ConfigFile, DaemonConfig};
-use crate::control::{Control, UpgradeBegun, UpgradeInfo};
+use crate::control::{Control, ControlError, UpgradeBegun, UpgradeInfo};
 use crate::control_fs::{self, AlarmSource, ControlFs};
 use crate::error::RunError;
 use crate::handover::{Duties, Keeper, Manager, Predecessor, Successor};
@@ -77,6 +77,9 @@ fn serve_after(
     watch_signals(&words, &[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
     let words = (words, heard);
     let mut house = House::open(place, checked.config, Some(file), Arc::new(keeper), &words, report)?;
+    if let Err(error) = house.open_api() {
+        return Err(house.close(&words.1, report).err().unwrap_or(error));
+    }
     if let (Some(predecessor), Some(duties)) = (predecessor, &duties) {
         let ready = house.service.check_duties(duties);
         let ready = ready.and_then(|()| predecessor.ready().map_err(|error| error.to_string()));
@@ -111,7 +114,7 @@ enum Api {
 type Words = (mpsc::Sender<Word>, mpsc::Receiver<Word>);
 
 impl House {
-    /// Opens pools, volumes and the sockets of the API.
+    /// Opens pools and volumes.
     fn open(
         place: &Place<'_>,
         config: Config,
@@ -130,11 +133,14 @@ impl House {
             keeper: Arc::clone(&keeper),
             upgrader: Some(upgrader(&words.0)),
         };
-        let service = start_service(start, &words.1, report)?;
-        match open_api(&daemon, &service, &keeper) {
-            Ok(api) => Ok(Self { service, keeper, daemon, api: Api::Ready(Box::new(api)), control_fs: None }),
-            Err(error) => Err(stop(&service, &words.1, report).err().unwrap_or(error)),
-        }
+        let service = start_service(start, words, report)?;
+        Ok(Self { service, keeper, daemon, api: Api::Gone, control_fs: None })
+    }
+
+    /// Opens the sockets of the API.
+    fn open_api(&mut self) -> Result<(), RunError> {
+        self.api = Api::Ready(Box::new(open_api(&self.daemon, &self.service, &self.keeper)?));
+        Ok(())
     }
 
     /// Clients are answered from now on; `duties` if they have waited for it.
@@ -161,15 +167,10 @@ impl House {
 
     /// The API and the control files.
     fn open_doors(&mut self, report: Report<'_>) -> Result<(), RunError> {
-        let ready = match std::mem::replace(&mut self.api, Api::Gone) {
-            Api::Ready(ready) => *ready,
-            api => {
-                self.api = api;
-                open_api(&self.daemon, &self.service, &self.keeper)?
-            }
-        };
-        self.api = Api::Serving(ready.serve().map_err(api_failed)?);
-        report(RunEvent::Admin(self.daemon.admin_socket.clone()));
+        if let Api::Ready(ready) = std::mem::replace(&mut self.api, Api::Gone) {
+            self.api = Api::Serving(ready.serve().map_err(api_failed)?);
+            report(RunEvent::Admin(self.daemon.admin_socket.clone()));
+        }
         self.control_fs =
             self.daemon.control_fs.as_ref().and_then(|path| show_files(path, &self.service, report));
         Ok(())
@@ -228,7 +229,7 @@ impl House {
             Ok(successor) => successor,
             Err(error) => {
                 report(RunEvent::Problem(error.to_string()));
-                answer.map(|answer| answer.try_send(Err(error)));
+                tell(answer, Err(error));
                 return Ok(false);
             }
         };
@@ -237,7 +238,7 @@ impl House {
             pid: successor.pid(),
             version: successor.version().to_owned(),
         };
-        answer.map(|answer| answer.try_send(Ok(begun)));
+        tell(answer, Ok(begun));
         self.control_fs = None;
         let doors = match std::mem::replace(&mut self.api, Api::Gone) {
             Api::Serving(api) => api.into_listeners(),
@@ -253,7 +254,6 @@ impl House {
         };
         match self.service.hand_over() {
             Ok((mut estate, duties)) => {
-                hear(&words.1, report);
                 estate.inheritance.listeners.extend(doors);
                 let passed = successor.pass(&estate.inheritance, duties.clone());
                 let Err(why) = passed else {
@@ -261,6 +261,7 @@ impl House {
                         manager.main_pid(pid);
                     }
                     successor.let_go();
+                    pass_on_stop(pid, hear(&words.1, report));
                     return Ok(true);
                 };
                 drop(successor); // its process has ended after this
@@ -273,7 +274,13 @@ impl House {
                 self.service.note_upgrade(failed(error.to_string(), 0));
             }
         }
-        self.open_doors(report)?;
+        // Whatever keeps the API from being served: clients are served, and signals are heard.
+        let opened = self.open_api().and_then(|()| self.open_doors(report));
+        if let Err(error) = opened {
+            report(RunEvent::Problem(format!(
+                "there is no admin API until the next upgrade or restart: {error}"
+            )));
+        }
         Ok(false)
     }
 
@@ -291,6 +298,21 @@ impl House {
         *self = house;
         self.service.go_on();
         Ok(())
+    }
+}
+
+/// Answers who asked for an upgrade, if anybody did, and still waits.
+fn tell(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, ControlError>) {
+    if let Some(answer) = answer {
+        let _ = answer.try_send(what);
+    }
+}
+
+/// Somebody may have asked this process to stop while it was followed by another.
+fn pass_on_stop(pid: u32, asked: bool) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    if let (Some(pid), true) = (pid, asked) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
     }
 }
 

@@ -62,18 +62,18 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         ..Config::default()
     };
     crate::limits::raise_descriptors();
-    let (words, heard) = mpsc::channel();
-    watch_signals(&words, &[SIGINT, SIGTERM])?;
+    let words = mpsc::channel();
+    watch_signals(&words.0, &[SIGINT, SIGTERM])?;
     let start = ServiceStart {
         config,
         file: None,
         path: None,
         strict: true,
-        told: teller(&words),
+        told: teller(&words.0),
         keeper: Arc::default(),
         upgrader: None,
     };
-    let service = start_service(start, &heard, report)?;
+    let service = start_service(start, &words, report)?;
     if drain {
         service.drain(&volume)?;
     }
@@ -84,11 +84,11 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     let admin = admin.transpose();
     let admin = match admin {
         Ok(admin) => admin,
-        Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
+        Err(error) => return Err(stop(&service, &words.1, report).err().unwrap_or(error)),
     };
-    wait(&service, &heard, report);
+    wait(&service, &words.1, report);
     drop(admin);
-    stop(&service, &heard, report)
+    stop(&service, &words.1, report)
 }
 
 /// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the user.
@@ -126,11 +126,13 @@ pub(crate) fn teller(words: &mpsc::Sender<Word>) -> Box<dyn FnMut(Told) + Send> 
 
 pub(crate) fn start_service(
     start: ServiceStart,
-    heard: &mpsc::Receiver<Word>,
+    (words, heard): &(mpsc::Sender<Word>, mpsc::Receiver<Word>),
     report: &mut dyn FnMut(RunEvent),
 ) -> Result<Arc<Service>, RunError> {
     let service = Service::start(start);
-    hear(heard, report);
+    if hear(heard, report) {
+        let _ = words.send(Word::Signal(SIGTERM)); // for whoever waits for it once everything is open
+    }
     service.map_err(RunError::from)
 }
 

@@ -115,7 +115,7 @@ impl Server {
         }
         let now = Instant::now();
         let since = *self.thirsty_since.get_or_insert(now);
-        let look_at = *self.stalled_at.get_or_insert(since + STALLED_AFTER);
+        let look_at = *self.stalled_at.get_or_insert(since + THIRSTY_AFTER);
         if now < look_at {
             return Some(look_at - now);
         }

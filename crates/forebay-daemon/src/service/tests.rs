@@ -75,7 +75,7 @@ fn changes_hands(io: &str) {
     let service = start(folder.path(), Arc::clone(&keeper), io);
     let mut client = std::os::unix::net::UnixStream::connect(folder.path().join("a.sock")).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let mut hears = |client: &mut std::os::unix::net::UnixStream, length: usize| {
+    let hears = |client: &mut std::os::unix::net::UnixStream, length: usize| {
         let mut bytes = vec![0; length];
         client.read_exact(&mut bytes).unwrap();
         bytes
