@@ -154,9 +154,8 @@ impl House {
                 paused_ms: since(duties),
                 error: None,
             });
-        } else {
-            self.keeper.close_rest();
         }
+        self.keeper.close_rest();
         self.open_doors(report)?;
         if let Some(manager) = self.keeper.manager() {
             manager.ready();
@@ -276,6 +275,7 @@ impl House {
         }
         // Whatever keeps the API from being served: clients are served, and signals are heard.
         let opened = self.open_api().and_then(|()| self.open_doors(report));
+        self.keeper.close_rest();
         if let Err(error) = opened {
             report(RunEvent::Problem(format!(
                 "there is no admin API until the next upgrade or restart: {error}"

@@ -141,7 +141,6 @@ impl Service {
         for (_, pool) in self.pool_handles() {
             let _ = pool.ask(Pool::go_on); // one that has ended has no clients
         }
-        self.keeper.close_rest();
     }
 
     fn duties(&self) -> Duties {
