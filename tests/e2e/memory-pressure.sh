@@ -21,7 +21,7 @@ connections_max = 300
 [pool.few]
 devices = [{ path = "$T/flash2.img", size = "64MiB" }]
 buffer_memory = "96MiB"
-connections_max = 400
+pool_connections_max = 400
 
 [volume.small]
 pool = "few"

@@ -88,7 +88,7 @@ pub fn serve(
         Reactor::open(io, limits).map_err(|error| RunError::failed(error, "try --io psync"))?;
     let stopper = stop_by_signal(reactor.waker())?;
     let mut server =
-        Server::new(token, Arc::default(), defaults.connections_max, defaults.buffer_memory.0 as usize);
+        Server::new(token, Arc::default(), defaults.pool_connections_max, defaults.buffer_memory.0 as usize);
     server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, size_bytes)));
     let info = ExportInfo::new(name, size_bytes);
     let offer = Offer { endpoint, volume: VOLUME, info, connections_max: u32::MAX, tls: None, access: None };

@@ -366,7 +366,7 @@ tunables! {
             "log writes in flight for each stream";
         buffer_memory: ByteSize = "512MiB", size(96 << 20, 1 << 40), AtStart,
             "memory for requests in flight, all clients of the pool together";
-        connections_max: u32 = "1024", count(1, 60_000, "connections"), AtStart,
+        pool_connections_max: u32 = "1024", count(1, 60_000, "connections"), AtStart,
             "connections to all volumes of the pool at once; further ones are closed";
         scratch_size: ByteSize = "16MiB", size(1 << 20, 32 << 20), AtStart,
             "memory for destage, fills and merges";

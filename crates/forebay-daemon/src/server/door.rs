@@ -32,7 +32,7 @@ impl Server {
             if self.connections() >= u64::from(self.connections_max) {
                 let max = self.connections_max;
                 self.refusals
-                    .note(format!("a client was closed: there are {max} connections (connections_max)"));
+                    .note(format!("a client was closed: there are {max} connections (pool_connections_max)"));
                 reactor.close_socket(socket);
             } else {
                 self.open(reactor, socket, index);

@@ -41,7 +41,7 @@ impl Service {
         let start = PoolStart {
             name: name.into(),
             engine,
-            connections_max: tunables.connections_max,
+            connections_max: tunables.pool_connections_max,
             buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
             spin: tunables.spin,
             nice_boost: tunables.nice_boost,

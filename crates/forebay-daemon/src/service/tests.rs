@@ -10,7 +10,10 @@ fn start(folder: &Path, keeper: Arc<Keeper>, io: &str) -> Arc<Service> {
     let at = |name: &str| folder.join(name).display().to_string();
     let mut text = format!("[daemon]\nadmin_socket = {:?}\nstate_dir = {:?}\n", at("admin"), at("state"));
     for name in ["a", "b"] {
-        std::fs::File::create(at(&format!("{name}.img"))).unwrap().set_len(1 << 20).unwrap();
+        let image = at(&format!("{name}.img"));
+        if !Path::new(&image).exists() {
+            std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+        }
         text += &format!(
             "[pool.{name}]\ndevices = [{{ path = {:?}, size = \"16MiB\" }}]\nio = {io:?}\n\
              [volume.{name}]\npool = \"{name}\"\nbacking = \"file:{}\"\nexports = [\"nbd+unix:///v?socket={}\"]\n",
