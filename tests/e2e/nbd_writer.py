@@ -100,6 +100,7 @@ class Writer:
         self.counts = {"writes": 0, "zeroes": 0, "reads": 0, "flushes": 0}
         self.problem = None  # why the run has failed
         self.gone = False  # the server is gone
+        self.ending = False  # somebody else wants it to end, once everything is answered
 
     def run(self):
         receiver = threading.Thread(target=self.guard, args=(self.receive_all,))
@@ -127,7 +128,7 @@ class Writer:
     def send_all(self):
         end = time.monotonic() + self.options.seconds
         cookie = 0
-        while time.monotonic() < end:
+        while time.monotonic() < end and not self.ending:
             with self.lock:
                 self.lock.wait_for(
                     lambda: len(self.inflight) < self.options.depth or self.gone or self.problem, timeout=120
@@ -264,4 +265,5 @@ def main():
     return {"write": write, "verify": verify, "check-file": check_file}[options.what](options)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -81,6 +81,35 @@ pub struct DaemonInfo {
     pub pools: Vec<String>,
     /// Names of the volumes.
     pub volumes: Vec<String>,
+    /// How the last upgrade that this process knows of ended.
+    #[serde(default)]
+    pub upgrade: Option<UpgradeInfo>,
+}
+
+/// How an upgrade ended: in the successor that took over, or in the daemon that goes on because it could not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UpgradeInfo {
+    /// Process that was to be followed.
+    pub from_pid: u32,
+    /// Its version.
+    pub from_version: String,
+    /// Process that was to take over.
+    pub to_pid: u32,
+    /// How long clients have waited, in milliseconds.
+    pub paused_ms: u64,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+/// An upgrade has begun: the successor is there, and has read the configuration.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UpgradeBegun {
+    /// Process of the daemon that goes.
+    pub from_pid: u32,
+    /// Process of the successor.
+    pub pid: u32,
+    /// Version of the successor.
+    pub version: String,
 }
 
 /// A cache device of a pool.
@@ -374,6 +403,11 @@ pub trait Control: Send + Sync + 'static {
     fn pool(&self, name: &str) -> Result<PoolInfo, ControlError>;
     /// Creates a pool, or opens one that is on these devices already.
     fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, ControlError>;
+    /// Opens a pool that is configured and not open, because that failed or because it has stopped by itself, and attaches its
+    /// volumes.
+    fn open_pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+        Err(ControlError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""))
+    }
     /// Makes a pool larger, while it is used.
     fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError>;
     /// Makes a pool smaller, while it is used: a job.
@@ -430,6 +464,12 @@ pub trait Control: Send + Sync + 'static {
 
     /// Reads the configuration file again and does what has changed in it.
     fn reload(&self) -> Result<ReloadDone, ControlError>;
+
+    /// Starts a successor (the program that lies where this one was started from), and passes everything to it once it has read
+    /// the configuration. Returns when that begins.
+    fn upgrade(&self) -> Result<UpgradeBegun, ControlError> {
+        Err(ControlError::new(ErrorKind::Conflict, "this daemon cannot be followed by another", "restart it"))
+    }
 }
 
 /// A job as it stands: the one JSON form of [`crate::jobs::JobView`]. What is not known is null.

@@ -17,7 +17,9 @@ mod error;
 pub mod events;
 pub mod fuse_server;
 pub mod guard;
+mod handover;
 pub mod jobs;
+mod limits;
 mod loss_record;
 pub mod members;
 pub mod meter;
@@ -26,6 +28,7 @@ pub mod null;
 mod open;
 mod pool;
 pub mod rules;
+mod serve;
 mod server;
 mod service;
 mod settings;
@@ -34,8 +37,9 @@ mod start;
 pub use error::RunError;
 pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
 pub use pool::PoolEvent;
+pub use serve::serve;
 pub use settings::{SettingHelp, settings};
-pub use start::{run, serve, state_dir};
+pub use start::{run, state_dir};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -108,4 +112,6 @@ impl fmt::Display for RunEvent {
 pub struct ServeOptions {
     /// The configuration file.
     pub config: PathBuf,
+    /// A running daemon has started this one to take over from it, and speaks through the standard input.
+    pub successor: bool,
 }

@@ -87,10 +87,11 @@ pub fn serve(
     let (mut reactor, _) =
         Reactor::open(io, limits).map_err(|error| RunError::failed(error, "try --io psync"))?;
     let stopper = stop_by_signal(reactor.waker())?;
-    let mut server = Server::new(token);
+    let mut server =
+        Server::new(token, Arc::default(), defaults.pool_connections_max, defaults.buffer_memory.0 as usize);
     server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, size_bytes)));
     let info = ExportInfo::new(name, size_bytes);
-    let offer = Offer { endpoint, volume: VOLUME, info, tls: None, access: None };
+    let offer = Offer { endpoint, volume: VOLUME, info, connections_max: u32::MAX, tls: None, access: None };
     let uri = server
         .export(&mut reactor, offer)
         .map_err(|error| RunError::failed(error, "choose another socket or port"))?;

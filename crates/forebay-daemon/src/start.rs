@@ -1,33 +1,35 @@
-//! The two ways in: `forebay run` and `forebay serve`. Both start the same service; they differ in where its
+//! `forebay run`, and what it has in common with `forebay serve` (`serve`): both start the same service; they differ in where its
 //! configuration comes from, and in what a problem at the start means.
 
-use crate::api::{ApiOptions, ApiServer};
+use crate::api::{ApiError, ApiOptions, ReadyApi};
 use crate::config::{Config, DaemonConfig, PoolConfig, VolumeConfig};
-use crate::control::{Control, ControlError, ErrorKind};
-use crate::control_fs::{self, AlarmSource, ControlFs};
+use crate::control::{ControlError, ErrorKind};
 use crate::error::RunError;
-use crate::service::{Service, ServiceStart, Told};
+use crate::handover::Keeper;
+use crate::service::{Service, ServiceStart, Told, UpgradeAnswer};
 use crate::settings::Plan;
-use crate::{RunEvent, RunOptions, ServeOptions};
+use crate::{RunEvent, RunOptions};
 use forebay_export::uri::ExportUri;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// How often the daemon looks whether a pool has ended by itself.
-const LOOK: Duration = Duration::from_millis(500);
+pub(crate) const LOOK: Duration = Duration::from_millis(500);
 /// Name of the volume of `forebay run` if its export has none.
 const UNNAMED: &str = "volume";
 /// Name of the pool of `forebay run`.
 const RUN_POOL: &str = "run";
 
 /// What the main thread waits for.
-enum Word {
+pub(crate) enum Word {
     Told(Told),
     Signal(i32),
+    /// Somebody asks for a successor; the answer goes there.
+    Upgrade(Option<UpgradeAnswer>),
 }
 
 /// Serves one volume until SIGINT or SIGTERM.
@@ -59,58 +61,34 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         volumes: [(volume.clone(), volume_config)].into(),
         ..Config::default()
     };
-    let (words, heard) = mpsc::channel();
-    watch_signals(&words, &[SIGINT, SIGTERM])?;
-    let start = ServiceStart { config, file: None, path: None, strict: true, told: teller(&words) };
-    let service = start_service(start, &heard, report)?;
+    crate::limits::raise_descriptors();
+    let words = mpsc::channel();
+    watch_signals(&words.0, &[SIGINT, SIGTERM])?;
+    let start = ServiceStart {
+        config,
+        file: None,
+        path: None,
+        strict: true,
+        told: teller(&words.0),
+        keeper: Arc::default(),
+        upgrader: None,
+    };
+    let service = start_service(start, &words, report)?;
     if drain {
         service.drain(&volume)?;
     }
     let daemon = |socket: &PathBuf| DaemonConfig { admin_socket: socket.clone(), ..DaemonConfig::default() };
-    let admin = options.admin.as_ref().map(|socket| start_api(&daemon(socket), &service)).transpose();
+    let admin = options.admin.as_ref().map(|socket| {
+        open_api(&daemon(socket), &service, &Arc::default()).and_then(|api| api.serve().map_err(api_failed))
+    });
+    let admin = admin.transpose();
     let admin = match admin {
         Ok(admin) => admin,
-        Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
+        Err(error) => return Err(stop(&service, &words.1, report).err().unwrap_or(error)),
     };
-    wait(&service, &heard, report);
+    wait(&service, &words.1, report);
     drop(admin);
-    stop(&service, &heard, report)
-}
-
-/// Serves what a configuration file says, until SIGINT or SIGTERM; SIGHUP reads the file again.
-///
-/// # Errors
-/// The file is wrong (every error is in the message), or the admin API cannot be served. What one pool or volume lacks
-/// does not keep the others from being served: it is told, and raises an alarm.
-pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
-    let (file, checked) = crate::service::load(&options.config)
-        .map_err(|error| RunError::failed(error, "nothing was started"))?;
-    for line in checked.warnings.lines() {
-        report(RunEvent::Problem(line));
-    }
-    let daemon = checked.config.daemon.clone();
-    let (words, heard) = mpsc::channel();
-    watch_signals(&words, &[SIGINT, SIGTERM, SIGHUP])?;
-    let start = ServiceStart {
-        config: checked.config,
-        file: Some(file),
-        path: Some(options.config.display().to_string()),
-        strict: false,
-        told: teller(&words),
-    };
-    let service = start_service(start, &heard, report)?;
-    let admin = start_api(&daemon, &service);
-    let admin = match admin {
-        Ok(admin) => admin,
-        Err(error) => return Err(stop(&service, &heard, report).err().unwrap_or(error)),
-    };
-    report(RunEvent::Admin(daemon.admin_socket));
-    let control_fs = daemon.control_fs.and_then(|path| show_files(&path, &service, report));
-    report(RunEvent::Serving);
-    wait(&service, &heard, report);
-    drop(control_fs);
-    drop(admin);
-    stop(&service, &heard, report)
+    stop(&service, &words.1, report)
 }
 
 /// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the user.
@@ -140,47 +118,39 @@ fn volume_name(exports: &[ExportUri]) -> String {
     name
 }
 
-fn teller(words: &mpsc::Sender<Word>) -> Box<dyn FnMut(Told) + Send> {
+pub(crate) fn teller(words: &mpsc::Sender<Word>) -> Box<dyn FnMut(Told) + Send> {
     let words = words.clone();
     Box::new(move |told| {
         let _ = words.send(Word::Told(told)); // nobody listens once the main thread is done
     })
 }
 
-fn start_service(
+pub(crate) fn start_service(
     start: ServiceStart,
-    heard: &mpsc::Receiver<Word>,
+    (words, heard): &(mpsc::Sender<Word>, mpsc::Receiver<Word>),
     report: &mut dyn FnMut(RunEvent),
 ) -> Result<Arc<Service>, RunError> {
     let service = Service::start(start);
-    hear(heard, report);
+    if hear(heard, report) {
+        let _ = words.send(Word::Signal(SIGTERM)); // for whoever waits for it once everything is open
+    }
     service.map_err(RunError::from)
 }
 
-fn start_api(daemon: &DaemonConfig, service: &Arc<Service>) -> Result<ApiServer, RunError> {
-    let served = crate::api::serve(&ApiOptions::from(daemon), service.services());
-    served.map_err(|error| {
-        RunError::failed(error, "correct [daemon] of the configuration, or choose another socket")
-    })
+pub(crate) fn open_api(
+    daemon: &DaemonConfig,
+    service: &Arc<Service>,
+    keeper: &Arc<Keeper>,
+) -> Result<ReadyApi, RunError> {
+    ReadyApi::open(&ApiOptions::from(daemon), service.services(), Arc::clone(keeper)).map_err(api_failed)
 }
 
-/// Mounts the control file system. The daemon serves without it if that fails.
-fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEvent)) -> Option<ControlFs> {
-    let hub = service.services().events;
-    let alarms: AlarmSource =
-        Arc::new(move || hub.alarms().iter().map(crate::events::Alarm::to_json).collect());
-    let options = control_fs::Options { alarms: Some(alarms) };
-    match control_fs::mount_with(path, service.clone(), options) {
-        Ok(mounted) => Some(mounted),
-        Err(error) => {
-            report(RunEvent::Problem(format!("the control file system is not there: {error}")));
-            None
-        }
-    }
+pub(crate) fn api_failed(error: ApiError) -> RunError {
+    RunError::failed(error, "correct [daemon] of the configuration, or choose another socket")
 }
 
 /// Signals reach the main thread; a second SIGINT or SIGTERM ends the process at once (the next start recovers).
-fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Result<(), RunError> {
+pub(crate) fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Result<(), RunError> {
     let fail = |error| RunError::failed(format!("cannot watch signals: {error}"), "");
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -200,7 +170,7 @@ fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Result<(), RunE
     Ok(())
 }
 
-fn say(told: Told) -> RunEvent {
+pub(crate) fn say(told: Told) -> RunEvent {
     match told {
         // The only pool of `forebay run` needs no name.
         Told::Pool { pool, event } if pool == RUN_POOL => RunEvent::Pool { pool: String::new(), event },
@@ -210,49 +180,31 @@ fn say(told: Told) -> RunEvent {
 }
 
 /// Passes on what has been said so far; true if a signal asked to stop.
-fn hear(heard: &mpsc::Receiver<Word>, report: &mut dyn FnMut(RunEvent)) -> bool {
+pub(crate) fn hear(heard: &mpsc::Receiver<Word>, report: &mut dyn FnMut(RunEvent)) -> bool {
     let mut asked = false;
     while let Ok(word) = heard.try_recv() {
         match word {
             Word::Told(told) => report(say(told)),
-            Word::Signal(signal) => asked |= signal != SIGHUP,
+            Word::Signal(signal) => asked |= ![SIGHUP, SIGUSR2].contains(&signal),
+            Word::Upgrade(_) => {} // it is too early, or too late
         }
     }
     asked
 }
 
-/// Serves until a signal asks to stop, or a pool has ended by itself.
+/// Serves until a signal asks to stop, or the pool has ended by itself.
 fn wait(service: &Service, heard: &mpsc::Receiver<Word>, report: &mut dyn FnMut(RunEvent)) {
     loop {
         match heard.recv_timeout(LOOK) {
             Ok(Word::Told(told)) => report(say(told)),
-            Ok(Word::Signal(SIGHUP)) => reload(service, report),
             Ok(Word::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
             Err(mpsc::RecvTimeoutError::Timeout) if service.ended() => return,
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Ok(Word::Upgrade(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
     }
 }
 
-fn reload(service: &Service, report: &mut dyn FnMut(RunEvent)) {
-    match service.reload() {
-        Ok(done) => {
-            let none = done.changed.is_empty() && done.refused.is_empty();
-            for line in done.changed {
-                report(RunEvent::Problem(format!("reloaded: {line}")));
-            }
-            for line in done.refused {
-                report(RunEvent::Problem(format!("not reloaded: {line}")));
-            }
-            if none {
-                report(RunEvent::Problem("reloaded: nothing has changed".into()));
-            }
-        }
-        Err(error) => report(RunEvent::Problem(format!("not reloaded: {error}"))),
-    }
-}
-
-fn stop(
+pub(crate) fn stop(
     service: &Service,
     heard: &mpsc::Receiver<Word>,
     report: &mut dyn FnMut(RunEvent),

@@ -43,6 +43,12 @@ pub trait Exports {
     /// The export of exactly this name.
     fn find(&self, name: &str) -> Option<ExportInfo>;
 
+    /// Whether the export has as many connections as it may have.
+    fn is_full(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
     /// As [`Exports::find`], and the empty name finds the only export there is.
     fn resolve(&self, name: &str) -> Option<ExportInfo> {
         if let Some(found) = self.find(name) {

@@ -61,12 +61,24 @@ impl Request {
     }
 }
 
-/// A request and the key its result is reported under. Keys with one of the two top bits set are the
+/// A request and the key its result is reported under. Keys with one of the three top bits set are the
 /// engines' own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) key: u64,
     pub(crate) request: Request,
+    /// What it may wait behind.
+    pub(crate) lane: Lane,
+}
+
+/// Device steps of one lane never wait for those of the other: a backing store that hangs must not keep the cache from being
+/// read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Everything on sockets, and devices that serve others while these hang.
+    Fast,
+    /// Devices that may hang.
+    Slow,
 }
 
 // SAFETY: the pointers are only passed on to the kernel, and what they point to (slots, pool) does not move and

@@ -45,5 +45,7 @@ pub use reactor::{
     Completion, DeviceId, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,
     ReactorStats, SocketId, Waited,
 };
-pub use socket::{PeerCred, listen_tcp, listen_unix, peer_address, peer_cred, peer_groups};
+pub use socket::{
+    PeerCred, is_listening, listen_tcp, listen_unix, passed_listeners, peer_address, peer_cred, peer_groups,
+};
 pub use waker::Waker;

@@ -36,7 +36,7 @@ use crate::device::Device;
 use crate::emulate::Emulation;
 use crate::engine::psync::Psync;
 use crate::engine::uring::Uring;
-use crate::engine::{Engine, StepDone};
+use crate::engine::{Engine, Lane, StepDone};
 use crate::error::{IoFailure, IoSetupError};
 use crate::slots::{Kind, Slots, ZeroPhase};
 use crate::spin::Spin;
@@ -101,9 +101,9 @@ pub struct Limits {
     pub buffer_bytes_max: usize,
     /// Entries of the ring's submission queue: how many steps one system call hands over.
     pub ring_entries: u32,
-    /// Device steps in the kernel's ring at once; more wait in memory, in order.
+    /// Device steps of each lane (see [`Reactor::prefer_device`]) in the kernel's ring at once; more wait in memory, in order.
     pub in_flight_max: u32,
-    /// Threads of the psync engine.
+    /// Threads of the psync engine for each lane.
     pub psync_threads: u32,
     /// How long `wait` polls at most before it sleeps; how long it does is learned from how long waits take.
     pub spin: Duration,
@@ -375,6 +375,13 @@ impl Reactor {
             self.engine.set_served(fd, served);
         }
         self.devices.add(DeviceEntry::new(device, emulation))
+    }
+
+    /// Operations on this device never wait for those on others that hang: what serves hits while backing stores do not answer.
+    pub fn prefer_device(&mut self, id: DeviceId) {
+        if let Some(entry) = self.devices.get_mut(id) {
+            entry.lane = Lane::Fast;
+        }
     }
 
     /// Takes a device away; its number may be given to another one. `None` if there is no such device, or if an

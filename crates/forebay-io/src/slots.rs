@@ -200,7 +200,7 @@ impl Slots {
         debug_assert!(!slot.live && slot.spans.is_empty());
         slot.token = token;
         slot.kind = kind;
-        slot.generation = slot.generation.wrapping_add(1) & 0x3FFF_FFFF;
+        slot.generation = slot.generation.wrapping_add(1) & 0x1FFF_FFFF;
         slot.live = true;
         (slot.offset, slot.len, slot.done, slot.cursor) = (0, 0, 0, (0, 0));
         (slot.buffered, slot.started, slot.model_pending, slot.result) = (false, false, false, None);
@@ -224,7 +224,7 @@ impl Slots {
         &mut self.slots[index as usize]
     }
 
-    /// The key under which the engine reports the slot's step. Never has one of the two top bits set.
+    /// The key under which the engine reports the slot's step. Never has one of the three top bits set.
     pub(crate) fn key(&self, index: u32) -> u64 {
         (u64::from(self.slots[index as usize].generation) << 32) | u64::from(index)
     }

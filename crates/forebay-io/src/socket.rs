@@ -6,10 +6,11 @@
 use std::fs::Permissions;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::SocketError;
 use crate::sys;
@@ -131,6 +132,44 @@ pub fn listen_tcp(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), SocketEr
     Ok((listener.into(), local))
 }
 
+/// First descriptor that a service manager passes: `SD_LISTEN_FDS_START` of sd_listen_fds(3).
+const PASSED_FROM: i32 = 3;
+/// Most descriptors taken from a service manager.
+const PASSED_MAX: i32 = 1024;
+
+/// The stream sockets that a service manager has passed to this process (`LISTEN_FDS`; sd_listen_fds(3)) and that are listened on.
+/// Whatever else was passed is closed. Only the first call finds any.
+pub fn passed_listeners() -> Vec<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let ours = number("LISTEN_PID") == Some(std::process::id());
+    if !ours || TAKEN.swap(true, Ordering::AcqRel) {
+        return Vec::new();
+    }
+    let count = number("LISTEN_FDS").and_then(|count| i32::try_from(count).ok()).unwrap_or(0);
+    let passed = (PASSED_FROM..PASSED_FROM + count.clamp(0, PASSED_MAX)).filter_map(|number| {
+        // SAFETY: fcntl with these commands takes no pointers, and tells by an error that there is no such descriptor.
+        sys::check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
+        // SAFETY: it is open, was passed to this process for it to own, and this is done only once, before anything else has had
+        // a reason to use its number.
+        Some(unsafe { OwnedFd::from_raw_fd(number) })
+    });
+    passed.filter(|fd| is_listening(fd.as_fd())).collect()
+}
+
+/// Is it a stream socket that is listened on?
+pub fn is_listening(fd: BorrowedFd<'_>) -> bool {
+    let option = |name| {
+        let (mut value, mut len): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: the value goes to an integer of the stated size, its length to a socklen_t.
+        let result = sys::check(unsafe {
+            libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
+        });
+        result.ok().map(|_| value)
+    };
+    option(libc::SO_ACCEPTCONN) == Some(1) && option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+}
+
 /// The process on the other side of a connected unix socket.
 ///
 /// # Errors
@@ -221,7 +260,6 @@ mod tests {
 
     #[test]
     fn the_groups_of_a_peer_are_those_of_its_process() {
-        use std::os::fd::AsFd;
         let (a, _b) = UnixStream::pair().unwrap();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
@@ -234,7 +272,6 @@ mod tests {
 
     #[test]
     fn the_address_of_a_peer_is_told_in_one_form() {
-        use std::os::fd::AsFd;
         let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("127.0.0.1:0")).unwrap();
         let port = listener.local_addr().unwrap().port();
         let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -247,7 +284,6 @@ mod tests {
 
     #[test]
     fn the_peer_of_a_unix_socket_is_known() {
-        use std::os::fd::AsFd;
         let (a, _b) = UnixStream::pair().unwrap();
         assert_eq!(peer_cred(a.as_fd()).unwrap().pid as u32, std::process::id());
     }

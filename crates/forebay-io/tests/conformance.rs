@@ -371,6 +371,44 @@ fn closing_cancels_receives_and_accepts_and_lets_sends_out() {
 }
 
 #[test]
+fn sockets_are_given_away_between_two_operations_and_no_byte_is_lost() {
+    both_engines(|bench| {
+        let path = bench.dir.path().join("sock");
+        let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
+        bench.reactor.submit(0, Op::Recv { socket, span: Span::new(buf, 0, 10) });
+        bench.reactor.submit(1, Op::Recv { socket, span: Span::new(buf, 10, 10) });
+        bench.reactor.submit(2, Op::Accept { listener });
+        assert!(bench.reactor.release_socket(socket).is_none(), "operations are under way");
+        assert!(bench.reactor.release_listener(listener).is_none());
+        bench.reactor.cancel_receives(socket);
+        bench.reactor.cancel_accepts(listener);
+        let ends = bench.collect(3);
+        assert!(ends.iter().all(|end| end.result.is_err_and(|why| why.kind == IoFailureKind::Cancelled)));
+        // It still works here.
+        theirs.write_all(b"here").unwrap();
+        assert_eq!(bench.run(Op::Recv { socket, span: Span::new(buf, 0, 10) }), Ok(4));
+        theirs.write_all(b"there").unwrap();
+        let fd = bench.reactor.release_socket(socket).unwrap();
+        assert!(bench.reactor.release_socket(socket).is_none(), "it is gone");
+        let gone = bench.run(Op::Recv { socket, span: Span::new(buf, 0, 10) });
+        assert_eq!(gone.unwrap_err().kind, IoFailureKind::Cancelled);
+        let again = bench.reactor.add_socket(fd).unwrap();
+        assert_eq!(bench.run(Op::Recv { socket: again, span: Span::new(buf, 0, 10) }), Ok(5));
+        assert_eq!(&bench.reactor.pool().bytes(buf)[..5], b"there");
+        // Who connects meanwhile waits for whoever has the listener.
+        let client = UnixStream::connect(&path).unwrap();
+        let fd = bench.reactor.release_listener(listener).unwrap();
+        assert!(forebay_io::is_listening(std::os::fd::AsFd::as_fd(&fd)));
+        assert!(!forebay_io::is_listening(std::os::fd::AsFd::as_fd(&client)));
+        let listener = bench.reactor.add_listener(fd).unwrap();
+        bench.run(Op::Accept { listener }).unwrap();
+    });
+}
+
+#[test]
 fn aborting_a_socket_ends_a_send_that_the_peer_does_not_read() {
     both_engines(|bench| {
         let (ours, theirs) = UnixStream::pair().unwrap();

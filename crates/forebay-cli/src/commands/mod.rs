@@ -22,6 +22,7 @@ mod sim;
 mod stats;
 mod status;
 mod top;
+mod upgrade;
 mod volume;
 
 use crate::failure::Failure;
@@ -58,6 +59,8 @@ pub(crate) enum Command {
     Rules(rules::Options),
     /// Let the daemon read its configuration file again
     Reload(reload::Options),
+    /// Let the program that is installed now take over from the running daemon, without an I/O error
+    Upgrade(upgrade::Options),
     /// Watch volumes, jobs and alarms, live
     Top(top::Options),
     /// Show what Forebay does: the same workload without and with a cache, every byte verified
@@ -99,6 +102,7 @@ impl Command {
             Self::Alarms(options) => alarms::execute(&options),
             Self::Rules(options) => rules::execute(options),
             Self::Reload(options) => reload::execute(&options),
+            Self::Upgrade(options) => upgrade::execute(&options),
             Self::Top(options) => top::execute(&options),
             Self::Demo(options) => demo::execute(&options),
             Self::Check(options) => check::execute(&options),

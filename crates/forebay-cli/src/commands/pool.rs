@@ -25,6 +25,8 @@ pub(crate) struct Options {
 enum Command {
     /// Make a pool of cache devices, or open the one that is on them
     Create(Create),
+    /// Open a pool that could not be opened, or that has stopped by itself
+    Open(Open),
     /// List the pools
     List(List_),
     /// Show a pool
@@ -54,6 +56,14 @@ struct Create {
     /// Set a tunable; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
+struct Open {
+    /// Name of the pool
+    name: String,
     #[command(flatten)]
     admin: Admin,
 }
@@ -157,6 +167,7 @@ struct Remove {
 pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     match options.command {
         Command::Create(options) => create(options),
+        Command::Open(options) => open(&options),
         Command::List(options) => list(&options.admin),
         Command::Show(options) => {
             let pool = options.admin.client().get(&path(&options.name, ""))?;
@@ -211,6 +222,13 @@ fn create(Create { name, devices, settings, admin }: Create) -> Result<(), Failu
             String::new()
         };
         format!("pool {}: {}{cached}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
+    })
+}
+
+fn open(options: &Open) -> Result<(), Failure> {
+    let pool = options.admin.client().post_nothing(&format!("/v1/pools/{}/open", escaped(&options.name)))?;
+    print(&options.admin, &pool, |pool| {
+        format!("pool {}: {} volumes\n", harmless(&pool.name), pool.volumes.len())
     })
 }
 

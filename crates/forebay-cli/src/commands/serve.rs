@@ -1,6 +1,6 @@
 //! `forebay serve`: the daemon.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use forebay_daemon::ServeOptions;
 
@@ -9,7 +9,8 @@ use crate::failure::Failure;
 /// Options of `forebay serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SIGINT or SIGTERM stops it in an orderly way; SIGHUP, or `forebay reload`, reads the configuration again.
+SIGINT or SIGTERM stops it in an orderly way; SIGHUP, or `forebay reload`, reads the configuration again;
+SIGUSR2, or `forebay upgrade`, lets the program that is installed now take over without an I/O error.
 Examples:
   forebay serve
   forebay serve --config /srv/forebay.toml --check")]
@@ -20,15 +21,18 @@ pub(crate) struct Options {
     /// Only say whether the file can be used
     #[arg(long)]
     check: bool,
+    /// Take over from the daemon that has started this one; it speaks through standard input
+    #[arg(long, hide = true)]
+    successor: bool,
 }
 
 /// Serves until a signal comes.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
-    if options.check { super::config::check(&options.config, false) } else { start(&options.config) }
+    if options.check { super::config::check(&options.config, false) } else { start(options) }
 }
 
-fn start(config: &Path) -> Result<(), Failure> {
-    super::config::check(config, false)?;
-    let options = ServeOptions { config: config.to_owned() };
+fn start(options: &Options) -> Result<(), Failure> {
+    super::config::check(&options.config, false)?;
+    let options = ServeOptions { config: options.config.clone(), successor: options.successor };
     super::run::ended(forebay_daemon::serve(&options, &mut |event| eprintln!("forebay: {event}")))
 }

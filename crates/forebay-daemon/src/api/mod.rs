@@ -30,6 +30,7 @@ pub use extract::BODY_BYTES_MAX;
 pub(crate) use extract::{Names, Parameters};
 pub use openapi::document;
 pub use problem::Problem;
+pub(crate) use server::ReadyApi;
 pub use server::{ApiServer, serve};
 
 use std::net::SocketAddr;

@@ -34,6 +34,8 @@ use super::problem::Problem;
 use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
 use crate::config::AdminUsers;
 use crate::control::{ControlError, ErrorKind};
+use crate::handover::{Keeper, Listener};
+use forebay_export::uri::Endpoint;
 
 /// How long a stop waits for answers under way.
 const STOP_WITHIN: Duration = Duration::from_millis(300);
@@ -57,6 +59,9 @@ pub struct ApiServer {
     tcp: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
+    /// The listening sockets once more: they can outlive the server.
+    listeners: Vec<Listener>,
+    keeper: Arc<Keeper>,
 }
 
 impl ApiServer {
@@ -65,15 +70,27 @@ impl ApiServer {
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp
     }
-}
 
-impl Drop for ApiServer {
-    fn drop(&mut self) {
+    /// Stops serving, and gives the listening sockets away: who connects waits for who takes them.
+    pub(crate) fn into_listeners(mut self) -> Vec<Listener> {
+        self.end();
+        std::mem::take(&mut self.listeners)
+    }
+
+    fn end(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // a panic there has been told already
         }
-        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.end();
+        if !self.listeners.is_empty() && !self.keeper.keeps() {
+            let _ = std::fs::remove_file(&self.socket);
+        }
     }
 }
 
@@ -83,31 +100,71 @@ impl Drop for ApiServer {
 /// The socket or address is in use or cannot be had; the token, certificate or key cannot be used, or others may read
 /// it; plaintext beyond loopback was asked for; the system refuses a thread. Nothing is served then.
 pub fn serve(options: &ApiOptions, services: Services) -> Result<ApiServer, ApiError> {
-    let failed = |what| move |source| ApiError::System { what, source };
-    let tcp = options.tcp.as_ref().map(TcpDoor::open).transpose()?;
-    let unix = StdUnixListener::from(forebay_io::listen_unix(&options.socket, options.socket_mode)?);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .max_blocking_threads(THREADS)
-        .build()
-        .map_err(failed("event queue"))?;
-    let (stop, stopping) = watch::channel(false);
-    let tcp_address = tcp.as_ref().map(|door| door.address);
-    let router = routes::router(services, &options.limits, stopping.clone());
-    let users = options.users.clone().map(Arc::new);
-    let house = House { limits: options.limits.clone(), users, stopping };
-    let inside = runtime.enter();
-    unix.set_nonblocking(true).map_err(failed("socket"))?;
-    let unix = UnixListener::from_std(unix).map_err(failed("socket"))?;
-    let tcp = tcp.map(|door| door.into_tokio()).transpose().map_err(failed("socket"))?;
-    drop(inside);
-    let thread = std::thread::Builder::new().name("forebay-admin".into()).spawn(move || {
-        runtime.block_on(house.serve(unix, tcp, router));
-        runtime.shutdown_timeout(STOP_WITHIN);
-    });
-    let thread = thread.map_err(failed("thread"))?;
-    Ok(ApiServer { socket: options.socket.clone(), tcp: tcp_address, stop, thread: Some(thread) })
+    ReadyApi::open(options, services, Arc::default())?.serve()
+}
+
+/// An API whose sockets are open and that does not accept yet.
+pub(crate) struct ReadyApi {
+    options: ApiOptions,
+    services: Services,
+    unix: StdUnixListener,
+    tcp: Option<TcpDoor<StdTcpListener>>,
+    listeners: Vec<Listener>,
+    keeper: Arc<Keeper>,
+}
+
+impl ReadyApi {
+    /// Opens everything, with the sockets that the keeper has.
+    pub(crate) fn open(
+        options: &ApiOptions,
+        services: Services,
+        keeper: Arc<Keeper>,
+    ) -> Result<Self, ApiError> {
+        let failed = |source| ApiError::System { what: "socket", source };
+        let tcp = options.tcp.as_ref().map(|tcp| TcpDoor::open(tcp, &keeper)).transpose()?;
+        let endpoint = Endpoint::Unix(options.socket.clone());
+        let unix = match keeper.take(&endpoint) {
+            Some(socket) => socket,
+            None => forebay_io::listen_unix(&options.socket, options.socket_mode)?,
+        };
+        let mut listeners = vec![Listener { endpoint, fd: unix.try_clone().map_err(failed)? }];
+        if let (Some(door), Some(asked)) = (&tcp, &options.tcp) {
+            let endpoint = Endpoint::Tcp { host: asked.host.clone(), port: asked.port };
+            listeners.push(Listener { endpoint, fd: door.listener.try_clone().map_err(failed)?.into() });
+        }
+        for listener in &listeners {
+            keeper.keep(&listener.endpoint, &listener.fd);
+        }
+        Ok(Self { options: options.clone(), services, unix: unix.into(), tcp, listeners, keeper })
+    }
+
+    /// Begins to accept.
+    pub(crate) fn serve(self) -> Result<ApiServer, ApiError> {
+        let failed = |what| move |source| ApiError::System { what, source };
+        let Self { options, services, unix, tcp, listeners, keeper } = self;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(THREADS)
+            .build()
+            .map_err(failed("event queue"))?;
+        let (stop, stopping) = watch::channel(false);
+        let tcp_address = tcp.as_ref().map(|door| door.address);
+        let router = routes::router(services, &options.limits, stopping.clone());
+        let users = options.users.clone().map(Arc::new);
+        let house = House { limits: options.limits.clone(), users, stopping };
+        let inside = runtime.enter();
+        unix.set_nonblocking(true).map_err(failed("socket"))?;
+        let unix = UnixListener::from_std(unix).map_err(failed("socket"))?;
+        let tcp = tcp.map(|door| door.into_tokio()).transpose().map_err(failed("socket"))?;
+        drop(inside);
+        let thread = std::thread::Builder::new().name("forebay-admin".into()).spawn(move || {
+            runtime.block_on(house.serve(unix, tcp, router));
+            runtime.shutdown_timeout(STOP_WITHIN);
+        });
+        let thread = Some(thread.map_err(failed("thread"))?);
+        Ok(ApiServer { socket: options.socket, tcp: tcp_address, stop, thread, listeners, keeper })
+    }
 }
 
 /// The TCP side before it is served.
@@ -126,7 +183,7 @@ struct Guard {
 }
 
 impl TcpDoor<StdTcpListener> {
-    fn open(options: &TcpOptions) -> Result<Self, ApiError> {
+    fn open(options: &TcpOptions, keeper: &Keeper) -> Result<Self, ApiError> {
         let failed = |source| ApiError::Tcp { address: format!("{}:{}", options.host, options.port), source };
         let addresses: Vec<SocketAddr> =
             (options.host.as_str(), options.port).to_socket_addrs().map_err(failed)?.collect();
@@ -137,7 +194,10 @@ impl TcpDoor<StdTcpListener> {
         }
         let tokens = Tokens::read(&options.token_file, options.read_token_file.as_deref())?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let listener = StdTcpListener::bind(addresses.as_slice()).map_err(failed)?;
+        let listener = match keeper.take(&Endpoint::Tcp { host: options.host.clone(), port: options.port }) {
+            Some(socket) => socket.into(),
+            None => StdTcpListener::bind(addresses.as_slice()).map_err(failed)?,
+        };
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, address, guard: Guard { tokens, metrics_open: options.metrics_open }, tls })

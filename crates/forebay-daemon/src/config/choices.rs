@@ -129,6 +129,14 @@ choices! {
 }
 
 choices! {
+    /// Whether memory may be swapped out.
+    LockMemory {
+        No = "no": "as the system likes",
+        Yes = "yes": "never: the index and requests stay in memory, also if a swap device is a volume of this daemon",
+    }
+}
+
+choices! {
     /// What the daemon writes to its log.
     LogLevel {
         Error = "error": "what failed",

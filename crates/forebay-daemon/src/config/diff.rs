@@ -158,6 +158,7 @@ fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
         ("admin_tcp", old.admin_tcp != new.admin_tcp),
         ("admin_operate or admin_read", old.admin_users != new.admin_users),
         ("control_fs", old.control_fs != new.control_fs),
+        ("lock_memory", old.lock_memory != new.lock_memory),
         ("state_dir", old.state_dir != new.state_dir),
     ] {
         if differs {

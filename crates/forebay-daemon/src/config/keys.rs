@@ -1,7 +1,7 @@
 //! The keys of forebay.toml that are not tunables: one table for each section, from which the reader's suggestions, the
 //! JSON schema and the example are made.
 
-use super::choices::{ClientCertificates, LogLevel};
+use super::choices::{ClientCertificates, LockMemory, LogLevel};
 use super::value::Choice;
 
 /// What a key takes.
@@ -104,6 +104,12 @@ pub const DAEMON: &[Key] = &[
     ),
     optional("control_fs", Shape::Path, "\"/run/forebay/control\"", "mount point of the control file system"),
     with_default("log_level", Shape::Choice(LogLevel::CHOICES), "\"info\"", "what is logged"),
+    with_default(
+        "lock_memory",
+        Shape::Choice(LockMemory::CHOICES),
+        "\"no\"",
+        "keep all memory of the daemon from being swapped out; needs an unlimited RLIMIT_MEMLOCK",
+    ),
     with_default(
         "state_dir",
         Shape::Path,

@@ -1,6 +1,6 @@
 //! A configuration that was read and checked: what the daemon is to be.
 
-use super::choices::{ClientCertificates, LogLevel};
+use super::choices::{ClientCertificates, LockMemory, LogLevel};
 use super::keys;
 use super::rules::RuleTable;
 use super::settings::Settings;
@@ -55,6 +55,8 @@ pub struct DaemonConfig {
     pub control_fs: Option<PathBuf>,
     /// What is logged.
     pub log_level: LogLevel,
+    /// Whether memory may be swapped out.
+    pub lock_memory: LockMemory,
     /// Folder for what the daemon notes between runs.
     pub state_dir: PathBuf,
 }
@@ -68,6 +70,7 @@ impl Default for DaemonConfig {
             admin_users: None,
             control_fs: None,
             log_level: LogLevel::Info,
+            lock_memory: LockMemory::No,
             state_dir: keys::STATE_DIR.into(),
         }
     }

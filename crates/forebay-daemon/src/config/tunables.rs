@@ -346,6 +346,8 @@ tunables! {
             "what happens to a request that no rule matches", [words("cache_all", &[("1", "cache"), ("0", "bypass")])];
         on_backing_change: OnBackingChange = "refuse", Kind::Choice(OnBackingChange::CHOICES), AtAttach,
             "what to do if the backing store was changed while the cache was away";
+        connections_max: u32 = "1024", count(1, 60_000, "connections"), AtAttach,
+            "connections to this volume at once; further ones are refused";
         emulate: Emulate = "none", Kind::Choice(Emulate::CHOICES), AtAttach,
             "a disk to imitate in front of the backing store";
     }
@@ -364,6 +366,8 @@ tunables! {
             "log writes in flight for each stream";
         buffer_memory: ByteSize = "512MiB", size(96 << 20, 1 << 40), AtStart,
             "memory for requests in flight, all clients of the pool together";
+        pool_connections_max: u32 = "1024", count(1, 60_000, "connections"), AtStart,
+            "connections to all volumes of the pool at once; further ones are closed";
         scratch_size: ByteSize = "16MiB", size(1 << 20, 32 << 20), AtStart,
             "memory for destage, fills and merges";
         spin: Duration = "50us", duration(Duration::ZERO, Duration::from_millis(10), false), AtStart,

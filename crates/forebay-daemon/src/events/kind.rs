@@ -108,6 +108,8 @@ kinds! {
     OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
     ClientRefused, "client.refused", Warning, "A client was turned away: certificate, user, address, or what it sent. Few of many are told.";
+    DaemonUpgraded, "daemon.upgraded", Info, "A successor has taken over pools and clients.";
+    DaemonUpgradeFailed, "daemon.upgrade-failed", Warning, "No successor has taken over; the daemon goes on.";
     ClientConnected, "client.connected", Debug, "A client connected to an export.";
     ClientDisconnected, "client.disconnected", Debug, "A client left an export.";
 }

@@ -7,13 +7,14 @@
 //! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
 //! [`Promise`] when the engine's notice has come.
 //!
-//! Files: `aside` (when the cache device fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `size` (growing
-//! and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now).
+//! Files: `aside` (when the cache device fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
+//! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now).
 
 mod aside;
 mod handle;
 mod mounts;
 mod report;
+mod rest;
 mod scrub;
 mod size;
 mod snapshot;
@@ -27,6 +28,7 @@ pub(crate) use volumes::{Served, VolumeSpec};
 use crate::engine_io::{CacheDevices, EngineIo};
 use crate::error::RunError;
 use crate::guard::GuardBook;
+use crate::handover::Keeper;
 use crate::loss_record::LossRecord;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
@@ -34,7 +36,7 @@ use crate::server::{Refused, Server, ServerToken};
 use aside::Aside;
 use forebay_core::{Action, Device, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{Completion, EnginePreference, IoFailure, Limits, Reactor};
+use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
 use handle::Task;
 use mounts::Mounted;
 use size::Resizing;
@@ -75,6 +77,8 @@ pub(crate) struct PoolStart {
     pub(crate) engine: EngineConfig,
     /// Memory for requests in flight.
     pub(crate) buffer_bytes: usize,
+    /// Connections at once.
+    pub(crate) connections_max: u32,
     /// Polling before sleeping.
     pub(crate) spin: Duration,
     /// Steps of niceness that its thread is put above others.
@@ -83,6 +87,8 @@ pub(crate) struct PoolStart {
     pub(crate) io: EnginePreference,
     /// Certificates and allow lists by name.
     pub(crate) guards: Arc<GuardBook>,
+    /// Sockets that outlive this process.
+    pub(crate) keeper: Arc<Keeper>,
     /// Folder for the record of a cache that fails.
     pub(crate) state_dir: PathBuf,
     /// The cache has failed before, and must not be opened.
@@ -106,6 +112,8 @@ pub(crate) struct Pool {
     guards: Arc<GuardBook>,
     /// Who waits for the end of a change of the pool's size.
     resizing: Option<Resizing>,
+    /// Who waits until every connection is at rest.
+    resting: Option<mpsc::SyncSender<()>>,
     scrubbing: Option<scrub::Done>,
     tasks: mpsc::Receiver<Task>,
     /// For threads that work for this pool.
@@ -148,7 +156,8 @@ impl Pool {
         for note in parts.notes {
             report(PoolEvent::Note(note));
         }
-        let ids = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
+        let ids: Vec<DeviceId> = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
+        ids.iter().for_each(|id| reactor.prefer_device(*id));
         let cache = CacheDevices { ids, map: parts.map };
         let io = EngineIo::new(cache, scratch, KIND_ENGINE << KIND_SHIFT);
         let engine = match &start.without_cache {
@@ -162,7 +171,7 @@ impl Pool {
         let mut pool = Self {
             name: start.name,
             engine,
-            server: Server::new(token),
+            server: Server::new(token, start.keeper, start.connections_max, start.buffer_bytes),
             mounts: Vec::new(),
             volumes: Vec::new(),
             meter: Meter::new(io.now()),
@@ -170,6 +179,7 @@ impl Pool {
             buffer_bytes: start.buffer_bytes,
             guards: start.guards,
             resizing: None,
+            resting: None,
             scrubbing: None,
             tasks,
             myself,
@@ -258,6 +268,7 @@ impl Pool {
         self.server.wake_starved();
         self.forget_mounts();
         self.look_for_recovery();
+        self.look_for_rest();
         if let Some(Refused { what, others }) = self.server.take_refused() {
             (self.report)(PoolEvent::ClientRefused { what, others });
         }

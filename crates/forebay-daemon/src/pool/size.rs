@@ -136,6 +136,7 @@ impl Pool {
             return Self::refuse(self.failed("grow", &error));
         }
         let id = self.reactor.add_device(device);
+        self.reactor.prefer_device(id);
         let cache = self.io.cache_mut();
         cache.ids.push(id);
         cache.map.join(&header);

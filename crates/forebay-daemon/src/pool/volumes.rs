@@ -32,6 +32,8 @@ pub(crate) struct VolumeSpec {
     pub(crate) exports: Vec<ExportUri>,
     /// Bytes to serve, if not all of the backing store.
     pub(crate) size_bytes: Option<u64>,
+    /// Connections at once.
+    pub(crate) connections_max: u32,
     /// Settings.
     pub(crate) settings: VolumeSettings,
     /// What to do if the backing store was changed while the cache was away.
@@ -269,7 +271,8 @@ impl Pool {
                 let info = ExportInfo::new(name, size_bytes);
                 let tls = guards.tls.as_deref().map(|name| self.guards.tls(name)).transpose()?;
                 let access = guards.access.as_deref().map(|name| self.guards.access(name)).transpose()?;
-                let offer = Offer { endpoint, volume: id, info, tls, access };
+                let connections_max = self.served(id).map_or(u32::MAX, |served| served.spec.connections_max);
+                let offer = Offer { endpoint, volume: id, info, connections_max, tls, access };
                 self.server.export(&mut self.reactor, offer)
             }
             ExportUri::Fuse { path } => {

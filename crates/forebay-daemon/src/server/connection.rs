@@ -2,7 +2,7 @@
 
 use super::tls::{LEFTOVER_BYTES_MAX, TlsLink};
 use super::{
-    Arriving, FOR_ENGINE, FOR_REPLIES, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
+    Arriving, FOR_ENGINE, FOR_REQUESTS, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
     REQUESTS_MAX, UNSENT_BYTES_MAX,
 };
 use crate::guard::Peer;
@@ -37,12 +37,24 @@ pub(super) struct Connection {
     pub(super) filled: usize,
     pub(super) used: usize,
     pub(super) receiving: bool,
+    /// The receive under way was told to end.
+    pub(super) cancelling: bool,
     pub(super) arriving: Option<Arriving>,
     /// A request that waits for memory.
     pub(super) starved: Option<NbdRequest>,
     pub(super) requests: u32,
     pub(super) unsent_bytes: u64,
+    /// Memory of requests that are under way, and of answers until they are sent.
+    pub(super) held_bytes: u64,
+    /// How much of it it may have.
+    held_bytes_max: u64,
+    /// The part of it that lies in `owned`.
+    pub(super) owned_bytes: u64,
+    /// A request waits for memory.
+    pub(super) thirsty: bool,
     pub(super) sends: u32,
+    /// Since when it has taken nothing of what is sent to it.
+    pub(super) stalled_since: Option<Instant>,
     /// Gathered for the next send.
     pub(super) spans: Vec<Span>,
     pub(super) owned: Vec<BufId>,
@@ -54,7 +66,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: SocketId, endpoint: u32, peer: Peer, tls: Tls, greeted_by: Instant) -> Self {
+    pub(super) fn new(
+        socket: SocketId,
+        endpoint: u32,
+        peer: Peer,
+        tls: Tls,
+        greeted_by: Instant,
+        held_bytes_max: u64,
+    ) -> Self {
         Self {
             socket,
             endpoint,
@@ -68,11 +87,17 @@ impl Connection {
             filled: 0,
             used: 0,
             receiving: false,
+            cancelling: false,
             arriving: None,
             starved: None,
             requests: 0,
             unsent_bytes: 0,
+            held_bytes: 0,
+            held_bytes_max,
+            owned_bytes: 0,
+            thirsty: false,
             sends: 0,
+            stalled_since: None,
             spans: Vec::new(),
             owned: Vec::new(),
             reply: None,
@@ -93,9 +118,36 @@ impl Connection {
         client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
     }
 
+    /// Nothing was begun that is not done, as far as receiving is concerned: what comes next is the header of a request.
+    pub(super) fn may_rest(&self) -> bool {
+        self.volume.is_some()
+            && self.session.is_between_requests()
+            && self.arriving.is_none()
+            && self.starved.is_none()
+    }
+
+    /// Everything that was asked for is answered, the answers are sent, and nothing is under way.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let idle = self.requests == 0 && self.sends == 0 && !self.receiving && !self.closing;
+        idle && self.may_rest() && self.spans.is_empty()
+    }
+
+    /// Gives back all memory; nothing of it is in use by the kernel any more.
+    pub(super) fn free_buffers(&mut self, reactor: &mut Reactor) {
+        let received =
+            self.buffer.take().into_iter().chain(self.arriving.take().map(|arriving| arriving.buffer));
+        let own = self.tls.as_mut().and_then(|tls| tls.let_go());
+        let sent = self.owned.drain(..).chain(self.reply.take().map(|(buffer, _)| buffer));
+        for buffer in received.chain(own).chain(sent) {
+            reactor.pool_mut().free(buffer);
+        }
+    }
+
     pub(super) fn is_full(&self) -> bool {
         let waiting = self.tls.as_ref().map_or(0, |tls| tls.waiting_bytes);
-        self.requests >= REQUESTS_MAX || self.unsent_bytes + waiting >= UNSENT_BYTES_MAX
+        self.requests >= REQUESTS_MAX
+            || self.held_bytes >= self.held_bytes_max
+            || self.unsent_bytes + waiting >= UNSENT_BYTES_MAX
     }
 
     /// Where to receive what is no awaited payload: a large buffer if there is memory for it, else a small one, which is
@@ -107,7 +159,7 @@ impl Connection {
             Some(tls) => (LEFTOVER_BYTES_MAX, RECV_BYTES_SMALL_TLS, tls.leftover_bytes()),
         };
         let is_large = self.buffer.is_some_and(|buffer| pool.capacity(buffer) >= RECV_BYTES + extra);
-        if !is_large && let Some(large) = pool.alloc_leaving(FOR_REPLIES, RECV_BYTES + extra) {
+        if !is_large && let Some(large) = pool.alloc_leaving(FOR_REQUESTS, RECV_BYTES + extra) {
             self.buffer.replace(large).into_iter().for_each(|old| pool.free(old));
         }
         let buffer = match self.buffer {

@@ -98,6 +98,7 @@ impl Server {
             sending.buffers.push(out);
             connection.unsent_bytes += sending.bytes;
             connection.sends += 1;
+            connection.stalled_since.get_or_insert(self.turn_at);
             let token = (self.tokens)(ServerToken::Send(id));
             let span = Span { buf: out, offset: 0, len: bytes };
             reactor.submit(token, Op::Send { socket: connection.socket, spans: &[span] });
@@ -147,6 +148,7 @@ impl Server {
         if connection.spans.is_empty() {
             let gathered = connection.reply.take().map(|(buffer, _)| buffer);
             connection.owned.drain(..).chain(gathered).for_each(|buffer| pool.free(buffer));
+            connection.held_bytes -= std::mem::take(&mut connection.owned_bytes);
             if is_last && len + RECORD_OVERHEAD_BYTES < room {
                 len += tls.say_goodbye(&mut pool.bytes_mut(out)[len..]);
             }

@@ -6,13 +6,15 @@
 
 use super::{Server, ServerToken};
 use crate::guard::{AccessEntry, Peer, TlsEntry};
+use crate::handover::{Keeper, Listener};
 use crate::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::VolumeId;
 use forebay_io::{ListenerId, Op, Reactor, listen_tcp, listen_unix};
 use std::cell::RefCell;
-use std::net::ToSocketAddrs;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Owner and group may connect, nobody else.
@@ -24,6 +26,8 @@ struct Export {
     endpoint: u32,
     volume: VolumeId,
     info: ExportInfo,
+    /// Connections to the volume at once.
+    connections_max: u32,
     /// Who finds it; everybody if there is no list.
     access: Option<Arc<AccessEntry>>,
 }
@@ -42,6 +46,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) volume: VolumeId,
     /// As clients see it.
     pub(crate) info: ExportInfo,
+    /// Connections to the volume at once.
+    pub(crate) connections_max: u32,
     /// TLS, with these certificates.
     pub(crate) tls: Option<Arc<TlsEntry>>,
     /// Who finds it.
@@ -55,15 +61,21 @@ struct Listening {
     /// With the port that the system chose.
     actual: Endpoint,
     listener: Option<ListenerId>,
+    /// An accept is under way.
+    accepting: bool,
     /// One thing for all exports here: before an export is chosen nothing tells which one it will be.
     tls: Option<Arc<TlsEntry>>,
 }
 
 /// Endpoints and exports.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Directory {
     endpoints: Vec<Listening>,
     exports: Vec<Export>,
+    /// Connections to each volume, by its number.
+    connected: Vec<u32>,
+    /// Sockets that outlive this process.
+    keeper: Arc<Keeper>,
 }
 
 /// What one client sees that came through one endpoint: what is not for it is not there, by no option and no error.
@@ -71,7 +83,7 @@ pub(super) struct Seen<'a> {
     directory: &'a Directory,
     endpoint: u32,
     peer: &'a Peer,
-    /// The name of an export that it asked for, that is there, and that is not for it.
+    /// Why it was refused an export that is there.
     pub(super) hidden: RefCell<Option<String>>,
 }
 
@@ -86,12 +98,91 @@ impl Exports for Seen<'_> {
         if export.allows(self.peer) {
             return Some(export.info.clone());
         }
-        *self.hidden.borrow_mut() = Some(name.to_owned());
+        *self.hidden.borrow_mut() = Some(format!("is not let in to \"{}\"", name.escape_debug()));
         None
+    }
+
+    fn is_full(&self, name: &str) -> bool {
+        let Some(export) = self.directory.find(self.endpoint, name) else { return false };
+        let connected = self.directory.connected.get(usize::from(export.volume.0)).copied().unwrap_or(0);
+        let full = connected >= export.connections_max;
+        if full {
+            let name = name.escape_debug();
+            *self.hidden.borrow_mut() =
+                Some(format!("is refused: \"{name}\" has {connected} connections (connections_max)"));
+        }
+        full
     }
 }
 
 impl Directory {
+    pub(super) fn new(keeper: Arc<Keeper>) -> Self {
+        Self { endpoints: Vec::new(), exports: Vec::new(), connected: Vec::new(), keeper }
+    }
+
+    pub(super) fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    /// The endpoint as the configuration says it.
+    pub(super) fn asked(&self, endpoint: u32) -> Option<&Endpoint> {
+        self.endpoints.get(endpoint as usize).map(|listening| &listening.asked)
+    }
+
+    /// Notes whether an accept is under way.
+    pub(super) fn set_accepting(&mut self, endpoint: u32, accepting: bool) {
+        if let Some(listening) = self.endpoints.get_mut(endpoint as usize) {
+            listening.accepting = accepting;
+        }
+    }
+
+    /// Numbers of the endpoints that are listened on.
+    pub(super) fn open_endpoints(&self) -> Vec<u32> {
+        (0..self.endpoints.len() as u32).filter(|at| self.is_open(*at)).collect()
+    }
+
+    /// A connection has chosen an export of this volume.
+    pub(super) fn came(&mut self, volume: Option<VolumeId>) {
+        let Some(number) = volume.map(|volume| usize::from(volume.0)) else { return };
+        if number >= self.connected.len() {
+            self.connected.resize(number + 1, 0);
+        }
+        self.connected[number] += 1;
+    }
+
+    /// A connection that had come is over.
+    pub(super) fn went(&mut self, volume: Option<VolumeId>) {
+        let number = volume.map(|volume| usize::from(volume.0));
+        if let Some(connected) = number.and_then(|number| self.connected.get_mut(number)) {
+            *connected = connected.saturating_sub(1);
+        }
+    }
+
+    /// Gives up on accepting, where that is under way.
+    pub(super) fn cancel_accepts(&self, reactor: &mut Reactor) {
+        for listening in self.endpoints.iter().filter(|listening| listening.accepting) {
+            listening.listener.into_iter().for_each(|listener| reactor.cancel_accepts(listener));
+        }
+    }
+
+    pub(super) fn is_accepting_at(&self, endpoint: u32) -> bool {
+        self.endpoints.get(endpoint as usize).is_some_and(|listening| listening.accepting)
+    }
+
+    pub(super) fn is_accepting(&self) -> bool {
+        self.endpoints.iter().any(|listening| listening.accepting)
+    }
+
+    /// Gives all listening sockets away, with their files.
+    pub(super) fn release(&mut self, reactor: &mut Reactor) -> Vec<Listener> {
+        let released = self.endpoints.iter_mut().filter_map(|listening| {
+            let fd = reactor.release_listener(listening.listener?)?;
+            listening.listener = None;
+            Some(Listener { endpoint: listening.asked.clone(), fd })
+        });
+        released.collect()
+    }
+
     pub(super) fn seen_by<'a>(&'a self, endpoint: u32, peer: &'a Peer) -> Seen<'a> {
         Seen { directory: self, endpoint, peer, hidden: RefCell::new(None) }
     }
@@ -120,6 +211,11 @@ impl Directory {
         self.find(endpoint, name).map(|export| export.volume)
     }
 
+    /// An export as clients see it.
+    pub(super) fn info(&self, endpoint: u32, name: &str) -> Option<ExportInfo> {
+        self.find(endpoint, name).map(|export| export.info.clone())
+    }
+
     pub(super) fn listener(&self, endpoint: u32) -> Option<ListenerId> {
         self.endpoints.get(endpoint as usize)?.listener
     }
@@ -128,15 +224,20 @@ impl Directory {
         self.listener(endpoint).is_some()
     }
 
+    /// Listens no more. What somebody keeps open for the next start stays where clients find it.
     pub(super) fn close(&mut self, reactor: &mut Reactor) {
         for at in 0..self.endpoints.len() {
-            self.stop_listening(reactor, at);
+            self.stop_listening(reactor, at, self.keeper.keeps());
         }
     }
 
-    fn stop_listening(&mut self, reactor: &mut Reactor, at: usize) {
+    fn stop_listening(&mut self, reactor: &mut Reactor, at: usize, keep: bool) {
         let Some(listener) = self.endpoints[at].listener.take() else { return };
         reactor.close_listener(listener);
+        if keep {
+            return;
+        }
+        self.keeper.forget(&self.endpoints[at].asked);
         if let Endpoint::Unix(path) = &self.endpoints[at].asked {
             let _ = std::fs::remove_file(path);
         }
@@ -168,23 +269,42 @@ impl Directory {
                 Err("another export at the same place has other TLS settings".into())
             };
         }
-        let (socket, actual) = match wanted {
-            Endpoint::Unix(path) => {
-                (listen_unix(path, SOCKET_MODE).map_err(|error| error.to_string())?, wanted.clone())
+        let (socket, actual) = match self.keeper.take(wanted) {
+            Some(socket) => {
+                let actual = bound(&socket, wanted)?;
+                (socket, actual)
             }
-            Endpoint::Tcp { host, port } => {
-                let address =
-                    (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
-                let address = address.ok_or_else(|| format!("no address for {host}"))?;
-                let (socket, bound) = listen_tcp(address).map_err(|error| error.to_string())?;
-                (socket, Endpoint::Tcp { host: host.clone(), port: bound.port() })
-            }
+            None => listen(wanted)?,
         };
+        self.keeper.keep(wanted, &socket);
         let listener = reactor.add_listener(socket).map_err(|error| format!("cannot listen: {error}"))?;
-        let tls = tls.cloned();
-        self.endpoints.push(Listening { asked: wanted.clone(), actual, listener: Some(listener), tls });
+        let (asked, tls) = (wanted.clone(), tls.cloned());
+        self.endpoints.push(Listening { asked, actual, listener: Some(listener), accepting: false, tls });
         Ok((self.endpoints.len() as u32 - 1, true))
     }
+}
+
+/// Listens; returns the socket, and where it is.
+fn listen(wanted: &Endpoint) -> Result<(OwnedFd, Endpoint), String> {
+    match wanted {
+        Endpoint::Unix(path) => {
+            Ok((listen_unix(path, SOCKET_MODE).map_err(|error| error.to_string())?, wanted.clone()))
+        }
+        Endpoint::Tcp { host, port } => {
+            let address = (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
+            let address = address.ok_or_else(|| format!("no address for {host}"))?;
+            let (socket, bound) = listen_tcp(address).map_err(|error| error.to_string())?;
+            Ok((socket, Endpoint::Tcp { host: host.clone(), port: bound.port() }))
+        }
+    }
+}
+
+/// Where a socket is that was listened on before.
+fn bound(socket: &OwnedFd, wanted: &Endpoint) -> Result<Endpoint, String> {
+    let Endpoint::Tcp { host, .. } = wanted else { return Ok(wanted.clone()) };
+    let address = socket.try_clone().and_then(|socket| TcpListener::from(socket).local_addr());
+    let address = address.map_err(|error| format!("cannot listen: {error}"))?;
+    Ok(Endpoint::Tcp { host: host.clone(), port: address.port() })
 }
 
 impl Server {
@@ -202,16 +322,17 @@ impl Server {
     /// # Errors
     /// The endpoint cannot be listened on, has other TLS settings, or another export of this name; nothing was changed.
     pub(crate) fn export(&mut self, reactor: &mut Reactor, offer: Offer<'_>) -> Result<String, String> {
-        let Offer { endpoint, volume, info, tls, access } = offer;
+        let Offer { endpoint, volume, info, connections_max, tls, access } = offer;
         let (at, new) = self.directory.endpoint(reactor, endpoint, tls.as_ref())?;
         let name = info.name.clone();
         if self.directory.find(at, &name).is_some() {
             return Err(format!("there is another export \"{name}\" at the same place"));
         }
-        self.directory.exports.push(Export { endpoint: at, volume, info, access });
+        self.directory.exports.push(Export { endpoint: at, volume, info, connections_max, access });
         if new {
             self.accept(reactor, at);
         }
+        self.adopt_guests(reactor, at, &name);
         let endpoint = self.directory.endpoints[at as usize].actual.clone();
         let guards = Guards { tls: tls.map(|_| String::new()), access: None };
         Ok(ExportUri::Nbd { endpoint, name, guards }.for_clients())
@@ -226,7 +347,7 @@ impl Server {
         }
         for at in 0..self.directory.endpoints.len() {
             if !self.directory.exports.iter().any(|export| export.endpoint as usize == at) {
-                self.directory.stop_listening(reactor, at);
+                self.directory.stop_listening(reactor, at, false);
             }
         }
         for index in 0..self.connections.len() as u32 {
@@ -259,7 +380,7 @@ impl Server {
         let rules = connection.volume.and_then(|id| self.rules.get(usize::from(id.0)).cloned().flatten());
         let Some(rules) = rules else {
             // Withdrawn during the handshake.
-            connection.closing = true;
+            (connection.closing, connection.volume) = (true, None);
             return;
         };
         let identity = match reactor.peer_cred(connection.socket) {
@@ -267,6 +388,8 @@ impl Server {
             Err(_) => Identity::unknown(), // not a unix socket
         };
         connection.client = Some(Client::new(rules, name, identity));
+        let volume = connection.volume;
+        self.directory.came(volume);
     }
 
     /// Allow lists have changed: who is not let in any more is disconnected once what it has asked for is answered.
@@ -284,8 +407,12 @@ impl Server {
         }
     }
 
-    pub(super) fn accept(&self, reactor: &mut Reactor, endpoint: u32) {
+    pub(super) fn accept(&mut self, reactor: &mut Reactor, endpoint: u32) {
+        if self.still || self.directory.is_accepting_at(endpoint) {
+            return;
+        }
         if let Some(listener) = self.directory.listener(endpoint) {
+            self.directory.set_accepting(endpoint, true);
             reactor.submit((self.tokens)(ServerToken::Accept(endpoint)), Op::Accept { listener });
         }
     }

@@ -7,8 +7,9 @@
 //!   change something, not while it drains.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `volumes`, `settings`, `reload`, `work`,
-//! `info` (how things are), `tell` (what pools report becomes events and alarms).
+//! `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
 
+mod handover;
 mod info;
 mod pools;
 mod reload;
@@ -22,10 +23,11 @@ use crate::config::{Config, ConfigFile};
 use crate::control::{
     Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, PoolInfo,
     PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
-    SettingsRequest, ShrinkRequest, Target, VolumeInfo, VolumeRequest,
+    SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
 use crate::events::Hub;
 use crate::guard::GuardBook;
+use crate::handover::Keeper;
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use crate::pool::{Pool, PoolGone, PoolHandle};
 use crate::rules::RuleSet;
@@ -33,6 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+pub(crate) use handover::{Estate, UpgradeAnswer, Upgrader};
 pub(crate) use start::{ServiceStart, Told, load};
 
 /// A lock that a panicked thread held is taken all the same: what it guards is changed in single steps.
@@ -61,6 +64,12 @@ pub(crate) struct Service {
     jobs: Jobs,
     /// Certificates and allow lists by name.
     guards: Arc<GuardBook>,
+    /// Sockets that outlive this process.
+    keeper: Arc<Keeper>,
+    /// Asks the main thread for an upgrade, where there can be one.
+    upgrader: Option<Upgrader>,
+    /// How the last upgrade ended.
+    upgraded: Mutex<Option<UpgradeInfo>>,
     /// Job threads are told that there is something to begin, or that the daemon stops.
     work: Mutex<work::Work>,
     work_changed: Condvar,
@@ -152,6 +161,7 @@ impl Control for Service {
             resident_bytes: resident_bytes(),
             pools: running.pools.keys().cloned().collect(),
             volumes: running.config.volumes.keys().cloned().collect(),
+            upgrade: lock(&self.upgraded).clone(),
         }
     }
 
@@ -166,6 +176,10 @@ impl Control for Service {
 
     fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, ControlError> {
         self.create(request)
+    }
+
+    fn open_pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+        self.reopen(name)
     }
 
     fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
@@ -285,4 +299,11 @@ impl Control for Service {
     fn reload(&self) -> Result<ReloadDone, ControlError> {
         self.reload_file()
     }
+
+    fn upgrade(&self) -> Result<UpgradeBegun, ControlError> {
+        self.ask_for_upgrade()
+    }
 }
+
+#[cfg(test)]
+mod tests;

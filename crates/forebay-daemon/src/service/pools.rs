@@ -11,7 +11,7 @@ use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
     ShrinkRequest,
 };
-use crate::events::{AlarmKey, Kind, NewEvent};
+use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::loss_record::{LossRecord, Verdict, judge};
 use crate::open::{Making, PoolParts, erase_cache, open_caches, open_joining, seen};
 use crate::pool::{PoolHandle, PoolStart, Promise};
@@ -46,11 +46,13 @@ impl Service {
         let start = PoolStart {
             name: name.into(),
             engine,
+            connections_max: tunables.pool_connections_max,
             buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
             spin: tunables.spin,
             nice_boost: tunables.nice_boost,
             io: tunables.io.into(),
             guards: Arc::clone(&self.guards),
+            keeper: Arc::clone(&self.keeper),
             state_dir,
             without_cache,
         };
@@ -107,6 +109,43 @@ impl Service {
         drop(file);
         self.hub.publish(NewEvent::new(Kind::PoolCreated, format!("pool {name} is there")).pool(&name));
         self.pool_info(&name)
+    }
+
+    /// Opens a configured pool that is not open, and attaches its volumes.
+    pub(super) fn reopen(&self, name: &str) -> Result<PoolInfo, ControlError> {
+        let _changing = self.changing();
+        self.look_for_ended_pools();
+        let (config, volumes) = {
+            let running = self.running();
+            let known: Vec<&str> = running.config.pools.keys().map(String::as_str).collect();
+            let config = running.config.pools.get(name).cloned();
+            let config = config.ok_or_else(|| ControlError::not_found("pool", name, &known))?;
+            if running.pools.contains_key(name) {
+                return Err(ControlError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
+            }
+            let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
+            (config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect::<Vec<_>>())
+        };
+        self.open_pool(name, &config)?;
+        self.hub.clear(&AlarmKey::pool(Kind::PoolFailed, name));
+        let mut first = None;
+        for (name, volume) in &volumes {
+            match self.attach_configured(name, volume) {
+                Ok(()) => {
+                    self.hub.clear(&AlarmKey::volume(Kind::VolumeFailed, name));
+                    let message = format!("{name} is attached");
+                    self.hub.publish(NewEvent::new(Kind::VolumeAttached, message).volume(name));
+                }
+                Err(error) => {
+                    self.hub.raise(AlarmKey::volume(Kind::VolumeFailed, name), Severity::Error, &error.what);
+                    first = first.or(Some(error));
+                }
+            }
+        }
+        match first {
+            None => self.pool_info(name),
+            Some(error) => Err(error),
+        }
     }
 
     // --- size

@@ -1,10 +1,11 @@
 //! Opening everything at the start, and stopping it.
 
-use super::{Running, Service, lock};
+use super::{Running, Service, Upgrader, lock};
 use crate::clock::SystemClock;
 use crate::config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
 use crate::control::ControlError;
 use crate::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
+use crate::handover::Keeper;
 use crate::jobs::{JobId, Jobs, JobsLimits};
 use crate::pool::PoolEvent;
 use forebay_core::Drain;
@@ -40,6 +41,10 @@ pub(crate) struct ServiceStart {
     pub(crate) strict: bool,
     /// Lines for the log.
     pub(crate) told: Box<dyn FnMut(Told) + Send>,
+    /// Sockets that were there before.
+    pub(crate) keeper: Arc<Keeper>,
+    /// Asks for an upgrade, where there can be one.
+    pub(crate) upgrader: Option<Upgrader>,
 }
 
 /// Rules of the file are checked by the module that knows what they mean.
@@ -64,6 +69,9 @@ impl Service {
             hub,
             jobs,
             guards: Arc::default(),
+            keeper: start.keeper,
+            upgrader: start.upgrader,
+            upgraded: Mutex::default(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
             started_unix_s: now.map_or(0, |since| since.as_secs()),
@@ -153,6 +161,32 @@ impl Service {
     /// True once a pool has ended by itself: there is nothing left to serve it.
     pub(crate) fn ended(&self) -> bool {
         self.running().pools.values().any(|pool| pool.has_ended())
+    }
+
+    /// A pool that has ended by itself is taken off the table: its clients were disconnected with it, the others go on.
+    pub(crate) fn look_for_ended_pools(&self) {
+        if !self.ended() {
+            return;
+        }
+        let mut ended = Vec::new();
+        self.running_mut().pools.retain(|name, pool| {
+            let keep = !pool.has_ended();
+            if !keep {
+                ended.push((name.clone(), Arc::clone(pool)));
+            }
+            keep
+        });
+        for (name, pool) in ended {
+            let why = match pool.stop() {
+                Ok(()) => "it ended by itself".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            let message = format!(
+                "pool {name} has stopped: {why}; its volumes are not served. To open it again: forebay pool open {name}"
+            );
+            self.hub.raise(AlarmKey::pool(Kind::PoolFailed, &name), Severity::Error, &message);
+            self.tell(Told::Problem(message));
+        }
     }
 
     /// Stops everything in an orderly way; again and again is fine.

@@ -128,6 +128,7 @@ impl Service {
             backing: config.backing.clone(),
             exports: config.exports.clone(),
             size_bytes: config.size_bytes,
+            connections_max: tunables.connections_max,
             settings: VolumeSettings::from(&tunables),
             on_backing_change: tunables.on_backing_change.into(),
             rules: Arc::clone(&rules),

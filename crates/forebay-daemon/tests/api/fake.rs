@@ -260,6 +260,7 @@ impl Control for Fake {
             resident_bytes: 1 << 20,
             pools: state.pools.keys().cloned().collect(),
             volumes: state.volumes.keys().cloned().collect(),
+            upgrade: None,
         }
     }
 

@@ -62,6 +62,7 @@ impl Control for Fake {
             resident_bytes: 1 << 20,
             pools: vec!["fast".into()],
             volumes: vec!["db".into(), "slow".into()],
+            upgrade: None,
         }
     }
     fn pools(&self) -> Result<Vec<PoolInfo>, ControlError> {

@@ -240,6 +240,9 @@ impl Handshake {
         let Some(export) = found else {
             return Outcome::Close(CloseReason::UnknownExport);
         };
+        if exports.is_full(&export.name) {
+            return Outcome::Close(CloseReason::ExportFull);
+        }
         out.extend_from_slice(&export.size_bytes.to_be_bytes());
         out.extend_from_slice(&transmission_flags(&export, self.structured).to_be_bytes());
         if !self.no_zeroes {
@@ -262,6 +265,11 @@ impl Handshake {
             unknown_export(out, option, name);
             return Ok(None);
         };
+        if option == opt::GO && exports.is_full(&export.name) {
+            let message = b"the export has as many connections as it may have (connections_max)";
+            codec::encode_option_reply(out, option, rep::ERR_POLICY, message);
+            return Ok(None);
+        }
         let mut fact = Vec::new();
         let mut send = |fact: &mut Vec<u8>| {
             codec::encode_option_reply(out, option, rep::INFO, fact);

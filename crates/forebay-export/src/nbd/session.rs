@@ -103,6 +103,9 @@ pub enum CloseReason {
     /// EXPORT_NAME for an export that does not exist; the protocol has no other answer.
     #[error("the client asked for an unknown export in the old way, which can only be answered by closing")]
     UnknownExport,
+    /// EXPORT_NAME for an export that takes no more connections; the protocol has no other answer.
+    #[error("the export has as many connections as it may have (connections_max)")]
+    ExportFull,
     /// EXPORT_NAME before TLS; the protocol has no other answer.
     #[error(
         "the client asked for an export in the old way before TLS, which can only be answered by closing"
@@ -250,6 +253,29 @@ impl Session {
             held: Vec::with_capacity(codec::REQUEST_BYTES),
             out: codec::greeting(SERVER_FLAGS).to_vec(),
         }
+    }
+
+    /// Goes on with a connection between two requests that another server has had until now.
+    pub fn resume(limits: Limits, export: ExportInfo, replier: Replier) -> Self {
+        Session {
+            limits,
+            phase: Phase::Request,
+            handshake: Handshake::new(Tls::Off),
+            export: Some(export),
+            replier,
+            held: Vec::with_capacity(codec::REQUEST_BYTES),
+            out: Vec::new(),
+        }
+    }
+
+    /// The next byte belongs to the header of a request, and everything that the session itself has answered was taken.
+    pub fn is_between_requests(&self) -> bool {
+        self.phase == Phase::Request && self.out.is_empty()
+    }
+
+    /// Takes out what there is of a header that is not complete, for [`Session::resume`] elsewhere: it comes first there.
+    pub fn take_held(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.held)
     }
 
     /// Goes on to the next thing that somebody else must do.

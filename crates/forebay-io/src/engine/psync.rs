@@ -4,7 +4,7 @@
 //! hand-overs.
 //!
 //! Invariants:
-//! - Jobs are taken in order of `push`, and run in parallel, as in the kernel's ring: nothing is promised about
+//! - Each lane has threads of its own. Its jobs are taken in order of `push`, and run in parallel, as in the kernel's ring: nothing is promised about
 //!   the order in which they take effect.
 //! - Sockets and FUSE connections are only touched by the loop's thread; a step that would block waits in `pending` for `ppoll`.
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Request, Step, StepDone};
+use super::{Lane, Request, Step, StepDone};
 use crate::error::IoFailure;
 use crate::sys;
 use crate::waker::Waker;
@@ -26,12 +26,28 @@ struct Jobs {
     stop: bool,
 }
 
-struct Shared {
+/// Steps of one lane, and the threads that wait for them.
+#[derive(Default)]
+struct Line {
     jobs: Mutex<Jobs>,
     more: Condvar,
+}
+
+struct Shared {
+    fast: Line,
+    slow: Line,
     done: Mutex<Vec<StepDone>>,
     /// Raised when `done` was empty and is not any more.
     done_counter: OwnedFd,
+}
+
+impl Shared {
+    fn line(&self, lane: Lane) -> &Line {
+        match lane {
+            Lane::Fast => &self.fast,
+            Lane::Slow => &self.slow,
+        }
+    }
 }
 
 pub(crate) struct Psync {
@@ -52,8 +68,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Psync {
     pub(crate) fn new(threads: u32) -> io::Result<Psync> {
         let shared = Arc::new(Shared {
-            jobs: Mutex::default(),
-            more: Condvar::new(),
+            fast: Line::default(),
+            slow: Line::default(),
             done: Mutex::default(),
             done_counter: sys::eventfd()?,
         });
@@ -65,10 +81,11 @@ impl Psync {
             polled: Vec::new(),
         };
         for number in 0..threads.clamp(1, 256) {
-            let shared = Arc::clone(&shared);
-            let thread =
-                std::thread::Builder::new().name(format!("io-{number}")).spawn(move || work(&shared))?;
-            engine.threads.push(thread);
+            for lane in [Lane::Fast, Lane::Slow] {
+                let shared = Arc::clone(&shared);
+                let thread = std::thread::Builder::new().name(format!("io-{number}"));
+                engine.threads.push(thread.spawn(move || work(&shared, lane))?);
+            }
         }
         Ok(engine)
     }
@@ -77,8 +94,9 @@ impl Psync {
         if !step.request.is_on_device() {
             return self.try_now(step);
         }
-        lock(&self.shared.jobs).queue.push_back(step);
-        self.shared.more.notify_one();
+        let line = self.shared.line(step.lane);
+        lock(&line.jobs).queue.push_back(step);
+        line.more.notify_one();
     }
 
     pub(crate) fn cancel(&mut self, key: u64) {
@@ -176,11 +194,13 @@ impl Psync {
 impl Drop for Psync {
     /// Ends the threads; steps not yet begun are dropped, those begun are waited for.
     fn drop(&mut self) {
-        let mut jobs = lock(&self.shared.jobs);
-        jobs.stop = true;
-        jobs.queue.clear();
-        drop(jobs);
-        self.shared.more.notify_all();
+        for line in [&self.shared.fast, &self.shared.slow] {
+            let mut jobs = lock(&line.jobs);
+            jobs.stop = true;
+            jobs.queue.clear();
+            drop(jobs);
+            line.more.notify_all();
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -188,9 +208,10 @@ impl Drop for Psync {
 }
 
 /// A worker thread: takes steps until told to stop.
-fn work(shared: &Shared) {
+fn work(shared: &Shared, lane: Lane) {
+    let line = shared.line(lane);
     loop {
-        let mut jobs = lock(&shared.jobs);
+        let mut jobs = lock(&line.jobs);
         let step = loop {
             if let Some(step) = jobs.queue.pop_front() {
                 break step;
@@ -198,7 +219,7 @@ fn work(shared: &Shared) {
             if jobs.stop {
                 return;
             }
-            jobs = shared.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+            jobs = line.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         };
         drop(jobs);
         let result = perform(step.request);

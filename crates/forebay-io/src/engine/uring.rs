@@ -1,9 +1,9 @@
 //! The io_uring engine: one ring, one thread, one system call per turn of the loop.
 //!
 //! Invariants:
-//! - At most `devices_max` device steps are in the kernel; the rest waits in `backlog`, in order. Steps on sockets and
-//!   FUSE connections are not limited: they may wait for a peer for ever, and must not keep device steps out. (Should they ever overflow the
-//!   completion queue, the kernel keeps the surplus: `NODROP` is required.)
+//! - At most `devices_max` device steps of each lane are in the kernel; the rest waits, in order. Steps on sockets and FUSE
+//!   connections are not limited: they may wait for a peer for ever, and must not keep device steps out. (Should they ever overflow
+//!   the completion queue, the kernel keeps the surplus: `NODROP` is required.) No lane waits for another one.
 //! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes the only issuer
 //!   the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
 //! - Entries reach the kernel in the order of `push`; a cancel therefore never hits a later user of its key.
@@ -17,7 +17,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use super::registered::Registered;
-use super::{Request, Step, StepDone};
+use super::{Lane, Request, Step, StepDone};
 use crate::error::IoFailure;
 use crate::sys;
 use crate::waker::Waker;
@@ -26,18 +26,31 @@ use crate::waker::Waker;
 const KEY_WAKE: u64 = 1 << 63;
 /// Key of cancel requests, whose own results nobody needs.
 const KEY_CANCEL: u64 = (1 << 63) | 1;
-/// Added to the keys of device steps, which are counted.
+/// Added to the keys of device steps, which are counted, each lane by itself.
 const KEY_DEVICE: u64 = 1 << 62;
+const KEY_SLOW: u64 = 1 << 61;
 
 /// Offset that means "as `readv` does it", for descriptors without a position.
 const NO_OFFSET: u64 = u64::MAX;
 
+/// The lane of what is not on a device.
+const SOCKETS: usize = 0;
+
+fn lane_of(key: u64) -> usize {
+    match key {
+        key if key & KEY_WAKE != 0 || key & KEY_DEVICE == 0 => SOCKETS,
+        key if key & KEY_SLOW == 0 => 1,
+        _ => 2,
+    }
+}
+
 pub(crate) struct Uring {
     ring: IoUring,
     registered: Registered,
-    backlog: VecDeque<squeue::Entry>,
-    /// Device steps in the queue or the kernel.
-    devices: u32,
+    /// Entries that do not fit yet: of sockets, of fast and of slow devices.
+    backlog: [VecDeque<squeue::Entry>; 3],
+    /// As many of each are in the queue or the kernel. Sockets are not counted.
+    under_way: [u32; 3],
     devices_max: u32,
     enabled: bool,
     /// The kernel tells by a flag that it has deferred work to run.
@@ -61,8 +74,8 @@ impl Uring {
         Ok(Uring {
             ring,
             registered,
-            backlog: VecDeque::new(),
-            devices: 0,
+            backlog: Default::default(),
+            under_way: [0; 3],
             devices_max,
             enabled: false,
             flags_work,
@@ -72,8 +85,9 @@ impl Uring {
     }
 
     pub(crate) fn push(&mut self, step: Step) {
-        debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE), 0);
-        let key = if step.request.is_on_device() { step.key | KEY_DEVICE } else { step.key };
+        debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE | KEY_SLOW), 0);
+        let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
+        let key = if step.request.is_on_device() { step.key | KEY_DEVICE | slow } else { step.key };
         let registered = match step.request {
             Request::Read { mapping: Some(mapping), .. } | Request::Write { mapping: Some(mapping), .. } => {
                 self.registered.index_of(&self.ring.submitter(), mapping)
@@ -105,35 +119,37 @@ impl Uring {
     }
 
     fn push_entry(&mut self, entry: squeue::Entry) {
-        if !self.backlog.is_empty() || !self.try_push(&entry) {
-            self.backlog.push_back(entry);
+        let lane = lane_of(entry.get_user_data());
+        if !self.backlog[lane].is_empty() || !self.try_push(&entry) {
+            self.backlog[lane].push_back(entry);
         }
     }
 
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
-        let key = entry.get_user_data();
-        let counts = key & KEY_WAKE == 0 && key & KEY_DEVICE != 0;
-        if counts && self.devices >= self.devices_max {
+        let lane = lane_of(entry.get_user_data());
+        if lane != SOCKETS && self.under_way[lane] >= self.devices_max {
             return false;
         }
         // SAFETY: the memory the entry points to lives until its completion (contract of the engine).
         let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
-        self.devices += u32::from(pushed && counts);
+        self.under_way[lane] += u32::from(pushed && lane != SOCKETS);
         pushed
     }
 
     /// Moves waiting entries into the submission queue, handing over full queues on the way.
     fn refill(&mut self) -> io::Result<()> {
-        while let Some(entry) = self.backlog.front().cloned() {
-            if self.try_push(&entry) {
-                self.backlog.pop_front();
-            } else if self.ring.submission().is_full() {
-                self.submit(0, None)?;
-                if self.ring.submission().is_full() {
+        for lane in 0..self.backlog.len() {
+            while let Some(entry) = self.backlog[lane].front().cloned() {
+                if self.try_push(&entry) {
+                    self.backlog[lane].pop_front();
+                } else if self.ring.submission().is_full() {
+                    self.submit(0, None)?;
+                    if self.ring.submission().is_full() {
+                        return Ok(());
+                    }
+                } else {
                     break;
                 }
-            } else {
-                break;
             }
         }
         Ok(())
@@ -236,8 +252,9 @@ impl Uring {
                 }
                 KEY_CANCEL => {}
                 key => {
-                    self.devices -= u32::from(key & KEY_DEVICE != 0);
-                    done.push(StepDone { key: key & !KEY_DEVICE, result: event.result() });
+                    let lane = lane_of(key);
+                    self.under_way[lane] -= u32::from(lane != SOCKETS);
+                    done.push(StepDone { key: key & !(KEY_DEVICE | KEY_SLOW), result: event.result() });
                 }
             }
         }

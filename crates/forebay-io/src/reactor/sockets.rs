@@ -115,6 +115,47 @@ impl Reactor {
         }
     }
 
+    /// Gives up on accepting for now: accepts on the listener are reported as cancelled, or as done if they were faster. The
+    /// listener stays, and clients queue up at it.
+    pub fn cancel_accepts(&mut self, id: ListenerId) {
+        let Some(Some(listener)) = self.listeners.get(id.0 as usize) else { return };
+        for &index in &listener.accepts {
+            self.engine.cancel(self.memory.slots.key(index));
+        }
+    }
+
+    /// Gives a listener away; `None` if there is none, or accepts on it have not been reported yet.
+    pub fn release_listener(&mut self, id: ListenerId) -> Option<OwnedFd> {
+        let slot = self.listeners.get_mut(id.0 as usize)?;
+        let listener = slot.take_if(|listener| listener.accepts.is_empty() && !listener.closing)?;
+        Some(listener.fd)
+    }
+
+    /// Gives up on receiving for now: the receives of a socket are reported as cancelled, or as done if they were faster. Nothing that
+    /// the peer has sent is lost, and the socket stays open.
+    pub fn cancel_receives(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id.0) else { return };
+        let waiting: Vec<u32> = socket.receives.drain(1.min(socket.receives.len())..).collect();
+        let at_engine = socket.receives.front().copied();
+        if let Some(index) = at_engine {
+            self.engine.cancel(self.memory.slots.key(index));
+        }
+        for index in waiting {
+            self.report(index, Err(IoFailure::CANCELLED));
+        }
+    }
+
+    /// Gives a socket away; `None` if there is none, it was closed, or an operation on it has not been reported yet.
+    pub fn release_socket(&mut self, id: SocketId) -> Option<OwnedFd> {
+        let socket = self.sockets.get(id.0)?;
+        if socket.phase != Phase::Open || !socket.sends.is_empty() || !socket.receives.is_empty() {
+            return None;
+        }
+        let fd = self.sockets.entries.get_mut(id.0 as usize & 0xFFFF)?.1.take()?.fd;
+        self.sockets.free.push_back(id.0 as u16);
+        Some(fd)
+    }
+
     pub(super) fn open_listener(&self, id: ListenerId) -> Result<u32, IoFailure> {
         match self.listeners.get(id.0 as usize) {
             Some(Some(listener)) if !listener.closing => Ok(id.0),

@@ -7,7 +7,7 @@ use super::{Reactor, ZERO_PAGE_BYTES};
 use crate::buffer::{BUFFER_ALIGN, Span};
 use crate::device::{Device, DirectAlign};
 use crate::emulate::Emulation;
-use crate::engine::{Request, Step};
+use crate::engine::{Lane, Request, Step};
 use crate::error::IoFailure;
 use crate::hdd::HddOp;
 use crate::slots::{Kind, Slot, ZeroPhase};
@@ -16,6 +16,8 @@ use crate::slots::{Kind, Slot, ZeroPhase};
 pub(super) struct DeviceEntry {
     pub(super) device: Device,
     pub(super) emulation: Option<Emulation>,
+    /// What its steps may wait behind.
+    pub(super) lane: Lane,
     buffered_fd: RawFd,
     direct: Option<(RawFd, DirectAlign)>,
     /// Buffered writes submitted and not finished: while there are any, writes look out for neighbours.
@@ -34,6 +36,7 @@ impl DeviceEntry {
             direct: device.direct_fd(),
             device,
             emulation,
+            lane: Lane::Slow,
             buffered_writes: 0,
             deferred: VecDeque::new(),
             lacks_punch: false,
@@ -197,8 +200,10 @@ impl Reactor {
         self.memory.slots.get_mut(index).started = true;
         self.at_engine += 1;
         self.stats.steps += 1;
+        let device = self.memory.slots.get(index).kind.device();
+        let lane = device.map_or(Lane::Fast, |device| self.devices[usize::from(device)].lane);
         let key = self.memory.slots.key(index);
-        self.engine.push(Step { key, request });
+        self.engine.push(Step { key, request, lane });
     }
 
     fn transfer_step(&mut self, index: u32, device: usize) -> Request {

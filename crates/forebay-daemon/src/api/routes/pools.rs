@@ -61,6 +61,17 @@ pub(super) async fn remove_pool(
     context.change(move |control| control.remove_pool(&pool, removal.erase)).await.map(accepted)
 }
 
+/// Opens a pool that is configured and not open: that failed, or it has stopped by itself.
+#[utoipa::path(post, path = "/v1/pools/{pool}/open", tag = "pools",
+    params(("pool" = String, Path, description = "Name")),
+    responses((status = 200, description = "The pool", body = PoolInfo)))]
+pub(super) async fn open_pool(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+) -> Answer<PoolInfo> {
+    context.change(move |control| control.open_pool(&pool)).await.map(Json)
+}
+
 /// Makes a pool larger, while it is used.
 #[utoipa::path(post, path = "/v1/pools/{pool}/grow", tag = "pools", request_body = GrowRequest,
     params(("pool" = String, Path, description = "Name")),

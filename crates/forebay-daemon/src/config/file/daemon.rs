@@ -2,12 +2,12 @@
 
 use super::guards::ids;
 use super::reader::{Reader, Table, Value, near_key, raw};
-use crate::config::choices::LogLevel;
+use crate::config::choices::{LockMemory, LogLevel};
 use crate::config::diagnostic::{Diagnostic, Span};
 use crate::config::keys::{self, Key};
 use crate::config::model::{AdminTcp, DaemonConfig, TlsFiles, UserList};
 use crate::config::tunables::FromValue;
-use crate::config::value::{Kind, Raw};
+use crate::config::value::{Choice, Kind, Raw};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use std::path::PathBuf;
 
@@ -30,7 +30,14 @@ pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> Daemo
             }
             "admin_read" => daemon.admin_users.get_or_insert_default().read = users(reader, name, value),
             "control_fs" => daemon.control_fs = reader.path(name, value),
-            "log_level" => daemon.log_level = log_level(reader, name, value).unwrap_or(daemon.log_level),
+            "log_level" => {
+                let level = choice(reader, name, value, LogLevel::CHOICES).and_then(LogLevel::from_value);
+                daemon.log_level = level.unwrap_or(daemon.log_level);
+            }
+            "lock_memory" => {
+                let lock = choice(reader, name, value, LockMemory::CHOICES).and_then(LockMemory::from_value);
+                daemon.lock_memory = lock.unwrap_or(daemon.lock_memory);
+            }
             "state_dir" => {
                 if let Some(path) = reader.path(name, value) {
                     daemon.state_dir = path;
@@ -78,9 +85,15 @@ fn file_mode(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<u32> {
     mode
 }
 
-fn log_level(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<LogLevel> {
-    match Kind::Choice(LogLevel::CHOICES).read(raw(value.get_ref())) {
-        Ok(level) => LogLevel::from_value(level),
+/// One of several words.
+fn choice(
+    reader: &mut Reader,
+    key: &str,
+    value: &Value<'_>,
+    choices: &'static [Choice],
+) -> Option<crate::config::value::Value> {
+    match Kind::Choice(choices).read(raw(value.get_ref())) {
+        Ok(chosen) => Some(chosen),
         Err(error) => {
             let hint = error.suggestion.map(|near| format!("did you mean \"{near}\"?")).unwrap_or_default();
             reader.push(Diagnostic::error(value.span(), format!("`{key}`: {error}")).label(hint));

@@ -1,0 +1,181 @@
+//! Sockets that were there before this process, and those that are to be there after it.
+//!
+//! Whoever is to listen somewhere asks here first ([`Keeper::take`]). A socket is taken only by who wants to listen where it is
+//! bound, and only if clients still find it there.
+
+use super::{Guest, Inheritance, Listener, Manager};
+use forebay_export::uri::Endpoint;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    inherited: Mutex<Inheritance>,
+    manager: Option<Manager>,
+    /// Sockets came from the service manager: it has them too.
+    passed: bool,
+    /// Nothing may be read or accepted yet.
+    parked: AtomicBool,
+}
+
+impl Keeper {
+    /// With what the service manager has kept, if there is one.
+    pub(crate) fn from_manager(manager: Option<Manager>) -> Self {
+        let passed = forebay_io::passed_listeners();
+        let inherited =
+            Inheritance { listeners: passed.into_iter().filter_map(named).collect(), guests: Vec::new() };
+        let passed = !inherited.listeners.is_empty();
+        Self { inherited: Mutex::new(inherited), manager, passed, parked: AtomicBool::new(false) }
+    }
+
+    /// With what a predecessor has passed. Nothing of it moves before [`Keeper::go_on`].
+    pub(crate) fn parked(inherited: Inheritance, manager: Option<Manager>) -> Self {
+        Self { inherited: Mutex::new(inherited), manager, passed: false, parked: AtomicBool::new(true) }
+    }
+
+    /// Takes back what no successor has taken.
+    pub(crate) fn put_back(&self, inherited: Inheritance) {
+        self.lock().append(inherited);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inheritance> {
+        self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn manager(&self) -> Option<&Manager> {
+        self.manager.as_ref()
+    }
+
+    /// Must everything stay as it is?
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.parked.store(false, Ordering::Release);
+    }
+
+    /// Are listening sockets open when this process has ended, so that their files must stay?
+    pub(crate) fn keeps(&self) -> bool {
+        self.passed || self.manager.is_some()
+    }
+
+    /// The socket of an endpoint, if there is one.
+    pub(crate) fn take(&self, wanted: &Endpoint) -> Option<OwnedFd> {
+        let mut inherited = self.lock();
+        let at = inherited.listeners.iter().position(|listener| is_there(listener, wanted))?;
+        Some(inherited.listeners.swap_remove(at).fd)
+    }
+
+    /// The connections to an export, which it must take or close.
+    pub(crate) fn guests(&self, endpoint: &Endpoint, export: &str) -> Vec<Guest> {
+        let mut inherited = self.lock();
+        let ours = |guest: &mut Guest| guest.endpoint == *endpoint && guest.export == export;
+        inherited.guests.extract_if(.., ours).collect()
+    }
+
+    /// Has a socket kept for the next start.
+    pub(crate) fn keep(&self, endpoint: &Endpoint, fd: &OwnedFd) {
+        if let Some(manager) = &self.manager {
+            manager.store(endpoint, fd.as_fd());
+        }
+    }
+
+    /// Nobody listens there any more.
+    pub(crate) fn forget(&self, endpoint: &Endpoint) {
+        if let Some(manager) = &self.manager {
+            manager.forget(endpoint);
+        }
+    }
+
+    /// Everything that wanted to listen does: closes what nobody has taken.
+    pub(crate) fn close_rest(&self) {
+        let rest = std::mem::take(&mut *self.lock());
+        for listener in &rest.listeners {
+            self.forget(&listener.endpoint);
+        }
+    }
+}
+
+/// Where a socket of the service manager is bound.
+fn named(fd: OwnedFd) -> Option<Listener> {
+    let endpoint = match (bound_path(&fd), bound_address(&fd)) {
+        (Some(path), _) => Endpoint::Unix(path),
+        (_, Some(address)) => Endpoint::Tcp { host: address.ip().to_string(), port: address.port() },
+        _ => return None,
+    };
+    Some(Listener { endpoint, fd })
+}
+
+fn bound_path(fd: &OwnedFd) -> Option<PathBuf> {
+    let listener = UnixListener::from(fd.try_clone().ok()?);
+    listener.local_addr().ok()?.as_pathname().map(Path::to_owned)
+}
+
+fn bound_address(fd: &OwnedFd) -> Option<SocketAddr> {
+    TcpListener::from(fd.try_clone().ok()?).local_addr().ok()
+}
+
+/// Is the socket bound where it is wanted, and do clients find it?
+fn is_there(listener: &Listener, wanted: &Endpoint) -> bool {
+    match wanted {
+        Endpoint::Unix(path) => {
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+            is_socket && bound_path(&listener.fd).is_some_and(|bound| bound == *path)
+        }
+        // A port that the system chose is known by who asked for it.
+        Endpoint::Tcp { port: 0, .. } => listener.endpoint == *wanted,
+        Endpoint::Tcp { host, port } => bound_address(&listener.fd).is_some_and(|bound| {
+            let wanted = (host.as_str(), *port).to_socket_addrs();
+            wanted.is_ok_and(|mut addresses| addresses.any(|address| address == bound))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeper(listeners: Vec<Listener>) -> Keeper {
+        Keeper::parked(Inheritance { listeners, guests: Vec::new() }, None)
+    }
+
+    #[test]
+    fn a_socket_is_taken_where_it_is_bound_and_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a"), folder.path().join("b"));
+        let listener = |path: &Path| {
+            let fd = OwnedFd::from(UnixListener::bind(path).unwrap());
+            named(fd).unwrap()
+        };
+        let keeper = keeper(vec![listener(&path), listener(&other)]);
+        assert!(keeper.take(&Endpoint::Unix(folder.path().join("c"))).is_none());
+        assert!(keeper.take(&Endpoint::Unix(path.clone())).is_some());
+        assert!(keeper.take(&Endpoint::Unix(path)).is_none(), "it is taken once");
+        std::fs::remove_file(&other).unwrap();
+        assert!(keeper.take(&Endpoint::Unix(other)).is_none(), "no client finds it");
+    }
+
+    #[test]
+    fn a_port_is_known_by_address_or_by_who_asked_for_any() {
+        let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+        let port = bound_address(&fd).unwrap().port();
+        let asked = Endpoint::Tcp { host: "127.0.0.1".into(), port: 0 };
+        let keeper = keeper(vec![Listener { endpoint: asked.clone(), fd }]);
+        assert!(keeper.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port: port ^ 1 }).is_none());
+        assert!(keeper.take(&Endpoint::Tcp { host: "127.0.0.2".into(), port }).is_none());
+        assert!(keeper.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port }).is_some());
+        let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+        keeper.put_back(Inheritance {
+            listeners: vec![Listener { endpoint: asked.clone(), fd }],
+            guests: Vec::new(),
+        });
+        assert!(keeper.take(&asked).is_some());
+    }
+}

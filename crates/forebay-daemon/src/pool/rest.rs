@@ -1,0 +1,43 @@
+//! Coming to rest, so that a successor can take over the pool and its clients; or this daemon again.
+
+use super::{Pool, Promise};
+use crate::handover::Inheritance;
+
+impl Pool {
+    /// From now on no request is taken. The promise is kept when everybody is at rest.
+    pub(crate) fn hold_still(&mut self) -> Promise<()> {
+        let (done, promise) = Promise::pair();
+        self.resting = Some(done);
+        self.server.hold_still(&mut self.reactor);
+        promise
+    }
+
+    pub(super) fn look_for_rest(&mut self) {
+        if self.resting.is_some() && self.server.is_still() {
+            let _ = self.resting.take().map(|resting| resting.try_send(()));
+        }
+    }
+
+    /// Disconnects clients that keep themselves from coming to rest.
+    pub(crate) fn cut_restless(&mut self) {
+        self.server.cut_restless(&mut self.reactor);
+    }
+
+    /// Takes requests and clients (again).
+    pub(crate) fn go_on(&mut self) {
+        self.resting = None;
+        self.server.go_on(&mut self.reactor);
+    }
+
+    /// Files that volumes are shown as: who has one open cannot be passed on.
+    pub(crate) fn has_mounts(&self) -> bool {
+        self.mounts.iter().any(Option::is_some)
+    }
+
+    /// Gives away the sockets, and begins an orderly stop. Everybody is at rest.
+    pub(crate) fn hand_over(&mut self) -> Inheritance {
+        let inheritance = self.server.hand_over(&mut self.reactor);
+        self.stop();
+        inheritance
+    }
+}

@@ -1,0 +1,364 @@
+//! `forebay serve`: the daemon, from its configuration file to its end, or to its successor.
+//!
+//! The main thread waits for words: what is to be told, signals, and wishes for an upgrade. An upgrade is carried out here: a
+//! successor is started while everything goes on; then the API and the control files end, the service comes to rest and gives
+//! everything away (`service::handover`). If the successor serves, this process ends. If it does not, a new service takes
+//! everything back. See `handover` for what must hold.
+
+use crate::api::ApiServer;
+use crate::config::{Config, ConfigFile, DaemonConfig};
+use crate::control::{Control, ControlError, UpgradeBegun, UpgradeInfo};
+use crate::control_fs::{self, AlarmSource, ControlFs};
+use crate::error::RunError;
+use crate::handover::{Duties, Keeper, Manager, Predecessor, Successor};
+use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
+use crate::start::{LOOK, Word, api_failed, hear, open_api, say, start_service, stop, teller, watch_signals};
+use crate::{RunEvent, ServeOptions};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+type Report<'a> = &'a mut dyn FnMut(RunEvent);
+
+/// Serves what a configuration file says, until SIGINT or SIGTERM; SIGHUP reads the file again, SIGUSR2 starts a successor.
+///
+/// # Errors
+/// The file is wrong (every error is in the message), or the admin API cannot be served. What one pool or volume lacks
+/// does not keep the others from being served: it is told, and raises an alarm. A successor ends with an error if it cannot
+/// serve what its predecessor has served; that goes on then.
+pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
+    // Asked now: later its name may belong to a newer program, or another name to this one.
+    let program = std::env::current_exe().map_err(|error| {
+        RunError::failed(format!("cannot tell where this program lies: {error}"), "is /proc mounted?")
+    })?;
+    let predecessor = match options.successor {
+        true => Some(Predecessor::from_stdin().map_err(|error| RunError::failed(error, USE_UPGRADE))?),
+        false => None,
+    };
+    let place = Place { program: &program, config: &options.config };
+    let served = serve_after(predecessor.as_ref(), &place, report);
+    if let (Some(predecessor), Err(error)) = (&predecessor, &served) {
+        predecessor.give_up(&error.to_string()); // of no consequence if it is gone
+    }
+    served
+}
+
+/// What a successor is started with.
+struct Place<'a> {
+    program: &'a Path,
+    config: &'a Path,
+}
+
+const USE_UPGRADE: &str = "a running daemon starts its successor itself: forebay upgrade";
+
+fn serve_after(
+    predecessor: Option<&Predecessor>,
+    place: &Place<'_>,
+    report: Report<'_>,
+) -> Result<(), RunError> {
+    let (file, checked) =
+        crate::service::load(place.config).map_err(|error| RunError::failed(error, "nothing was started"))?;
+    for line in checked.warnings.lines() {
+        report(RunEvent::Problem(line));
+    }
+    crate::limits::raise_descriptors();
+    crate::limits::lock_memory(checked.config.daemon.lock_memory)?;
+    let manager = Manager::from_env();
+    let (keeper, duties) = match predecessor {
+        Some(predecessor) => {
+            let (inheritance, duties) =
+                predecessor.hello().map_err(|error| RunError::failed(error, USE_UPGRADE))?;
+            (Keeper::parked(inheritance, manager), Some(duties))
+        }
+        None => (Keeper::from_manager(manager), None),
+    };
+    let (words, heard) = mpsc::channel();
+    watch_signals(&words, &[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
+    let words = (words, heard);
+    let mut house = House::open(place, checked.config, Some(file), Arc::new(keeper), &words, report)?;
+    if let Err(error) = house.open_api() {
+        return Err(house.close(&words.1, report).err().unwrap_or(error));
+    }
+    if let (Some(predecessor), Some(duties)) = (predecessor, &duties) {
+        let ready = house.service.check_duties(duties);
+        let ready = ready.and_then(|()| predecessor.ready().map_err(|error| error.to_string()));
+        if let Err(why) = ready {
+            return Err(house.close(&words.1, report).err().unwrap_or(RunError::failed(why, "")));
+        }
+    }
+    if let Err(error) = house.begin(duties.as_ref(), report) {
+        return Err(house.close(&words.1, report).err().unwrap_or(error));
+    }
+    house.keep_on(place, &words, report)
+}
+
+/// Everything that is open while the daemon serves.
+struct House {
+    service: Arc<Service>,
+    keeper: Arc<Keeper>,
+    daemon: DaemonConfig,
+    api: Api,
+    control_fs: Option<ControlFs>,
+}
+
+/// The admin API.
+enum Api {
+    /// Its sockets are open.
+    Ready(Box<crate::api::ReadyApi>),
+    Serving(ApiServer),
+    /// It has ended, or is in the middle of a change.
+    Gone,
+}
+
+type Words = (mpsc::Sender<Word>, mpsc::Receiver<Word>);
+
+impl House {
+    /// Opens pools and volumes.
+    fn open(
+        place: &Place<'_>,
+        config: Config,
+        file: Option<ConfigFile>,
+        keeper: Arc<Keeper>,
+        words: &Words,
+        report: Report<'_>,
+    ) -> Result<Self, RunError> {
+        let daemon = config.daemon.clone();
+        let start = ServiceStart {
+            config,
+            file,
+            path: Some(place.config.display().to_string()),
+            strict: false,
+            told: teller(&words.0),
+            keeper: Arc::clone(&keeper),
+            upgrader: Some(upgrader(&words.0)),
+        };
+        let service = start_service(start, words, report)?;
+        Ok(Self { service, keeper, daemon, api: Api::Gone, control_fs: None })
+    }
+
+    /// Opens the sockets of the API.
+    fn open_api(&mut self) -> Result<(), RunError> {
+        self.api = Api::Ready(Box::new(open_api(&self.daemon, &self.service, &self.keeper)?));
+        Ok(())
+    }
+
+    /// Clients are answered from now on; `duties` if they have waited for it.
+    fn begin(&mut self, duties: Option<&Duties>, report: Report<'_>) -> Result<(), RunError> {
+        if let Some(duties) = duties {
+            self.service.go_on();
+            self.service.note_upgrade(UpgradeInfo {
+                from_pid: duties.pid,
+                from_version: duties.version.clone(),
+                to_pid: std::process::id(),
+                paused_ms: since(duties),
+                error: None,
+            });
+        }
+        self.keeper.close_rest();
+        self.open_doors(report)?;
+        if let Some(manager) = self.keeper.manager() {
+            manager.ready();
+        }
+        report(RunEvent::Serving);
+        Ok(())
+    }
+
+    /// The API and the control files.
+    fn open_doors(&mut self, report: Report<'_>) -> Result<(), RunError> {
+        if let Api::Ready(ready) = std::mem::replace(&mut self.api, Api::Gone) {
+            self.api = Api::Serving(ready.serve().map_err(api_failed)?);
+            report(RunEvent::Admin(self.daemon.admin_socket.clone()));
+        }
+        self.control_fs =
+            self.daemon.control_fs.as_ref().and_then(|path| show_files(path, &self.service, report));
+        Ok(())
+    }
+
+    /// Serves until a signal asks to stop, or a successor serves.
+    fn keep_on(mut self, place: &Place<'_>, words: &Words, report: Report<'_>) -> Result<(), RunError> {
+        loop {
+            match words.1.recv_timeout(LOOK) {
+                Ok(Word::Told(told)) => report(say(told)),
+                Ok(Word::Signal(SIGHUP)) => reload(&self.service, report),
+                Ok(Word::Signal(SIGUSR2)) => {
+                    if self.upgrade(None, place, words, report)? {
+                        return Ok(());
+                    }
+                }
+                Ok(Word::Upgrade(answer)) => {
+                    if self.upgrade(answer, place, words, report)? {
+                        return Ok(());
+                    }
+                }
+                Ok(Word::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return self.close(&words.1, report);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => self.service.look_for_ended_pools(),
+            }
+        }
+    }
+
+    /// An orderly end.
+    fn close(self, heard: &mpsc::Receiver<Word>, report: Report<'_>) -> Result<(), RunError> {
+        if let Some(manager) = self.keeper.manager() {
+            manager.stopping();
+        }
+        drop(self.control_fs);
+        drop(self.api);
+        stop(&self.service, heard, report)
+    }
+
+    /// Passes everything to a successor; true if it serves, and this process is to end. Otherwise everything goes on.
+    ///
+    /// # Errors
+    /// There is no successor, and what was given away cannot be taken back either.
+    fn upgrade(
+        &mut self,
+        answer: Option<UpgradeAnswer>,
+        place: &Place<'_>,
+        words: &Words,
+        report: Report<'_>,
+    ) -> Result<bool, RunError> {
+        let successor = self.service.check_upgradable().and_then(|()| {
+            Successor::start(place.program, place.config)
+                .map_err(|failed| RunError::failed(format!("no upgrade: {failed}"), "").into())
+        });
+        let successor = match successor {
+            Ok(successor) => successor,
+            Err(error) => {
+                report(RunEvent::Problem(error.to_string()));
+                tell(answer, Err(error));
+                return Ok(false);
+            }
+        };
+        let begun = UpgradeBegun {
+            from_pid: std::process::id(),
+            pid: successor.pid(),
+            version: successor.version().to_owned(),
+        };
+        tell(answer, Ok(begun));
+        self.control_fs = None;
+        let doors = match std::mem::replace(&mut self.api, Api::Gone) {
+            Api::Serving(api) => api.into_listeners(),
+            _ => Vec::new(),
+        };
+        let pid = successor.pid();
+        let failed = |why: String, paused_ms| UpgradeInfo {
+            from_pid: std::process::id(),
+            from_version: env!("CARGO_PKG_VERSION").to_owned(),
+            to_pid: pid,
+            paused_ms,
+            error: Some(why),
+        };
+        match self.service.hand_over() {
+            Ok((mut estate, duties)) => {
+                estate.inheritance.listeners.extend(doors);
+                let passed = successor.pass(&estate.inheritance, duties.clone());
+                let Err(why) = passed else {
+                    if let Some(manager) = self.keeper.manager() {
+                        manager.main_pid(pid);
+                    }
+                    successor.let_go();
+                    pass_on_stop(pid, hear(&words.1, report));
+                    return Ok(true);
+                };
+                drop(successor); // its process has ended after this
+                self.take_back(place, estate, words, report)?;
+                self.service.note_upgrade(failed(why.to_string(), since(&duties)));
+            }
+            Err(error) => {
+                drop(successor);
+                self.keeper.put_back(crate::handover::Inheritance { listeners: doors, guests: Vec::new() });
+                self.service.note_upgrade(failed(error.to_string(), 0));
+            }
+        }
+        // Whatever keeps the API from being served: clients are served, and signals are heard.
+        let opened = self.open_api().and_then(|()| self.open_doors(report));
+        self.keeper.close_rest();
+        if let Err(error) = opened {
+            report(RunEvent::Problem(format!(
+                "there is no admin API until the next upgrade or restart: {error}"
+            )));
+        }
+        Ok(false)
+    }
+
+    /// Opens again what was given away to a successor that is no more.
+    fn take_back(
+        &mut self,
+        place: &Place<'_>,
+        estate: Estate,
+        words: &Words,
+        report: Report<'_>,
+    ) -> Result<(), RunError> {
+        let Estate { inheritance, config, file } = estate;
+        self.keeper.put_back(inheritance);
+        let house = Self::open(place, config, file, Arc::clone(&self.keeper), words, report)?;
+        *self = house;
+        self.service.go_on();
+        Ok(())
+    }
+}
+
+/// Answers who asked for an upgrade, if anybody did, and still waits.
+fn tell(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, ControlError>) {
+    if let Some(answer) = answer {
+        let _ = answer.try_send(what);
+    }
+}
+
+/// Somebody may have asked this process to stop while it was followed by another.
+fn pass_on_stop(pid: u32, asked: bool) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    if let (Some(pid), true) = (pid, asked) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}
+
+/// Milliseconds since clients have begun to wait.
+fn since(duties: &Duties) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let waited = now.saturating_sub(u128::from(duties.still_since_unix_ns)) / 1_000_000;
+    u64::try_from(waited).unwrap_or(u64::MAX)
+}
+
+fn upgrader(words: &mpsc::Sender<Word>) -> Upgrader {
+    let words = words.clone();
+    Box::new(move |answer| {
+        let _ = words.send(Word::Upgrade(Some(answer))); // nobody listens once the main thread is done
+    })
+}
+
+/// Mounts the control file system. The daemon serves without it if that fails.
+fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEvent)) -> Option<ControlFs> {
+    let hub = service.services().events;
+    let alarms: AlarmSource =
+        Arc::new(move || hub.alarms().iter().map(crate::events::Alarm::to_json).collect());
+    let options = control_fs::Options { alarms: Some(alarms) };
+    match control_fs::mount_with(path, service.clone(), options) {
+        Ok(mounted) => Some(mounted),
+        Err(error) => {
+            report(RunEvent::Problem(format!("the control file system is not there: {error}")));
+            None
+        }
+    }
+}
+
+fn reload(service: &Service, report: &mut dyn FnMut(RunEvent)) {
+    match service.reload() {
+        Ok(done) => {
+            let none = done.changed.is_empty() && done.refused.is_empty();
+            for line in done.changed {
+                report(RunEvent::Problem(format!("reloaded: {line}")));
+            }
+            for line in done.refused {
+                report(RunEvent::Problem(format!("not reloaded: {line}")));
+            }
+            if none {
+                report(RunEvent::Problem("reloaded: nothing has changed".into()));
+            }
+        }
+        Err(error) => report(RunEvent::Problem(format!("not reloaded: {error}"))),
+    }
+}

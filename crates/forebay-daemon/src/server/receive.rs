@@ -1,0 +1,196 @@
+//! What comes in on a connection: received bytes become steps of the session, and steps become requests.
+//!
+//! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
+//! the session, and [`Server::wake_starved`] tries again.
+
+use super::{Arriving, BLOCK, FOR_REPLIES, Server, Volumes};
+use forebay_export::nbd::CloseReason;
+use forebay_export::nbd::session::{Input, NbdRequest, Step};
+use forebay_format::BLOCK_BYTES;
+use forebay_io::{IoFailureKind, Reactor, Span};
+use std::time::Instant;
+
+impl Server {
+    pub(crate) fn received(
+        &mut self,
+        reactor: &mut Reactor,
+        index: u32,
+        result: Result<u32, forebay_io::IoFailure>,
+    ) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        connection.receiving = false;
+        let cancelled = std::mem::take(&mut connection.cancelling);
+        match result {
+            // Given up for coming to rest: everything is still there.
+            Err(failure) if cancelled && failure.kind == IoFailureKind::Cancelled => {}
+            Ok(0) | Err(_) => connection.closing = true,
+            Ok(bytes) if connection.tls.is_some() => self.decrypt(reactor, index, bytes),
+            Ok(bytes) => match &mut connection.arriving {
+                Some(arriving) => {
+                    arriving.received += bytes;
+                    connection.session.payload_received(bytes as usize);
+                }
+                None => {
+                    connection.filled = bytes as usize;
+                    connection.used = 0;
+                }
+            },
+        }
+        self.enqueue(index);
+    }
+
+    /// Parses what has come and sends what is ready, for every connection that has either. Returns true if requests were
+    /// given to the engine.
+    pub(crate) fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
+        if self.queue.is_empty() {
+            return false;
+        }
+        let mut started = false;
+        self.turn_at = Instant::now();
+        std::mem::swap(&mut self.queue, &mut self.taken);
+        for at in 0..self.taken.len() {
+            let index = self.taken[at];
+            if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
+                connection.queued = false;
+                started |= self.parse(volumes, reactor, index, now);
+            }
+            self.settle(reactor, index);
+        }
+        self.taken.clear();
+        started
+    }
+
+    /// Something was freed: connections that waited for memory go on.
+    pub(crate) fn wake_starved(&mut self) {
+        let count = self.connections.len() as u32;
+        // Each time another one is the first to get what was freed.
+        self.starved_from = (self.starved_from + 1).checked_rem(count).unwrap_or(0);
+        for index in (self.starved_from..count).chain(0..self.starved_from) {
+            let waits = self.connections[index as usize].as_ref().is_some_and(|connection| {
+                connection.starved.is_some() || connection.used < connection.filled || !connection.receiving
+            });
+            if waits {
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// Steps the session over what the receive buffer holds.
+    pub(super) fn parse(
+        &mut self,
+        volumes: &mut impl Volumes,
+        reactor: &mut Reactor,
+        index: u32,
+        now: u64,
+    ) -> bool {
+        let mut started = false;
+        loop {
+            let connection = self.connections[index as usize].as_mut().expect("checked by the caller");
+            if connection.closing || self.closing || connection.is_full() {
+                return started;
+            }
+            connection.thirsty = false;
+            if let Some(arriving) = connection.arriving {
+                if connection.session.payload_remaining() > 0 {
+                    return started;
+                }
+                connection.arriving = None;
+                self.submit(volumes, reactor, index, arriving.request, Some(arriving.buffer), now);
+                started = true;
+                continue;
+            }
+            if let Some(request) = connection.starved.take() {
+                if !self.start(volumes, reactor, index, request, now) {
+                    return started;
+                }
+                started = true;
+                continue;
+            }
+            if self.still && connection.may_rest() {
+                return started;
+            }
+            match self.step(reactor, index) {
+                Step::NeedMore => return started,
+                Step::Output => {
+                    self.scratch.clear();
+                    let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+                    connection.session.take_output(&mut self.scratch);
+                    let bytes = std::mem::take(&mut self.scratch);
+                    self.queue_reply(reactor, index, &bytes, None);
+                    self.scratch = bytes;
+                }
+                Step::StartTls => {
+                    self.begin_tls(reactor, index);
+                    return started;
+                }
+                Step::Established => self.established(reactor, index),
+                Step::Request(request) => {
+                    if !self.start(volumes, reactor, index, request, now) {
+                        return started;
+                    }
+                    started = true;
+                }
+                Step::WritePayload(request) => {
+                    if !self.take_payload(reactor, index, request) {
+                        return started;
+                    }
+                }
+                Step::Close(reason) => {
+                    let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+                    connection.closing = true;
+                    if !reason.is_clean() && !matches!(reason, CloseReason::Disconnected) {
+                        self.refusals.note(format!("closed a connection of {}: {reason}", connection.peer));
+                    }
+                    return started;
+                }
+            }
+        }
+    }
+
+    pub(super) fn step(&mut self, reactor: &Reactor, index: u32) -> Step {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let bytes: &[u8] = match connection.buffer {
+            Some(buffer) if connection.used < connection.filled => {
+                &reactor.pool().bytes(buffer)[connection.used..connection.filled]
+            }
+            _ => &[],
+        };
+        let mut input = Input::new(bytes);
+        let seen = self.directory.seen_by(connection.endpoint, &connection.peer);
+        let step = connection.session.step(&mut input, &seen);
+        if let Some(why) = seen.hidden.into_inner() {
+            self.refusals.note(format!("{} {why}", connection.peer));
+        }
+        connection.used += input.used();
+        step
+    }
+
+    /// Gives a write its buffer and the part of its payload that is there; false if there is no memory.
+    pub(super) fn take_payload(&mut self, reactor: &mut Reactor, index: u32, request: NbdRequest) -> bool {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let lead = (request.request.offset_bytes % BLOCK) as usize;
+        let len = request.request.length_bytes as usize;
+        let Some(buffer) =
+            reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK_BYTES))
+        else {
+            connection.thirsty = true;
+            return false;
+        };
+        connection.held_bytes += reactor.pool().capacity(buffer) as u64;
+        let mut received = 0;
+        if let Some(from) = connection.buffer {
+            // The payload goes from one pool buffer to another; the session only counts.
+            let (used, filled) = (connection.used, connection.filled);
+            let there = (filled - used).min(connection.session.payload_remaining());
+            let piece = |buf, offset: usize| Span { buf, offset: offset as u32, len: there as u32 };
+            if there > 0 {
+                reactor.pool_mut().copy(piece(from, used), piece(buffer, lead));
+                connection.session.payload_received(there);
+                connection.used += there;
+                received = there as u32;
+            }
+        }
+        connection.arriving = Some(Arriving { request, buffer, received });
+        true
+    }
+}

@@ -1,0 +1,146 @@
+//! What goes out on a connection: replies are gathered over a turn of the loop and sent with one system call; then the connection
+//! receives again, or is closed.
+
+use super::{BLOCK, REPLY_BYTES, Sending, Server, ServerToken};
+use forebay_io::{Op, Reactor, Span};
+use std::time::Instant;
+
+impl Server {
+    pub(crate) fn sent(&mut self, reactor: &mut Reactor, send: u32, ok: bool) {
+        let sending = &mut self.sendings[send as usize];
+        let index = sending.connection;
+        let mut connection = self.connections.get_mut(index as usize).and_then(Option::as_mut);
+        for buffer in sending.buffers.drain(..) {
+            let tls = connection.as_mut().and_then(|connection| connection.tls.as_mut());
+            if !tls.is_some_and(|tls| tls.give_back(buffer)) {
+                reactor.pool_mut().free(buffer);
+            }
+        }
+        let (bytes, held) = (sending.bytes, std::mem::take(&mut sending.held_bytes));
+        self.free_sendings.push(send);
+        if let Some(connection) = connection {
+            connection.sends -= 1;
+            connection.held_bytes -= held;
+            connection.stalled_since = (connection.sends > 0).then(Instant::now);
+            connection.unsent_bytes -= bytes;
+            connection.closing |= !ok;
+        }
+        self.enqueue(index);
+    }
+
+    /// Sends what the replies of this turn have gathered.
+    pub(crate) fn send_all(&mut self, reactor: &mut Reactor) {
+        for index in 0..self.queue.len() {
+            self.send(reactor, self.queue[index]);
+        }
+    }
+
+    /// Adds bytes, and data that follows them, to what a connection sends next.
+    pub(super) fn queue_reply(
+        &mut self,
+        reactor: &mut Reactor,
+        index: u32,
+        bytes: &[u8],
+        data: Option<Span>,
+    ) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        // Whatever becomes of the rest: this buffer is the connection's now.
+        if let Some(span) = data {
+            connection.owned.push(span.buf);
+            connection.owned_bytes += reactor.pool().capacity(span.buf) as u64;
+        }
+        let complete = bytes.chunks(REPLY_BYTES).all(|piece| connection.gather(reactor, piece));
+        if let (Some(span), true) = (data, complete) {
+            connection.spans.push(span);
+        }
+        self.enqueue(index);
+    }
+
+    pub(super) fn send(&mut self, reactor: &mut Reactor, index: u32) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.tls.is_some() {
+            return self.send_encrypted(reactor, index);
+        }
+        if connection.spans.is_empty() {
+            return;
+        }
+        let id = self.free_sendings.pop().unwrap_or_else(|| {
+            self.sendings.push(Sending::default());
+            (self.sendings.len() - 1) as u32
+        });
+        let sending = &mut self.sendings[id as usize];
+        sending.connection = index;
+        sending.bytes = connection.spans.iter().map(|span| u64::from(span.len)).sum();
+        std::mem::swap(&mut sending.buffers, &mut connection.owned);
+        if let Some((buffer, _)) = connection.reply.take() {
+            sending.buffers.push(buffer);
+        }
+        sending.held_bytes = std::mem::take(&mut connection.owned_bytes);
+        connection.unsent_bytes += sending.bytes;
+        connection.sends += 1;
+        connection.stalled_since.get_or_insert(self.turn_at);
+        let token = (self.tokens)(ServerToken::Send(id));
+        reactor.submit(token, Op::Send { socket: connection.socket, spans: &connection.spans });
+        connection.spans.clear();
+    }
+
+    /// Sends, receives again, or closes.
+    pub(super) fn settle(&mut self, reactor: &mut Reactor, index: u32) {
+        if let Some(Some(connection)) = self.connections.get_mut(index as usize)
+            && connection.used == connection.filled
+            && connection.tls.as_ref().is_some_and(|tls| tls.has_ended())
+        {
+            connection.closing = true;
+        }
+        self.send(reactor, index);
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.closing {
+            self.try_close(reactor, index);
+            return;
+        }
+        if self.still && connection.may_rest() {
+            if connection.receiving && !connection.cancelling {
+                connection.cancelling = true;
+                reactor.cancel_receives(connection.socket);
+            }
+            return;
+        }
+        if connection.receiving || self.closing || connection.is_full() || connection.starved.is_some() {
+            return;
+        }
+        let span = if let (Some(arriving), None) = (connection.arriving, &connection.tls) {
+            let lead = (arriving.request.request.offset_bytes % BLOCK) as u32;
+            let len = connection.session.payload_remaining() as u32;
+            Span { buf: arriving.buffer, offset: lead + arriving.received, len }
+        } else if connection.used < connection.filled {
+            return; // A request waits for memory; what follows it is here already.
+        } else {
+            let Some(span) = connection.receive_buffer(reactor.pool_mut()) else { return };
+            span
+        };
+        connection.receiving = true;
+        let token = (self.tokens)(ServerToken::Receive(index));
+        reactor.submit(token, Op::Recv { socket: connection.socket, span });
+    }
+
+    /// Forgets a closing connection once nothing of it is under way.
+    pub(super) fn try_close(&mut self, reactor: &mut Reactor, index: u32) {
+        let Some(slot) = self.connections.get_mut(index as usize) else { return };
+        let Some(connection) = slot else { return };
+        if connection.receiving {
+            reactor.close_socket(connection.socket);
+            return;
+        }
+        if connection.requests > 0 || connection.sends > 0 {
+            return;
+        }
+        reactor.close_socket(connection.socket);
+        connection.free_buffers(reactor);
+        if connection.greeted_by.is_some() {
+            self.greeting -= 1;
+        }
+        let volume = connection.volume;
+        *slot = None;
+        self.directory.went(volume);
+    }
+}

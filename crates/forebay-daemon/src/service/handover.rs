@@ -1,0 +1,193 @@
+//! Passing pools and clients to a successor, and what the operator is told of it.
+//!
+//! Until [`Service::hand_over`] has closed the pools everything can go on as if nothing had been: [`Service::go_on`].
+
+use super::{Service, lock};
+use crate::config::{Config, ConfigFile};
+use crate::control::{ControlError, ErrorKind, UpgradeBegun, UpgradeInfo, VolumeState};
+use crate::events::{Kind, NewEvent};
+use crate::handover::{Duties, Inheritance};
+use crate::jobs::JobFilter;
+use crate::pool::{Pool, PoolHandle, Promise};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Clients that are in the middle of something have so long to get through with it.
+const REST_WITHIN: Duration = Duration::from_secs(10);
+/// After clients that kept themselves from coming to rest were disconnected.
+const CUT_WITHIN: Duration = Duration::from_secs(1);
+/// Time for a successor to start and to read the configuration, as the asker sees it.
+const BEGIN_WITHIN: Duration = Duration::from_secs(40);
+
+/// Where the answer to a request for an upgrade goes.
+pub(crate) type UpgradeAnswer = SyncSender<Result<UpgradeBegun, ControlError>>;
+/// Asks for an upgrade.
+pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
+
+/// What a service leaves behind that has handed over.
+pub(crate) struct Estate {
+    pub(crate) inheritance: Inheritance,
+    /// With live changes, whatever the file says by now.
+    pub(crate) config: Config,
+    pub(crate) file: Option<ConfigFile>,
+}
+
+impl Service {
+    pub(super) fn ask_for_upgrade(&self) -> Result<UpgradeBegun, ControlError> {
+        let refuse = |what: &str, hint: &str| Err(ControlError::new(ErrorKind::Conflict, what, hint));
+        let Some(upgrader) = &self.upgrader else {
+            return refuse(
+                "`forebay run` cannot be followed by another process",
+                "stop it and start it again",
+            );
+        };
+        self.check_upgradable()?;
+        let (answer, answered) = sync_channel(1);
+        upgrader(answer);
+        match answered.recv_timeout(BEGIN_WITHIN) {
+            Ok(answer) => answer,
+            Err(_) => Err(ControlError::new(ErrorKind::Unavailable, "the daemon is busy", "try again")),
+        }
+    }
+
+    /// Whether everything that goes on can be passed to a successor.
+    ///
+    /// # Errors
+    /// What cannot, and what to do about it.
+    pub(crate) fn check_upgradable(&self) -> Result<(), ControlError> {
+        let conflict = |what: String, hint: &str| ControlError::new(ErrorKind::Conflict, what, hint);
+        let open = |job: &crate::jobs::JobView| !job.state.is_final();
+        if let Some(job) = self.jobs.list(&JobFilter::default()).iter().find(|job| open(job)) {
+            return Err(conflict(format!("job {} is not done", job.id), "wait for it, or cancel it"));
+        }
+        for (name, pool) in self.pool_handles() {
+            if Self::ask(&pool, |pool| pool.has_mounts())? {
+                return Err(conflict(
+                    format!(
+                        "volumes of pool {name} are files (fuse:), and who has them open cannot be passed on"
+                    ),
+                    "unmount what uses them, stop the daemon and start it again",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn pool_handles(&self) -> Vec<(String, Arc<PoolHandle>)> {
+        let running = self.running();
+        running.pools.iter().map(|(name, pool)| (name.clone(), Arc::clone(pool))).collect()
+    }
+
+    /// Brings all clients to rest, closes the pools and gives everything away.
+    ///
+    /// # Errors
+    /// Something does not come to rest. Everything goes on then.
+    pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), ControlError> {
+        let mut changing = self.changing();
+        self.check_upgradable()?;
+        let mut duties = self.duties();
+        let pools = self.pool_handles();
+        let still_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        duties.still_since_unix_ns = u64::try_from(still_since.as_nanos()).unwrap_or(u64::MAX);
+        if let Err(error) = Self::hold_still(&pools) {
+            self.go_on();
+            return Err(error);
+        }
+        let mut inheritance = Inheritance::default();
+        for (_, pool) in &pools {
+            // A pool that has ended by itself just now has no clients.
+            inheritance.append(pool.ask(Pool::hand_over).unwrap_or_default());
+        }
+        let config = self.running().config.clone();
+        let file = changing.take();
+        drop(changing);
+        for error in self.stop() {
+            self.tell(super::Told::Problem(format!("while handing over: {error}")));
+        }
+        Ok((Estate { inheritance, config, file }, duties))
+    }
+
+    fn hold_still(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), ControlError> {
+        let began = pools.iter().map(|(name, pool)| Ok((name, pool, Self::ask(pool, Pool::hold_still)?)));
+        let mut restless: Vec<(&String, &Arc<PoolHandle>, Promise<()>)> =
+            began.collect::<Result<_, ControlError>>()?;
+        Self::await_rest(&mut restless, REST_WITHIN);
+        for (_, pool, _) in &restless {
+            Self::ask(pool, Pool::cut_restless)?;
+        }
+        Self::await_rest(&mut restless, CUT_WITHIN);
+        match restless.first() {
+            None => Ok(()),
+            Some((name, ..)) => Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!("requests to pool {name} were not answered within {} s", REST_WITHIN.as_secs()),
+                "a device hangs, or writers wait for a slow one: look at `forebay top`, and try again",
+            )),
+        }
+    }
+
+    /// Waits; who comes to rest is taken off the list.
+    fn await_rest(restless: &mut Vec<(&String, &Arc<PoolHandle>, Promise<()>)>, within: Duration) {
+        let until = Instant::now() + within;
+        restless.retain(|(_, _, promise)| {
+            promise.try_wait(until.saturating_duration_since(Instant::now())).is_none()
+        });
+    }
+
+    /// Lets all clients go on: they were held, or have come with an inheritance.
+    pub(crate) fn go_on(&self) {
+        self.keeper.go_on();
+        for (_, pool) in self.pool_handles() {
+            let _ = pool.ask(Pool::go_on); // one that has ended has no clients
+        }
+    }
+
+    fn duties(&self) -> Duties {
+        let infos = self.volume_infos().unwrap_or_default();
+        let served = infos.into_iter().filter(|volume| volume.state == VolumeState::Serving);
+        Duties {
+            volumes: served.map(|volume| volume.name).collect(),
+            still_since_unix_ns: 0,
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// Whether everything is served that the predecessor has served, and that is still configured.
+    ///
+    /// # Errors
+    /// What is not, and why.
+    pub(crate) fn check_duties(&self, duties: &Duties) -> Result<(), String> {
+        let infos = self.volume_infos().map_err(|error| error.what)?;
+        let configured = self.running().config.volumes.clone();
+        for name in duties.volumes.iter().filter(|name| configured.contains_key(*name)) {
+            let served = infos.iter().any(|info| info.name == *name && info.state == VolumeState::Serving);
+            if !served {
+                let alarms = self.hub.alarms();
+                let why: Vec<&str> = alarms.iter().map(|alarm| alarm.message.as_str()).collect();
+                return Err(format!("volume {name} is not served by the successor: {}", why.join("; ")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes how an upgrade ended, and tells it.
+    pub(crate) fn note_upgrade(&self, info: UpgradeInfo) {
+        let UpgradeInfo { from_pid, from_version, to_pid, paused_ms, error } = &info;
+        let (kind, text) = match error {
+            None => {
+                let text = format!(
+                    "process {to_pid} has taken over from {from_pid} (version {from_version}); clients waited {paused_ms} ms"
+                );
+                (Kind::DaemonUpgraded, text)
+            }
+            Some(why) => {
+                (Kind::DaemonUpgradeFailed, format!("no successor: {why}; clients waited {paused_ms} ms"))
+            }
+        };
+        self.tell(super::Told::Problem(text.clone()));
+        self.hub.publish(NewEvent::new(kind, text));
+        *lock(&self.upgraded) = Some(info);
+    }
+}

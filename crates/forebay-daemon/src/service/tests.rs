@@ -1,0 +1,132 @@
+//! A service with real pools on files: one that fails, and all that change hands.
+
+use super::*;
+use crate::handover::Inheritance;
+use std::path::Path;
+use std::time::Instant;
+
+fn start(folder: &Path, keeper: Arc<Keeper>, io: &str) -> Arc<Service> {
+    let path = folder.join("forebay.toml");
+    let at = |name: &str| folder.join(name).display().to_string();
+    let mut text = format!("[daemon]\nadmin_socket = {:?}\nstate_dir = {:?}\n", at("admin"), at("state"));
+    for name in ["a", "b"] {
+        let image = at(&format!("{name}.img"));
+        if !Path::new(&image).exists() {
+            std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+        }
+        text += &format!(
+            "[pool.{name}]\ndevices = [{{ path = {:?}, size = \"16MiB\" }}]\nio = {io:?}\n\
+             [volume.{name}]\npool = \"{name}\"\nbacking = \"file:{}\"\nexports = [\"nbd+unix:///v?socket={}\"]\n",
+            at(&format!("{name}.cache")),
+            at(&format!("{name}.img")),
+            at(&format!("{name}.sock")),
+        );
+    }
+    std::fs::write(&path, text).unwrap();
+    let (file, checked) = load(&path).unwrap();
+    let told = Box::new(|_| ());
+    let start = ServiceStart {
+        config: checked.config,
+        file: Some(file),
+        path: None,
+        strict: true,
+        told,
+        keeper,
+        upgrader: None,
+    };
+    Service::start(start).unwrap()
+}
+
+fn served(service: &Service) -> Vec<String> {
+    service.volume_infos().unwrap().into_iter().map(|volume| volume.name).collect()
+}
+
+#[test]
+fn a_pool_that_panics_takes_no_other_with_it_and_can_be_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    assert_eq!(served(&service), ["a", "b"]);
+    let handle = service.handle("a").unwrap();
+    let answer: Result<(), PoolGone> = handle.ask(|_| panic!("planted by a test"));
+    assert_eq!(answer, Err(PoolGone::Stopped));
+    let until = Instant::now() + Duration::from_secs(30);
+    while !service.ended() {
+        assert!(Instant::now() < until, "its thread does not end");
+        std::thread::yield_now();
+    }
+    service.look_for_ended_pools();
+    assert_eq!(served(&service), ["b"]);
+    let alarms = service.hub.alarms();
+    assert_eq!(alarms.len(), 1);
+    assert!(alarms[0].message.contains("pool a has stopped"), "{}", alarms[0].message);
+    assert!(service.reopen("b").unwrap_err().what.contains("is open"));
+    service.reopen("a").unwrap();
+    assert_eq!(served(&service), ["a", "b"]);
+    assert!(service.hub.alarms().is_empty());
+    assert!(service.stop().is_empty());
+}
+
+#[test]
+fn what_was_given_away_is_taken_back_with_its_connections() {
+    ["auto", "psync"].into_iter().for_each(changes_hands);
+}
+
+fn changes_hands(io: &str) {
+    use std::io::{Read, Write};
+    let folder = tempfile::tempdir().unwrap();
+    let keeper: Arc<Keeper> = Arc::default();
+    let service = start(folder.path(), Arc::clone(&keeper), io);
+    let mut client = std::os::unix::net::UnixStream::connect(folder.path().join("a.sock")).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let hears = |client: &mut std::os::unix::net::UnixStream, length: usize| {
+        let mut bytes = vec![0; length];
+        client.read_exact(&mut bytes).unwrap();
+        bytes
+    };
+    // Handshake in the old way: flags, then EXPORT_NAME.
+    hears(&mut client, 18);
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    hello.extend(b"IHAVEOPT");
+    hello.extend(1u32.to_be_bytes());
+    hello.extend(1u32.to_be_bytes());
+    hello.extend(b"v");
+    client.write_all(&hello).unwrap();
+    hears(&mut client, 10);
+    let request = |kind: u16, cookie: u64| {
+        let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
+        bytes.extend(0u16.to_be_bytes());
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend(cookie.to_be_bytes());
+        bytes.extend(0u64.to_be_bytes());
+        bytes.extend(512u32.to_be_bytes());
+        bytes
+    };
+    let mut write = request(1, 1);
+    write.extend([7; 512]);
+    client.write_all(&write).unwrap();
+    assert_eq!(hears(&mut client, 16)[8..], 1u64.to_be_bytes());
+    // One request and half of another one: the rest comes when somebody else serves.
+    let (read, later) = (request(0, 2), request(0, 3));
+    client.write_all(&later[..10]).unwrap();
+    let (estate, duties) = service.hand_over().unwrap();
+    assert_eq!(duties.volumes, ["a".to_owned(), "b".to_owned()].into());
+    let Inheritance { listeners, guests } = estate.inheritance;
+    assert_eq!((listeners.len(), guests.len()), (2, 1));
+    assert!(guests[0].unread.len() <= 10, "what is not here is still in the socket");
+    client.write_all(&later[10..]).unwrap();
+    client.write_all(&read).unwrap();
+    drop(service);
+    let keeper = Arc::new(Keeper::parked(Inheritance { listeners, guests }, None));
+    let service = start(folder.path(), Arc::clone(&keeper), io);
+    service.check_duties(&duties).unwrap();
+    client.set_nonblocking(true).unwrap();
+    assert!(client.read(&mut [0]).is_err(), "nothing moves before the word to go on");
+    client.set_nonblocking(false).unwrap();
+    service.go_on();
+    for cookie in [3u64, 2] {
+        let answer = hears(&mut client, 16 + 512);
+        assert_eq!((answer[4..8].to_vec(), &answer[8..16]), (vec![0; 4], &cookie.to_be_bytes()[..]));
+        assert!(answer[16..].iter().all(|byte| *byte == 7));
+    }
+    assert!(service.stop().is_empty());
+}

@@ -1,0 +1,158 @@
+"""Kills and upgrades a daemon while it is used, and measures what a client sees of it.
+
+    restart_drill.py --folder F --socket S --export E --admin A --forebay BINARY [--kills N] [--upgrades N] [--seed N] [--json FILE]
+
+F/main.pid is the process of the daemon (see service_manager.py). A probe reads and writes one block after the other; when its
+connection ends it connects again, as clients do that can. A pause is the longest time between two answers around a kill or an
+upgrade. During an upgrade the probe must keep its connection, and it must never read anything but what it wrote."""
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+from nbd_client import FLAG_FUA, READ, WRITE, Client, Disconnected
+
+BLOCK = 4096
+
+
+class Probe(threading.Thread):
+    def __init__(self, options):
+        super().__init__(daemon=True)
+        self.options = options
+        self.lock = threading.Lock()
+        self.longest = 0.0
+        self.answers = self.reconnects = 0
+        self.trouble = None
+        self.ending = False
+
+    def run(self):
+        try:
+            self.probe()
+        except BaseException as error:  # noqa: BLE001 - whatever fails here must end the drill
+            self.trouble = f"{type(error).__name__}: {error}"
+
+    def probe(self):
+        client, last, turn = None, time.monotonic(), 0
+        while not self.ending:
+            try:
+                client = client or Client(self.options.socket, self.options.export)
+                turn += 1
+                # The last blocks of the volume are the probe's.
+                at = client.size - BLOCK * (1 + turn % 16)
+                data = struct.pack("<Q", turn) * (BLOCK // 8)
+                assert client.call(WRITE, at, BLOCK, data, FLAG_FUA if turn % 4 == 0 else 0)[0] == 0, "a write failed"
+                error, found = client.call(READ, at, BLOCK)
+                assert error == 0, f"a read failed: {error}"
+                assert found == data, f"wrong data: {found[:16]!r} instead of turn {turn}"
+            except (Disconnected, ConnectionError, FileNotFoundError):
+                client = None
+                with self.lock:
+                    self.reconnects += 1
+                time.sleep(0.002)
+                continue
+            now = time.monotonic()
+            with self.lock:
+                self.longest = max(self.longest, now - last)
+                self.answers += 1
+            last = now
+            time.sleep(0.001)
+
+    def begin(self):
+        with self.lock:
+            self.longest = 0.0
+            return self.answers, self.reconnects
+
+    def await_answers(self, after, within):
+        until = time.monotonic() + within
+        while time.monotonic() < until:
+            with self.lock:
+                if self.answers > after + 3:
+                    return self.longest, self.reconnects
+            if self.trouble:
+                raise SystemExit(f"the probe: {self.trouble}")
+            time.sleep(0.005)
+        raise SystemExit(f"no answer within {within} s")
+
+
+def main_pid(folder):
+    with open(f"{folder}/main.pid") as file:
+        return int(file.read())
+
+
+def kill(options):
+    os.kill(main_pid(options.folder), signal.SIGKILL)
+
+
+def upgrade(options):
+    command = [options.forebay, "upgrade", "--json", "--admin", options.admin]
+    # After a kill the daemon may not answer yet: that is no failed upgrade.
+    for attempt in range(100):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        if "not upgraded" in done.stderr or attempt == 99:
+            raise SystemExit(f"forebay upgrade: {done.stderr}")
+        time.sleep(0.1)
+
+
+def drill(options):
+    chance = random.Random(options.seed)
+    events = ["kill"] * options.kills + ["upgrade"] * options.upgrades
+    chance.shuffle(events)
+    probe = Probe(options)
+    probe.start()
+    probe.await_answers(0, 30)
+    pauses = {"kill": [], "upgrade": []}
+    for number, event in enumerate(events, 1):
+        time.sleep(chance.uniform(options.rest / 2, options.rest * 3 / 2))
+        before, reconnects = probe.begin()
+        {"kill": kill, "upgrade": upgrade}[event](options)
+        with probe.lock:
+            after = probe.answers if event == "upgrade" else before
+        if event == "kill":
+            time.sleep(0.05)  # what was answered before the kill does not count
+            after = max(after, probe.answers)
+        pause, reconnected = probe.await_answers(after, 60)
+        if event == "upgrade" and reconnected != reconnects:
+            raise SystemExit(f"upgrade {number}: the probe lost its connection")
+        pauses[event].append(pause * 1000)
+        print(f"{number}/{len(events)} {event}: {pause * 1000:.0f} ms", flush=True)
+    probe.ending = True
+    probe.join(30)
+    if probe.trouble:
+        raise SystemExit(f"the probe: {probe.trouble}")
+    return pauses, probe
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ["folder", "socket", "export", "admin", "forebay"]:
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--upgrades", type=int, default=3)
+    parser.add_argument("--rest", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    pauses, probe = drill(options)
+    result = {"answers": probe.answers, "reconnects": probe.reconnects, "errors": 0, "wrong": 0}
+    for event, times in pauses.items():
+        if times:
+            median, most = statistics.median(times), max(times)
+            result[event] = {"count": len(times), "median_ms": round(median, 1), "max_ms": round(most, 1)}
+            print(f"{len(times)} times {event}: pause median {median:.0f} ms, longest {most:.0f} ms")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(result, file)
+    return 0
+
+
+sys.exit(main())
