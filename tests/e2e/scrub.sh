@@ -62,7 +62,7 @@ spoil 0x62
 if scrub; then fail "a dirty block was damaged, and the scrub succeeded"; fi
 grep -q '4KiB.* nobody else' "$T/scrub.out" || fail "not told: $(cat "$T/scrub.out")"
 ask alarms
-grep -q 'block.lost' "$T/ask.out" || fail "no alarm: $(cat "$T/ask.out")"
+grep -q 'LOST: bytes 8388608' "$T/ask.out" || fail "no alarm: $(cat "$T/ask.out")"
 if qemu-io -f raw -r -c "read -P 0x62 8M 8M" "$DB" >"$T/qemu-io.out" 2>&1; then fail "what is lost was read"; fi
 grep -q 'Pattern verification failed' "$T/qemu-io.out" && fail "wrong data: $(cat "$T/qemu-io.out")"
 client -c "write -P 0x63 8M 8M" -c flush -c "read -P 0x63 8M 8M"

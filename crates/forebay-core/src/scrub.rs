@@ -3,7 +3,7 @@
 //! Damage shows when a block is read, and a block that nobody reads may stay damaged for long: until it is the only copy that
 //! is left of something, or until a second copy of it is damaged too. A scrub goes through all segments once. What it finds is
 //! treated as if a client had read it ([`Engine::give_up`]): a clean block is dropped, and fetched again from the backing store; a
-//! dirty one is lost, and reported.
+//! dirty one is lost, and reported. An error is no damage: a dirty block that cannot be read is counted and left alone.
 //!
 //! It takes no lock: a slot is judged after it was read only if it is still the one that counts, and is never written again
 //! while its segment is pinned. It yields to everybody by its rate alone. What is written while it is under way need not be
@@ -41,6 +41,8 @@ pub struct ScrubReport {
     pub repaired_blocks: u64,
     /// Of those, dirty ones: nobody else has them.
     pub lost_blocks: u64,
+    /// Dirty blocks that could not be read, which may pass: they are as they were.
+    pub unreadable_blocks: u64,
 }
 
 /// A scrub under way.
@@ -72,6 +74,15 @@ pub(crate) struct ScrubRead {
     slot: u32,
     pages: Vec<Page>,
     tries: u32,
+}
+
+/// What a read of a slot has brought.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Right,
+    Wrong,
+    /// An error.
+    Nothing,
 }
 
 impl ScrubRead {
@@ -222,7 +233,17 @@ impl Engine {
         for index in 0..count {
             let slot = first + index;
             let right = ok && crcs.get(index as usize) == Some(&self.map.crc(slot));
-            self.scrubbed(slot, right, tries);
+            self.scrubbed(
+                slot,
+                if right {
+                    Found::Right
+                } else if ok {
+                    Found::Wrong
+                } else {
+                    Found::Nothing
+                },
+                tries,
+            );
         }
         self.map.unpin(first);
         if let Some(scrub) = &mut self.scrub {
@@ -231,9 +252,10 @@ impl Engine {
     }
 
     /// A slot was read; its segment is still pinned.
-    fn scrubbed(&mut self, slot: u32, right: bool, tries: u32) {
+    fn scrubbed(&mut self, slot: u32, found: Found, tries: u32) {
         let stale = !self.is_worth_judging(slot);
         let Some(scrub) = &mut self.scrub else { return };
+        let right = found == Found::Right;
         if !right && !stale && tries < CACHE_READ_TRIES {
             scrub.begins(1);
             self.read_for_scrub(slot, 1, tries + 1);
@@ -241,6 +263,11 @@ impl Engine {
         }
         scrub.report.checked_blocks += 1;
         if right || stale || self.fenced {
+            return;
+        }
+        if found == Found::Nothing && self.map.state(slot) != State::Clean {
+            // A path that fails over takes seconds, and this is the only copy: whoever needs it decides.
+            scrub.report.unreadable_blocks += 1;
             return;
         }
         scrub.report.damaged_blocks += 1;

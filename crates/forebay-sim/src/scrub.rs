@@ -45,9 +45,11 @@ impl World {
         let began = self.scrubs.began.take();
         ensure!(began.is_some(), "a scrub has ended, but none was begun");
         self.counters.scrubs += u64::from(complete);
-        let settled = report.damaged_blocks == report.lost_blocks + report.repaired_blocks;
+        let settled = report.damaged_blocks == report.lost_blocks + report.repaired_blocks
+            && report.unreadable_blocks == 0;
         let fault = self.errors[CACHE] > 0 || self.disks.damaged;
-        ensure!(fault || report.damaged_blocks == 0, "{report:?}, but nothing was damaged");
+        let sound = report.damaged_blocks + report.unreadable_blocks == 0;
+        ensure!(fault || sound, "{report:?}, but nothing was damaged");
         self.scrubs.sound_at = began.filter(|errors| complete && settled && *errors == self.errors[CACHE]);
         Ok(())
     }

@@ -326,6 +326,9 @@ fn write_scrubbed(f: &mut fmt::Formatter<'_>, report: &ScrubReport, complete: bo
     let checked = ByteSize(report.checked_blocks * BLOCK_BYTES as u64);
     let how = if complete { "compared" } else { "compared before it ended early" };
     write!(f, "scrub: {checked} {how}")?;
+    if report.unreadable_blocks > 0 {
+        write!(f, ", {} dirty blocks could not be read", report.unreadable_blocks)?;
+    }
     if report.damaged_blocks == 0 {
         return f.write_str(", nothing damaged");
     }

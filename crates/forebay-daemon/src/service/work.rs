@@ -275,6 +275,10 @@ impl Service {
                 let lost = ByteSize(report.lost_blocks * BLOCK_BYTES as u64);
                 Err(End::Failed(format!("{lost} of dirty data are damaged, and nobody else has them")))
             }
+            true if report.unreadable_blocks > 0 => {
+                let unread = ByteSize(report.unreadable_blocks * BLOCK_BYTES as u64);
+                Err(End::Failed(format!("{unread} of dirty data could not be read; scrub again")))
+            }
             true => Ok(()),
         }
     }
