@@ -20,6 +20,7 @@ pub mod explore;
 pub mod hostile;
 pub mod life;
 pub mod machine;
+pub mod mates;
 pub mod memory;
 pub mod oracle;
 pub mod order;

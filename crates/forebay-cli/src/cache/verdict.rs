@@ -203,7 +203,7 @@ impl Walk<'_> {
         let blocks = self.image.geometry().segment_blocks;
         self.verdict.segments_read += 1;
         let mut contents = vec![None; blocks as usize];
-        if entry.state != SegmentState::Free {
+        if entry.state.has_slots() {
             self.described(entry, &bytes, &mut contents);
         }
         for index in 0..blocks {
