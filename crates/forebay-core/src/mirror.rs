@@ -32,9 +32,10 @@ pub(crate) use rebuild::Rebuild;
 
 use crate::api::{Action, Nanos, Notice};
 use crate::config::PlantedBug;
-use crate::engine::Engine;
+use crate::engine::{Engine, Status};
 use crate::landmarks::Landmark;
 use crate::read::CACHE_READ_TRIES;
+use crate::recovery::OpenError;
 use crate::segment::Phase;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -234,7 +235,7 @@ impl Engine {
     /// Answers [`Action::RecordOut`]: the note is durable, or could not be made so.
     pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.advance(now);
-        let stopping = self.stopping;
+        let (stopping, opening) = (self.stopping, self.status == Status::Opening);
         let Some(mirror) = &mut self.mirror else { return };
         if mirror.ticket.take_if(|pending| *pending == ticket).is_none() {
             return;
@@ -242,14 +243,13 @@ impl Engine {
         let Standing::Asking(member) = mirror.standing else { return };
         if ok {
             self.put_out(member);
-        } else if mirror.asked >= ASK_TRIES || stopping || self.status != crate::engine::Status::Ready {
+        } else if opening {
+            self.reached(Landmark::NoteRefused);
+            self.fail_opening(OpenError::NoNote);
+        } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be promised any more, with one member or two.
             self.reached(Landmark::NoteRefused);
-            if self.status == crate::engine::Status::Ready {
-                self.fence();
-            } else {
-                self.fail_opening(crate::recovery::OpenError::CacheWrite);
-            }
+            self.fence();
         } else {
             mirror.ask_again_at = Some(now + ASK_PAUSE_NS);
         }
@@ -266,7 +266,9 @@ impl Engine {
         self.notice(Notice::MemberOut { member });
         self.settle_all_batches();
         self.end_waiting_flush();
-        self.checkpoint.want();
+        if self.status != Status::Opening {
+            self.checkpoint.want(); // The checkpoint that ends an opening comes by itself, and not before its time.
+        }
         self.settle_again();
     }
 
@@ -283,7 +285,7 @@ impl Engine {
     pub fn member_gone(&mut self, now: Nanos, member: u8) {
         self.advance(now);
         let Some(mirror) = &self.mirror else { return };
-        if self.status != crate::engine::Status::Ready {
+        if self.status != Status::Ready {
             return;
         }
         if mirror.failed().is_some_and(|failed| failed != member) {

@@ -130,6 +130,9 @@ pub enum OpenError {
     /// Neither member of a mirrored cache can be believed.
     #[error("no device of the mirrored cache has a superblock that can be believed")]
     NoMember,
+    /// It could not be noted that a member of a mirrored cache does not count any more.
+    #[error("one device of the mirrored cache cannot be used, and that could not be recorded: make the state folder writable")]
+    NoNote,
     /// A backing store cannot be flushed.
     #[error("the backing store cannot be flushed")]
     BackingFlush,
@@ -663,7 +666,7 @@ impl Engine {
             if scan.torn {
                 self.reached(Landmark::TornBatch);
             }
-            if scan.unreadable {
+            if scan.unreadable && !self.has_fills_only(number) {
                 return Err(OpenError::TailUnreadable { segment: number });
             }
             let tail = scan.tail.filter(|tail| self.may_hold(number, tail.stream));

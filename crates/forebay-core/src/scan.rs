@@ -221,10 +221,12 @@ pub(crate) fn overlay(
     let mut at = 0;
     while at < a_bad.len() as u32 {
         let new = at >= used;
-        let find = |all: &[u8], bad: &[bool]| {
+        let mut paired = false;
+        let mut find = |all: &[u8], bad: &[bool]| {
             let bytes = Bytes { all, bad };
             let found = batch_at(bytes, place, at).filter(|found| !new || after.holds(found))?;
             let whole = is_whole(bytes, &found);
+            paired |= found.header.stream != StreamKind::Fill;
             Some((found.end(), whole))
         };
         let (here, there) = (find(a, a_bad), find(b, b_bad));
@@ -246,7 +248,8 @@ pub(crate) fn overlay(
                 a_bad[index as usize] = b_bad[index as usize];
             }
         }
-        if new {
+        // Fills are on one member: there the segment is no pair.
+        if new && paired {
             let range = at as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES;
             let unread = |bad: &[bool]| bad[at as usize..end as usize].contains(&true);
             if from_there || unread(&was_bad[0]) {

@@ -8,7 +8,7 @@ use crate::device::{Death, Faults, SimDevice};
 use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, Disks, World, ensure};
-use forebay_core::{Engine, MirrorDevices, Notice, PlantedBug};
+use forebay_core::{Engine, MirrorDevices, Notice, PlantedBug, Status};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::collections::BTreeSet;
@@ -116,9 +116,9 @@ impl MirrorPlan {
             }
             PlantedBug::TrustStaleMember => {
                 self.failures.push(dies(rng, Death::Writes));
-                (self.misses_of, self.replaces_of) = (0, 0);
+                (self.misses_of, self.replaces_of) = (2, 0);
             }
-            PlantedBug::ReadOneCopy => self.spoil = 100_000,
+            PlantedBug::ReadOneCopy => (self.spoil, self.misses_of) = (100_000, 0),
             PlantedBug::ForgetInRebuild => {
                 let (at, member, death) = dies(rng, Death::All);
                 self.failures = vec![(at, member, death), (at + 60, 1 - member, death)];
@@ -219,7 +219,8 @@ impl World {
         let tag = state.tags[member];
         let noted = self.disks.mates.as_ref().is_some_and(|mates| mates.noted.contains(&tag));
         let ok = match self.plan.owner {
-            _ if noted => true,
+            // An owner that cannot note it at a start does not start: that is no loss.
+            _ if noted || self.engine.status() == Status::Opening => true,
             OwnerPlan::Records => true,
             OwnerPlan::Later => self.refusals > 0,
             OwnerPlan::Never => false,
@@ -247,7 +248,8 @@ impl World {
     /// A member fails if its time has come, and is replaced if the operator gets round to it.
     pub(crate) fn meddle_with_members(&mut self) -> Result<(), String> {
         let Some(mirror) = self.plan.mirror.clone() else { return Ok(()) };
-        let (Some(state), false) = (self.engine.mirror_state(), self.fenced) else { return Ok(()) };
+        let serves = self.engine.status() == Status::Ready && !self.fenced && !self.stopping;
+        let (Some(state), true) = (self.engine.mirror_state(), serves) else { return Ok(()) };
         self.harm_member(&mirror);
         let done = self.disks.mates.as_ref().map_or(0, |mates| mates.failed);
         if let Some((at, member, death)) = mirror.failures.get(done).copied()
@@ -321,14 +323,19 @@ impl World {
         self.pump()
     }
 
+    /// The cache is open: if both members count, either will do from here on.
+    pub(crate) fn members_opened(&mut self) {
+        let whole = self.engine.mirror_state().is_some_and(|state| state.out.is_none());
+        if let Some(mates) = self.disks.mates.as_mut().filter(|_| whole) {
+            mates.sound = [true; 2];
+        }
+    }
+
     /// The engine tells how the members stand.
     pub(crate) fn member_notice(&mut self, notice: Notice) -> Result<(), String> {
         let Some(mates) = &mut self.disks.mates else { return Err(format!("{notice:?} without members")) };
         match notice {
-            Notice::MemberOut { member } => {
-                mates.sound[usize::from(member)] = false;
-                self.counters.members_out += 1;
-            }
+            Notice::MemberOut { .. } => self.counters.members_out += 1,
             Notice::MirrorWhole => {
                 mates.sound = [true; 2];
                 self.counters.rebuilds += 1;

@@ -441,6 +441,7 @@ impl World {
             ensure!(untouched, "a failed opening wrote to the cache device");
             return Ok(false);
         }
+        self.members_opened();
         self.resolve()?;
         self.check_order_kept()?;
         Ok(!self.stopped)

@@ -346,9 +346,17 @@ impl Engine {
         }
     }
 
-    /// Batches of the fill stream may be missing: they were on the lost member only.
+    /// Batches of the fill stream may be missing: they were on one member, and are no reason to refuse the cache.
     pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
-        stream == StreamKind::Fill && self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_some())
+        stream == StreamKind::Fill && self.mirror.is_some()
+    }
+
+    /// Nothing but fills can be in this segment.
+    pub(crate) fn has_fills_only(&self, number: u32) -> bool {
+        let entries = self.recovery.as_ref().map(|recovery| &recovery.checkpoint.segments);
+        let Some(entry) = entries.and_then(|entries| entries.get(number as usize)) else { return false };
+        let fills = entry.state.has_slots() && entry.stream == StreamKind::Fill as u8;
+        self.mirror.as_ref().is_some_and(|mirror| number >= mirror.columns || fills)
     }
 
     /// An empty segment is free, with its twin if it has one.
