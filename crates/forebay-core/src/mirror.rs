@@ -26,9 +26,9 @@ mod log;
 mod rebuild;
 mod recover;
 
+pub(crate) use rebuild::Rebuild;
 pub use recover::MirrorDevices;
 pub(crate) use recover::Pairs;
-pub(crate) use rebuild::Rebuild;
 
 use crate::api::{Action, Nanos, Notice};
 use crate::config::PlantedBug;
@@ -161,8 +161,7 @@ impl Engine {
 
     /// Batches may not begin: the owner is asked for a note.
     pub(crate) fn mirror_asks(&self) -> bool {
-        self.mirror.as_ref().is_some_and(|mirror| mirror.asks())
-            && !self.planted(PlantedBug::CountBeforeNote)
+        self.mirror.as_ref().is_some_and(|mirror| mirror.asks()) && !self.planted(PlantedBug::CountBeforeNote)
     }
 
     /// The segment was only on the member that is lost.

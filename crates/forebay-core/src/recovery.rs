@@ -131,7 +131,9 @@ pub enum OpenError {
     #[error("no device of the mirrored cache has a superblock that can be believed")]
     NoMember,
     /// It could not be noted that a member of a mirrored cache does not count any more.
-    #[error("one device of the mirrored cache cannot be used, and that could not be recorded: make the state folder writable")]
+    #[error(
+        "one device of the mirrored cache cannot be used, and that could not be recorded: make the state folder writable"
+    )]
     NoNote,
     /// A backing store cannot be flushed.
     #[error("the backing store cannot be flushed")]

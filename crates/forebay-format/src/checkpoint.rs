@@ -215,9 +215,7 @@ impl Checkpoint {
             encode_segment(entry, &mut bytes);
         }
         let table_bytes = slot_table_bytes(self.segment_blocks);
-        for (number, _) in
-            self.segments.iter().enumerate().filter(|(_, entry)| entry.state.has_slots())
-        {
+        for (number, _) in self.segments.iter().enumerate().filter(|(_, entry)| entry.state.has_slots()) {
             let end = bytes.len() + table_bytes;
             append_slots(number, &mut bytes);
             bytes.resize(end, 0);

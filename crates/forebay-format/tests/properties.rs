@@ -137,11 +137,7 @@ fn segments(segment_blocks: u32) -> impl Strategy<Value = SegmentEntry> {
                 first_sequence,
                 used_blocks,
                 summary_block,
-                slots: if state.has_slots() {
-                    slots.into_iter().collect()
-                } else {
-                    SlotStates::default()
-                },
+                slots: if state.has_slots() { slots.into_iter().collect() } else { SlotStates::default() },
             }
         },
     )

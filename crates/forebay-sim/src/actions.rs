@@ -198,8 +198,11 @@ impl World {
     ) -> Result<(), String> {
         let len = data.len() as u64;
         self.digest.add_all(&[2, device as u64, offset, len]);
-        let unit =
-            if self.is_cache(device) { BLOCK_BYTES } else { self.plan.volumes[device - 1].sector_bytes as usize };
+        let unit = if self.is_cache(device) {
+            BLOCK_BYTES
+        } else {
+            self.plan.volumes[device - 1].sector_bytes as usize
+        };
         self.check_range(device, offset, len, unit)?;
         ensure!(
             self.disks.devices[device].idle(offset, len) || !self.is_cache(device),

@@ -369,7 +369,10 @@ pub(crate) fn blank_member(plan: &Plan) -> SimDevice {
 }
 
 /// New, formatted members.
-pub(crate) fn format_members(plan: &Plan, params: &forebay_core::FormatParams) -> Result<[SimDevice; 2], String> {
+pub(crate) fn format_members(
+    plan: &Plan,
+    params: &forebay_core::FormatParams,
+) -> Result<[SimDevice; 2], String> {
     let mut members = [blank_member(plan), blank_member(plan)];
     let writes =
         forebay_core::format_mirrored(params, [1, 2]).map_err(|why| format!("format_mirrored: {why}"))?;

@@ -259,7 +259,8 @@ impl Plan {
         self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
         self.faults = FaultPlan { backing: self.faults.backing, ..FaultPlan::default() };
         (self.death, self.mix.pool) = (None, 0);
-        self.owner = rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later]);
+        self.owner =
+            rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later]);
         if rng.chance(1, 20) {
             self.owner = OwnerPlan::Never;
         }

@@ -437,7 +437,10 @@ impl World {
             return Ok(false);
         }
         if let Status::Failed(_) = self.engine.status() {
-            let untouched = writes == self.disks.devices[CACHE].writes() || self.errors[CACHE] > 0;
+            // What one member of a mirrored cache lacked of the other may have been written.
+            let untouched = writes == self.disks.devices[CACHE].writes()
+                || self.errors[CACHE] > 0
+                || self.plan.mirror.is_some();
             ensure!(untouched, "a failed opening wrote to the cache device");
             return Ok(false);
         }

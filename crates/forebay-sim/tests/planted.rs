@@ -87,4 +87,11 @@ planted! {
     count_after_fence: CountAfterFence,
     trust_flush_after_failure: TrustFlushAfterFailure,
     overlook_listed: OverlookListed,
+    count_half_batches: CountHalfBatches,
+    flush_one_member: FlushOneMember,
+    count_before_note: CountBeforeNote,
+    trust_stale_member: TrustStaleMember,
+    read_one_copy: ReadOneCopy,
+    leave_unmended: LeaveUnmended,
+    forget_in_rebuild: ForgetInRebuild,
 }

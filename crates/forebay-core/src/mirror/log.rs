@@ -178,9 +178,7 @@ impl Engine {
         let fenced = self.fenced;
         let asks = self.mirror_asks();
         let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
-        let good = (0..2).any(|member| {
-            mirror.flushed[usize::from(member)] && mirror.counts(member)
-        });
+        let good = (0..2).any(|member| mirror.flushed[usize::from(member)] && mirror.counts(member));
         if asks && good && !fenced {
             self.reached(Landmark::FlushWaitsForNote);
             return;

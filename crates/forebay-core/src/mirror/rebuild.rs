@@ -172,7 +172,9 @@ impl Engine {
             self.read_copy();
         } else if !self.begin_copy() {
             let swept = self.mirror.as_ref().is_some_and(|mirror| mirror.sweep.is_none());
-            let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
+            let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+                return;
+            };
             if rebuild.pending.is_empty() && swept {
                 rebuild.wanted = true;
                 self.checkpoint.want();
@@ -184,7 +186,9 @@ impl Engine {
 
     /// Begins to copy a pair; false if none can be copied now.
     fn begin_copy(&mut self) -> bool {
-        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else { return false };
+        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
+            return false;
+        };
         let sealed = |first: &&u32| self.map.segments[**first as usize].phase == Phase::Sealed;
         let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
             let open = rebuild.pending.first().copied();
@@ -197,15 +201,8 @@ impl Engine {
         };
         let slot = self.map.slot(segment, 0);
         self.map.pin(slot);
-        let copying = Copying {
-            segment,
-            at: 0,
-            blocks: 0,
-            careful_until: 0,
-            tries: 0,
-            pages: Vec::new(),
-            busy: false,
-        };
+        let copying =
+            Copying { segment, at: 0, blocks: 0, careful_until: 0, tries: 0, pages: Vec::new(), busy: false };
         if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
             rebuild.copying = Some(copying);
         }

@@ -184,9 +184,7 @@ impl Engine {
                     entry.state == SegmentState::Twin
                         || self.mirror.is_some() && pairs && twin != Some(SegmentState::Twin)
                 }
-                Some(first) => {
-                    pairs || entry.state == SegmentState::Twin && !all[first].state.has_slots()
-                }
+                Some(first) => pairs || entry.state == SegmentState::Twin && !all[first].state.has_slots(),
             }
         };
         (0..all.len()).find(wrong).map(|number| number as u64)
@@ -223,9 +221,8 @@ impl Engine {
             return;
         }
         let jobs = core::mem::take(&mut self.recovering().jobs);
-        let (whole, others): (Vec<What>, Vec<What>) = jobs
-            .into_iter()
-            .partition(|what| matches!(what, What::Whole(number) if self.is_pair(*number)));
+        let (whole, others): (Vec<What>, Vec<What>) =
+            jobs.into_iter().partition(|what| matches!(what, What::Whole(number) if self.is_pair(*number)));
         self.recovering().jobs = others;
         for what in whole {
             if let What::Whole(number) = what {
@@ -312,8 +309,7 @@ impl Engine {
         let used = self.map.segments[first as usize].completed;
         let sequence = self.recovering().checkpoint.next_sequence;
         let after = After { epoch: self.superblock.epoch, sequence };
-        let lacks =
-            scan::overlay((&mut a.bytes, &mut a.bad), (&mut b.bytes, &mut b.bad), place, used, after);
+        let lacks = scan::overlay((&mut a.bytes, &mut a.bad), (&mut b.bytes, &mut b.bad), place, used, after);
         if self.planted(PlantedBug::LeaveUnmended) {
             return a;
         }
@@ -361,7 +357,8 @@ impl Engine {
 
     /// An empty segment is free, with its twin if it has one.
     pub(crate) fn end_with_twin(&mut self, number: u32) {
-        let twin = self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
+        let twin =
+            self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
         self.map.end_segment(number, Phase::Free);
         if let Some(twin) = twin {
             self.map.end_segment(twin, Phase::Free);

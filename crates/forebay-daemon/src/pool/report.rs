@@ -305,7 +305,12 @@ impl Pool {
             Notice::ResizeFailed { volume, error } => return self.resized(volume, Err(error)),
             Notice::PoolResized { .. } => return self.pool_resized(Ok(())),
             Notice::PoolResizeFailed { error } => return self.pool_resized(Err(error)),
-            Notice::Checkpointed { .. } => return,
+            // The daemon opens no mirrored caches yet.
+            Notice::MemberFailed { .. }
+            | Notice::MemberOut { .. }
+            | Notice::MirrorWhole
+            | Notice::RebuildFailed
+            | Notice::Checkpointed { .. } => return,
         };
         self.note_failure(&notice);
         self.tell(event);
