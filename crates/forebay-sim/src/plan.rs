@@ -272,6 +272,10 @@ impl Plan {
             (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
             self.mix = Mix { write: 60, flush: 10, drain: 0, life: 0, restart: 0, ..self.mix };
             mirror.direct(bug, self.requests, rng);
+            if bug == PlantedBug::LeaveUnmended {
+                // It takes two crashes in a row: one that the members survive differently, and one that only one of them survives.
+                (self.style, self.cache_latency.spread) = (Style::InLine, 20);
+            }
         }
         self.mirror = Some(mirror);
     }
