@@ -89,6 +89,21 @@ fn a_summary_cut_short_gives_the_items_that_are_there() {
 }
 
 #[test]
+fn a_superblock_that_contradicts_itself_about_its_mirror_is_refused() {
+    let refused = |block: Vec<u8>, name: &str, value| {
+        let changed = with_field(block, "superblock", name, value);
+        assert!(Superblock::decode(&changed).is_err(), "{name} {value}");
+    };
+    for (name, value) in [("mirror", 0), ("mirror", 3), ("mirror_out", 3), ("mirror_out", 2), ("version", 1)]
+    {
+        refused(samples::mirrored_superblock().encode(), name, value);
+    }
+    for (name, value) in [("mirror", 1), ("mirror_out", 1), ("version", 2)] {
+        refused(samples::superblock().encode(), name, value);
+    }
+}
+
+#[test]
 fn a_newer_version_is_refused_by_name() {
     let message = |error: FormatError| error.to_string();
     let superblock = with_field(samples::superblock().encode(), "superblock", "version", 3);

@@ -7,9 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use forebay_format::batch::Entry;
-use forebay_format::checkpoint::{
-    Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SegmentState, SlotState,
-};
+use forebay_format::checkpoint::{Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SlotState};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
 use super::image::{Bytes, Image};

@@ -93,7 +93,7 @@ impl Engine {
         let standing = mirror.standing;
         for batch in &mut self.streams[kind.index()].in_flight {
             let ended = batch.op == NO_OP && batch.twin == NO_OP;
-            if batch.completed.is_some() || !ended && !(early && batch.kept) {
+            if batch.completed.is_some() || !(ended || early && batch.kept) {
                 continue;
             }
             let waits = matches!(standing, Standing::Asking(member) if batch.missing >> member & 1 == 1);
