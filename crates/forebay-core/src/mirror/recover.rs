@@ -352,7 +352,12 @@ impl Engine {
         let entries = self.recovery.as_ref().map(|recovery| &recovery.checkpoint.segments);
         let Some(entry) = entries.and_then(|entries| entries.get(number as usize)) else { return false };
         let fills = entry.state.has_slots() && entry.stream == StreamKind::Fill as u8;
-        self.mirror.as_ref().is_some_and(|mirror| number >= mirror.columns || fills)
+        self.mirror.as_ref().is_some_and(|mirror| {
+            // The spare half of a column: the other half is a segment of its own.
+            let twin = entries.and_then(|entries| entries.get((number + mirror.columns) as usize));
+            let spare = entry.state == SegmentState::Free && twin.is_some_and(|twin| twin.state.has_slots());
+            number >= mirror.columns || fills || spare
+        })
     }
 
     /// An empty segment is free, with its twin if it has one.
