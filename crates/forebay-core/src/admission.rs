@@ -189,7 +189,7 @@ impl Engine {
         let returns = self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
             && self.memory.ghosts.as_mut().is_some_and(|ghosts| ghosts.take(key));
         let room = self.checkpoint.window.len() > self.checkpoint.window_size as usize / 2;
-        if returns && room {
+        if returns && room && self.mirror.is_none() {
             self.stats.readmitted_blocks += 1;
             StreamKind::Survivor
         } else {

@@ -176,6 +176,13 @@ pub enum Action {
         /// Device to flush.
         device: Device,
     },
+    /// As `Flush`, of one member of a mirrored cache.
+    FlushMember {
+        /// Operation.
+        op: OpId,
+        /// The member, 0 or 1.
+        member: u8,
+    },
     /// Make a range of a backing store read as zeroes.
     Zero {
         /// Operation.
@@ -242,6 +249,15 @@ pub enum Action {
     RecordLoss {
         /// Echoed in the answer.
         ticket: u64,
+    },
+    /// A member of a mirrored cache has failed. Make durable, **outside of the cache**, that the device with its tag
+    /// ([`crate::Engine::mirror_state`]) must never be believed again; then answer with [`crate::Engine::member_recorded`]. Until then
+    /// nothing counts that only the other member has.
+    RecordOut {
+        /// Echoed in the answer.
+        ticket: u64,
+        /// The member, 0 or 1.
+        member: u8,
     },
 }
 
@@ -313,6 +329,20 @@ pub enum Notice {
     },
     /// The cache device failed: it takes nothing any more. Requests wait until [`Action::RecordLoss`] is answered.
     CacheFenced,
+    /// A member of a mirrored cache failed. Writes wait until [`Action::RecordOut`] is answered.
+    MemberFailed {
+        /// The member, 0 or 1.
+        member: u8,
+    },
+    /// A member of a mirrored cache does not count any more; everything goes on with the other one.
+    MemberOut {
+        /// The member, 0 or 1.
+        member: u8,
+    },
+    /// A new member of a mirrored cache has everything that it must have: both count.
+    MirrorWhole,
+    /// A new member of a mirrored cache failed before it had everything.
+    RebuildFailed,
     /// The cache is put aside: the engine goes on without it, and writes to the backing stores what only the cache has.
     CachePutAside,
     /// Everything that a cache that was put aside had of attached volumes is on their backing stores, or lost.

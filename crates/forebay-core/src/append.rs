@@ -33,6 +33,9 @@ const MARKS_DELAY_NS: u64 = 1_000_000_000;
 /// Clean marks that are worth a batch of their own.
 const MARKS_WORTH_A_BATCH: usize = 512;
 
+/// No operation: a half of a batch that is not under way.
+pub(crate) const NO_OP: u32 = u32::MAX;
+
 /// Who is told when an item has been written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Done {
@@ -73,16 +76,21 @@ pub(crate) struct Item {
 /// A batch in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    op: u32,
-    segment: u32,
-    start: u32,
-    blocks: u32,
+    pub(crate) op: u32,
+    /// In a mirrored cache: the write of the second copy.
+    pub(crate) twin: u32,
+    pub(crate) segment: u32,
+    pub(crate) start: u32,
+    pub(crate) blocks: u32,
     stream_sequence: u64,
     items: Vec<Item>,
     /// Slots marked clean by this batch.
     marks: Vec<u32>,
-    is_summary: bool,
-    completed: Option<bool>,
+    pub(crate) is_summary: bool,
+    pub(crate) completed: Option<bool>,
+    /// In a mirrored cache: a member has it, and (a bit for each) members to which it could not be written.
+    pub(crate) kept: bool,
+    pub(crate) missing: u8,
 }
 
 /// One append stream.
@@ -91,7 +99,7 @@ pub(crate) struct Stream {
     pub(crate) queue: VecDeque<Item>,
     /// Since when there is something in the queue.
     pub(crate) queued_since: Nanos,
-    in_flight: VecDeque<Batch>,
+    pub(crate) in_flight: VecDeque<Batch>,
     /// Open segment and the next free block in it.
     open: Option<(u32, u32)>,
     /// The open segment is full: to be closed when its batches have completed.
@@ -209,6 +217,7 @@ impl Engine {
                 || self.fenced
                 || self.checkpoint.holds_log()
                 || self.gathers(kind)
+                || self.mirror_asks()
             {
                 return;
             }
@@ -221,6 +230,9 @@ impl Engine {
 
     /// Makes sure that the stream has an open segment with room for a batch.
     fn prepare_segment(&mut self, kind: StreamKind) -> bool {
+        if !self.leave_lost(kind) {
+            return false;
+        }
         let room_end = self.batch_blocks();
         let stream = &mut self.streams[kind.index()];
         if let Some((segment, next)) = stream.open {
@@ -248,6 +260,21 @@ impl Engine {
         true
     }
 
+    /// Closes the open segment of a stream if it was on a lost member only. False while batches to it are in flight.
+    pub(crate) fn leave_lost(&mut self, kind: StreamKind) -> bool {
+        let stream = &self.streams[kind.index()];
+        let still = stream.in_flight.is_empty() && !stream.broken;
+        let Some((segment, next)) = stream.open.filter(|(segment, _)| self.is_gone(*segment)) else {
+            return true;
+        };
+        if still {
+            let stream = &mut self.streams[kind.index()];
+            (stream.open, stream.closing) = (None, false);
+            self.close_segment(segment, next);
+        }
+        still
+    }
+
     /// Closes the open segment of a stream if it is one of those from `first` on.
     pub(crate) fn close_from(&mut self, kind: StreamKind, first: u32) {
         let stream = &mut self.streams[kind.index()];
@@ -267,7 +294,12 @@ impl Engine {
 
     /// No room for fills: they are a convenience, forget them.
     fn drop_fills(&mut self, kind: StreamKind) {
-        let is_fill = |item: &Item| matches!(item.done, Done::Fill(..) | Done::Copy(_));
+        // In a mirrored cache clean blocks on the move are among them; they stay where they are.
+        let is_fill = |item: &Item| match item.done {
+            Done::Fill(..) | Done::Copy(_) => true,
+            Done::Survivor(_) => kind == StreamKind::Fill,
+            _ => false,
+        };
         if !self.streams[kind.index()].queue.iter().any(is_fill) {
             return;
         }
@@ -328,6 +360,11 @@ impl Engine {
     fn submit_batch(&mut self, kind: StreamKind, mut batch: Batch) {
         batch.completed = None;
         self.map.segments[batch.segment as usize].pins += 1;
+        if self.mirror.is_some() {
+            self.submit_to_members(kind, &mut batch);
+            self.streams[kind.index()].in_flight.push_back(batch);
+            return;
+        }
         let offset = self.map.geometry.segment_offset(batch.segment, batch.start);
         let len = batch.blocks * BLOCK_BYTES as u32;
         self.stats.count_write(Device::Cache, len);
@@ -432,6 +469,11 @@ impl Engine {
         if self.planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
             self.apply_out_of_order(kind, op);
         }
+        self.settle_batches(kind);
+    }
+
+    /// Takes in what has completed, up to the first batch that has not.
+    pub(crate) fn settle_batches(&mut self, kind: StreamKind) {
         loop {
             let stream = &mut self.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {

@@ -163,7 +163,7 @@ impl Engine {
     // --- detection, and the owner's part
 
     /// A read of the cache device has ended.
-    pub(crate) fn note_cache_read(&mut self, kind: &OpKind, ok: bool) {
+    pub(crate) fn note_cache_read(&mut self, kind: &OpKind, member: u8, ok: bool) {
         let slot = match kind {
             OpKind::ReadHit { slot, .. } => Some(*slot),
             OpKind::MergeCached { merge, .. } => self.merges.get(*merge).cached_slot(),
@@ -173,6 +173,10 @@ impl Engine {
             _ => None,
         };
         let Some(slot) = slot else { return };
+        if self.mirror.is_some() {
+            self.note_member_read(member, self.map.place(slot).0, ok);
+            return;
+        }
         if ok {
             self.aside.unreadable.clear();
             return;

@@ -77,8 +77,8 @@ pub(crate) struct CheckpointState {
     absorbed: Vec<u32>,
     /// Drop marks and intents that this checkpoint makes durable: they need not be appended.
     settled: Vec<Item>,
-    /// A superblock copy that differs from the one in effect, and what belongs there.
-    pub(crate) stale_superblock: Option<(usize, Vec<u8>)>,
+    /// Where superblock copies lie that differ from the one in effect, and what belongs there.
+    pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
     last_at: Nanos,
     /// Generation of the checkpoint in effect, once one was taken since the start.
     pub(crate) in_effect: u64,
@@ -120,8 +120,8 @@ impl CheckpointState {
 
 /// Segments in an append window: enough that checkpoints are rare (their cost is some percent of what the window
 /// takes), few enough that a restart reads little, never so many that they cost the cache much of its space.
-pub(crate) fn window_size(geometry: &Geometry) -> u32 {
-    (geometry.segment_count / 16).clamp(4, 256)
+pub(crate) fn window_size(segments: u32) -> u32 {
+    (segments / 16).clamp(4, 256)
 }
 
 impl Engine {
@@ -214,6 +214,7 @@ impl Engine {
             self.reached(Landmark::CheckpointOfFullLog);
         }
         self.apply_pool_job();
+        self.apply_rebuild();
         let snapshot = self.snapshot();
         let segments = &self.map.segments;
         self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
@@ -240,7 +241,9 @@ impl Engine {
         let size = self.checkpoint.window_size as usize;
         let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
         self.checkpoint.joining = self.checkpoint.pool.drain(..joining).collect();
-        let window = self.checkpoint.window.iter().chain(&self.checkpoint.joining).copied().collect();
+        let spare = self.mirror.as_ref().and_then(|mirror| mirror.spare());
+        let window =
+            self.checkpoint.window.iter().chain(&self.checkpoint.joining).copied().chain(spare).collect();
         let intents = self.settle_intents();
         let opening = self.checkpoint.purpose == Purpose::Opening;
         self.superblock.epoch += u64::from(opening);
@@ -284,6 +287,7 @@ impl Engine {
         let segment = &self.map.segments[number];
         let state = match segment.phase {
             Phase::Free | Phase::Freed => return SegmentEntry::default(),
+            Phase::Twin => return SegmentEntry { state: SegmentState::Twin, ..SegmentEntry::default() },
             Phase::Open => SegmentState::Open,
             Phase::Sealed => SegmentState::Sealed,
         };
@@ -306,7 +310,7 @@ impl Engine {
         match self.checkpoint.step {
             Step::Flushing => self.mend_superblock(),
             Step::MendingFlush => {
-                self.checkpoint.stale_superblock = None;
+                self.checkpoint.stale_superblocks.clear();
                 self.write_copies();
             }
             Step::Settling => self.write_superblock(0),
@@ -318,24 +322,27 @@ impl Engine {
     }
 
     fn mend_superblock(&mut self) {
-        let Some((copy, bytes)) = self.checkpoint.stale_superblock.clone() else {
+        if self.checkpoint.stale_superblocks.is_empty() {
             self.write_copies();
             return;
-        };
+        }
         self.reached(Landmark::SuperblockMended);
         self.checkpoint.step = Step::Mending;
-        self.checkpoint.pending = 1;
+        self.checkpoint.pending = self.checkpoint.stale_superblocks.len() as u32;
         self.checkpoint.failed = false;
-        self.write_meta(Geometry::superblock_offset(copy), Arc::new(bytes), OpKind::Checkpoint);
+        for (offset, bytes) in self.checkpoint.stale_superblocks.clone() {
+            self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
+        }
     }
 
     fn write_copies(&mut self) {
         self.checkpoint.step = Step::Writing;
-        self.checkpoint.pending = 2;
+        let members = self.meta_members();
+        self.checkpoint.pending = 2 * members.len() as u32;
         self.checkpoint.failed = false;
-        let generation = self.superblock.checkpoint_generation;
-        for copy in 0..2 {
-            let offset = self.map.geometry.checkpoint_offset(generation, copy);
+        let (generation, geometry) = (self.superblock.checkpoint_generation, self.map.geometry);
+        for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
+            let offset = geometry.mirror_meta(member, geometry.checkpoint_offset(generation, copy));
             let bytes = self.checkpoint.bytes.clone();
             self.write_meta(offset, bytes, OpKind::Checkpoint);
         }
@@ -343,19 +350,24 @@ impl Engine {
 
     fn write_superblock(&mut self, copy: usize) {
         self.checkpoint.step = [Step::SuperA, Step::SuperB][copy];
-        self.checkpoint.pending = 1;
+        let members = self.meta_members();
+        self.checkpoint.pending = members.len() as u32;
         self.checkpoint.failed = false;
         if copy == 0 && self.checkpoint.tries == 0 {
             self.superblock.generation += 1;
         }
         let closing = self.checkpoint.purpose == Purpose::Closing;
         self.superblock.state = if closing { CacheState::Clean } else { CacheState::Open };
-        let bytes = self.superblock.encode();
-        self.write_meta(Geometry::superblock_offset(copy), Arc::new(bytes), OpKind::Checkpoint);
+        for member in members {
+            let offset = self.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
+            let bytes = self.superblock_of(member).encode();
+            self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
+        }
     }
 
-    pub(crate) fn checkpoint_written(&mut self, ok: bool) {
+    pub(crate) fn checkpoint_written(&mut self, member: u8, ok: bool) {
         self.cache_flush.unflushed = true;
+        let ok = ok || self.goes_on_without(member);
         let state = &mut self.checkpoint;
         state.failed |= !ok;
         state.pending -= 1;
@@ -404,6 +416,7 @@ impl Engine {
         self.checkpoint.bytes = Arc::default();
         for number in core::mem::take(&mut self.checkpoint.joining) {
             self.map.end_segment(number, Phase::Free);
+            self.column_is_free(number);
             if !self.keep_retired(number) {
                 self.checkpoint.window.push_back(number);
             }
@@ -414,6 +427,7 @@ impl Engine {
             }
         }
         self.orders_checkpointed();
+        self.rebuild_checkpointed();
         for item in core::mem::take(&mut self.checkpoint.settled) {
             self.item_done(item, Some(0));
         }

@@ -173,11 +173,25 @@ pub enum PlantedBug {
     FailAfterCut,
     /// After a start, blocks that have no place in the index yet are not found.
     OverlookListed,
+    /// A batch of a mirrored cache counts when one member has it.
+    CountHalfBatches,
+    /// A flush of a mirrored cache flushes one member.
+    FlushOneMember,
+    /// What only one member of a mirrored cache has counts before it is noted that the other has failed.
+    CountBeforeNote,
+    /// A member of a mirrored cache that was put out is believed at the next start.
+    TrustStaleMember,
+    /// A block that cannot be read from one member of a mirrored cache is not read from the other.
+    ReadOneCopy,
+    /// What recovery finds on one member only stays there only.
+    LeaveUnmended,
+    /// A new member does not get everything.
+    ForgetInRebuild,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 50] = [
+    pub const ALL: [(Self, &'static str); 57] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -228,6 +242,13 @@ impl PlantedBug {
         (Self::ScrubJudgesVoid, "scrub-judges-void"),
         (Self::FailAfterCut, "fail-after-cut"),
         (Self::OverlookListed, "overlook-listed"),
+        (Self::CountHalfBatches, "count-half-batches"),
+        (Self::FlushOneMember, "flush-one-member"),
+        (Self::CountBeforeNote, "count-before-note"),
+        (Self::TrustStaleMember, "trust-stale-member"),
+        (Self::ReadOneCopy, "read-one-copy"),
+        (Self::LeaveUnmended, "leave-unmended"),
+        (Self::ForgetInRebuild, "forget-in-rebuild"),
     ];
 
     /// The name used on the command line.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use forebay_format::checkpoint::{Checkpoint, NAME_BYTES_MAX, SegmentEntry};
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry, MirrorMark};
 
 /// Writes that make a device an empty cache: `(offset, bytes)`, to be done in this order, with a device flush after each.
 ///
@@ -18,6 +18,20 @@ use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
 /// # Errors
 /// [`FormatError::Geometry`] if the geometry or the volumes cannot be described.
 pub fn format_cache(params: &FormatParams) -> Result<Vec<(u64, Vec<u8>)>, FormatError> {
+    format(params, None)
+}
+
+/// As [`format_cache`], for a cache that is mirrored over two devices ([`Geometry::mirrored`]) with these tags: offsets are of
+/// the pool's space, and a flush is one of both.
+///
+/// # Errors
+/// As [`format_cache`].
+pub fn format_mirrored(params: &FormatParams, tags: [u64; 2]) -> Result<Vec<(u64, Vec<u8>)>, FormatError> {
+    params.geometry.validate_mirrored()?;
+    format(params, Some(tags))
+}
+
+fn format(params: &FormatParams, tags: Option<[u64; 2]>) -> Result<Vec<(u64, Vec<u8>)>, FormatError> {
     let geometry = params.geometry;
     geometry.validate(geometry.device_blocks * BLOCK_BYTES as u64)?;
     let fail = |why: &str| Err(FormatError::Geometry(why.to_string()));
@@ -32,6 +46,7 @@ pub fn format_cache(params: &FormatParams) -> Result<Vec<(u64, Vec<u8>)>, Format
             return fail("two volumes have the same number");
         }
     }
+    let counted = if tags.is_some() { geometry.columns() } else { geometry.segment_count };
     let checkpoint = Checkpoint {
         uuid: params.uuid,
         generation: 1,
@@ -41,30 +56,43 @@ pub fn format_cache(params: &FormatParams) -> Result<Vec<(u64, Vec<u8>)>, Format
         segment_blocks: geometry.segment_blocks,
         volumes: params.volumes.clone(),
         segments: vec![SegmentEntry::default(); geometry.segment_count as usize],
-        window: (0..window_size(&geometry)).collect(),
+        window: (0..window_size(counted)).collect(),
         intents: Vec::new(),
     };
-    let superblock = Superblock {
+    let checkpoint = checkpoint.encode();
+    let members = if tags.is_some() { 2 } else { 1 };
+    let mut writes = Vec::new();
+    for copy in 0..2 {
+        for member in 0..members {
+            let offset = geometry.mirror_meta(member, Geometry::superblock_offset(copy));
+            writes.push((offset, vec![0; BLOCK_BYTES]));
+        }
+    }
+    for (member, copy) in (0..members).flat_map(|member| [(member, 0), (member, 1)]) {
+        let offset = geometry.mirror_meta(member, geometry.checkpoint_offset(1, copy));
+        writes.push((offset, checkpoint.clone()));
+    }
+    for (copy, member) in [1, 0].into_iter().flat_map(|copy| (0..members).map(move |member| (copy, member))) {
+        let mirror = tags.map(|tags| MirrorMark { member: member as u8, out: None, tags });
+        let offset = geometry.mirror_meta(member, Geometry::superblock_offset(copy));
+        writes.push((offset, superblock(params, mirror).encode()));
+    }
+    Ok(writes)
+}
+
+fn superblock(params: &FormatParams, mirror: Option<MirrorMark>) -> Superblock {
+    Superblock {
         uuid: params.uuid,
         generation: 1,
         epoch: 1,
         checkpoint_generation: 1,
         state: CacheState::Clean,
-        geometry,
+        geometry: params.geometry,
         members: params.members,
+        mirror,
         shard_index: 0,
         shard_count: 1,
         created_unix_s: params.created_unix_s,
         written_by: params.written_by.clone(),
-    };
-    let blank = vec![0; BLOCK_BYTES];
-    let (checkpoint, superblock) = (checkpoint.encode(), superblock.encode());
-    Ok(vec![
-        (Geometry::superblock_offset(0), blank.clone()),
-        (Geometry::superblock_offset(1), blank),
-        (geometry.checkpoint_offset(1, 0), checkpoint.clone()),
-        (geometry.checkpoint_offset(1, 1), checkpoint),
-        (Geometry::superblock_offset(1), superblock.clone()),
-        (Geometry::superblock_offset(0), superblock),
-    ])
+    }
 }

@@ -25,7 +25,6 @@ use crate::landmarks::Landmark;
 use crate::map::MASK_FULL;
 use crate::order::Walk;
 use crate::pages::PageUse;
-use crate::read::CACHE_READ_TRIES;
 use crate::report::Limit;
 use crate::segment::{Key, State};
 use alloc::vec::Vec;
@@ -287,7 +286,7 @@ impl Engine {
         }
         let (at, count) = (at as u32, count as u32);
         let kind = OpKind::DestageRead { extent: number, at, count, tries };
-        self.read(Device::Cache, self.map.offset(slot), &spans, true, kind);
+        self.read(Device::Cache, self.slot_offset(slot, tries), &spans, true, kind);
     }
 
     pub(crate) fn destage_read(
@@ -308,7 +307,7 @@ impl Engine {
             if ok && (trust || crcs.get(index as usize) == Some(&self.map.crc(slot))) {
                 continue;
             }
-            if tries < CACHE_READ_TRIES {
+            if tries < self.slot_tries(slot) {
                 self.read_extent_part(number, at, 1, tries + 1);
                 continue;
             }

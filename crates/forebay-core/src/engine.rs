@@ -26,6 +26,7 @@ use crate::life::Life;
 use crate::locks::{BlockRange, RangeLocks};
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX, UNSETTLED_STATUS_MAX};
 use crate::merge::Merge;
+use crate::mirror::Mirror;
 use crate::ordered::OrderWaiter;
 use crate::pages::{Page, Pages};
 use crate::pool::PoolJob;
@@ -182,6 +183,11 @@ pub(crate) enum OpKind {
     },
     /// The backing store of a volume that is being attached.
     LifeFlush(VolumeId),
+    /// What is copied to a new member of a mirrored cache.
+    CopyRead,
+    CopyWrite,
+    /// What a member lacks that the other one has, found by recovery.
+    Mend,
 }
 
 #[derive(Debug)]
@@ -190,6 +196,8 @@ pub(crate) struct Op {
     /// When it was handed out, and the volume if it reads or writes a backing store.
     started_at: Nanos,
     backing: Option<VolumeId>,
+    /// The member of a mirrored cache that it is for.
+    pub(crate) member: u8,
     len: u32,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
@@ -263,6 +271,8 @@ pub struct Engine {
     pub(crate) checkpoint: CheckpointState,
     /// How far it is with going on without the cache device.
     pub(crate) aside: Aside,
+    /// The two members of a mirrored cache.
+    pub(crate) mirror: Option<Box<Mirror>>,
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) life: Life,
     pub(crate) pool_job: Option<PoolJob>,
@@ -331,6 +341,7 @@ impl Engine {
             reclaim_wants_destage: false,
             checkpoint: CheckpointState::default(),
             aside: Aside::default(),
+            mirror: None,
             recovery: None,
             life: Life::default(),
             pool_job: None,
@@ -354,12 +365,12 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         let mut stats = self.stats;
         stats.cached_blocks = self.map.cached_blocks();
-        stats.capacity_blocks = self.data_capacity();
+        stats.capacity_blocks = self.capacity_of(self.segments_staying());
         stats.dirty_blocks = self.map.volumes.iter().map(|volume| volume.dirty).sum();
         let lost: u64 = self.map.volumes.iter().map(|volume| volume.lost).sum();
         stats.lost_blocks = lost + self.aside.lost_blocks();
         stats.free_segments = self.free_segments() as u64;
-        stats.segments = self.map.segments.len() as u64;
+        stats.segments = u64::from(self.segments_counted(self.map.segments.len() as u32));
         stats.pinned_blocks = self.map.pinned_blocks();
         stats.index_memory_bytes = (self.map.memory_bytes() + self.memory.bytes()) as u64;
         stats.requests_in_flight = self.reqs.len() as u64;
@@ -527,11 +538,14 @@ impl Engine {
         let op = self.take_op(op);
         let ok = result.is_ok();
         self.note_latency(&op, ok);
-        self.note_cache_read(&op.kind, ok);
+        self.note_cache_read(&op.kind, op.member, ok);
         if !ok {
             self.count_failure(&op.kind);
         }
         match op.kind {
+            OpKind::Batch(stream) if self.mirror.is_some() => {
+                self.half_written(stream, op.batch_id(), op.member, ok);
+            }
             OpKind::Batch(stream) => self.batch_written(stream, op.batch_id(), ok),
             OpKind::ReadHit { req, slot, count, tries } => self.hit_read(req, slot, count, tries, ok, crcs),
             OpKind::ReadMiss { req, block, count, miss } => self.miss_read(req, block, count, miss, ok, crcs),
@@ -547,8 +561,12 @@ impl Engine {
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
             OpKind::ScrubRead { read } => self.scrub_read(read, ok, crcs),
             OpKind::ScrubFetch { key, page, token } => self.scrub_fetched(key, page, token, ok, crcs),
+            OpKind::Flush(Device::Cache) if self.mirror.is_some() => self.member_flushed(op.member, ok),
             OpKind::Flush(device) => self.flushed(device, ok),
-            OpKind::Checkpoint => self.checkpoint_written(ok),
+            OpKind::Checkpoint => self.checkpoint_written(op.member, ok),
+            OpKind::CopyRead => self.copy_read(ok, crcs),
+            OpKind::CopyWrite => self.copy_written(op.member, ok),
+            OpKind::Mend => self.mended(op.member, ok),
             OpKind::Recovery(read) => {
                 self.recovery_completed(read, if ok { Ok(&[]) } else { Err(DeviceFailure) })
             }
@@ -624,6 +642,7 @@ impl Engine {
         self.step_pool();
         self.collect_emptied();
         self.step_intents();
+        self.step_mirror();
         for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
             self.step_append(stream);
         }
@@ -671,6 +690,7 @@ impl Engine {
             self.sweeps_deadline(),
             self.aside_deadline(),
             self.scrub_deadline(),
+            self.mirror_deadline(),
             self.gather_deadline(),
             self.map.is_unsettled().then_some(self.now),
         ]
@@ -826,6 +846,7 @@ impl Engine {
             || self.extents.len() > 0
             || self.relocations.len() > 0
             || !self.checkpoint.is_idle()
+            || self.is_mirror_busy()
             || self.is_aside_busy();
         if busy {
             return;
@@ -861,6 +882,7 @@ impl Engine {
     /// Checks all invariants that can be checked by looking; panics if one does not hold. Slow.
     pub fn check_invariants(&self) {
         self.map.check();
+        self.check_mirror();
         if self.reqs.len() == 0 && self.ops.len() == 0 && self.quiesced {
             assert!(self.pages.all_free(), "no page is lost");
         }
@@ -922,6 +944,7 @@ impl Engine {
             kind,
             started_at: self.now,
             backing: None,
+            member: 0,
             len: 0,
             spans,
             header: None,
@@ -945,6 +968,7 @@ impl Engine {
             kind: done.kind,
             started_at: done.started_at,
             backing: done.backing,
+            member: done.member,
             len: done.len,
         }
     }
@@ -977,9 +1001,11 @@ impl Engine {
     pub(crate) fn read(&mut self, device: Device, offset: u64, spans: &[Span], crc: bool, kind: OpKind) {
         let op = self.new_op(kind);
         let len = spans.iter().map(|span| span.len).sum();
+        let member = self.member_at(offset);
         let state = self.ops.get_mut(op);
         state.spans.extend_from_slice(spans);
         state.len = len;
+        state.member = member;
         if let Device::Backing(volume) = device {
             state.backing = Some(volume);
             self.backing_begins(volume);
@@ -1004,7 +1030,9 @@ impl Engine {
     pub(crate) fn write_meta(&mut self, offset: u64, meta: Arc<Vec<u8>>, kind: OpKind) {
         let op = self.new_op(kind);
         self.stats.count_write(Device::Cache, meta.len() as u32);
-        self.ops.get_mut(op).meta = Some(meta);
+        let member = self.member_at(offset);
+        let state = self.ops.get_mut(op);
+        (state.meta, state.member) = (Some(meta), member);
         self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
     }
 
@@ -1026,7 +1054,7 @@ impl Engine {
     pub(crate) fn data_capacity(&self) -> u64 {
         let geometry = &self.map.geometry;
         debug_assert!(self.segments_staying() <= geometry.segment_count);
-        self.capacity_of(self.segments_staying())
+        self.capacity_of(self.segments_counted(self.segments_staying()))
     }
 
     /// Blocks of data that so many segments hold.
@@ -1050,6 +1078,7 @@ struct DoneOp {
     kind: OpKind,
     started_at: Nanos,
     backing: Option<VolumeId>,
+    member: u8,
     len: u32,
 }
 

@@ -106,6 +106,10 @@ impl Engine {
                 volume.destage.flushing = core::mem::take(&mut volume.destage.written);
             }
         }
+        if device == Device::Cache && self.mirror.is_some() {
+            self.flush_members();
+            return;
+        }
         let op = self.new_op(OpKind::Flush(device));
         self.actions.push_back(Action::Flush { op: OpId(op), device });
     }
@@ -174,6 +178,7 @@ impl Engine {
             self.notice(Notice::CacheFenced);
             self.ask_aside();
             self.fail_queued_items();
+            self.end_mirroring();
         }
     }
 

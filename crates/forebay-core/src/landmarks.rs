@@ -41,6 +41,22 @@ macro_rules! landmarks {
 landmarks! {
     /// A scrub fetched a damaged block from the backing store.
     ScrubRepaired = "scrub-repaired",
+    /// A member of a mirrored cache failed.
+    MemberFailed = "member-failed",
+    /// The owner could not note that a member of a mirrored cache failed.
+    NoteRefused = "note-refused",
+    /// A flush of a mirrored cache waited for the note that a member had failed.
+    FlushWaitsForNote = "flush-waits-for-note",
+    /// What only the lost member of a mirrored cache had was forgotten.
+    LostSwept = "lost-swept",
+    /// Recovery began with one member of a mirrored cache, because the other was missing or stale.
+    MemberMissing = "member-missing",
+    /// Recovery found something on one member of a mirrored cache that the other lacked, and mended it.
+    MemberMended = "member-mended",
+    /// A new member of a mirrored cache was filled.
+    RebuildEnded = "rebuild-ended",
+    /// A new member of a mirrored cache failed before its end.
+    RebuildFailed = "rebuild-failed",
     /// A batch whose write failed was moved to another segment.
     BatchMoved = "batch-moved",
     /// The requests of a batch failed, because no segment takes it.

@@ -47,6 +47,12 @@ pub enum LifeError {
     /// A cache flush failed.
     #[error("the cache takes no changes since a flush of its device failed: restart it")]
     Fenced,
+    /// The cache is mirrored: its size cannot be changed, and it cannot be scrubbed.
+    #[error("that cannot be done with a mirrored cache")]
+    Mirrored,
+    /// No member of a mirrored cache is out.
+    #[error("there is no member to be replaced: the cache is not mirrored, or both members are sound")]
+    NotMirrored,
     /// Another change is under way.
     #[error("another change is under way: wait for its end or cancel it")]
     Busy,

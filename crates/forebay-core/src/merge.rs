@@ -11,7 +11,7 @@ use crate::api::{Action, Device, OpId, RequestKind, Span};
 use crate::append::{Done, Item, ItemKind};
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask, sector_mask_inside, sector_runs};
 use crate::pages::{Page, PageUse};
-use crate::read::{CACHE_READ_TRIES, Damage};
+use crate::read::Damage;
 use crate::segment::{Key, State};
 use forebay_format::{StreamKind, VolumeId};
 
@@ -159,7 +159,7 @@ impl Engine {
         self.map.pin(slot);
         let page = self.merge_pages(merge).1;
         let kind = OpKind::MergeCached { merge, tries };
-        self.read(Device::Cache, self.map.offset(slot), &[page.span()], true, kind);
+        self.read(Device::Cache, self.slot_offset(slot, tries), &[page.span()], true, kind);
     }
 
     fn merge_pages(&self, merge: u32) -> (Page, Page) {
@@ -196,7 +196,7 @@ impl Engine {
         }
         let m = self.merges.get(merge);
         let still_there = self.map.lookup(Key::new(m.volume, m.block)) == Some(slot);
-        if still_there && tries < CACHE_READ_TRIES {
+        if still_there && tries < self.slot_tries(slot) {
             self.read_merge_cached(merge, slot, tries + 1);
             return;
         }

@@ -73,6 +73,9 @@ impl Engine {
         if self.pool_job.is_some() {
             return Err(LifeError::Busy);
         }
+        if self.mirror.is_some() {
+            return Err(LifeError::Mirrored);
+        }
         let old = self.map.geometry;
         let Ok(geometry) = old.resized(device_bytes) else {
             let blocks = device_bytes / crate::engine::BLOCK;
@@ -98,7 +101,7 @@ impl Engine {
                 list.retain(|number| *number < count);
             }
         }
-        self.checkpoint.window_size = crate::checkpoint::window_size(&geometry);
+        self.checkpoint.window_size = crate::checkpoint::window_size(count);
         self.pool_job = Some(job);
         Ok(())
     }
@@ -168,7 +171,7 @@ impl Engine {
 
     fn end_pool_job(&mut self, error: LifeError) {
         let Some(job) = self.pool_job.take() else { return };
-        self.checkpoint.window_size = crate::checkpoint::window_size(&self.map.geometry);
+        self.checkpoint.window_size = crate::checkpoint::window_size(self.map.geometry.segment_count);
         self.map.relief += 1; // What was retired can be reclaimed again.
         if job.ticket.is_none() {
             self.checkpoint.pool.extend(job.idle);

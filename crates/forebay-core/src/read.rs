@@ -162,6 +162,9 @@ impl Engine {
             return self.find_aside(req, Key::new(volume, block));
         }
         let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
+        if self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+            return Found::Miss;
+        }
         if self.map.state(slot) == State::Clean && self.volume(volume).settings.mode == Mode::Passthrough {
             return Found::Miss;
         }
@@ -193,7 +196,7 @@ impl Engine {
         request.pending += 1;
         let span = request.block_span(block, u64::from(count));
         let kind = OpKind::ReadHit { req, slot, count, tries };
-        self.read(Device::Cache, self.map.offset(slot), &[span], true, kind);
+        self.read(Device::Cache, self.slot_offset(slot, tries), &[span], true, kind);
     }
 
     pub(crate) fn hit_read(&mut self, req: u32, slot: u32, count: u32, tries: u32, ok: bool, crcs: &[u32]) {
@@ -229,7 +232,7 @@ impl Engine {
             // Overwritten or evicted meanwhile: the new place answers.
             self.reached(Landmark::HitMoved);
             self.read_blocks(req, block, block);
-        } else if tries < CACHE_READ_TRIES {
+        } else if tries < self.slot_tries(slot) {
             self.read_hits(req, block, slot, 1, tries + 1);
         } else {
             match self.give_up(slot) {

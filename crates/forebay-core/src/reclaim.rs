@@ -18,13 +18,15 @@ use crate::locks::BlockRange;
 use crate::map::{CacheMap, MASK_FULL};
 use crate::pages::{Page, PageUse};
 use crate::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, View};
-use crate::read::CACHE_READ_TRIES;
 use crate::segment::{Key, Phase, State};
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId, summary};
 
 /// Most relocations under way.
 const RELOCATIONS_MAX: usize = 64;
+
+/// Segments of the append window that fills leave alone.
+pub(crate) const FILL_RESERVE: usize = 2;
 
 /// The victim being emptied.
 #[derive(Debug)]
@@ -108,6 +110,10 @@ impl Engine {
                 self.reclaim = None;
             }
             self.map.end_segment(number, Phase::Freed);
+            if self.mirror.is_some() {
+                self.half_freed(number);
+                continue;
+            }
             if self.planted(PlantedBug::ReuseSegmentEarly) {
                 self.map.end_segment(number, Phase::Free);
                 self.checkpoint.window.push_front(number);
@@ -178,6 +184,9 @@ impl Engine {
     }
 
     fn choose_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
+        if let Some(choice) = self.half_victim(skipped) {
+            return Some(choice);
+        }
         let view = self.view();
         let (map, round) = (&self.map, self.memory.round);
         // Retired segments are emptied by `pool`.
@@ -368,7 +377,7 @@ impl Engine {
     pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
         let key = self.map.key(slot);
         let range = BlockRange { first: key, last: key };
-        if !self.can_relocate() || self.map.is_fixed(slot) {
+        if !self.can_relocate() || self.map.is_fixed(slot) || !self.has_room_for_single(slot) {
             return false;
         }
         if !self.planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
@@ -388,7 +397,8 @@ impl Engine {
         self.map.pin(slot);
         self.relocation_reads += 1;
         let kind = OpKind::RelocateRead { relocation: number };
-        self.read(Device::Cache, self.map.offset(slot), &[page.span()], true, kind);
+        let offset = self.slot_offset(slot, relocation.tries);
+        self.read(Device::Cache, offset, &[page.span()], true, kind);
     }
 
     pub(crate) fn relocation_read(&mut self, number: u32, ok: bool, crcs: &[u32]) {
@@ -416,8 +426,10 @@ impl Engine {
                 done: Done::Survivor(number),
             };
             self.map.pin(slot);
-            self.enqueue(StreamKind::Survivor, item);
-        } else if tries <= CACHE_READ_TRIES {
+            // A record that says something of dirty data, be it that it is clean now, belongs on both members.
+            let single = self.mirror.is_some() && self.map.state(slot) == State::Clean;
+            self.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
+        } else if tries <= self.slot_tries(slot) {
             self.read_for_relocation(number);
         } else {
             self.give_up(slot);
@@ -481,8 +493,11 @@ impl Engine {
         let reserve = match stream {
             StreamKind::Survivor => 0,
             StreamKind::Write => 1,
-            StreamKind::Fill => 2,
+            StreamKind::Fill => FILL_RESERVE,
         };
+        if self.mirror.is_some() {
+            return self.take_half(stream, reserve);
+        }
         if self.checkpoint.window.len() <= reserve {
             return None;
         }

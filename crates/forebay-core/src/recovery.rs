@@ -25,6 +25,7 @@ use crate::flush::Waiter;
 use crate::landmarks::Landmark;
 use crate::load::FoundSlot;
 use crate::map::CacheMap;
+use crate::mirror::Pairs;
 use crate::scan::{self, After, Bytes, Found, Place, Tail};
 use crate::segment::{Key, Phase, State};
 use alloc::boxed::Box;
@@ -123,6 +124,17 @@ pub enum OpenError {
     /// The backing store cannot be read.
     #[error("the backing store cannot be read")]
     BackingUnreadable,
+    /// It is one of the two devices of a mirrored cache.
+    #[error("the device is one half of a mirrored cache: open it as such")]
+    Mirrored,
+    /// Neither member of a mirrored cache can be believed.
+    #[error("no device of the mirrored cache has a superblock that can be believed")]
+    NoMember,
+    /// It could not be noted that a member of a mirrored cache does not count any more.
+    #[error(
+        "one device of the mirrored cache cannot be used, and that could not be recorded: make the state folder writable"
+    )]
+    NoNote,
     /// A backing store cannot be flushed.
     #[error("the backing store cannot be flushed")]
     BackingFlush,
@@ -141,9 +153,10 @@ pub(crate) struct RecoveryRead {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
-    Superblock(usize),
-    Checkpoint(u64),
+pub(crate) enum What {
+    Superblock(CopyOf),
+    /// The so-many-th of the copies in [`Recovery::checkpoints`].
+    Checkpoint(usize),
     /// The summary of a segment.
     Summary(u32),
     /// All batches of a segment.
@@ -162,21 +175,31 @@ struct Pieces {
     left: u32,
 }
 
+/// Where a superblock copy lies: on which member of a mirrored cache (else 0), and which copy it is.
+pub(crate) type CopyOf = (usize, usize);
+
 #[derive(Debug)]
 pub(crate) struct Recovery {
     device_bytes: u64,
     pub(crate) attachments: Vec<Attachment>,
-    superblocks: [Option<Result<Superblock, FormatError>>; 2],
-    unreadable: u32,
+    pub(crate) superblocks: Vec<(CopyOf, Result<Superblock, FormatError>)>,
+    /// Copies that are read.
+    expected: usize,
+    unreadable: usize,
+    /// Members (of a mirrored cache, else 0) and copies of the checkpoint in effect, in the order in which they are tried.
+    pub(crate) checkpoints: Vec<(usize, u64)>,
+    /// A mirrored cache: pairs of which both halves are read.
+    pub(crate) pairs: Pairs,
     pub(crate) checkpoint: Checkpoint,
     /// Size of every volume of the table in bytes, 0 for those that it does not list.
     ends: Vec<u64>,
-    jobs: Vec<What>,
+    pub(crate) jobs: Vec<What>,
     in_flight: usize,
     whole_in_flight: usize,
     tails: Vec<Tail>,
     pieces: BTreeMap<u32, Pieces>,
     pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) settling: Vec<VolumeId>,
     pending_flushes: u32,
     flush_failed: bool,
 }
@@ -200,6 +223,7 @@ pub(crate) fn blank_superblock() -> Superblock {
         state: CacheState::Open,
         geometry: blank_geometry(),
         members: forebay_format::Members::default(),
+        mirror: None,
         shard_index: 0,
         shard_count: 1,
         created_unix_s: 0,
@@ -222,8 +246,11 @@ impl Engine {
         self.recovery = Some(Box::new(Recovery {
             device_bytes,
             attachments,
-            superblocks: [None, None],
+            superblocks: Vec::new(),
+            expected: 0,
             unreadable: 0,
+            checkpoints: Vec::new(),
+            pairs: Pairs::default(),
             checkpoint: Checkpoint::default(),
             ends: Vec::new(),
             jobs: Vec::new(),
@@ -232,11 +259,15 @@ impl Engine {
             tails: Vec::new(),
             pieces: BTreeMap::new(),
             verdicts: Vec::new(),
+            settling: Vec::new(),
             pending_flushes: 0,
             flush_failed: false,
         }));
-        for copy in 0..2 {
-            self.recovery_read(What::Superblock(copy), Geometry::superblock_offset(copy), BLOCK);
+        let members = self.meta_members();
+        self.recovering().expected = 2 * members.len();
+        for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
+            let offset = self.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
+            self.recovery_read(What::Superblock((member, copy)), offset, BLOCK);
         }
     }
 
@@ -249,7 +280,7 @@ impl Engine {
         self.recovery.as_mut().expect("recovery is under way")
     }
 
-    fn recovery_read(&mut self, what: What, offset: u64, len: u64) {
+    pub(crate) fn recovery_read(&mut self, what: What, offset: u64, len: u64) {
         let recovery = self.recovering();
         recovery.in_flight += 1;
         recovery.whole_in_flight += usize::from(matches!(what, What::Whole(_)));
@@ -270,7 +301,7 @@ impl Engine {
         recovery.whole_in_flight -= usize::from(matches!(read.what, What::Whole(_)));
         let next = match read.what {
             What::Superblock(copy) => self.superblock_read(copy, result),
-            What::Checkpoint(copy) => self.checkpoint_read(copy, result),
+            What::Checkpoint(at) => self.checkpoint_read(at, result),
             What::Summary(number) => self.summary_read(number, result),
             What::Whole(number) => self.segment_read(number, result),
             What::Head(number) => self.head_read(number, result),
@@ -285,19 +316,27 @@ impl Engine {
 
     fn superblock_read(
         &mut self,
-        copy: usize,
+        copy: CopyOf,
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {
         let only_first = self.planted(PlantedBug::DropSecondSuperblock);
         let recovery = self.recovering();
         let missing = FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 };
-        recovery.unreadable += u32::from(result.is_err());
-        recovery.superblocks[copy] = Some(result.map_or(Err(missing), Superblock::decode));
-        let [Some(a), Some(b)] = recovery.superblocks.clone() else { return Ok(()) };
-        if recovery.unreadable == 2 {
+        recovery.unreadable += usize::from(result.is_err());
+        recovery.superblocks.push((copy, result.map_or(Err(missing), Superblock::decode)));
+        if recovery.superblocks.len() < recovery.expected {
+            return Ok(());
+        }
+        if recovery.unreadable == recovery.expected {
             return Err(OpenError::Unreadable);
         }
-        let copies = [a, b];
+        let mut all = core::mem::take(&mut recovery.superblocks);
+        all.sort_by_key(|(copy, _)| *copy);
+        if self.mirror.is_some() {
+            return self.choose_member(all);
+        }
+        let copies: [_; 2] = core::array::from_fn(|copy| all[copy].1.clone());
+        let recovery = self.recovering();
         let chosen = if only_first { copies[0].clone() } else { Superblock::choose(copies.clone()) };
         let superblock = chosen.map_err(OpenError::Superblock)?;
         let stale = copies.iter().position(|copy| copy.as_ref() != Ok(&superblock)).filter(|_| !only_first);
@@ -305,38 +344,49 @@ impl Engine {
         if stale == Some(0) {
             self.reached(Landmark::SecondSuperblock);
         }
-        self.checkpoint.stale_superblock = stale.map(|copy| (copy, superblock.encode()));
+        let mend = |copy| (Geometry::superblock_offset(copy), superblock.encode());
+        self.checkpoint.stale_superblocks = stale.map(mend).into_iter().collect();
         superblock.geometry.validate(device_bytes).map_err(OpenError::Superblock)?;
-        self.map = CacheMap::new(superblock.geometry);
-        self.map.coalesces_epochs = self.planted(PlantedBug::CoalesceEpochs);
-        self.map.overlooks_listed = self.planted(PlantedBug::OverlookListed);
-        self.superblock = superblock;
+        if superblock.mirror.is_some() {
+            return Err(OpenError::Mirrored);
+        }
+        self.recovering().checkpoints = [(0, 0), (0, 1)].into();
+        self.begin_map_of(superblock);
         self.read_checkpoint(0);
         Ok(())
     }
 
-    fn read_checkpoint(&mut self, copy: u64) {
+    /// The superblock that counts is known.
+    pub(crate) fn begin_map_of(&mut self, superblock: Superblock) {
+        self.map = CacheMap::new(superblock.geometry);
+        self.map.coalesces_epochs = self.planted(PlantedBug::CoalesceEpochs);
+        self.map.overlooks_listed = self.planted(PlantedBug::OverlookListed);
+        self.superblock = superblock;
+    }
+
+    pub(crate) fn read_checkpoint(&mut self, at: usize) {
+        let (member, copy) = self.recovering().checkpoints[at];
         let geometry = self.map.geometry;
         let offset = geometry.checkpoint_offset(self.superblock.checkpoint_generation, copy);
         let len = geometry.checkpoint_blocks() * BLOCK;
-        self.recovery_read(What::Checkpoint(copy), offset, len);
+        self.recovery_read(What::Checkpoint(at), geometry.mirror_meta(member, offset), len);
     }
 
-    fn checkpoint_read(&mut self, copy: u64, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
+    fn checkpoint_read(&mut self, at: usize, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
         let generation = self.superblock.checkpoint_generation;
         let missing = FormatError::TooShort { structure: "checkpoint header", needed: BLOCK_BYTES, found: 0 };
         let decoded = result.map_or(Err(missing), Checkpoint::decode);
         match decoded.and_then(|checkpoint| self.fits(checkpoint)) {
             Ok(checkpoint) => {
-                if copy == 1 {
+                if at > 0 {
                     self.reached(Landmark::SecondCheckpoint);
                 }
                 self.recovering().checkpoint = checkpoint;
                 self.plan_segments();
                 Ok(())
             }
-            Err(_) if copy == 0 => {
-                self.read_checkpoint(1);
+            Err(_) if at + 1 < self.recovering().checkpoints.len() => {
+                self.read_checkpoint(at + 1);
                 Ok(())
             }
             Err(error) => Err(OpenError::CheckpointLost { generation, error }),
@@ -373,6 +423,9 @@ impl Engine {
                 return Err(bad("window", u64::from(*number)));
             }
         }
+        if let Some(number) = self.wrong_twin(&checkpoint) {
+            return Err(bad("state", number));
+        }
         for volume in &checkpoint.volumes {
             if u32::from(volume.id.0) >= VOLUMES_MAX {
                 return Err(bad("volume", u64::from(volume.id.0)));
@@ -391,11 +444,18 @@ impl Engine {
         let mut jobs = Vec::new();
         let mut blocks = 0;
         for (number, entry) in (0..).zip(&checkpoint.segments) {
+            if entry.state.has_slots() && self.is_on_lost_member(number, &checkpoint.segments) {
+                continue;
+            }
             let live = entry.slots.live();
             let counts = live > 0;
             blocks += live as usize;
             match entry.state {
                 SegmentState::Free => continue,
+                SegmentState::Twin => {
+                    self.map.segments[number as usize].phase = Phase::Twin;
+                    continue;
+                }
                 SegmentState::Open if unclean => jobs.push(What::Whole(number)),
                 _ if counts && entry.summary_block > 0 => jobs.push(What::Summary(number)),
                 _ if counts => jobs.push(What::Whole(number)),
@@ -412,7 +472,9 @@ impl Engine {
         if checkpoint.volumes.iter().all(|volume| volume.flush_epoch == 0) {
             self.map.begin_loading(blocks);
         }
-        if unclean {
+        if unclean && self.mirror.is_some() {
+            self.plan_heads(&checkpoint, &mut jobs);
+        } else if unclean {
             jobs.extend(checkpoint.window.iter().map(|number| What::Head(*number)));
         }
         jobs.reverse();
@@ -426,6 +488,7 @@ impl Engine {
         }
         let recovery = self.recovering();
         (recovery.checkpoint, recovery.jobs, recovery.ends) = (checkpoint, jobs, ends);
+        self.read_pairs_whole();
     }
 
     /// Starts the reads that are left; goes on to the next step when there are none.
@@ -437,9 +500,10 @@ impl Engine {
             let geometry = self.map.geometry;
             let (number, from, blocks) = match what {
                 What::Summary(number) => {
+                    let half = self.readable_half(number);
                     let at = self.map.segments[number as usize].summary_block;
                     let blocks = 1 + summary::payload_blocks(at);
-                    (number, at, blocks.min(geometry.segment_blocks - at))
+                    (half, at, blocks.min(geometry.segment_blocks - at))
                 }
                 What::Head(number) => (number, 0, 1),
                 What::Whole(number) => (number, 0, geometry.segment_blocks),
@@ -460,7 +524,7 @@ impl Engine {
         self.attach()
     }
 
-    fn place(&self, segment: u32) -> Place {
+    pub(crate) fn place(&self, segment: u32) -> Place {
         Place { uuid: self.superblock.uuid, segment }
     }
 
@@ -503,7 +567,7 @@ impl Engine {
             // The batch headers say the same.
             self.reached(Landmark::SummaryDamaged);
             self.map.segments[number as usize].summary_block = 0;
-            self.recovering().jobs.push(What::Whole(number));
+            self.read_whole(number);
             return Ok(());
         };
         let items = (0..).zip(summary::decode(payload, at));
@@ -546,7 +610,7 @@ impl Engine {
 
     fn segment_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
         if let Ok(all) = result {
-            return self.scan_segment(number, Bytes { all, bad: &[] });
+            return self.segment_bytes(number, Bytes { all, bad: &[] });
         }
         self.reached(Landmark::SegmentInPieces);
         // One bad sector fails the whole read: read block by block and lose only what is really gone.
@@ -579,10 +643,10 @@ impl Engine {
             return Ok(());
         }
         let Pieces { bytes, bad, .. } = recovery.pieces.remove(&number).expect("it was found just now");
-        self.scan_segment(number, Bytes { all: &bytes, bad: &bad })
+        self.segment_bytes(number, Bytes { all: &bytes, bad: &bad })
     }
 
-    fn scan_segment(&mut self, number: u32, bytes: Bytes<'_>) -> Result<(), OpenError> {
+    pub(crate) fn scan_segment(&mut self, number: u32, bytes: Bytes<'_>) -> Result<(), OpenError> {
         let used = self.map.segments[number as usize].completed;
         let batches = scan::accounted(bytes, self.place(number), used);
         let state = self.recovering().checkpoint.segments[number as usize].state;
@@ -604,10 +668,11 @@ impl Engine {
             if scan.torn {
                 self.reached(Landmark::TornBatch);
             }
-            if scan.unreadable {
+            if scan.unreadable && !self.has_fills_only(number) {
                 return Err(OpenError::TailUnreadable { segment: number });
             }
-            self.recovering().tails.extend(scan.tail);
+            let tail = scan.tail.filter(|tail| self.may_hold(number, tail.stream));
+            self.recovering().tails.extend(tail);
         }
         Ok(())
     }
@@ -642,7 +707,9 @@ impl Engine {
             Ok(bytes) => BatchHeader::decode(bytes, &mut entries)
                 .is_ok_and(|header| header.epoch == self.superblock.epoch),
         };
-        if written {
+        if written && self.mirror.is_some() {
+            self.read_column(number);
+        } else if written {
             self.recovering().jobs.push(What::Whole(number));
         }
         Ok(())
@@ -698,6 +765,7 @@ impl Engine {
             let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
             if !self.map.segments[tail.segment as usize].has_table() {
                 self.map.begin_segment(tail.segment, Phase::Sealed, stream, first);
+                self.begin_twin(tail.segment, stream);
             }
             let segment = &mut self.map.segments[tail.segment as usize];
             segment.completed = end;
@@ -708,7 +776,7 @@ impl Engine {
             }
             counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
         }
-        if flushed > expected {
+        if flushed > expected && !self.may_lack(stream) {
             self.reached(Landmark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
@@ -791,6 +859,9 @@ impl Engine {
     // --- the end
 
     pub(crate) fn settle_devices(&mut self, volumes: &[VolumeId]) {
+        if self.mirror.is_some() && !self.mend_members(volumes) {
+            return;
+        }
         self.recovering().pending_flushes = 1 + volumes.len() as u32;
         self.flush(Device::Cache, Waiter::Recovery);
         for volume in volumes {
@@ -811,14 +882,19 @@ impl Engine {
             return;
         }
         self.resume_orders();
-        self.checkpoint.window_size = crate::checkpoint::window_size(&self.map.geometry);
+        let counted = self.segments_counted(self.map.geometry.segment_count);
+        self.checkpoint.window_size = crate::checkpoint::window_size(counted);
         while self.map.take_emptied().is_some() {}
         for number in 0..self.map.segments.len() as u32 {
-            if self.map.segments[number as usize].live == 0 {
-                self.map.end_segment(number, Phase::Free);
-                self.checkpoint.pool.push_back(number);
+            let segment = &self.map.segments[number as usize];
+            if segment.live == 0 && segment.phase != Phase::Twin {
+                self.end_with_twin(number);
+                if self.mirror.is_none() {
+                    self.checkpoint.pool.push_back(number);
+                }
             }
         }
+        self.free_columns();
         self.begin_opening_checkpoint();
     }
 }

@@ -192,6 +192,78 @@ pub(crate) fn tail(bytes: Bytes<'_>, place: Place, from: u32, after: After, trus
     TailScan { tail: Some(tail), unreadable, torn }
 }
 
+/// Puts together what two copies of one segment have: afterwards the first has every batch that either has whole. Returns what
+/// the copies lacked of the batches after a checkpoint: which copy, first block, end.
+pub(crate) fn overlay(
+    (a, a_bad): (&mut [u8], &mut [bool]),
+    (b, b_bad): (&mut [u8], &mut [bool]),
+    place: Place,
+    used: u32,
+    after: After,
+) -> Vec<(u32, u32, u32)> {
+    let was_bad = [a_bad.to_vec(), b_bad.to_vec()];
+    let copy = |a: &mut [u8], b: &[u8], from: u32, end: u32| {
+        let range = from as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES;
+        a[range.clone()].copy_from_slice(&b[range]);
+    };
+    // What cannot be read here may be readable there.
+    for index in 0..a_bad.len().min(b_bad.len()) {
+        let at = index as u32;
+        if a_bad[index] && !b_bad[index] {
+            copy(a, b, at, at + 1);
+            a_bad[index] = false;
+        } else if b_bad[index] && !a_bad[index] {
+            copy(b, a, at, at + 1);
+            b_bad[index] = false;
+        }
+    }
+    let mut lacks = Vec::new();
+    let mut at = 0;
+    while at < a_bad.len() as u32 {
+        let new = at >= used;
+        let mut paired = false;
+        let mut find = |all: &[u8], bad: &[bool]| {
+            let bytes = Bytes { all, bad };
+            let found = batch_at(bytes, place, at).filter(|found| !new || after.holds(found))?;
+            let whole = is_whole(bytes, &found);
+            paired |= found.header.stream != StreamKind::Fill;
+            Some((found.end(), whole))
+        };
+        let (here, there) = (find(a, a_bad), find(b, b_bad));
+        let (end, from_there) = match (here, there) {
+            (Some((end, true)), _) => (end, false),
+            (_, Some((end, true))) => (end, true),
+            // Neither copy has the batch whole: the log ends here.
+            _ if new => break,
+            (Some((end, false)), _) => (end, false),
+            (None, Some((end, false))) => (end, true),
+            (None, None) => {
+                at += 1;
+                continue;
+            }
+        };
+        if from_there {
+            copy(a, b, at, end);
+            for index in at..end {
+                a_bad[index as usize] = b_bad[index as usize];
+            }
+        }
+        // Fills are on one member: there the segment is no pair.
+        if new && paired {
+            let range = at as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES;
+            let unread = |bad: &[bool]| bad[at as usize..end as usize].contains(&true);
+            if from_there || unread(&was_bad[0]) {
+                lacks.push((0, at, end));
+            }
+            if a[range.clone()] != b[range] || unread(&was_bad[1]) {
+                lacks.push((1, at, end));
+            }
+        }
+        at = end;
+    }
+    lacks
+}
+
 /// Key of a data entry.
 pub(crate) fn key_of(entry: Entry) -> Option<Key> {
     match entry {

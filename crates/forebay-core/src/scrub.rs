@@ -96,12 +96,16 @@ impl Engine {
     /// [`Notice::ScrubEnded`] follows.
     ///
     /// # Errors
-    /// A scrub is under way, or the engine does not serve.
+    /// A scrub is under way, the engine does not serve, or the cache is mirrored.
     pub fn begin_scrub(&mut self, now: Nanos, bytes_per_s: u64) -> Result<(), LifeError> {
         self.advance(now);
         self.may_change_pool()?;
         if self.scrub.is_some() {
             return Err(LifeError::Busy);
+        }
+        if self.mirror.is_some() {
+            // It would have to compare both copies.
+            return Err(LifeError::Mirrored);
         }
         let total_blocks = self.map.segments.iter().map(|segment| u64::from(segment.live)).sum();
         self.scrub = Some(Scrub {

@@ -148,6 +148,8 @@ pub(crate) enum Phase {
     Open,
     /// Full, or closed early.
     Sealed,
+    /// In a mirrored cache: the second half of a pair. The first half says everything of it.
+    Twin,
     /// Holds nothing that counts, but the checkpoint in effect may still believe otherwise.
     Freed,
 }

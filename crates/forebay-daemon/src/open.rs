@@ -136,6 +136,12 @@ fn open_existing(
     superblock: &Superblock,
     mut notes: Vec<String>,
 ) -> Result<PoolParts, RunError> {
+    if superblock.mirror.is_some() {
+        return Err(RunError::failed(
+            format!("{} is one of the two devices of a mirrored cache", spec.path.display()),
+            "this version cannot open it",
+        ));
+    }
     let members = superblock.members.tags().len().min(others.len());
     let mut devices = vec![cache];
     for other in &others[..members] {

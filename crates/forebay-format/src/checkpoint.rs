@@ -88,6 +88,16 @@ pub enum SegmentState {
     Open,
     /// Batches, and no more will follow.
     Sealed,
+    /// In a mirrored cache: the same as the segment that is half of all segments before it.
+    Twin,
+}
+
+impl SegmentState {
+    /// The segment has batches, and a slot table, of its own.
+    #[must_use]
+    pub fn has_slots(self) -> bool {
+        matches!(self, Self::Open | Self::Sealed)
+    }
 }
 
 /// One segment as a checkpoint describes it.
@@ -190,7 +200,7 @@ impl Checkpoint {
     #[must_use]
     pub fn encode_with(&self, mut append_slots: impl FnMut(usize, &mut Vec<u8>)) -> Vec<u8> {
         assert_eq!(self.check(), Ok(()), "checkpoint out of bounds");
-        let used = self.segments.iter().filter(|entry| entry.state != SegmentState::Free).count();
+        let used = self.segments.iter().filter(|entry| entry.state.has_slots()).count();
         let body = self.volumes.len() * volume::STRUCTURE.len
             + self.segments.len() * segment::STRUCTURE.len
             + used * slot_table_bytes(self.segment_blocks)
@@ -205,9 +215,7 @@ impl Checkpoint {
             encode_segment(entry, &mut bytes);
         }
         let table_bytes = slot_table_bytes(self.segment_blocks);
-        for (number, _) in
-            self.segments.iter().enumerate().filter(|(_, entry)| entry.state != SegmentState::Free)
-        {
+        for (number, _) in self.segments.iter().enumerate().filter(|(_, entry)| entry.state.has_slots()) {
             let end = bytes.len() + table_bytes;
             append_slots(number, &mut bytes);
             bytes.resize(end, 0);
@@ -264,7 +272,7 @@ impl Checkpoint {
         let volumes = body.items(h::F_VOLUMES.get_u32(bytes), volume::STRUCTURE.len, volume::decode)?;
         let mut segments =
             body.items(h::F_SEGMENTS.get_u32(bytes), segment::STRUCTURE.len, decode_segment)?;
-        for entry in segments.iter_mut().filter(|entry| entry.state != SegmentState::Free) {
+        for entry in segments.iter_mut().filter(|entry| entry.state.has_slots()) {
             entry.slots = SlotStates::from_packed(body.take(slot_table_bytes(segment_blocks))?.to_vec());
         }
         let window = body.items(h::F_WINDOW.get_u32(bytes), WINDOW_ITEM_BYTES, |item| {
@@ -392,6 +400,7 @@ fn encode_segment(entry: &SegmentEntry, to: &mut Vec<u8>) {
         SegmentState::Free => 0,
         SegmentState::Open => 1,
         SegmentState::Sealed => 2,
+        SegmentState::Twin => 3,
     };
     s::F_SEQUENCE.put(to, entry.first_stream_sequence);
     s::F_BORN.put(to, entry.first_sequence);
@@ -408,6 +417,7 @@ fn decode_segment(from: &[u8]) -> Result<SegmentEntry, FormatError> {
         0 => SegmentState::Free,
         1 => SegmentState::Open,
         2 => SegmentState::Sealed,
+        3 => SegmentState::Twin,
         other => return Err(bad_segment(s::F_STATE, other)),
     };
     Ok(SegmentEntry {

@@ -111,6 +111,17 @@ pub(crate) fn check_envelope(
     version: Field,
     crc: Field,
 ) -> Result<(), crate::FormatError> {
+    check_envelope_of(structure, bytes, magic, (version, crate::VERSION), crc)
+}
+
+/// As [`check_envelope`], for a structure of which `version.1` is the newest version that is read.
+pub(crate) fn check_envelope_of(
+    structure: &Structure,
+    bytes: &[u8],
+    magic: (Field, &[u8]),
+    (version, newest): (Field, u32),
+    crc: Field,
+) -> Result<(), crate::FormatError> {
     use crate::FormatError;
     let name = structure.name;
     let Some(bytes) = bytes.get(..structure.len) else {
@@ -124,9 +135,9 @@ pub(crate) fn check_envelope(
         return Err(FormatError::Checksum { structure: name, found, computed });
     }
     match version.get_u32(bytes) {
-        crate::VERSION => Ok(()),
+        found if (1..=newest).contains(&found) => Ok(()),
         0 => Err(FormatError::Field { structure: name, field: version.name, value: 0 }),
-        found => Err(FormatError::Version { structure: name, found, supported: crate::VERSION }),
+        found => Err(FormatError::Version { structure: name, found, supported: newest }),
     }
 }
 

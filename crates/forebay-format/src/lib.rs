@@ -26,6 +26,7 @@ pub mod error;
 pub mod geometry;
 pub mod layout;
 pub mod member;
+pub mod mirror;
 pub mod summary;
 pub mod superblock;
 pub mod units;
@@ -33,6 +34,7 @@ pub mod units;
 pub use error::FormatError;
 pub use geometry::Geometry;
 pub use member::Members;
+pub use mirror::MirrorMark;
 pub use units::{
     BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, SegmentId, Slot, StreamKind, VolumeId,
 };

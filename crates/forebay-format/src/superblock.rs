@@ -5,12 +5,16 @@
 //! copy with the higher `generation` is the one that counts.
 
 use crate::geometry::Geometry;
-use crate::layout::{check_envelope, check_zero, crc_without, fitting, structure};
+use crate::layout::{check_envelope_of, check_zero, crc_without, fitting, structure};
 use crate::member::{MEMBERS_MAX, Members};
+use crate::mirror::MirrorMark;
 use crate::units::{BLOCK_BYTES, CacheUuid};
 use crate::{FormatError, VERSION};
 
 const _: () = assert!(F_MEMBER_TAGS.len == (MEMBERS_MAX - 1) * 8);
+
+/// Version of the superblock of a mirrored cache: a reader that knows only [`VERSION`] must not open one member alone.
+pub const MIRROR_VERSION: u32 = 2;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
@@ -35,7 +39,11 @@ structure! { "superblock", 512;
     F_MEMBER_COUNT = "member_count", 128, 2;
     F_RESERVED_A = "reserved_a", 130, 6;
     F_MEMBER_TAGS = "member_tags", 136, 120;
-    F_RESERVED = "reserved", 256, 252;
+    F_MIRROR = "mirror", 256, 1;
+    F_MIRROR_OUT = "mirror_out", 257, 1;
+    F_RESERVED_B = "reserved_b", 258, 6;
+    F_MIRROR_TAGS = "mirror_tags", 264, 16;
+    F_RESERVED = "reserved", 280, 228;
     F_CRC = "crc32c", 508, 4;
 }
 
@@ -66,6 +74,8 @@ pub struct Superblock {
     pub geometry: Geometry,
     /// Devices that the cache lies on.
     pub members: Members,
+    /// The cache is mirrored, and what this copy says of its two members.
+    pub mirror: Option<MirrorMark>,
     /// This shard among the shards of the cache (0 of 1 until a cache is sharded).
     pub shard_index: u16,
     /// Number of shards of the cache.
@@ -87,7 +97,7 @@ impl Superblock {
         let mut block = vec![0; BLOCK_BYTES];
         let to = &mut block[..];
         F_MAGIC.put_bytes(to, &MAGIC);
-        F_VERSION.put(to, u64::from(VERSION));
+        F_VERSION.put(to, u64::from(if self.mirror.is_some() { MIRROR_VERSION } else { VERSION }));
         F_STATE.put(to, self.state as u64);
         F_UUID.put_bytes(to, &self.uuid.0);
         F_GENERATION.put(to, self.generation);
@@ -101,6 +111,13 @@ impl Superblock {
         F_MEMBER_COUNT.put(to, self.members.count() as u64);
         for (to, tag) in to[F_MEMBER_TAGS.offset..].chunks_exact_mut(8).zip(self.members.tags()) {
             to.copy_from_slice(&tag.to_le_bytes());
+        }
+        if let Some(mirror) = &self.mirror {
+            F_MIRROR.put(to, 1 + u64::from(mirror.member));
+            F_MIRROR_OUT.put(to, mirror.out.map_or(0, |out| 1 + u64::from(out)));
+            for (to, tag) in to[F_MIRROR_TAGS.offset..].chunks_exact_mut(8).zip(mirror.tags) {
+                to.copy_from_slice(&tag.to_le_bytes());
+            }
         }
         F_SHARD_INDEX.put(to, u64::from(self.shard_index));
         F_SHARD_COUNT.put(to, u64::from(self.shard_count));
@@ -117,15 +134,17 @@ impl Superblock {
     /// Not a superblock, torn, of a newer version, or with fields out of range. The geometry is not checked against
     /// the device: see [`Geometry::validate`].
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
-        check_envelope(&STRUCTURE, block, (F_MAGIC, &MAGIC), F_VERSION, F_CRC)?;
+        let version = (F_VERSION, MIRROR_VERSION);
+        check_envelope_of(&STRUCTURE, block, (F_MAGIC, &MAGIC), version, F_CRC)?;
         let field = |field, value| FormatError::Field { structure: STRUCTURE.name, field, value };
         let state = match F_STATE.get(block) {
             1 => CacheState::Clean,
             2 => CacheState::Open,
             other => return Err(field(F_STATE.name, other)),
         };
-        check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED])?;
+        check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED_B, F_RESERVED])?;
         let members = decode_members(block)?;
+        let mirror = decode_mirror(block)?;
         if F_SHARD_INDEX.get(block) >= F_SHARD_COUNT.get(block) {
             return Err(field(F_SHARD_INDEX.name, F_SHARD_INDEX.get(block)));
         }
@@ -147,6 +166,7 @@ impl Superblock {
                 segments_start_block: F_SEGMENTS_START.get(block),
             },
             members,
+            mirror,
             shard_index: F_SHARD_INDEX.get(block) as u16,
             shard_count: F_SHARD_COUNT.get(block) as u16,
             created_unix_s: F_CREATED.get(block),
@@ -175,6 +195,35 @@ impl Superblock {
             [Err(a), Err(b)] => Err(if weight(&b) > weight(&a) { b } else { a }),
         }
     }
+}
+
+fn decode_mirror(block: &[u8]) -> Result<Option<MirrorMark>, FormatError> {
+    let field = |field: crate::layout::Field| FormatError::Field {
+        structure: STRUCTURE.name,
+        field: field.name,
+        value: field.get(block),
+    };
+    let half = |tag: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&F_MIRROR_TAGS.bytes(block)[tag * 8..][..8]);
+        u64::from_le_bytes(bytes)
+    };
+    let (mark, out, tags) = (F_MIRROR.get(block), F_MIRROR_OUT.get(block), [half(0), half(1)]);
+    if F_VERSION.get_u32(block) != MIRROR_VERSION {
+        check_zero(&STRUCTURE, block, &[F_MIRROR, F_MIRROR_OUT, F_MIRROR_TAGS])?;
+        return Ok(None);
+    }
+    if !(1..=2).contains(&mark) {
+        return Err(field(F_MIRROR));
+    }
+    if out > 2 || out == mark {
+        return Err(field(F_MIRROR_OUT));
+    }
+    if tags.contains(&0) || tags[0] == tags[1] {
+        let value = tags[0];
+        return Err(FormatError::Field { structure: STRUCTURE.name, field: F_MIRROR_TAGS.name, value });
+    }
+    Ok(Some(MirrorMark { member: mark as u8 - 1, out: (out as u8).checked_sub(1), tags }))
 }
 
 fn decode_members(block: &[u8]) -> Result<Members, FormatError> {

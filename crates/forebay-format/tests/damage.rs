@@ -89,20 +89,36 @@ fn a_summary_cut_short_gives_the_items_that_are_there() {
 }
 
 #[test]
+fn a_superblock_that_contradicts_itself_about_its_mirror_is_refused() {
+    let refused = |block: Vec<u8>, name: &str, value| {
+        let changed = with_field(block, "superblock", name, value);
+        assert!(Superblock::decode(&changed).is_err(), "{name} {value}");
+    };
+    for (name, value) in [("mirror", 0), ("mirror", 3), ("mirror_out", 3), ("mirror_out", 2), ("version", 1)]
+    {
+        refused(samples::mirrored_superblock().encode(), name, value);
+    }
+    for (name, value) in [("mirror", 1), ("mirror_out", 1), ("version", 2)] {
+        refused(samples::superblock().encode(), name, value);
+    }
+}
+
+#[test]
 fn a_newer_version_is_refused_by_name() {
     let message = |error: FormatError| error.to_string();
-    let superblock = with_field(samples::superblock().encode(), "superblock", "version", 2);
+    let superblock = with_field(samples::superblock().encode(), "superblock", "version", 3);
     let checkpoint = with_field(samples::checkpoint().encode(), "checkpoint header", "version", 2);
     let header = with_field(records_block(), "batch header", "version", 2);
-    for (name, message) in [
-        ("superblock", message(Superblock::decode(&superblock).unwrap_err())),
-        ("checkpoint header", message(Checkpoint::decode(&checkpoint).unwrap_err())),
-        ("batch header", message(decode_header(&header).unwrap_err())),
+    for (name, found, message) in [
+        ("superblock", 3, message(Superblock::decode(&superblock).unwrap_err())),
+        ("checkpoint header", 2, message(Checkpoint::decode(&checkpoint).unwrap_err())),
+        ("batch header", 2, message(decode_header(&header).unwrap_err())),
     ] {
+        let known = found - 1;
         assert_eq!(
             message,
             format!(
-                "{name}: format version 2, but this forebay reads up to version 1: \
+                "{name}: format version {found}, but this forebay reads up to version {known}: \
                  use a newer forebay, or make a new cache"
             )
         );
@@ -254,7 +270,7 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
         (32, 0xff, "volume entry"),
         (100, 1, "volume entry"),
         (511, 1, "volume entry"),
-        (1024 + 24, 3, "segment entry"),
+        (1024 + 24, 4, "segment entry"),
         (1024 + 31, 1, "segment entry"),
         (1024 + 4 * 32 + 8, 1, "append window"),
         (1024 + 4 * 32 + 16 + 14, 1, "intent"),

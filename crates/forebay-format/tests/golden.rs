@@ -17,6 +17,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 #[test]
+fn superblock_of_a_mirrored_cache_bytes() {
+    let golden = golden("superblock-mirrored", &samples::mirrored_superblock().encode());
+    assert_eq!(Superblock::decode(&golden), Ok(samples::mirrored_superblock()));
+}
+
+#[test]
 fn superblock_bytes() {
     let golden = golden("superblock", &samples::superblock().encode());
     assert_eq!(Superblock::decode(&golden), Ok(samples::superblock()));

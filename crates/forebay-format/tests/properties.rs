@@ -14,7 +14,7 @@ use forebay_format::layout;
 use forebay_format::member::MEMBERS_MAX;
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, Slot, StreamKind, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -26,14 +26,20 @@ prop_compose! {
         (shard_index, shard_count) in (1..=u16::MAX).prop_flat_map(|count| (0..count, Just(count))),
         created_unix_s in any::<u64>(),
         tags in vec(1_u64.., 0..MEMBERS_MAX),
+        mirror in any::<Option<(bool, bool, u64)>>(),
         written_by in "[ -~]{0,32}",
     ) -> Superblock {
         let geometry =
             Geometry { device_blocks, segment_blocks, segment_count, checkpoint_slot_blocks, segments_start_block };
+        let mirror = mirror.map(|(second, out, tag)| MirrorMark {
+            member: u8::from(second),
+            out: out.then_some(u8::from(!second)),
+            tags: [tag | 1, tag.wrapping_add(2) | 1],
+        });
         let state = if clean { CacheState::Clean } else { CacheState::Open };
         Superblock {
             uuid: CacheUuid(uuid), generation, epoch, checkpoint_generation, state, geometry, shard_index,
-            members: Members::new(&tags).unwrap(),
+            members: Members::new(&tags).unwrap(), mirror,
             shard_count, created_unix_s, written_by,
         }
     }
@@ -109,7 +115,12 @@ prop_compose! {
 }
 
 fn segments(segment_blocks: u32) -> impl Strategy<Value = SegmentEntry> {
-    let states = prop_oneof![Just(SegmentState::Free), Just(SegmentState::Open), Just(SegmentState::Sealed)];
+    let states = prop_oneof![
+        Just(SegmentState::Free),
+        Just(SegmentState::Open),
+        Just(SegmentState::Sealed),
+        Just(SegmentState::Twin)
+    ];
     let slots = prop_oneof![
         Just(SlotState::Void),
         Just(SlotState::Clean),
@@ -126,11 +137,7 @@ fn segments(segment_blocks: u32) -> impl Strategy<Value = SegmentEntry> {
                 first_sequence,
                 used_blocks,
                 summary_block,
-                slots: if state == SegmentState::Free {
-                    SlotStates::default()
-                } else {
-                    slots.into_iter().collect()
-                },
+                slots: if state.has_slots() { slots.into_iter().collect() } else { SlotStates::default() },
             }
         },
     )

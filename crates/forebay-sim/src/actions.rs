@@ -4,6 +4,7 @@
 
 use crate::device::{OpKind, WriteEnd};
 use crate::life::Place;
+use crate::mates::device_of;
 use crate::memory::{JUNK, overlap};
 use crate::world::{CACHE, World, ensure};
 use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, Span};
@@ -32,24 +33,20 @@ impl World {
             Action::Write { op, device, offset, len } => self.start_write(op, device, offset, len),
             Action::ReadMeta { op, offset, len } => {
                 self.digest.add_all(&[3, offset, u64::from(len)]);
-                self.check_range(CACHE, offset, u64::from(len), BLOCK_BYTES)?;
+                let (device, offset) = self.cache_at(offset);
+                self.check_range(device, offset, u64::from(len), BLOCK_BYTES)?;
                 let kind = FlightKind::ReadMeta { offset, len: len as usize };
-                self.launch(
-                    op,
-                    OpKind::Read,
-                    u64::from(len),
-                    Flight { device: CACHE, spans: Vec::new(), kind },
-                )
+                self.launch(op, OpKind::Read, u64::from(len), Flight { device, spans: Vec::new(), kind })
             }
             Action::WriteMeta { op, offset } => self.start_write_meta(op, offset),
             Action::Flush { op, device } => {
                 let device = self.device(device)?;
-                self.digest.add_all(&[5, device as u64]);
-                let covered = self.disks.devices[device].submit_flush();
-                let flight = Flight { device, spans: Vec::new(), kind: FlightKind::Flush { covered } };
-                self.launch(op, OpKind::Flush, 0, flight)?;
-                self.crash_point();
-                Ok(())
+                ensure!(device != CACHE || self.plan.mirror.is_none(), "a flush of no member");
+                self.start_flush(op, device)
+            }
+            Action::FlushMember { op, member } => {
+                ensure!(self.plan.mirror.is_some(), "a flush of a member, but the cache is not mirrored");
+                self.start_flush(op, device_of(&self.plan, usize::from(member)))
             }
             Action::Zero { op, volume, offset, len, .. } => {
                 let device = self.device(Device::Backing(volume))?;
@@ -92,12 +89,22 @@ impl World {
                 Ok(())
             }
             Action::RecordLoss { ticket } => self.record_loss(ticket),
+            Action::RecordOut { ticket, member } => self.record_out(ticket, member),
             Action::Closed => {
                 ensure!(self.quiesced && self.flights.is_empty(), "closed too early");
                 self.closed = true;
                 Ok(())
             }
         }
+    }
+
+    fn start_flush(&mut self, op: OpId, device: usize) -> Result<(), String> {
+        self.digest.add_all(&[5, device as u64]);
+        let covered = self.disks.devices[device].submit_flush();
+        let flight = Flight { device, spans: Vec::new(), kind: FlightKind::Flush { covered } };
+        self.launch(op, OpKind::Flush, 0, flight)?;
+        self.crash_point();
+        Ok(())
     }
 
     fn start_read(
@@ -108,8 +115,12 @@ impl World {
         len: u32,
         crc: bool,
     ) -> Result<(), String> {
-        let device = self.device(device)?;
+        let mut device = self.device(device)?;
         self.digest.add_all(&[1, device as u64, offset, u64::from(len), u64::from(crc)]);
+        let mut offset = offset;
+        if device == CACHE {
+            (device, offset) = self.cache_at(offset);
+        }
         self.check_range(device, offset, u64::from(len), SECTOR_BYTES)?;
         let spans = self.engine.spans(op).to_vec();
         let total: u64 = spans.iter().map(|span| u64::from(span.len)).sum();
@@ -143,20 +154,37 @@ impl World {
                 self.disks.places.batch(offset, &data[..header])?;
             }
         }
+        if device == CACHE {
+            return self.submit_to_cache(op, offset, spans, data, header);
+        }
+        self.submit_write(op, device, offset, spans, data, header)
+    }
+
+    fn submit_to_cache(
+        &mut self,
+        op: OpId,
+        offset: u64,
+        spans: Vec<Span>,
+        data: Vec<u8>,
+        header: usize,
+    ) -> Result<(), String> {
+        let (device, offset) = self.cache_at(offset);
+        self.check_member_write(device)?;
         self.submit_write(op, device, offset, spans, data, header)
     }
 
     fn start_write_meta(&mut self, op: OpId, offset: u64) -> Result<(), String> {
         let data = self.engine.meta(op).to_vec();
         let (end, len) = (self.plan.geometry.segments_start_block * BLOCK_BYTES as u64, data.len() as u64);
-        if offset < end {
-            ensure!(offset + len <= end, "metadata of {len} bytes at {offset} beyond {end}");
+        let (_, local) = self.cache_at(offset);
+        if local < end {
+            ensure!(local + len <= end, "metadata of {len} bytes at {local} beyond {end}");
         } else {
             // A summary, which is a batch.
             self.check_cache_write(offset, len)?;
             self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
         }
-        self.submit_write(op, CACHE, offset, Vec::new(), data, 0)
+        self.submit_to_cache(op, offset, Vec::new(), data, 0)
     }
 
     fn submit_write(
@@ -170,14 +198,17 @@ impl World {
     ) -> Result<(), String> {
         let len = data.len() as u64;
         self.digest.add_all(&[2, device as u64, offset, len]);
-        let unit =
-            if device == CACHE { BLOCK_BYTES } else { self.plan.volumes[device - 1].sector_bytes as usize };
+        let unit = if self.is_cache(device) {
+            BLOCK_BYTES
+        } else {
+            self.plan.volumes[device - 1].sector_bytes as usize
+        };
         self.check_range(device, offset, len, unit)?;
         ensure!(
-            self.disks.devices[device].idle(offset, len) || device != CACHE,
+            self.disks.devices[device].idle(offset, len) || !self.is_cache(device),
             "two writes to {offset} at once"
         );
-        if device != CACHE {
+        if !self.is_cache(device) {
             let volume = device - 1;
             let oldest = self.requests.first_key_value().map(|(id, _)| *id);
             self.pace.wrote(volume, self.now, len, &self.disks.settings[volume], oldest)?;
@@ -215,7 +246,7 @@ impl World {
     fn check_range(&self, device: usize, offset: u64, len: u64, unit: usize) -> Result<(), String> {
         let unit = unit as u64;
         let bytes = match device {
-            CACHE => self.disks.devices[CACHE].bytes(),
+            cache if self.is_cache(cache) => self.disks.devices[cache].bytes(),
             device => {
                 let tenant = &self.disks.tenants[device - 1];
                 tenant.bytes.max(tenant.resizing.unwrap_or(0))
@@ -349,7 +380,10 @@ impl World {
     fn fault(&mut self, device: usize, offset: u64, len: u64) {
         self.counters.faults += 1;
         self.errors[device] += 1;
-        if device == CACHE && len > 0 {
+        if self.plan.mirror.is_some() {
+            // One member of two: there is another copy of what only the cache has.
+            self.errors[CACHE] += u64::from(device != CACHE && self.is_cache(device));
+        } else if device == CACHE && len > 0 {
             self.oracle.tainted.extend(self.disks.places.hit(offset, len));
         }
     }
@@ -364,7 +398,8 @@ impl World {
 
     fn notice(&mut self, notice: Notice) -> Result<(), String> {
         self.digest.add(6);
-        let cache_errors = self.errors[CACHE];
+        let harmed = self.disks.mates.as_ref().is_some_and(|mates| mates.harmed);
+        let cache_errors = self.errors[CACHE] + u64::from(harmed);
         match notice {
             Notice::BlockDamaged { volume, lost, .. } => {
                 if lost && self.engine.is_aside() {
@@ -373,6 +408,7 @@ impl World {
                 self.counters.damaged_blocks += 1;
                 self.check_scrubbed()?;
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
+                ensure!(!lost || self.plan.mirror.is_none(), "{notice:?}, but there is another member");
             }
             Notice::OrderBroken { .. } => {
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
@@ -387,6 +423,10 @@ impl World {
                 self.fenced = true;
                 self.pace.without_cache();
             }
+            Notice::MemberFailed { .. }
+            | Notice::MemberOut { .. }
+            | Notice::MirrorWhole
+            | Notice::RebuildFailed => self.member_notice(notice)?,
             Notice::CachePutAside => {
                 let recorded = self.disks.record.is_some();
                 ensure!(

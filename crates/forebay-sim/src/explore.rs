@@ -11,6 +11,7 @@
 use crate::content::Content;
 use crate::device::SimDevice;
 use crate::life::{Place, Tenant};
+use crate::mates::{Mates, device_of};
 use crate::oracle::Oracle;
 use crate::order::check_images;
 use crate::places::Places;
@@ -358,15 +359,21 @@ fn quiet(world: &mut World) {
 
 /// Faults begin: not before the cache is open, so that opening is judged by itself.
 fn set_faults(world: &mut World) {
-    let faults = world.plan.faults;
+    let plan = Rc::clone(&world.plan);
+    let members = plan.mirror.as_ref().map(|mirror| (device_of(&plan, mirror.faulty), mirror.faults));
     for (index, device) in world.disks.devices.iter_mut().enumerate() {
-        device.faults = if index == 0 { faults.cache } else { faults.backing };
+        let backing = (1..=plan.volumes.len()).contains(&index);
+        device.faults = if backing { plan.faults.backing } else { plan.faults.cache };
+        if let Some((_, faults)) = members.filter(|(faulty, _)| *faulty == index) {
+            device.faults = faults;
+        }
     }
 }
 
 /// Bit rot and unreadable sectors of the cache device.
 fn inject(world: &mut World) -> Result<(), String> {
     world.fail_cache()?;
+    world.meddle_with_members()?;
     let faults = world.plan.faults;
     let geometry = world.plan.geometry;
     let start = geometry.segments_start_block * BLOCK_BYTES as u64;
@@ -397,17 +404,23 @@ fn finish(world: &mut World) -> Result<(), String> {
 /// New devices: a formatted cache and backing stores with something on them.
 pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
-    let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
-    cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
-    let writes =
-        format_cache(&format_params(plan, &tenants(plan))).map_err(|why| format!("format_cache: {why}"))?;
-    for (offset, bytes) in writes {
-        cache.preset(offset, &bytes);
-    }
+    let params = format_params(plan, &tenants(plan));
+    let (cache, mate) = if plan.mirror.is_some() {
+        let [cache, mate] = crate::mates::format_members(plan, &params)?;
+        (cache, Some(mate))
+    } else {
+        let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
+        cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
+        for (offset, bytes) in format_cache(&params).map_err(|why| format!("format_cache: {why}"))? {
+            cache.preset(offset, &bytes);
+        }
+        (cache, None)
+    };
     let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
     let mut devices = vec![cache];
     let latency = plan.backing_latency;
     devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes_max, latency)));
+    devices.extend(mate);
     let oracle = Oracle::new(&sectors, plan.faults.damages(), plan.may_order(), |volume, sector| {
         if rng.chance(1, 4) {
             return Content::Zero;
@@ -434,6 +447,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         cache_bytes: plan.cache_bytes,
         cache_pending: None,
         record: None,
+        mates: plan.mirror.is_some().then(|| Mates { sound: [true; 2], next_tag: 2, ..Mates::default() }),
     };
     let ordered = vec![false; plan.volumes.len()];
     Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })

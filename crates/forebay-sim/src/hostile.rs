@@ -124,7 +124,7 @@ pub fn run_hostile(seed: u64, seeds: u64, progress: &mut dyn FnMut(u64)) -> Host
 
 /// The plan of a seed: no faults but those that are made here, no volumes that come and go.
 pub(crate) fn plan_of(seed: u64) -> Plan {
-    let mut plan = Plan::new(seed, None);
+    let mut plan = Plan::unmirrored(seed);
     plan.style = Style::Fork;
     plan.faults = FaultPlan::default();
     (plan.mix.life, plan.mix.pool, plan.mix.restart, plan.mix.invalid) = (0, 0, 0, 0);

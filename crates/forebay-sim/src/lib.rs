@@ -21,6 +21,7 @@ pub mod hostile;
 pub mod left;
 pub mod life;
 pub mod machine;
+pub mod mates;
 pub mod memory;
 pub mod oracle;
 pub mod order;

@@ -299,6 +299,8 @@ impl<D: Disk> Machine<D> {
                 | Action::VolumeQuiet { .. }
                 | Action::Quiesced
                 | Action::RecordLoss { .. }
+                | Action::RecordOut { .. }
+                | Action::FlushMember { .. }
                 | Action::Closed => {}
             }
         }

@@ -119,7 +119,7 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn wait_owner(&mut self) -> Result<(), String> {
-        while self.owner.is_some() && !self.stopped {
+        while (self.owner.is_some() || self.note.is_some()) && !self.stopped {
             self.step(u64::MAX)?;
         }
         Ok(())
@@ -229,7 +229,7 @@ pub(crate) fn open_aside(plan: &Plan, disks: &Disks, risk: &Risk, late: &[bool],
 pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Result<(), String> {
     let lossless = disks.record.as_ref().is_some_and(|record| record.risk.is_empty());
     let settled = disks.tenants.iter().all(|tenant| tenant.is_attached());
-    if !lossless || !settled || disks.cache_pending.is_some() || !rng.chance(1, 2) {
+    if plan.mirror.is_some() || !lossless || !settled || disks.cache_pending.is_some() || !rng.chance(1, 2) {
         return Ok(());
     }
     let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);

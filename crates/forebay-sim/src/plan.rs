@@ -5,6 +5,7 @@
 //! all, so that what does happen happens often.
 
 use crate::device::{Death, Faults, Latency};
+use crate::mates::{MirrorPlan, is_of_mirror};
 use crate::rng::{Rng, mix};
 use forebay_core::{
     Admission, DestageOrder, EngineConfig, PlantedBug, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
@@ -148,6 +149,8 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// After so many requests of a main line the cache device dies, and how.
     pub death: Option<(u64, Death)>,
+    /// The cache is mirrored over two devices, and this happens to them.
+    pub mirror: Option<MirrorPlan>,
     /// What the owner does then, and whenever the cache is fenced.
     pub owner: OwnerPlan,
     /// Requests of the main line.
@@ -164,6 +167,9 @@ impl Plan {
     /// The longest cache device that occurs: twice the segments.
     #[must_use]
     pub fn cache_bytes_max(&self) -> u64 {
+        if self.mirror.is_some() {
+            return self.cache_bytes;
+        }
         self.cache_bytes + u64::from(self.geometry.segment_count) * self.geometry.segment_bytes()
     }
 
@@ -198,6 +204,7 @@ impl Plan {
             backing_latency: backing_latency(rng),
             faults: faults(rng),
             death: None,
+            mirror: None,
             owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
             requests: rng.range(60, 200) as u32 * if sample == 1 { 1 } else { sample as u32 / 2 + 1 },
             depth: rng.pick(&[1, 2, 4, 8, 8, 16, 16]),
@@ -219,14 +226,61 @@ impl Plan {
         }
         // Without a bug some seeds still go where one would show: what is looked for must not be there.
         let aimed = rng.chance(1, 4);
-        let (aim, _) = rng.pick(&PlantedBug::ALL);
+        let plain: Vec<PlantedBug> =
+            PlantedBug::ALL.iter().map(|(bug, _)| *bug).filter(|bug| !is_of_mirror(*bug)).collect();
+        let aim = rng.pick(&plain);
         if let Some(aim) = bug.or(aimed.then_some(aim)) {
             plan.direct(aim, rng);
         }
         if bug.is_none() && rng.chance(1, 6) {
             plan.go_astray(rng);
         }
+        // Drawn apart, so that the other runs stay what they are.
+        let own = &mut Rng::new(mix(seed) ^ 0x4d49_5252_4f52);
+        if bug.is_some_and(is_of_mirror) || bug.is_none() && own.chance(1, 5) {
+            plan.mirror(bug, own);
+        }
         plan
+    }
+
+    /// The plan for a seed whose cache is not mirrored: the next one from this seed on.
+    #[must_use]
+    pub fn unmirrored(mut seed: u64) -> Self {
+        loop {
+            let plan = Self::new(seed, None);
+            if plan.mirror.is_none() {
+                return plan;
+            }
+            seed = mix(seed);
+        }
+    }
+
+    /// Makes the cache a mirrored one.
+    fn mirror(&mut self, bug: Option<PlantedBug>, rng: &mut Rng) {
+        self.geometry = mirrored_geometry(self.geometry.segment_blocks, rng.pick(&[16, 16, 20, 24, 32]));
+        self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
+        self.faults = FaultPlan { backing: self.faults.backing, ..FaultPlan::default() };
+        self.mix.scrub = 0;
+        (self.death, self.mix.pool) = (None, 0);
+        self.owner =
+            rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later]);
+        if rng.chance(1, 20) {
+            self.owner = OwnerPlan::Never;
+        }
+        let mut mirror = MirrorPlan::draw(self.requests, rng);
+        if let Some(bug) = bug {
+            self.only_writeback(rng);
+            self.owner = OwnerPlan::Records;
+            (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 80);
+            (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
+            self.mix = Mix { write: 60, flush: 10, drain: 0, life: 0, restart: 0, ..self.mix };
+            mirror.direct(bug, self.requests, rng);
+            if bug == PlantedBug::LeaveUnmended {
+                // It takes two crashes in a row: one that the members survive differently, and one that only one of them survives.
+                (self.style, self.cache_latency.spread) = (Style::InLine, 20);
+            }
+        }
+        self.mirror = Some(mirror);
     }
 
     /// Leads the plan to paths that are hardly ever taken otherwise ([`forebay_core::Landmark`]).
@@ -312,6 +366,7 @@ impl Plan {
             backing_latency: latency(1_000_000, 1_000_000, 4_000_000),
             faults: FaultPlan::default(),
             death: None,
+            mirror: None,
             owner: OwnerPlan::Records,
             requests: 0,
             depth: 1,
@@ -456,6 +511,13 @@ impl Plan {
             | PlantedBug::RescueSuperseded
             | PlantedBug::CountAfterFence
             | PlantedBug::TrustFlushAfterFailure => self.outlive(bug, rng),
+            PlantedBug::CountHalfBatches
+            | PlantedBug::FlushOneMember
+            | PlantedBug::CountBeforeNote
+            | PlantedBug::TrustStaleMember
+            | PlantedBug::ReadOneCopy
+            | PlantedBug::LeaveUnmended
+            | PlantedBug::ForgetInRebuild => {}
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
             PlantedBug::OverlookListed => {
                 self.only_writeback(rng);
@@ -633,6 +695,16 @@ fn geometry(segment_blocks: u32, segments: u32) -> Geometry {
     loop {
         match Geometry::for_device(blocks * BLOCK_BYTES as u64, Some(segment_blocks)) {
             Ok(geometry) if geometry.segment_count >= segments => return geometry,
+            Ok(_) | Err(_) => blocks += u64::from(segment_blocks),
+        }
+    }
+}
+
+fn mirrored_geometry(segment_blocks: u32, columns: u32) -> Geometry {
+    let mut blocks = u64::from(segment_blocks) * u64::from(columns);
+    loop {
+        match Geometry::mirrored(blocks * BLOCK_BYTES as u64, Some(segment_blocks)) {
+            Ok(geometry) if geometry.columns() >= columns => return geometry,
             Ok(_) | Err(_) => blocks += u64::from(segment_blocks),
         }
     }

@@ -12,6 +12,7 @@ use crate::actions::Flight;
 use crate::client::Pending;
 use crate::device::SimDevice;
 use crate::life::Tenant;
+use crate::mates::{Mates, Note};
 use crate::memory::Memory;
 use crate::oracle::Oracle;
 use crate::owner::{Record, Risk, Task};
@@ -36,7 +37,7 @@ pub(crate) const CACHE: usize = 0;
 /// Everything that survives a crash.
 #[derive(Clone)]
 pub struct Disks {
-    /// The cache device, then the backing stores.
+    /// The cache device, then the backing stores, then the second member of a mirrored cache.
     pub devices: Vec<SimDevice>,
     /// Modification stamps of the backing stores.
     pub stamps: Vec<i64>,
@@ -56,6 +57,8 @@ pub struct Disks {
     pub cache_pending: Option<u64>,
     /// The owner's record: the cache must not be opened any more, and these sectors are lost.
     pub record: Option<Record>,
+    /// What is known of the members of a mirrored cache.
+    pub mates: Option<Mates>,
 }
 
 /// A state after a crash.
@@ -94,7 +97,7 @@ impl Moment {
         let disks = Disks { devices, ..self.disks.clone() };
         let mut oracle = self.oracle.clone();
         if power {
-            for (volume, backing) in disks.devices[1..].iter().enumerate() {
+            for (volume, backing) in disks.devices[1..=disks.tenants.len()].iter().enumerate() {
                 oracle.no_resurrection(volume, backing.visible());
             }
             oracle.power_cut();
@@ -170,6 +173,10 @@ pub struct Counters {
     pub rescues: u64,
     /// Scrubs that went through everything.
     pub scrubs: u64,
+    /// Members of mirrored caches put out.
+    pub members_out: u64,
+    /// Members filled anew.
+    pub rebuilds: u64,
     /// Virtual nanoseconds.
     pub virtual_ns: u64,
     /// Rare paths.
@@ -190,6 +197,8 @@ impl Counters {
         self.put_aside += other.put_aside;
         self.rescues += other.rescues;
         self.scrubs += other.scrubs;
+        self.members_out += other.members_out;
+        self.rebuilds += other.rebuilds;
         self.virtual_ns += other.virtual_ns;
         for (all, other) in self.landmarks.0.iter_mut().zip(other.landmarks.0) {
             *all += other;
@@ -243,6 +252,8 @@ pub struct World {
     pub(crate) refusals: u64,
     /// What the owner is doing.
     pub(crate) owner: Option<Task>,
+    /// The note that it is making of a member that failed.
+    pub(crate) note: Option<Note>,
     /// What was at risk when the owner was last asked.
     pub(crate) at_risk: Option<Risk>,
     /// What an engine without a cache must answer with errors.
@@ -304,7 +315,7 @@ impl World {
             now,
             trap_rng,
             order_rng,
-            engine: open_engine(plan, &disks, &late, policy, now),
+            engine: open_engine(plan, &mut disks, &late, policy, &mut rng, now),
             errors: vec![0; disks.devices.len()],
             rng,
             disks,
@@ -327,6 +338,7 @@ impl World {
             refused: false,
             refusals: 0,
             owner: None,
+            note: None,
             at_risk: None,
             risk: Risk::new(),
             healed: BTreeMap::new(),
@@ -356,7 +368,7 @@ impl World {
     /// Starts another engine on the disks, after an orderly stop or a failure to open.
     pub fn reopen(&mut self, policy: OnBackingChange) {
         self.disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
-        if self.disks.devices[CACHE].has_dropped() {
+        if self.disks.devices.iter().any(SimDevice::has_dropped) {
             // It is not there for the next daemon, however this one ended: as after a power cut.
             let gone = self.crash();
             (self.disks, self.oracle) = (gone.disks, gone.oracle);
@@ -365,15 +377,16 @@ impl World {
         self.late = draw_late(&self.plan, &mut self.rng);
         self.policy = policy;
         self.counters.landmarks.add_engine(&self.engine);
-        self.disks.devices[CACHE].revive();
-        self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, self.now);
+        self.disks.devices.iter_mut().for_each(SimDevice::revive);
+        let disks = &mut self.disks;
+        self.engine = open_engine(&self.plan, disks, &self.late, policy, &mut self.rng, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
         self.pace = Pace::new(&self.plan);
         self.flights.clear();
         self.queue.clear();
         (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
         (self.without_cache, self.refused, self.refusals) = (false, false, 0);
-        (self.owner, self.at_risk) = (None, None);
+        (self.owner, self.note, self.at_risk) = (None, None, None);
         self.scrubs = Scrubs::default();
         self.counters.opens += 1;
         self.begin_aside();
@@ -394,7 +407,8 @@ impl World {
         self.disorder = self.disorder.take().or(replaced.err());
         self.ordered.fill(false);
         let Some(Record { risk, .. }) = self.disks.record.clone() else {
-            self.engine = open_engine(&self.plan, &self.disks, &self.late, self.policy, self.now);
+            let (disks, rng) = (&mut self.disks, &mut self.rng);
+            self.engine = open_engine(&self.plan, disks, &self.late, self.policy, rng, self.now);
             return;
         };
         self.engine = crate::owner::open_aside(&self.plan, &self.disks, &risk, &self.late, self.now);
@@ -430,10 +444,14 @@ impl World {
             return Ok(false);
         }
         if let Status::Failed(_) = self.engine.status() {
-            let untouched = writes == self.disks.devices[CACHE].writes() || self.errors[CACHE] > 0;
+            // What one member of a mirrored cache lacked of the other may have been written.
+            let untouched = writes == self.disks.devices[CACHE].writes()
+                || self.errors[CACHE] > 0
+                || self.plan.mirror.is_some();
             ensure!(untouched, "a failed opening wrote to the cache device");
             return Ok(false);
         }
+        self.members_opened();
         self.resolve()?;
         self.check_order_kept()?;
         Ok(!self.stopped)
@@ -503,7 +521,8 @@ impl World {
         let done = self.queue.peek().map(|Reverse((time, ..))| *time);
         let deadline = self.engine.next_deadline();
         let owner = self.owner.as_ref().map(|task| task.due);
-        let next = done.into_iter().chain(deadline).chain(owner).min();
+        let note = self.note.as_ref().map(|note| note.due);
+        let next = done.into_iter().chain(deadline).chain(owner).chain(note).min();
         let Some(next) = next.filter(|next| *next <= limit) else {
             ensure!(self.requests.is_empty() || limit != u64::MAX, "{}", self.stall());
             if limit != u64::MAX {
@@ -519,6 +538,9 @@ impl World {
         } else if owner.is_some_and(|due| due <= next) {
             self.ticks = 0;
             self.owner_done()?;
+        } else if note.is_some_and(|due| due <= next) {
+            self.ticks = 0;
+            self.note_done()?;
         } else {
             self.ticks += 1;
             ensure!(
@@ -593,7 +615,7 @@ impl World {
         let mut rng = Rng::new(self.trap_rng.word());
         let power = rng.chance(2, 3);
         // What a failed flush has dropped is gone for the next daemon.
-        let power = power || self.disks.devices[CACHE].has_dropped();
+        let power = power || self.disks.devices.iter().any(SimDevice::has_dropped);
         let mut crashed =
             |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
         let devices = self.disks.devices.iter().map(&mut crashed).collect();
@@ -602,6 +624,11 @@ impl World {
             && rng.chance(1, 2)
         {
             moment.disks.record = Some(record.clone());
+        }
+        if let Some(note) = self.note.as_ref().filter(|note| note.may_be_durable())
+            && rng.chance(1, 2)
+        {
+            note.enter(&mut moment.disks);
         }
         moment.after(devices, power, rng)
     }
@@ -715,9 +742,10 @@ fn draw_late(plan: &Plan, rng: &mut Rng) -> Vec<bool> {
 
 pub(crate) fn open_engine(
     plan: &Plan,
-    disks: &Disks,
+    disks: &mut Disks,
     late: &[bool],
     policy: OnBackingChange,
+    rng: &mut Rng,
     now: u64,
 ) -> Engine {
     let sure = disks.tenants.iter().enumerate();
@@ -727,5 +755,9 @@ pub(crate) fn open_engine(
         Attachment { on_change: policy, ..attachment }
     });
     let bytes = disks.cache_bytes.max(disks.cache_pending.unwrap_or(0));
-    Engine::open(plan.engine.clone(), bytes, attachments.collect(), now)
+    let attachments = attachments.collect();
+    if plan.mirror.is_some() {
+        return crate::mates::open_members(plan, disks, attachments, rng, now);
+    }
+    Engine::open(plan.engine.clone(), bytes, attachments, now)
 }

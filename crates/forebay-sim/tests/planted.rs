@@ -90,4 +90,11 @@ planted! {
     scrub_judges_void: ScrubJudgesVoid,
     fail_after_cut: FailAfterCut,
     overlook_listed: OverlookListed,
+    count_half_batches: CountHalfBatches,
+    flush_one_member: FlushOneMember,
+    count_before_note: CountBeforeNote,
+    trust_stale_member: TrustStaleMember,
+    read_one_copy: ReadOneCopy,
+    leave_unmended: LeaveUnmended,
+    forget_in_rebuild: ForgetInRebuild,
 }

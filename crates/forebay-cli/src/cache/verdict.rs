@@ -7,9 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use forebay_format::batch::Entry;
-use forebay_format::checkpoint::{
-    Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SegmentState, SlotState,
-};
+use forebay_format::checkpoint::{Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SlotState};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
 use super::image::{Bytes, Image};
@@ -262,7 +260,7 @@ impl Walk<'_, '_> {
         let blocks = self.image.geometry().segment_blocks;
         self.verdict.segments_read += 1;
         let mut contents = vec![None; blocks as usize];
-        if entry.state != SegmentState::Free {
+        if entry.state.has_slots() {
             self.described(entry, &bytes, &mut contents);
         }
         for index in 0..blocks {

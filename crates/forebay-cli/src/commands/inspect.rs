@@ -72,7 +72,7 @@ fn chosen(options: &Options, checkpoint: &Checkpoint) -> Vec<u32> {
     match options.segment {
         Some(number) => vec![number],
         None if options.batches => {
-            let used = (0..).zip(&checkpoint.segments).filter(|(_, entry)| entry.state != SegmentState::Free);
+            let used = (0..).zip(&checkpoint.segments).filter(|(_, entry)| entry.state.has_slots());
             used.map(|(number, _)| number).collect()
         }
         None => Vec::new(),
@@ -108,6 +108,7 @@ fn state_name(state: SegmentState) -> &'static str {
         SegmentState::Free => "free",
         SegmentState::Open => "open",
         SegmentState::Sealed => "sealed",
+        SegmentState::Twin => "twin",
     }
 }
 

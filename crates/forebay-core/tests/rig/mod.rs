@@ -313,6 +313,7 @@ impl Rig {
             }
             Action::Reply { result, .. } => assert!(result.is_ok(), "nothing fails here: {result:?}"),
             Action::RecordLoss { .. } => unreachable!("no device fails here"),
+            Action::FlushMember { .. } | Action::RecordOut { .. } => unreachable!("not mirrored"),
             Action::Closed => self.closed = true,
             Action::Copy { .. } | Action::FillZero { .. } | Action::Notice(_) => {}
         }

@@ -315,7 +315,12 @@ impl Pool {
             Notice::PoolResized { .. } => return self.pool_resized(Ok(())),
             Notice::PoolResizeFailed { error } => return self.pool_resized(Err(error)),
             Notice::ScrubEnded { report, complete } => return self.scrub_ended(report, complete),
-            Notice::Checkpointed { .. } => return,
+            // The daemon opens no mirrored caches yet.
+            Notice::MemberFailed { .. }
+            | Notice::MemberOut { .. }
+            | Notice::MirrorWhole
+            | Notice::RebuildFailed
+            | Notice::Checkpointed { .. } => return,
         };
         self.note_failure(&notice);
         self.tell(event);

@@ -158,7 +158,7 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
         JobKind::Shrink(size) => {
             state.pools.entry(spec.pool.clone()).and_modify(|pool| pool.info.capacity_bytes = size);
         }
-        JobKind::Flush | JobKind::ModeChange(_) => {}
+        JobKind::Flush | JobKind::ModeChange(_) | JobKind::Scrub(_) => {}
     }
     Outlook::Done
 }

@@ -7,7 +7,7 @@ use forebay_format::checkpoint::{
 use forebay_format::member::MemberHeader;
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, Slot, StreamKind, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId};
 
 pub(crate) const UUID: CacheUuid = CacheUuid([
     0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe, 0x0f, 0x1e, 0x2d, 0x3c, 0x4b, 0x5a, 0x69, 0x78,
@@ -22,10 +22,21 @@ pub(crate) fn superblock() -> Superblock {
         state: CacheState::Open,
         geometry: Geometry::for_device(64 << 20, None).unwrap(),
         members: Members::new(&[0x1112_1314_1516_1718, 0x2122_2324_2526_2728]).unwrap(),
+        mirror: None,
         shard_index: 1,
         shard_count: 2,
         created_unix_s: 1_793_226_645,
         written_by: "forebay 0.1.0".into(),
+    }
+}
+
+pub(crate) fn mirrored_superblock() -> Superblock {
+    let tags = [0x3132_3334_3536_3738, 0x4142_4344_4546_4748];
+    Superblock {
+        geometry: Geometry::mirrored(32 << 20, None).unwrap(),
+        members: Members::default(),
+        mirror: Some(MirrorMark { member: 1, out: Some(0), tags }),
+        ..superblock()
     }
 }
 

@@ -1,0 +1,157 @@
+//! Columns: which segments the streams of a mirrored cache take, and when they are free again.
+
+use super::{Mirror, Standing};
+use crate::engine::Engine;
+use crate::landmarks::Landmark;
+use crate::life::sweep_slots;
+use crate::policy::Choice;
+use crate::reclaim::FILL_RESERVE;
+use crate::segment::{Phase, State};
+use alloc::vec::Vec;
+use forebay_format::StreamKind;
+
+impl Mirror {
+    /// The two halves of the column of a segment.
+    pub(crate) fn halves(&self, segment: u32) -> (u32, u32) {
+        let first = segment % self.columns;
+        (first, first + self.columns)
+    }
+
+    /// Half of a column that a snapshot must list in its window besides the columns.
+    pub(crate) fn spare(&self) -> Option<u32> {
+        self.spare
+    }
+}
+
+impl Engine {
+    /// Segments of which windows and limits are made: columns, in a mirrored cache.
+    pub(crate) fn segments_counted(&self, all: u32) -> u32 {
+        if self.mirror.is_some() { all / 2 } else { all }
+    }
+
+    /// Takes a column out of the window for a pair, or half of one for the fill stream.
+    pub(crate) fn take_half(&mut self, stream: StreamKind, reserve: usize) -> Option<u32> {
+        let mirror = self.mirror.as_mut()?;
+        if stream == StreamKind::Fill
+            && let Some(spare) = mirror.spare.take()
+        {
+            return Some(spare);
+        }
+        if self.checkpoint.window.len() <= reserve {
+            return None;
+        }
+        let (first, twin) = mirror.halves(self.checkpoint.window.pop_front()?);
+        if stream != StreamKind::Fill {
+            self.map.segments[twin as usize].phase = Phase::Twin;
+            return Some(first);
+        }
+        match mirror.standing {
+            Standing::Whole => {
+                let (now, later) = if first % 2 == 0 { (first, twin) } else { (twin, first) };
+                mirror.spare = Some(later);
+                Some(now)
+            }
+            Standing::Asking(0) | Standing::Out(0) => Some(twin),
+            Standing::Asking(_) | Standing::Out(_) => Some(first),
+        }
+    }
+
+    /// A segment of a mirrored cache has become empty, and is freed: its column is free if the other half is.
+    pub(crate) fn half_freed(&mut self, number: u32) {
+        let Some(mirror) = &mut self.mirror else { return };
+        let (first, twin) = mirror.halves(number);
+        if self.map.segments[twin as usize].phase == Phase::Twin {
+            mirror.pair_ended(first);
+            self.map.end_segment(twin, Phase::Freed);
+        } else {
+            let other = first + twin - number;
+            if matches!(self.map.segments[other as usize].phase, Phase::Open | Phase::Sealed) {
+                mirror.wanted = Some(other);
+                return;
+            }
+            mirror.spare = mirror.spare.filter(|spare| *spare != other);
+        }
+        self.checkpoint.pool.push_back(first);
+    }
+
+    /// A checkpoint calls a column free.
+    pub(crate) fn column_is_free(&mut self, first: u32) {
+        if let Some(mirror) = &self.mirror {
+            let (_, twin) = mirror.halves(first);
+            self.map.end_segment(twin, Phase::Free);
+        }
+    }
+
+    /// The columns of which both halves hold nothing, after a recovery.
+    pub(crate) fn free_columns(&mut self) {
+        let Some(mirror) = &self.mirror else { return };
+        let columns = mirror.columns;
+        for first in 0..columns {
+            let is_free = |number: u32| self.map.segments[number as usize].phase == Phase::Free;
+            if is_free(first) && is_free(first + columns) {
+                self.checkpoint.pool.push_back(first);
+            }
+        }
+    }
+
+    /// A victim that makes a column whole, if there is one.
+    pub(crate) fn half_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
+        let mirror = self.mirror.as_mut()?;
+        let segment = mirror.wanted.take()?;
+        let held = {
+            let segment = &self.map.segments[segment as usize];
+            segment.phase != Phase::Sealed || segment.live == 0 || segment.leaving > 0
+        };
+        let fits = !held && !skipped.contains(&segment);
+        fits.then_some(Choice { segment, hollow: false, forced: false })
+    }
+
+    /// In a mirrored cache: room for one more clean block in the fill stream, where it would go.
+    pub(crate) fn has_room_for_single(&self, slot: u32) -> bool {
+        let Some(mirror) = self.mirror.as_ref().filter(|_| self.map.state(slot) == State::Clean) else {
+            return true;
+        };
+        let (stream, blocks) = (&self.streams[StreamKind::Fill.index()], self.batch_blocks());
+        let halves = 2 * self.checkpoint.window.len().saturating_sub(FILL_RESERVE) as u32;
+        let room = stream.room(blocks) + (halves + u32::from(mirror.spare.is_some())) * blocks;
+        let waiting = self.relocations.len() + stream.queue.len();
+        (waiting as u32 + 2) * 2 < room
+    }
+
+    /// Forgets, some slots at a time, the clean blocks that only the lost member had (I62).
+    pub(super) fn sweep_lost(&mut self) {
+        let Some(mirror) = &mut self.mirror else { return };
+        let Some((mut number, mut index)) = mirror.sweep.take() else { return };
+        self.close_lost();
+        let mut left = sweep_slots(self.map.geometry.slot_count());
+        while left > 0 && (number as usize) < self.map.segments.len() {
+            let segment = &self.map.segments[number as usize];
+            let skip = !segment.has_table() || segment.live == 0 || !self.is_gone(number);
+            if skip || index >= self.map.geometry.segment_blocks {
+                (number, index) = (number + 1, 0);
+                left -= 1;
+                continue;
+            }
+            let slot = self.map.slot(number, index);
+            if self.map.state(slot) == State::Clean {
+                self.map.remove(self.map.key(slot));
+                self.stats.evicted_blocks += 1;
+            }
+            index += 1;
+            left -= 1;
+        }
+        if let Some(mirror) = self.mirror.as_mut().filter(|_| (number as usize) < self.map.segments.len()) {
+            mirror.sweep = Some((number, index));
+        } else {
+            self.reached(Landmark::LostSwept);
+        }
+    }
+
+    /// The segment that the fill stream was filling is on the lost member.
+    fn close_lost(&mut self) {
+        let kinds: Vec<StreamKind> = StreamKind::ALL.into();
+        for kind in kinds {
+            self.leave_lost(kind);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Batches, flushes and metadata of a mirrored cache: what goes to which member, and when it counts (I60).
+
+use super::Standing;
+use crate::api::{Action, Device, OpId};
+use crate::append::{Batch, NO_OP};
+use crate::config::PlantedBug;
+use crate::engine::{Engine, OpKind};
+use crate::landmarks::Landmark;
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, StreamKind};
+
+impl Engine {
+    /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they take it.
+    pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
+        let Some(mirror) = &self.mirror else { return };
+        (batch.twin, batch.kept, batch.missing) = (NO_OP, false, 0);
+        let (segment, start) = (batch.segment, batch.start);
+        if !self.is_pair(segment) {
+            self.write_half(batch.op, batch, segment, start);
+            return;
+        }
+        let twin = segment + mirror.columns;
+        match (mirror.takes(0), mirror.takes(1)) {
+            (true, true) => {
+                batch.twin = self.copy_op(batch.op, kind);
+                self.write_half(batch.op, batch, segment, start);
+                self.write_half(batch.twin, batch, twin, start);
+            }
+            (true, false) => self.write_half(batch.op, batch, segment, start),
+            _ => self.write_half(batch.op, batch, twin, start),
+        }
+    }
+
+    /// Another operation with the same bytes.
+    fn copy_op(&mut self, op: u32, kind: StreamKind) -> u32 {
+        let copy = self.new_op(OpKind::Batch(kind));
+        let from = self.ops.get_mut(op);
+        let (spans, meta, header) = (core::mem::take(&mut from.spans), from.meta.clone(), from.header.take());
+        if let Some(header) = header {
+            let mut bytes = self.spare_header();
+            bytes.copy_from_slice(&header[..]);
+            self.ops.get_mut(copy).header = Some(bytes);
+            self.ops.get_mut(op).header = Some(header);
+        }
+        let to = self.ops.get_mut(copy);
+        to.spans.extend_from_slice(&spans);
+        to.meta = meta;
+        self.ops.get_mut(op).spans = spans;
+        copy
+    }
+
+    fn write_half(&mut self, op: u32, batch: &Batch, segment: u32, start: u32) {
+        let offset = self.map.geometry.segment_offset(segment, start);
+        let len = batch.blocks * BLOCK_BYTES as u32;
+        self.stats.count_write(Device::Cache, len);
+        self.ops.get_mut(op).member = self.member_at(offset);
+        self.actions.push_back(if batch.is_summary {
+            Action::WriteMeta { op: OpId(op), offset }
+        } else {
+            Action::Write { op: OpId(op), device: Device::Cache, offset, len }
+        });
+    }
+
+    /// A write of a batch to a member has ended.
+    pub(crate) fn half_written(&mut self, kind: StreamKind, op: u32, member: u8, ok: bool) {
+        let in_flight = self.streams[kind.index()].in_flight.iter_mut();
+        let mut open = in_flight.filter(|batch| batch.completed.is_none());
+        let batch = open.find(|batch| batch.op == op || batch.twin == op);
+        if batch.is_none() && self.config.planted == Some(PlantedBug::CountHalfBatches) {
+            return;
+        }
+        let batch = batch.expect("each half of a batch completes once");
+        if batch.op == op {
+            batch.op = NO_OP;
+        } else {
+            batch.twin = NO_OP;
+        }
+        batch.kept |= ok;
+        batch.missing |= u8::from(!ok) << member;
+        self.cache_flush.unflushed = true;
+        if !ok {
+            self.member_failed(member);
+        }
+        self.decide_batches(kind);
+        self.settle_batches(kind);
+    }
+
+    /// Which batches that have ended count: those that every member has which counts.
+    fn decide_batches(&mut self, kind: StreamKind) {
+        let fenced = self.fenced && !self.planted(PlantedBug::CountAfterFence);
+        let early = self.planted(PlantedBug::CountHalfBatches);
+        let Some(mirror) = &self.mirror else { return };
+        let standing = mirror.standing;
+        for batch in &mut self.streams[kind.index()].in_flight {
+            let ended = batch.op == NO_OP && batch.twin == NO_OP;
+            if batch.completed.is_some() || !(ended || early && batch.kept) {
+                continue;
+            }
+            let waits = matches!(standing, Standing::Asking(member) if batch.missing >> member & 1 == 1);
+            batch.completed = match (fenced || !batch.kept, waits) {
+                (true, _) => Some(false),
+                (false, true) => None,
+                (false, false) => Some(true),
+            };
+        }
+    }
+
+    /// The owner has answered, or the cache was fenced: batches that waited for it count, or never will.
+    pub(crate) fn settle_all_batches(&mut self) {
+        if self.mirror.is_none() {
+            return;
+        }
+        for kind in StreamKind::ALL {
+            self.decide_batches(kind);
+            self.settle_batches(kind);
+        }
+    }
+
+    // --- metadata
+
+    /// Members that superblocks and checkpoints are written to.
+    pub(crate) fn meta_members(&self) -> core::ops::Range<usize> {
+        match &self.mirror {
+            None => 0..1,
+            Some(mirror) => match (mirror.takes(0), mirror.takes(1)) {
+                (true, true) => 0..2,
+                (false, _) => 1..2,
+                (true, false) => 0..1,
+            },
+        }
+    }
+
+    /// The superblock as a member has it.
+    pub(crate) fn superblock_of(&self, member: usize) -> Superblock {
+        let mut superblock = self.superblock.clone();
+        if let Some(mark) = &mut superblock.mirror {
+            mark.member = member as u8;
+        }
+        superblock
+    }
+
+    /// Metadata could not be written to a member. True if that does not matter, because the other one counts alone.
+    pub(crate) fn goes_on_without(&mut self, member: u8) -> bool {
+        self.member_failed(member);
+        !self.fenced && self.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))
+    }
+
+    // --- flushes
+
+    /// Flushes the members for a flush of the cache.
+    pub(crate) fn flush_members(&mut self) {
+        let Some(mirror) = &mut self.mirror else { return };
+        mirror.flushed = [false; 2];
+        let one = mirror.failed().is_none() && self.config.planted == Some(PlantedBug::FlushOneMember);
+        let members = [0, 1].map(|member: u8| mirror.takes(member) && !(one && member == 1));
+        mirror.flushes = members.iter().filter(|takes| **takes).count() as u32;
+        for member in (0..2).filter(|member| members[usize::from(*member)]) {
+            let op = self.new_op(OpKind::Flush(Device::Cache));
+            self.ops.get_mut(op).member = member;
+            self.actions.push_back(Action::FlushMember { op: OpId(op), member });
+        }
+    }
+
+    pub(crate) fn member_flushed(&mut self, member: u8, ok: bool) {
+        let Some(mirror) = &mut self.mirror else { return };
+        mirror.flushes -= 1;
+        mirror.flushed[usize::from(member)] = ok;
+        if !ok {
+            self.member_failed(member);
+        }
+        let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flushes == 0) else { return };
+        mirror.flush_waits = true;
+        self.end_waiting_flush();
+    }
+
+    /// Ends a flush of the cache, unless it waits for the owner's answer.
+    pub(crate) fn end_waiting_flush(&mut self) {
+        let fenced = self.fenced;
+        let asks = self.mirror_asks();
+        let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
+        let good = (0..2).any(|member| mirror.flushed[usize::from(member)] && mirror.counts(member));
+        if asks && good && !fenced {
+            self.reached(Landmark::FlushWaitsForNote);
+            return;
+        }
+        mirror.flush_waits = false;
+        self.flushed(Device::Cache, good);
+    }
+}

@@ -1,0 +1,359 @@
+//! A new member is filled: what only the other one has gets its second copy.
+//!
+//! From the beginning of a rebuild on, every batch of a pair goes to both members. What was written before is copied, pair by pair:
+//! only sealed ones, so an open segment that the new member has not seen from its start is closed. Blocks that count are
+//! compared with their checksums on the way. One copy is under way at a time, at a bounded rate.
+//!
+//! Until the end the new member does not count: a crash finds the cache with one member, and the rebuild begins again. The end is
+//! a checkpoint: its flush makes what was copied durable, and its superblocks list both members (I64). If the new
+//! member fails once such a superblock may be on a device, it is put out like any other.
+
+use super::{Mirror, Standing};
+use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::config::PlantedBug;
+use crate::engine::{Engine, OpKind, Status, push_span};
+use crate::landmarks::Landmark;
+use crate::life::LifeError;
+use crate::pages::{Page, PageUse};
+use crate::read::CACHE_READ_TRIES;
+use crate::segment::{Phase, State};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use forebay_format::{BLOCK_BYTES, StreamKind};
+
+/// Blocks of one copy.
+const COPY_BLOCKS: u32 = 32;
+/// Copied in a second at most.
+const COPY_BYTES_PER_S: u64 = 256 << 20;
+/// Time until another look at what could not be copied.
+const RETRY_NS: Nanos = 1_000_000;
+
+/// A copy under way.
+#[derive(Debug)]
+struct Copying {
+    segment: u32,
+    at: u32,
+    blocks: u32,
+    /// Up to here one block at a time: something could not be read.
+    careful_until: u32,
+    tries: u32,
+    pages: Vec<Page>,
+    /// An operation is under way.
+    busy: bool,
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Rebuild {
+    member: u8,
+    tag: u64,
+    /// Pairs that have no second copy yet.
+    pending: BTreeSet<u32>,
+    all: u32,
+    copying: Option<Copying>,
+    next_at: Nanos,
+    abandoned: bool,
+    /// The checkpoint that lists the new member.
+    ticket: Option<u64>,
+    wanted: bool,
+}
+
+impl Rebuild {
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
+    /// Segments copied, and all.
+    pub(crate) fn progress(&self) -> (u32, u32) {
+        (self.all - self.pending.len() as u32, self.all)
+    }
+
+    pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        let busy = self.copying.as_ref().is_some_and(|copying| copying.busy);
+        (!busy && self.ticket.is_none() && !self.wanted).then(|| self.next_at.max(now))
+    }
+}
+
+impl Mirror {
+    /// A pair is not there any more.
+    pub(super) fn pair_ended(&mut self, first: u32) {
+        if let Some(rebuild) = &mut self.rebuild {
+            rebuild.pending.remove(&first);
+        }
+    }
+}
+
+impl Engine {
+    /// An empty device takes the place of the member that is out: fills it. Its owner has put it where the old one was. [`Notice::MirrorWhole`] or
+    /// [`Notice::RebuildFailed`] follows.
+    ///
+    /// # Errors
+    /// No member is out, or something else is under way.
+    pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifeError> {
+        self.advance(now);
+        if self.status != Status::Ready || self.stopping {
+            return Err(LifeError::NotServing);
+        }
+        if self.fenced {
+            return Err(LifeError::Fenced);
+        }
+        let Some(mirror) = &mut self.mirror else { return Err(LifeError::NotMirrored) };
+        let Standing::Out(member) = mirror.standing else { return Err(LifeError::NotMirrored) };
+        if mirror.rebuild.is_some() {
+            return Err(LifeError::Busy);
+        }
+        let columns = mirror.columns;
+        let is_pair = |first: &u32| self.map.segments[(first + columns) as usize].phase == Phase::Twin;
+        let pending: BTreeSet<u32> = (0..columns).filter(is_pair).collect();
+        mirror.unreadable[usize::from(member)].clear();
+        let all = pending.len() as u32;
+        mirror.rebuild = Some(Rebuild {
+            member,
+            tag,
+            pending,
+            all,
+            copying: None,
+            next_at: now,
+            abandoned: false,
+            ticket: None,
+            wanted: false,
+        });
+        Ok(())
+    }
+
+    /// The new member has failed. True if it may be listed already, and must be put out.
+    pub(super) fn abandon_rebuild(&mut self) -> bool {
+        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            return false;
+        };
+        if rebuild.abandoned {
+            return false;
+        }
+        rebuild.abandoned = true;
+        let listed = rebuild.ticket.is_some();
+        self.reached(Landmark::RebuildFailed);
+        self.notice(Notice::RebuildFailed);
+        self.drop_abandoned();
+        listed
+    }
+
+    fn drop_abandoned(&mut self) {
+        let Some(mirror) = &mut self.mirror else { return };
+        let idle = |rebuild: &mut Rebuild| {
+            rebuild.abandoned && rebuild.copying.as_ref().is_none_or(|copying| !copying.busy)
+        };
+        if let Some(rebuild) = mirror.rebuild.take_if(idle)
+            && let Some(copying) = rebuild.copying
+        {
+            self.end_copying(copying);
+        }
+    }
+
+    fn end_copying(&mut self, copying: Copying) {
+        for page in copying.pages {
+            self.pages.give(PageUse::Survivor, page);
+        }
+        let slot = self.map.slot(copying.segment, 0);
+        self.map.unpin(slot);
+    }
+
+    pub(super) fn step_rebuild(&mut self) {
+        let (now, stopping) = (self.now, self.stopping);
+        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
+        let busy = rebuild.copying.as_ref().is_some_and(|copying| copying.busy);
+        if rebuild.abandoned || busy || rebuild.ticket.is_some() || rebuild.wanted || now < rebuild.next_at {
+            return;
+        }
+        if stopping {
+            self.abandon_rebuild();
+            return;
+        }
+        if rebuild.copying.is_some() {
+            self.read_copy();
+        } else if !self.begin_copy() {
+            let swept = self.mirror.as_ref().is_some_and(|mirror| mirror.sweep.is_none());
+            let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+                return;
+            };
+            if rebuild.pending.is_empty() && swept {
+                rebuild.wanted = true;
+                self.checkpoint.want();
+            } else {
+                rebuild.next_at = now + RETRY_NS;
+            }
+        }
+    }
+
+    /// Begins to copy a pair; false if none can be copied now.
+    fn begin_copy(&mut self) -> bool {
+        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
+            return false;
+        };
+        let sealed = |first: &&u32| self.map.segments[**first as usize].phase == Phase::Sealed;
+        let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
+            let open = rebuild.pending.first().copied();
+            if open.is_some() {
+                for kind in [StreamKind::Write, StreamKind::Survivor] {
+                    self.close_from(kind, 0);
+                }
+            }
+            return false;
+        };
+        let slot = self.map.slot(segment, 0);
+        self.map.pin(slot);
+        let copying =
+            Copying { segment, at: 0, blocks: 0, careful_until: 0, tries: 0, pages: Vec::new(), busy: false };
+        if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
+            rebuild.copying = Some(copying);
+        }
+        self.read_copy();
+        true
+    }
+
+    /// Reads what is copied next from the member that has it.
+    fn read_copy(&mut self) {
+        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
+        let Some(mut copying) = rebuild.copying.take() else { return };
+        let forgets = self.config.planted == Some(PlantedBug::ForgetInRebuild);
+        let end = self.map.segments[copying.segment as usize].completed;
+        if copying.at >= end || forgets && copying.segment % 4 == 1 {
+            rebuild.pending.remove(&copying.segment);
+            self.end_copying(copying);
+            self.settle_again();
+            return;
+        }
+        let most = if copying.at < copying.careful_until { 1 } else { COPY_BLOCKS };
+        copying.blocks = most.min(end - copying.at);
+        while (copying.pages.len() as u32) < copying.blocks {
+            let Some(page) = self.pages.take(PageUse::Survivor) else { break };
+            copying.pages.push(page);
+        }
+        copying.blocks = copying.blocks.min(copying.pages.len() as u32);
+        if copying.blocks == 0 {
+            rebuild.next_at = self.now + RETRY_NS;
+            rebuild.copying = Some(copying);
+            return;
+        }
+        copying.busy = true;
+        let spans = copying.spans();
+        let (segment, at, from) = (copying.segment, copying.at, 1 - rebuild.member);
+        rebuild.next_at = self.now + copying.bytes() * 1_000_000_000 / COPY_BYTES_PER_S;
+        rebuild.copying = Some(copying);
+        let offset = self.half_offset(segment, from, at);
+        self.read(Device::Cache, offset, &spans, true, OpKind::CopyRead);
+    }
+
+    /// Byte of the cache where a block of a pair lies on a member.
+    fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
+        let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
+        self.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
+    }
+
+    pub(crate) fn copy_read(&mut self, ok: bool, crcs: &[u32]) {
+        let Some(mut copying) = self.take_copy() else { return };
+        copying.tries += 1;
+        let first = self.map.slot(copying.segment, copying.at);
+        let wrong = |slot: u32, crc: Option<&u32>| {
+            self.map.state(slot) != State::Void && crc != Some(&self.map.crc(slot))
+        };
+        let damaged = !ok || (0..copying.blocks).any(|at| wrong(first + at, crcs.get(at as usize)));
+        if !damaged {
+            self.write_copy(copying);
+            return;
+        }
+        if copying.blocks > 1 {
+            (copying.careful_until, copying.tries) = (copying.at + copying.blocks, 0);
+        } else if copying.tries >= CACHE_READ_TRIES {
+            // The new member does not get what nobody can read.
+            let counts = self.map.state(first) != State::Void;
+            if counts && !self.map.is_lost(first) {
+                self.give_up(first);
+            }
+            (copying.at, copying.tries) = (copying.at + 1, 0);
+        }
+        self.put_copy(copying);
+    }
+
+    /// The copy whose operation has ended, if the rebuild goes on.
+    fn take_copy(&mut self) -> Option<Copying> {
+        let rebuild = self.mirror.as_mut()?.rebuild.as_mut()?;
+        let copying = rebuild.copying.as_mut()?;
+        copying.busy = false;
+        if rebuild.abandoned {
+            self.drop_abandoned();
+            return None;
+        }
+        rebuild.copying.take()
+    }
+
+    fn put_copy(&mut self, copying: Copying) {
+        if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
+            rebuild.copying = Some(copying);
+        }
+        self.settle_again();
+    }
+
+    fn write_copy(&mut self, mut copying: Copying) {
+        copying.busy = true;
+        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else { return };
+        let member = rebuild.member;
+        let offset = self.half_offset(copying.segment, member, copying.at);
+        let len = copying.bytes() as u32;
+        let op = self.new_op(OpKind::CopyWrite);
+        let state = self.ops.get_mut(op);
+        state.spans.extend_from_slice(&copying.spans());
+        state.member = member;
+        self.stats.count_write(Device::Cache, len);
+        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        self.put_copy(copying);
+    }
+
+    pub(crate) fn copy_written(&mut self, member: u8, ok: bool) {
+        self.cache_flush.unflushed = true;
+        let Some(mut copying) = self.take_copy() else { return };
+        copying.at += copying.blocks;
+        copying.tries = 0;
+        self.put_copy(copying);
+        if !ok {
+            self.member_failed(member);
+        }
+    }
+
+    /// Called with every snapshot, before it is taken: the new member is listed in this checkpoint or not.
+    pub(crate) fn apply_rebuild(&mut self) {
+        let generation = self.superblock.checkpoint_generation + 1;
+        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
+        if !rebuild.wanted || rebuild.abandoned || rebuild.ticket.is_some() {
+            return;
+        }
+        rebuild.ticket = Some(generation);
+        if let Some(mark) = &mut self.superblock.mirror {
+            mark.out = None;
+            mark.tags[usize::from(rebuild.member)] = rebuild.tag;
+        }
+    }
+
+    /// A checkpoint is in effect: if it lists the new member, both count from here on.
+    pub(crate) fn rebuild_checkpointed(&mut self) {
+        let generation = self.superblock.checkpoint_generation;
+        let Some(mirror) = &mut self.mirror else { return };
+        let ended = |rebuild: &mut Rebuild| rebuild.ticket == Some(generation) && !rebuild.abandoned;
+        if mirror.rebuild.take_if(ended).is_some() {
+            mirror.standing = Standing::Whole;
+            self.reached(Landmark::RebuildEnded);
+            self.notice(Notice::MirrorWhole);
+        }
+    }
+}
+
+impl Copying {
+    fn bytes(&self) -> u64 {
+        u64::from(self.blocks) * BLOCK_BYTES as u64
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        let mut spans = Vec::new();
+        self.pages[..self.blocks as usize].iter().for_each(|page| push_span(&mut spans, page.span()));
+        spans
+    }
+}

@@ -1,0 +1,407 @@
+//! Opening a mirrored cache: which members can be believed, and what both of them say together.
+//!
+//! The intact superblock with the highest generation counts. A member is believed if it has the tag that this one lists, is not called out by it, and is not
+//! older than a crash between two writes of superblocks explains. The owner leaves out what it has noted (I61). Is a member left out without a note, the
+//! note is asked for before anything is promised.
+//!
+//! A batch of a pair counts if either member has it whole: what was flushed is on both, so one that is on one member only was not promised, or the
+//! other has lost it. Before the cache is used, each member gets what it lacks of what counts (I63). So that later the loss of one of
+//! them takes nothing.
+
+use super::{Mirror, Standing};
+use crate::api::Nanos;
+use crate::config::{Attachment, EngineConfig, PlantedBug};
+use crate::engine::{Engine, OpKind};
+use crate::landmarks::Landmark;
+use crate::recovery::{CopyOf, OpenError, What};
+use crate::scan::{self, After, Bytes};
+use crate::segment::Phase;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind, VolumeId};
+
+/// The devices of a mirrored cache, as its owner finds them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MirrorDevices {
+    /// Layout, as the superblocks say.
+    pub geometry: Geometry,
+    /// Which members are there and were not noted to be out.
+    pub there: [bool; 2],
+}
+
+/// One half of a pair as it was read.
+#[derive(Debug)]
+struct Half {
+    bytes: Vec<u8>,
+    bad: Vec<bool>,
+}
+
+#[derive(Debug, Default)]
+struct PairRead {
+    /// Halves that are read.
+    expected: [bool; 2],
+    found: [Option<Half>; 2],
+    /// The second half may be a segment of its own: nothing says what the column was used for.
+    single: bool,
+}
+
+/// Pairs that are being read, and what members lack of them.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    reads: BTreeMap<u32, PairRead>,
+    /// Columns that are being read, or were.
+    begun: BTreeSet<u32>,
+    mends: Vec<(u64, Vec<u8>)>,
+    mending: u32,
+}
+
+impl Engine {
+    /// Starts opening a mirrored cache, see [`Engine::open`].
+    #[must_use]
+    pub fn open_mirrored(
+        config: EngineConfig,
+        devices: MirrorDevices,
+        attachments: Vec<Attachment>,
+        now: Nanos,
+    ) -> Self {
+        let mut engine = Self::blank(config, now);
+        let sound = devices.geometry.validate(2 * devices.geometry.member_bytes());
+        if let Err(error) = sound.and_then(|()| devices.geometry.validate_mirrored()) {
+            engine.fail_opening(OpenError::Superblock(error));
+            return engine;
+        }
+        let mut mirror = Mirror::new(&devices.geometry);
+        let trusts = engine.planted(PlantedBug::TrustStaleMember);
+        match devices.there {
+            [true, true] => {}
+            [false, false] => {
+                engine.fail_opening(OpenError::NoMember);
+                return engine;
+            }
+            [here, _] => {
+                mirror.standing = Standing::Out(u8::from(here));
+                mirror.unnoted = !trusts;
+            }
+        }
+        engine.mirror = Some(mirror);
+        // The superblocks are where this says, whatever is in them; the map follows when they have been read.
+        engine.map.geometry = devices.geometry;
+        engine.begin_recovery(2 * devices.geometry.member_bytes(), attachments);
+        engine
+    }
+
+    /// All superblocks have been read: which members count?
+    pub(crate) fn choose_member(
+        &mut self,
+        all: Vec<(CopyOf, Result<Superblock, FormatError>)>,
+    ) -> Result<(), OpenError> {
+        let geometry = self.map.geometry;
+        let mut best: [Option<Superblock>; 2] = [None, None];
+        let mut refusal = None;
+        for ((member, _), copy) in &all {
+            match copy {
+                Err(error @ FormatError::Version { .. }) => {
+                    return Err(OpenError::Superblock(error.clone()));
+                }
+                Err(error) => refusal = Some(error.clone()),
+                Ok(found) => {
+                    let ours = found.mirror.is_some_and(|mark| usize::from(mark.member) == *member);
+                    let newer = best[*member].as_ref().is_none_or(|best| best.generation < found.generation);
+                    if ours && found.geometry == geometry && newer {
+                        best[*member] = Some(found.clone());
+                    }
+                }
+            }
+        }
+        let chosen = match &best {
+            [Some(a), Some(b)] if b.generation > a.generation => 1,
+            [Some(_), _] => 0,
+            [None, Some(_)] => 1,
+            [None, None] => return Err(refusal.map_or(OpenError::NoMember, OpenError::Superblock)),
+        };
+        let (other, superblock) = (1 - chosen, best[chosen].clone().ok_or(OpenError::NoMember)?);
+        let believed = best[other].as_ref().is_some_and(|found| self.believes(&superblock, found));
+        if let Some(mirror) = self.mirror.as_mut().filter(|_| !believed) {
+            let noted = superblock.mirror.is_some_and(|mark| mark.out == Some(other as u8));
+            mirror.standing = Standing::Out(other as u8);
+            mirror.unnoted = !noted && self.config.planted != Some(PlantedBug::TrustStaleMember);
+            self.reached(Landmark::MemberMissing);
+        }
+        self.begin_mirrored_map(superblock, &all);
+        Ok(())
+    }
+
+    /// The other member is the mirror of the one whose superblock counts.
+    fn believes(&self, chosen: &Superblock, other: &Superblock) -> bool {
+        let (Some(mark), Some(its)) = (chosen.mirror, other.mirror) else { return false };
+        if self.planted(PlantedBug::TrustStaleMember) {
+            return chosen.uuid == other.uuid;
+        }
+        chosen.uuid == other.uuid
+            && mark.out.is_none()
+            && mark.tags[usize::from(its.member)] == its.tags[usize::from(its.member)]
+            && chosen.generation - other.generation <= 1
+    }
+
+    fn begin_mirrored_map(
+        &mut self,
+        superblock: Superblock,
+        all: &[(CopyOf, Result<Superblock, FormatError>)],
+    ) {
+        let geometry = superblock.geometry;
+        let members: Vec<usize> = self.meta_members().collect();
+        self.begin_map_of(superblock);
+        self.mark_superblock();
+        let mut stale = Vec::new();
+        for ((member, copy), found) in all {
+            let right = self.superblock_of(*member);
+            if members.contains(member) && found.as_ref() != Ok(&right) {
+                let offset = geometry.mirror_meta(*member, Geometry::superblock_offset(*copy));
+                stale.push((offset, right.encode()));
+            }
+        }
+        self.checkpoint.stale_superblocks = stale;
+        let copies = members.into_iter().flat_map(|member| [(member, 0), (member, 1)]);
+        self.recovering().checkpoints = copies.collect();
+        self.read_checkpoint(0);
+    }
+
+    // --- what a checkpoint says
+
+    /// The number of an entry that speaks of twins where none can be, or of none where one must be.
+    pub(crate) fn wrong_twin(&self, checkpoint: &Checkpoint) -> Option<u64> {
+        let all = &checkpoint.segments;
+        let columns = self.mirror.as_ref().map_or(all.len(), |mirror| mirror.columns as usize);
+        let wrong = |number: &usize| {
+            let entry = &all[*number];
+            let pairs = entry.state.has_slots() && entry.stream != StreamKind::Fill as u8;
+            match number.checked_sub(columns) {
+                None => {
+                    let twin = all.get(number + columns).map(|twin| twin.state);
+                    entry.state == SegmentState::Twin
+                        || self.mirror.is_some() && pairs && twin != Some(SegmentState::Twin)
+                }
+                Some(first) => pairs || entry.state == SegmentState::Twin && !all[first].state.has_slots(),
+            }
+        };
+        (0..all.len()).find(wrong).map(|number| number as u64)
+    }
+
+    /// A segment that was on the member that is out only: a clean one, which does not count any more.
+    pub(crate) fn is_on_lost_member(&self, number: u32, entries: &[SegmentEntry]) -> bool {
+        let Some(mirror) = &self.mirror else { return false };
+        let twin = entries.get((number + mirror.columns) as usize).map(|entry| entry.state);
+        let single = number >= mirror.columns || twin != Some(SegmentState::Twin);
+        single && !mirror.counts(mirror.member_of(number))
+    }
+
+    /// Which heads of the segments of the window are read: those of both halves of each column.
+    pub(crate) fn plan_heads(&self, checkpoint: &Checkpoint, jobs: &mut Vec<What>) {
+        let Some(mirror) = &self.mirror else { return };
+        let is_free = |number: u32| {
+            checkpoint.segments.get(number as usize).is_some_and(|entry| entry.state == SegmentState::Free)
+        };
+        for number in &checkpoint.window {
+            let (first, twin) = mirror.halves(*number);
+            let column = is_free(first) && is_free(twin);
+            for half in [first, twin] {
+                if (column || half == *number) && mirror.counts(mirror.member_of(half)) {
+                    jobs.push(What::Head(half));
+                }
+            }
+        }
+    }
+
+    /// Of the segments that are to be read whole, both halves of the pairs.
+    pub(crate) fn read_pairs_whole(&mut self) {
+        if self.mirror.is_none() {
+            return;
+        }
+        let jobs = core::mem::take(&mut self.recovering().jobs);
+        let (whole, others): (Vec<What>, Vec<What>) =
+            jobs.into_iter().partition(|what| matches!(what, What::Whole(number) if self.is_pair(*number)));
+        self.recovering().jobs = others;
+        for what in whole {
+            if let What::Whole(number) = what {
+                self.read_whole(number);
+            }
+        }
+    }
+
+    /// Has a segment read whole; a pair from both members.
+    pub(crate) fn read_whole(&mut self, number: u32) {
+        if self.is_pair(number) {
+            self.read_halves(number, false);
+        } else {
+            self.recovering().jobs.push(What::Whole(number));
+        }
+    }
+
+    /// A segment of the window was written, this half or the pair that it belongs to.
+    pub(crate) fn read_column(&mut self, number: u32) {
+        let Some(mirror) = &self.mirror else { return };
+        let (first, twin) = mirror.halves(number);
+        let segments = &self.recovering().checkpoint.segments;
+        let is_free = |number: u32| segments[number as usize].state == SegmentState::Free;
+        if is_free(first) && is_free(twin) {
+            self.read_halves(first, true);
+        } else {
+            self.recovering().jobs.push(What::Whole(number));
+        }
+    }
+
+    fn read_halves(&mut self, first: u32, single: bool) {
+        let Some(mirror) = &self.mirror else { return };
+        let expected = [mirror.counts(0), mirror.counts(1)];
+        let (_, twin) = mirror.halves(first);
+        let recovery = self.recovering();
+        if !recovery.pairs.begun.insert(first) {
+            return;
+        }
+        recovery.pairs.reads.insert(first, PairRead { expected, single, ..PairRead::default() });
+        let halves = [first, twin].into_iter().zip(expected).filter(|(_, expected)| *expected);
+        recovery.jobs.extend(halves.map(|(half, _)| What::Whole(half)));
+    }
+
+    /// The half of a pair that metadata is read from.
+    pub(crate) fn readable_half(&self, number: u32) -> u32 {
+        match &self.mirror {
+            Some(mirror) if self.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
+            _ => number,
+        }
+    }
+
+    /// A segment was read, as far as it can be: the halves of a pair are looked at together.
+    pub(crate) fn segment_bytes(&mut self, number: u32, bytes: Bytes<'_>) -> Result<(), OpenError> {
+        let Some(mirror) = &self.mirror else { return self.scan_segment(number, bytes) };
+        let (first, twin) = mirror.halves(number);
+        let half = usize::from(number != first);
+        let Some(read) = self.recovering().pairs.reads.get_mut(&first) else {
+            return self.scan_segment(number, bytes);
+        };
+        let mut bad = bytes.bad.to_vec();
+        bad.resize(bytes.all.len() / BLOCK_BYTES, false);
+        read.found[half] = Some(Half { bytes: bytes.all.to_vec(), bad });
+        if (0..2).any(|half| read.expected[half] && read.found[half].is_none()) {
+            return Ok(());
+        }
+        let Some(read) = self.recovering().pairs.reads.remove(&first) else { return Ok(()) };
+        let second = read.found[1].as_ref().map(|half| (half.bytes.clone(), half.bad.clone()));
+        let whole = self.put_together(first, read.found);
+        self.scan_segment(first, Bytes { all: &whole.bytes, bad: &whole.bad })?;
+        match second.filter(|_| read.single) {
+            Some((all, bad)) => self.scan_segment(twin, Bytes { all: &all, bad: &bad }),
+            None => Ok(()),
+        }
+    }
+
+    /// What both halves of a pair have together; notes what one of them lacks.
+    fn put_together(&mut self, first: u32, found: [Option<Half>; 2]) -> Half {
+        let (mut a, mut b) = match found {
+            [Some(a), Some(b)] => (a, b),
+            [Some(one), None] | [None, Some(one)] => return one,
+            [None, None] => return Half { bytes: Vec::new(), bad: Vec::new() },
+        };
+        let place = self.place(first);
+        let used = self.map.segments[first as usize].completed;
+        let sequence = self.recovering().checkpoint.next_sequence;
+        let after = After { epoch: self.superblock.epoch, sequence };
+        let lacks = scan::overlay((&mut a.bytes, &mut a.bad), (&mut b.bytes, &mut b.bad), place, used, after);
+        if self.planted(PlantedBug::LeaveUnmended) {
+            return a;
+        }
+        let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
+        for (member, start, end) in lacks {
+            self.reached(Landmark::MemberMended);
+            let offset = self.map.geometry.segment_offset(first + member * columns, start);
+            let bytes = a.bytes[start as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES].to_vec();
+            self.recovering().pairs.mends.push((offset, bytes));
+        }
+        a
+    }
+
+    /// True if what was found after the checkpoint can be in this segment: only fills are in one that is not a pair.
+    pub(crate) fn may_hold(&self, number: u32, stream: StreamKind) -> bool {
+        let Some(mirror) = &self.mirror else { return true };
+        let (first, twin) = mirror.halves(number);
+        stream == StreamKind::Fill && !self.is_pair(first)
+            || number == first
+                && stream != StreamKind::Fill
+                && matches!(self.map.segments[twin as usize].phase, Phase::Free | Phase::Twin)
+    }
+
+    /// A segment was written since the checkpoint: if it is a pair, it has a twin.
+    pub(crate) fn begin_twin(&mut self, number: u32, stream: StreamKind) {
+        let Some(mirror) = &self.mirror else { return };
+        if stream != StreamKind::Fill {
+            let (_, twin) = mirror.halves(number);
+            self.map.segments[twin as usize].phase = Phase::Twin;
+        }
+    }
+
+    /// Batches of the fill stream may be missing: they were on one member, and are no reason to refuse the cache.
+    pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
+        stream == StreamKind::Fill && self.mirror.is_some()
+    }
+
+    /// Nothing but fills can be in this segment.
+    pub(crate) fn has_fills_only(&self, number: u32) -> bool {
+        let entries = self.recovery.as_ref().map(|recovery| &recovery.checkpoint.segments);
+        let Some(entry) = entries.and_then(|entries| entries.get(number as usize)) else { return false };
+        let fills = entry.state.has_slots() && entry.stream == StreamKind::Fill as u8;
+        self.mirror.as_ref().is_some_and(|mirror| {
+            // The spare half of a column: the other half is a segment of its own.
+            let twin = entries.and_then(|entries| entries.get((number + mirror.columns) as usize));
+            let spare = entry.state == SegmentState::Free && twin.is_some_and(|twin| twin.state.has_slots());
+            number >= mirror.columns || fills || spare
+        })
+    }
+
+    /// An empty segment is free, with its twin if it has one.
+    pub(crate) fn end_with_twin(&mut self, number: u32) {
+        let twin =
+            self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
+        self.map.end_segment(number, Phase::Free);
+        if let Some(twin) = twin {
+            self.map.end_segment(twin, Phase::Free);
+        }
+    }
+
+    // --- before the cache is used
+
+    /// Writes to each member what it lacks, and asks for the note that one is left out; false while that is under way.
+    pub(crate) fn mend_members(&mut self, volumes: &[VolumeId]) -> bool {
+        let recovery = self.recovering();
+        let mends = core::mem::take(&mut recovery.pairs.mends);
+        if !mends.is_empty() {
+            recovery.settling = volumes.to_vec();
+            recovery.pairs.mending = mends.len() as u32;
+            for (offset, bytes) in mends {
+                self.write_meta(offset, Arc::new(bytes), OpKind::Mend);
+            }
+            return false;
+        }
+        if let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.unnoted)
+            && let Standing::Out(member) = mirror.standing
+        {
+            (mirror.unnoted, mirror.standing) = (false, Standing::Whole);
+            self.member_failed(member);
+        }
+        true
+    }
+
+    pub(crate) fn mended(&mut self, member: u8, ok: bool) {
+        if !ok {
+            self.member_failed(member);
+        }
+        let Some(recovery) = &mut self.recovery else { return };
+        recovery.pairs.mending -= 1;
+        if recovery.pairs.mending == 0 {
+            let volumes = core::mem::take(&mut recovery.settling);
+            self.settle_devices(&volumes);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! Mirrored caches: members that fail, come back stale, are missing at a start, and are replaced.
+//!
+//! As long as only one member has failed nothing may be lost, no request may end with an error, and every start must succeed. The
+//! owner's note that a member does not count any more is a list of tags, durable as a whole or not at all. Where both members
+//! are there, the owner sometimes hands over a noted one as well: the superblocks say the same.
+
+use crate::device::{Death, Faults, SimDevice};
+use crate::plan::{OwnerPlan, Plan};
+use crate::rng::Rng;
+use crate::world::{CACHE, Disks, World, ensure};
+use forebay_core::{Engine, MirrorDevices, Notice, PlantedBug, Status};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, Geometry};
+use std::collections::BTreeSet;
+
+/// What happens to the members in a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorPlan {
+    /// After so many requests this member fails, in this way; `None`: the owner only says that it is gone.
+    pub failures: Vec<(u64, usize, Option<Death>)>,
+    /// A member with faults by rate.
+    pub faulty: usize,
+    /// Its rates.
+    pub faults: Faults,
+    /// Sectors of it that rot or become unreadable, in parts per million of requests.
+    pub rot: u32,
+    /// Sectors of it that become unreadable, in parts per million of requests.
+    pub spoil: u32,
+    /// Of the requests made while a member is out, one in so many replaces it; 0: none does.
+    pub replaces_of: u64,
+    /// At one start in so many a member is missing; 0: never.
+    pub misses_of: u64,
+}
+
+/// What survives a crash of what the owner and the operator know of the members.
+#[derive(Clone, Debug, Default)]
+pub struct Mates {
+    /// Tags that do not count any more.
+    pub noted: BTreeSet<u64>,
+    /// Members that alone would do: all that was promised is on them.
+    pub sound: [bool; 2],
+    /// Tag of the device that is being filled, or was filled last.
+    pub next_tag: u64,
+    /// Failures of the plan that have happened.
+    pub failed: usize,
+    /// Something of a member has rotten.
+    pub harmed: bool,
+}
+
+/// The owner notes that a member has failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Note {
+    pub(crate) due: u64,
+    ticket: u64,
+    ok: bool,
+    member: usize,
+    tag: u64,
+}
+
+impl MirrorPlan {
+    /// Something that is drawn for a seed.
+    pub(crate) fn draw(requests: u32, rng: &mut Rng) -> Self {
+        let mut plan = Self {
+            failures: Vec::new(),
+            faulty: rng.below(2) as usize,
+            faults: Faults::default(),
+            rot: 0,
+            spoil: 0,
+            replaces_of: rng.pick(&[0, 5, 20]),
+            misses_of: rng.pick(&[0, 2, 4]),
+        };
+        let deaths = [Some(Death::All), Some(Death::Writes), Some(Death::FlushDrops), None];
+        let requests = u64::from(requests);
+        match rng.below(5) {
+            0 => {
+                // One member that is not good, and whose mate never fails.
+                plan.misses_of = 0;
+                let rates = [0, 5_000, 30_000];
+                (plan.rot, plan.spoil) = (rng.pick(&rates), rng.pick(&rates));
+                plan.faults.read_error = rng.pick(&[0, 20_000, 200_000]);
+            }
+            1 => {
+                plan.misses_of = 0;
+                plan.faults = Faults {
+                    write_error: rng.pick(&[0, 300, 3_000]),
+                    flush_error: rng.pick(&[0, 3_000, 30_000]),
+                    flush_drops: rng.chance(1, 2),
+                    read_error: rng.pick(&[0, 20_000]),
+                    ..Faults::default()
+                };
+            }
+            _ => {
+                let mut at = rng.below(requests * 3 / 4);
+                for _ in 0..rng.pick(&[1, 1, 2, 3]) {
+                    plan.failures.push((at, rng.below(2) as usize, rng.pick(&deaths)));
+                    at += rng.range(5, 5 + requests / 2);
+                }
+            }
+        }
+        plan
+    }
+
+    /// Leads to where a bug shows.
+    pub(crate) fn direct(&mut self, bug: PlantedBug, requests: u32, rng: &mut Rng) {
+        let dies = |rng: &mut Rng, death: Death| {
+            (rng.below(u64::from(requests) * 3 / 4), rng.below(2) as usize, Some(death))
+        };
+        (self.faults, self.rot, self.spoil, self.failures) = (Faults::default(), 0, 0, Vec::new());
+        match bug {
+            PlantedBug::CountHalfBatches | PlantedBug::FlushOneMember | PlantedBug::LeaveUnmended => {
+                (self.misses_of, self.replaces_of) = (2, 0);
+            }
+            PlantedBug::CountBeforeNote => {
+                self.failures.push(dies(rng, Death::Writes));
+                (self.misses_of, self.replaces_of) = (2, 0);
+            }
+            PlantedBug::TrustStaleMember => {
+                self.failures.push(dies(rng, Death::Writes));
+                (self.misses_of, self.replaces_of) = (2, 0);
+            }
+            PlantedBug::ReadOneCopy => (self.spoil, self.misses_of) = (100_000, 0),
+            PlantedBug::ForgetInRebuild => {
+                let (at, member, death) = dies(rng, Death::All);
+                self.failures = vec![(at, member, death), (at + 60, 1 - member, death)];
+                self.replaces_of = 3;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Bugs that only a mirrored cache has.
+pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
+    matches!(
+        bug,
+        PlantedBug::CountHalfBatches
+            | PlantedBug::FlushOneMember
+            | PlantedBug::CountBeforeNote
+            | PlantedBug::TrustStaleMember
+            | PlantedBug::ReadOneCopy
+            | PlantedBug::LeaveUnmended
+            | PlantedBug::ForgetInRebuild
+    )
+}
+
+/// Index of the device of a member.
+pub(crate) fn device_of(plan: &Plan, member: usize) -> usize {
+    if member == 0 { CACHE } else { 1 + plan.volumes.len() }
+}
+
+/// The superblock that a device has.
+fn superblock_on(device: &SimDevice) -> Option<Superblock> {
+    let copies = [0, 1].map(|copy| {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        device.visible().read(Geometry::superblock_offset(copy), &mut bytes);
+        Superblock::decode(&bytes)
+    });
+    Superblock::choose(copies).ok()
+}
+
+/// Which members the owner hands over at a start. One may be missing for the time being.
+pub(crate) fn find_members(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> MirrorDevices {
+    let found = [0, 1].map(|member| superblock_on(&disks.devices[device_of(plan, member)]));
+    let mates = disks.mates.clone().unwrap_or_default();
+    let tag = |member: usize| found[member].as_ref()?.mirror.map(|mark| mark.tags[member]);
+    let mut there = [0, 1].map(|member| tag(member).is_some_and(|tag| !mates.noted.contains(&tag)));
+    let misses = plan.mirror.as_ref().map_or(0, |mirror| mirror.misses_of);
+    let trusts = plan.engine.planted == Some(PlantedBug::TrustStaleMember);
+    for member in [0, 1] {
+        let other = 1 - member;
+        let listed_out = found[other].as_ref().and_then(|found| found.mirror?.out) == Some(member as u8);
+        let newer = |a: &Option<Superblock>, b: &Option<Superblock>| {
+            a.as_ref().map(|found| found.generation) > b.as_ref().map(|found| found.generation)
+        };
+        let says_so = there[other] && listed_out && newer(&found[other], &found[member]);
+        if !there[member] && tag(member).is_some() && (trusts || says_so && rng.chance(1, 2)) {
+            there[member] = true;
+        }
+    }
+    if misses > 0 && there == [true, true] && rng.chance(1, misses) {
+        let missing = rng.below(2) as usize;
+        if mates.sound[1 - missing] {
+            there[missing] = false;
+        }
+    }
+    MirrorDevices { geometry: plan.geometry, there }
+}
+
+impl World {
+    /// The device, and the byte there, of a byte of the cache.
+    pub(crate) fn cache_at(&self, offset: u64) -> (usize, u64) {
+        if self.plan.mirror.is_none() {
+            return (CACHE, offset);
+        }
+        let (member, offset) = self.plan.geometry.mirror_place(offset);
+        (device_of(&self.plan, member), offset)
+    }
+
+    /// True for the devices of the cache.
+    pub(crate) fn is_cache(&self, device: usize) -> bool {
+        device == CACHE || self.plan.mirror.is_some() && device == device_of(&self.plan, 1)
+    }
+
+    /// Nothing may be written to a member that is out, unless it is being filled.
+    pub(crate) fn check_member_write(&self, device: usize) -> Result<(), String> {
+        let Some(state) = self.engine.mirror_state().filter(|state| state.noted) else { return Ok(()) };
+        let out = state.out.map(|member| device_of(&self.plan, usize::from(member)));
+        ensure!(out != Some(device) || state.rebuild.is_some(), "a write to a member that is out");
+        Ok(())
+    }
+
+    /// The engine wants a member to be noted as failed.
+    pub(crate) fn record_out(&mut self, ticket: u64, member: u8) -> Result<(), String> {
+        ensure!(self.note.is_none(), "a note is asked for while another one is made");
+        let member = usize::from(member);
+        let Some(state) = self.engine.mirror_state() else {
+            return Err("a note is asked for, but the cache is not mirrored".into());
+        };
+        let tag = state.tags[member];
+        let noted = self.disks.mates.as_ref().is_some_and(|mates| mates.noted.contains(&tag));
+        let ok = match self.plan.owner {
+            // An owner that cannot note it at a start does not start: that is no loss.
+            _ if noted || self.engine.status() == Status::Opening => true,
+            OwnerPlan::Records => true,
+            OwnerPlan::Later => self.refusals > 0,
+            OwnerPlan::Never => false,
+        };
+        let delay = self.rng.pick(&[100_000, 3_000_000, 50_000_000, 3_000_000_000]);
+        self.note = Some(Note { due: self.now + delay, ticket, ok, member, tag });
+        Ok(())
+    }
+
+    /// The owner has noted it, or cannot.
+    pub(crate) fn note_done(&mut self) -> Result<(), String> {
+        let Some(note) = self.note.take() else { return Ok(()) };
+        if note.ok {
+            note.enter(&mut self.disks);
+            self.crash_point();
+        } else {
+            self.refusals += 1;
+        }
+        self.engine.member_recorded(self.now, note.ticket, note.ok);
+        self.pump()?;
+        self.crash_point();
+        Ok(())
+    }
+
+    /// A member fails if its time has come, and is replaced if the operator gets round to it.
+    pub(crate) fn meddle_with_members(&mut self) -> Result<(), String> {
+        let Some(mirror) = self.plan.mirror.clone() else { return Ok(()) };
+        let serves = self.engine.status() == Status::Ready && !self.fenced && !self.stopping;
+        let (Some(state), true) = (self.engine.mirror_state(), serves) else { return Ok(()) };
+        self.harm_member(&mirror);
+        let done = self.disks.mates.as_ref().map_or(0, |mates| mates.failed);
+        if let Some((at, member, death)) = mirror.failures.get(done).copied()
+            && state.out.is_none()
+            && self.note.is_none()
+            && self.counters.requests >= at
+        {
+            self.fail_member(member, death)?;
+        }
+        let replaces = mirror.replaces_of > 0 && self.rng.chance(1, mirror.replaces_of);
+        if state.out.is_some() && state.noted && state.rebuild.is_none() && replaces {
+            self.replace_member(usize::from(state.out.unwrap_or(0)))?;
+        }
+        Ok(())
+    }
+
+    fn fail_member(&mut self, member: usize, death: Option<Death>) -> Result<(), String> {
+        if let Some(mates) = &mut self.disks.mates {
+            mates.failed += 1;
+        }
+        self.counters.faults += 1;
+        self.errors[CACHE] += 1;
+        if let Some(death) = death {
+            self.disks.devices[device_of(&self.plan, member)].die(death, &mut self.rng);
+        }
+        if death.is_none() || death == Some(Death::All) && self.rng.chance(1, 4) {
+            self.engine.member_gone(self.now, member as u8);
+            self.pump()?;
+        }
+        Ok(())
+    }
+
+    /// Bit rot and unreadable sectors of one member.
+    fn harm_member(&mut self, mirror: &MirrorPlan) {
+        let geometry = self.plan.geometry;
+        let start = geometry.segments_start_block * BLOCK_BYTES as u64;
+        let device = device_of(&self.plan, mirror.faulty);
+        if mirror.rot > 0 && self.rng.ppm(mirror.rot) {
+            let at = start + self.rng.below(geometry.member_bytes() - start);
+            self.disks.devices[device].rot(at, self.rng.below(8) as u8);
+            self.note_harm();
+        }
+        if mirror.spoil > 0 && self.rng.ppm(mirror.spoil) {
+            let at = start + self.rng.below(geometry.member_bytes() - start);
+            self.disks.devices[device].spoil(at);
+            self.note_harm();
+        }
+    }
+
+    fn note_harm(&mut self) {
+        self.errors[CACHE] += 1;
+        if let Some(mates) = &mut self.disks.mates {
+            mates.harmed = true;
+        }
+    }
+
+    /// The operator puts an empty device in place of a member that is out.
+    fn replace_member(&mut self, member: usize) -> Result<(), String> {
+        let device = device_of(&self.plan, member);
+        if self.flights.values().any(|flight| flight.device == device) {
+            return Ok(());
+        }
+        let faults = self.disks.devices[device].faults;
+        self.disks.devices[device] = blank_member(&self.plan);
+        self.disks.devices[device].faults = faults;
+        let Some(mates) = &mut self.disks.mates else { return Ok(()) };
+        mates.next_tag += 1;
+        mates.sound[member] = false;
+        let begun = self.engine.begin_rebuild(self.now, mates.next_tag);
+        ensure!(begun.is_ok() || self.stopping, "a member is not replaced: {begun:?}");
+        self.pump()
+    }
+
+    /// The cache is open: if both members count, either will do from here on.
+    pub(crate) fn members_opened(&mut self) {
+        let whole = self.engine.mirror_state().is_some_and(|state| state.out.is_none());
+        if let Some(mates) = self.disks.mates.as_mut().filter(|_| whole) {
+            mates.sound = [true; 2];
+        }
+    }
+
+    /// The engine tells how the members stand.
+    pub(crate) fn member_notice(&mut self, notice: Notice) -> Result<(), String> {
+        let Some(mates) = &mut self.disks.mates else { return Err(format!("{notice:?} without members")) };
+        match notice {
+            Notice::MemberOut { .. } => self.counters.members_out += 1,
+            Notice::MirrorWhole => {
+                mates.sound = [true; 2];
+                self.counters.rebuilds += 1;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Note {
+    /// The note is durable.
+    pub(crate) fn enter(&self, disks: &mut Disks) {
+        if let Some(mates) = &mut disks.mates {
+            mates.noted.insert(self.tag);
+            mates.sound[self.member] = false;
+        }
+    }
+
+    /// A crash now may find it.
+    pub(crate) fn may_be_durable(&self) -> bool {
+        self.ok
+    }
+}
+
+/// An empty device.
+pub(crate) fn blank_member(plan: &Plan) -> SimDevice {
+    let mut device = SimDevice::new(plan.geometry.member_bytes(), plan.cache_latency);
+    device.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
+    device
+}
+
+/// New, formatted members.
+pub(crate) fn format_members(
+    plan: &Plan,
+    params: &forebay_core::FormatParams,
+) -> Result<[SimDevice; 2], String> {
+    let mut members = [blank_member(plan), blank_member(plan)];
+    let writes =
+        forebay_core::format_mirrored(params, [1, 2]).map_err(|why| format!("format_mirrored: {why}"))?;
+    for (offset, bytes) in writes {
+        let (member, offset) = plan.geometry.mirror_place(offset);
+        members[member].preset(offset, &bytes);
+    }
+    Ok(members)
+}
+
+/// An engine that begins to open the members that are there.
+pub(crate) fn open_members(
+    plan: &Plan,
+    disks: &mut Disks,
+    attachments: Vec<forebay_core::Attachment>,
+    rng: &mut Rng,
+    now: u64,
+) -> Engine {
+    let devices = find_members(plan, disks, rng);
+    Engine::open_mirrored(plan.engine.clone(), devices, attachments, now)
+}
