@@ -1,7 +1,7 @@
 //! What crashes leave: devices as bytes, for readers other than the engine, and the engine's recovery from bytes that
 //! somebody else has changed.
 //!
-//! The workload is that of [`hostile`](crate::hostile): no faults but the crash. Devices are taken after a kill, a power cut or
+//! The workload is that of [`hostile`]: no faults but the crash. Devices are taken after a kill, a power cut or
 //! an orderly stop with dirty data, each with an oracle that knows what every sector may hold.
 //!
 //! Invariant: same seed, same bytes.

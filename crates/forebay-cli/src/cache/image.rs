@@ -191,7 +191,12 @@ pub(super) fn choose(
     space: &Space,
     copies: &[Result<Superblock, FormatError>; 2],
 ) -> Result<Superblock, Failure> {
-    Superblock::choose(copies.clone()).map_err(|error| refusal(space, error))
+    let chosen = Superblock::choose(copies.clone()).map_err(|error| refusal(space, error))?;
+    if chosen.mirror.is_none() {
+        return Ok(chosen);
+    }
+    let what = format!("{}: a member of a mirrored cache", space.first().path().display());
+    Err(Failure::new(what).hint("this version reads them in the engine only; nothing was changed"))
 }
 
 fn refusal(space: &Space, error: FormatError) -> Failure {

@@ -7,7 +7,7 @@
 //! since the newer one was complete, and together with everything logged after it that one is the truth. Otherwise a newer
 //! one may have been there, and nothing is certain.
 
-use forebay_format::checkpoint::{Checkpoint, MAGIC, slot_blocks_for};
+use forebay_format::checkpoint::{Checkpoint, MAGIC, SegmentState, slot_blocks_for};
 use forebay_format::geometry::{CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry, Members};
@@ -34,6 +34,9 @@ pub(super) fn rebuild(space: &Space) -> Option<Rebuilt> {
     let (_, newest) = found.iter().max_by_key(|(_, checkpoint)| checkpoint.generation)?;
     let newest = newest.clone();
     found.retain(|(_, other)| other.uuid == newest.uuid);
+    if newest.segments.iter().any(|entry| entry.state == SegmentState::Twin) {
+        return None; // Mirrored: half of it is elsewhere.
+    }
     let slot_blocks = slot_blocks(&found, &newest, space)?;
     let certain = found.iter().any(|(_, other)| other.generation.checked_add(1) == Some(newest.generation));
     let meta = CHECKPOINT_START_BLOCK + CHECKPOINT_SLOTS * slot_blocks;
@@ -65,6 +68,7 @@ pub(super) fn rebuild(space: &Space) -> Option<Rebuilt> {
             shard_count: 1,
             created_unix_s: 0,
             written_by: String::new(),
+            mirror: None,
         },
         certain: certain && complete && tags.is_empty(),
     })

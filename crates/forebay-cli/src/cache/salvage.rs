@@ -6,8 +6,8 @@
 //! | damaged | read instead | what is certain |
 //! | --- | --- | --- |
 //! | one copy of something | the other copy | everything |
-//! | both superblocks | checkpoints, searched for ([`rebuild`](super::rebuild)) | everything, if two generations are intact |
-//! | the log (flushed batches are gone) | all segments ([`scan`](super::scan)) | what was logged behind the last hole |
+//! | both superblocks | checkpoints, searched for ([`rebuild`]) | everything, if two generations are intact |
+//! | the log (flushed batches are gone) | all segments ([`scan`]) | what was logged behind the last hole |
 //! | the log (its end cannot be read) | all segments | nothing |
 //! | both copies of the checkpoint | the one before it, or none, and all segments | nothing |
 //! | headers and summary of a segment | - | all other segments |

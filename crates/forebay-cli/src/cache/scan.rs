@@ -82,7 +82,7 @@ fn may_follow(base: &Checkpoint, segment: u32, at: u32) -> bool {
     base.segments.get(segment as usize).is_none_or(|entry| match entry.state {
         SegmentState::Free => true,
         SegmentState::Open => at >= entry.used_blocks,
-        SegmentState::Sealed => false,
+        SegmentState::Sealed | SegmentState::Twin => false,
     })
 }
 

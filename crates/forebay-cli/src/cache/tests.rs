@@ -100,7 +100,7 @@ impl Cache {
     }
 
     fn verdict(&self) -> (Verdict, Findings) {
-        let image = Image::open(&[self.path.clone()]).unwrap();
+        let image = Image::open(std::slice::from_ref(&self.path)).unwrap();
         let mut findings = Findings::default();
         image.judge(&mut findings);
         let verdict = verify(&image, image.checkpoint().unwrap(), &mut findings, &mut |_, _| {});
@@ -212,7 +212,7 @@ fn a_damaged_copy_of_superblock_or_checkpoint_is_found_and_the_other_one_counts(
     let (_, findings) = cache.verdict();
     assert_eq!((findings.damaged, findings.lost), (2, 0));
     cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, 1) + 4096).unwrap();
-    let image = Image::open(&[cache.path.clone()]).unwrap();
+    let image = Image::open(std::slice::from_ref(&cache.path)).unwrap();
     let mut findings = Findings::default();
     image.judge(&mut findings);
     assert!(image.checkpoint().is_none() && findings.lost == 2);
@@ -234,7 +234,8 @@ fn an_interrupted_superblock_update_is_a_note() {
 #[test]
 fn what_is_no_cache_is_refused_in_words() {
     let cache = Cache::new();
-    let refused = |cache: &Cache| Image::open(&[cache.path.clone()]).map(drop).unwrap_err().to_string();
+    let refused =
+        |cache: &Cache| Image::open(std::slice::from_ref(&cache.path)).map(drop).unwrap_err().to_string();
     cache.file.set_len(4 << 20).unwrap();
     assert!(refused(&cache).contains("truncated"));
     cache.file.set_len(100).unwrap();
@@ -265,7 +266,7 @@ fn no_byte_anywhere_makes_it_panic() {
             bytes[at] = random as u8;
         }
         std::fs::write(&cache.path, &bytes).unwrap();
-        if let Ok(image) = Image::open(&[cache.path.clone()]) {
+        if let Ok(image) = Image::open(std::slice::from_ref(&cache.path)) {
             let mut findings = Findings::default();
             image.judge(&mut findings);
             if let Some(checkpoint) = image.checkpoint() {
