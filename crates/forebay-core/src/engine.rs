@@ -231,7 +231,7 @@ pub struct Engine {
     pub(crate) relocations: Slab<Relocation>,
     /// Of those, blocks that are being read.
     pub(crate) relocation_reads: u32,
-    pub(crate) scrub: Option<Scrub>,
+    pub(crate) scrub: Option<Box<Scrub>>,
     pub(crate) scrub_reads: Slab<ScrubRead>,
     pub(crate) pages: Pages,
     /// Serialises everything that changes the content of a block.
@@ -635,14 +635,18 @@ impl Engine {
             if self.reclaim_wants_destage && !asked {
                 self.settle_again();
             }
-            self.step_scrub();
+            if self.scrub.is_some() {
+                self.step_scrub();
+            }
         }
         self.collect_emptied();
         self.step_life();
         self.step_pool();
         self.collect_emptied();
         self.step_intents();
-        self.step_mirror();
+        if self.mirror.is_some() {
+            self.step_mirror();
+        }
         for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
             self.step_append(stream);
         }
@@ -664,7 +668,9 @@ impl Engine {
     fn settle_aside(&mut self) {
         if self.index_settles() {
             self.step_destage();
-            self.step_scrub();
+            if self.scrub.is_some() {
+                self.step_scrub();
+            }
         }
         self.step_aside();
         self.collect_emptied();
@@ -682,6 +688,12 @@ impl Engine {
             return None;
         }
         let volumes = self.volumes.iter().flatten().filter_map(|volume| self.volume_deadline(volume));
+        // Most caches have neither.
+        let rare = if self.scrub.is_some() || self.mirror.is_some() {
+            self.scrub_deadline().into_iter().chain(self.mirror_deadline()).min()
+        } else {
+            None
+        };
         [
             self.throttle.deadline(self.now),
             self.marks_deadline(),
@@ -689,8 +701,7 @@ impl Engine {
             self.life_deadline(),
             self.sweeps_deadline(),
             self.aside_deadline(),
-            self.scrub_deadline(),
-            self.mirror_deadline(),
+            rare,
             self.gather_deadline(),
             self.map.is_unsettled().then_some(self.now),
         ]

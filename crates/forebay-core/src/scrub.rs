@@ -21,6 +21,7 @@ use crate::map::MASK_FULL;
 use crate::pages::{Page, PageUse};
 use crate::read::{CACHE_READ_TRIES, Damage};
 use crate::segment::{Key, State};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Most blocks of one read. Longer ones would not be cheaper, and clients would wait longer behind them.
@@ -108,7 +109,7 @@ impl Engine {
             return Err(LifeError::Mirrored);
         }
         let total_blocks = self.map.segments.iter().map(|segment| u64::from(segment.live)).sum();
-        self.scrub = Some(Scrub {
+        self.scrub = Some(Box::new(Scrub {
             bytes_per_s: bytes_per_s.max(BLOCK),
             bucket: Bucket::default(),
             segment: 0,
@@ -117,7 +118,7 @@ impl Engine {
             cancelled: false,
             wake_at: None,
             report: ScrubReport { total_blocks, ..ScrubReport::default() },
-        });
+        }));
         Ok(())
     }
 
