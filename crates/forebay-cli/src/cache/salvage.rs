@@ -37,7 +37,10 @@ use super::space::Space;
 use super::verdict::{self, Block, Verdict, Watcher};
 use super::{Findings, Severity, rebuild, scan};
 use crate::failure::Failure;
+use crate::screen;
 
+/// Most memory that a block in the log takes, with the tables grown to twice what is in them.
+const MEMORY_PER_SLOT: u64 = 320;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// What is known of some sectors.
@@ -96,10 +99,12 @@ pub(crate) struct Salvage {
 }
 
 impl Salvage {
-    /// Opens a cache and finds out what there is to go by. `progress` hears how many segments of how many were looked at.
+    /// Opens a cache and finds out what there is to go by. `note` hears what to know before it takes long, `progress` how many
+    /// segments of how many were looked at.
     pub(crate) fn open(
         paths: &[PathBuf],
         findings: &mut Findings,
+        note: &mut dyn FnMut(&str),
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, Failure> {
         let (image, superblock_certain) = open_image(paths, findings)?;
@@ -116,7 +121,10 @@ impl Salvage {
             only: None,
         };
         match superblock_certain {
-            _ if !base_in_effect => salvage.without_checkpoint(progress),
+            _ if !base_in_effect => {
+                salvage.warn_of_memory(note);
+                salvage.without_checkpoint(progress);
+            }
             None => salvage.by_the_log(findings, progress),
             Some(certain) => salvage.without_superblock(certain, progress),
         }
@@ -194,6 +202,17 @@ impl Salvage {
         }
         self.batches = log.batches;
         (self.base_certain, self.certain_from) = (false, u64::MAX);
+    }
+
+    /// Without any checkpoint the log of the whole cache counts, and all of it is kept.
+    fn warn_of_memory(&self, note: &mut dyn FnMut(&str)) {
+        if self.base.generation == 0 {
+            let most = u64::from(self.image.geometry().slot_count()) * MEMORY_PER_SLOT;
+            note(&format!(
+                "no checkpoint is intact: everything is read and sorted, which takes up to {} of memory",
+                screen::bytes(most)
+            ));
+        }
     }
 
     fn doubt_log(&mut self, log: scan::Log, why: String) {

@@ -123,7 +123,8 @@ impl Cache {
     /// What salvage finds, after something was said to it.
     fn found(&self, say: impl FnOnce(&mut Salvage)) -> Found {
         let mut findings = Findings::default();
-        let mut salvage = Salvage::open(&[self.path.clone()], &mut findings, &mut |_, _| {}).unwrap();
+        let mut salvage =
+            Salvage::open(&[self.path.clone()], &mut findings, &mut |_| {}, &mut |_, _| {}).unwrap();
         say(&mut salvage);
         extracted(&salvage, &mut findings)
     }
@@ -499,6 +500,22 @@ fn of_a_cache_that_was_given_up_nothing_is_certain_and_only_what_the_record_list
     assert_eq!(ranges, [(8192, 1024, Worth::Uncertain)]);
 }
 
+#[test]
+fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
+    let notes = |cache: &Cache| {
+        let mut notes = Vec::new();
+        let mut note = |what: &str| notes.push(what.to_owned());
+        Salvage::open(&[cache.path.clone()], &mut Findings::default(), &mut note, &mut |_, _| {}).unwrap();
+        notes
+    };
+    let cache = Cache::new();
+    assert!(notes(&cache).is_empty());
+    for copy in 0..2 {
+        cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, copy) + 4096).unwrap();
+    }
+    assert!(matches!(&notes(&cache)[..], [note] if note.contains("of memory")));
+}
+
 /// The table of volumes may be that of an older checkpoint: volumes may have been made or have grown since.
 #[test]
 fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not_left_out() {
@@ -529,7 +546,8 @@ fn salvaged(cache: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Found {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
     let mut findings = Findings::default();
-    let salvage = Salvage::open(&[file.path().to_owned()], &mut findings, &mut |_, _| {}).unwrap();
+    let salvage =
+        Salvage::open(&[file.path().to_owned()], &mut findings, &mut |_| {}, &mut |_, _| {}).unwrap();
     extracted(&salvage, &mut findings)
 }
 
