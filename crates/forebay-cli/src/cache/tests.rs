@@ -99,7 +99,7 @@ impl Cache {
 
     /// Puts a checkpoint into effect that says so of a segment, and that these of its slots are dirty.
     fn checkpoint(&self, segment: u32, entry: SegmentEntry, dirty: &[u32]) {
-        let image = Image::open(&[self.path.clone()]).unwrap();
+        let image = Image::open(std::slice::from_ref(&self.path)).unwrap();
         let mut checkpoint = image.checkpoint().unwrap().clone();
         checkpoint.generation += 1;
         checkpoint.window.retain(|number| *number != segment);
@@ -124,7 +124,8 @@ impl Cache {
     fn found(&self, say: impl FnOnce(&mut Salvage)) -> Found {
         let mut findings = Findings::default();
         let mut salvage =
-            Salvage::open(&[self.path.clone()], &mut findings, &mut |_| {}, &mut |_, _| {}).unwrap();
+            Salvage::open(std::slice::from_ref(&self.path), &mut findings, &mut |_| {}, &mut |_, _| {})
+                .unwrap();
         say(&mut salvage);
         extracted(&salvage, &mut findings)
     }
@@ -145,7 +146,7 @@ impl Cache {
     }
 
     fn verdict(&self) -> (Verdict, Findings) {
-        let image = Image::open(&[self.path.clone()]).unwrap();
+        let image = Image::open(std::slice::from_ref(&self.path)).unwrap();
         let mut findings = Findings::default();
         image.judge(&mut findings);
         let verdict = verify(&image, image.checkpoint().unwrap(), &mut findings, &mut |_, _| {});
@@ -257,7 +258,7 @@ fn a_damaged_copy_of_superblock_or_checkpoint_is_found_and_the_other_one_counts(
     let (_, findings) = cache.verdict();
     assert_eq!((findings.damaged, findings.lost), (2, 0));
     cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, 1) + 4096).unwrap();
-    let image = Image::open(&[cache.path.clone()]).unwrap();
+    let image = Image::open(std::slice::from_ref(&cache.path)).unwrap();
     let mut findings = Findings::default();
     image.judge(&mut findings);
     assert!(image.checkpoint().is_none() && findings.lost == 2);
@@ -279,7 +280,8 @@ fn an_interrupted_superblock_update_is_a_note() {
 #[test]
 fn what_is_no_cache_is_refused_in_words() {
     let cache = Cache::new();
-    let refused = |cache: &Cache| Image::open(&[cache.path.clone()]).map(drop).unwrap_err().to_string();
+    let refused =
+        |cache: &Cache| Image::open(std::slice::from_ref(&cache.path)).map(drop).unwrap_err().to_string();
     cache.file.set_len(4 << 20).unwrap();
     assert!(refused(&cache).contains("truncated"));
     cache.file.set_len(100).unwrap();
@@ -310,7 +312,7 @@ fn no_byte_anywhere_makes_it_panic() {
             bytes[at] = random as u8;
         }
         std::fs::write(&cache.path, &bytes).unwrap();
-        if let Ok(image) = Image::open(&[cache.path.clone()]) {
+        if let Ok(image) = Image::open(std::slice::from_ref(&cache.path)) {
             let mut findings = Findings::default();
             image.judge(&mut findings);
             if let Some(checkpoint) = image.checkpoint() {
@@ -505,7 +507,8 @@ fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
     let notes = |cache: &Cache| {
         let mut notes = Vec::new();
         let mut note = |what: &str| notes.push(what.to_owned());
-        Salvage::open(&[cache.path.clone()], &mut Findings::default(), &mut note, &mut |_, _| {}).unwrap();
+        Salvage::open(std::slice::from_ref(&cache.path), &mut Findings::default(), &mut note, &mut |_, _| {})
+            .unwrap();
         notes
     };
     let cache = Cache::new();

@@ -45,7 +45,8 @@ impl Sought {
             return Ok(Self { folders: vec![config::state_dir(file)?], named: true });
         }
         let mut folders = vec![usual];
-        if usual_file.exists() {
+        // One that may not be looked at may be there.
+        if usual_file.try_exists().unwrap_or(true) {
             folders.push(config::state_dir(usual_file)?);
         }
         folders.dedup();
