@@ -27,7 +27,7 @@ use crate::screen::{self, Paint, bytes, count};
 #[command(after_help = "\
 Writes nothing to the cache. A folder gets for every volume with dirty data:
   NAME.dirty      a sparse file of the volume's size, with the dirty sectors at their places
-  NAME.uncertain  the same for sectors of which something newer may exist (only if the cache is badly damaged)
+  NAME.uncertain  the same for sectors of which something newer may exist (if the cache is damaged, or was given up)
   NAME.ranges     text: offset, bytes, and dirty, uncertain or lost
 Sectors whose checksum is wrong are written nowhere and called lost.
 Exit codes: 0 everything dirty was extracted, 1 something is lost or uncertain, or it failed, 2 usage.

@@ -59,12 +59,12 @@ impl Sought {
             return Ok(());
         }
         let what = format!(
-            "--onto: {} where a daemon would have recorded that it gave this cache up and went on without it",
+            "--onto: there is no place where a daemon could have recorded that it gave this cache up: {}",
             self.list()
         );
         Err(Failure::new(what).hint(
             "give the configuration of the daemon that had the cache with --config FILE, or its state directory with \
-             --state-dir DIR; if it had given the cache up, old data would be written over newer",
+             --state-dir DIR: if it gave the cache up and went on without it, old data would be written over newer",
         ))
     }
 
