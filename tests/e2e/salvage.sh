@@ -7,6 +7,9 @@ need python3
 
 make_backing 48M
 CACHE_SIZE=64MiB
+# Where the daemon and salvage have their records.
+export STATE_DIRECTORY=$T/records
+mkdir "$STATE_DIRECTORY"
 damage() { python3 "$E2E/cache_damage.py" "$@"; }
 # judge IMAGE WHAT: it holds everything that was acknowledged. (The writer remembers what it finds, so it gets a copy.)
 judge() {
@@ -55,6 +58,17 @@ END
 refused 2 "required" "$FOREBAY" salvage "$CACHE"
 refused 2 "no such volume" "$FOREBAY" salvage "$CACHE" --to "$T/none" --volume other
 
+say "it says where it looked for a record; with nowhere to look nothing is written over a copy"
+salvage "$CACHE" --to "$T/out" --overwrite
+grep -q "no record .*$STATE_DIRECTORY;.*--config" "$T/salvage.out" || { cat "$T/salvage.out"; fail "where was the record sought?"; }
+if [ ! -e /etc/forebay/forebay.toml ]; then
+    STATE_DIRECTORY=$T/nowhere refused 1 "nowhere .does not exist
+--config FILE" "$FOREBAY" salvage "$CACHE" --volume vol --onto "$T/copy2.img"
+fi
+assert_same "$T/copy.img" "$T/copy2.img" "something was written"
+salvage "$CACHE" --volume vol --onto "$T/copy2.img" --state-dir "$T/nowhere"
+assert_same "$T/copy.img" "$T/copy2.img" "a second time makes a difference"
+
 say "both superblocks are overwritten: the layout is found by the checkpoints"
 cp "$CACHE" "$T/headless.img"
 damage superblocks "$T/headless.img"
@@ -70,7 +84,7 @@ print("SLOT_BLOCKS=%d GENERATION=%d" % (block["checkpoint_slot_blocks"], block["
 cp "$CACHE" "$T/lost.img"
 SLOT_BLOCKS=$SLOT_BLOCKS damage checkpoints "$T/lost.img" "$GENERATION"
 refused 1 "salvage" "$FOREBAY" run --backing "file:$BACKING" --cache "$T/lost.img" --export "$URI"
-hint=$(grep -o 'forebay salvage CACHE --to FOLDER' "$T/refused.err") || { cat "$T/refused.err"; fail "no command in the hint"; }
+hint=$(grep -m 1 -o 'forebay salvage CACHE --to FOLDER' "$T/refused.err") || { cat "$T/refused.err"; fail "no command in the hint"; }
 say "the daemon says: $hint"
 refused 1 "uncertain" "$FOREBAY" salvage "$T/lost.img" --to "$T/lost"
 ! compgen -G "$T/lost/*.dirty" >/dev/null || fail "uncertain data was called dirty"
@@ -139,3 +153,30 @@ cp "$BACKING" "$T/copy4.img"
 salvage "$T/two.img" "$T/one.img" --volume vol --onto "$T/copy4.img"
 python3 "$E2E/nbd_writer.py" check-file --state "$STATE" --file "$T/copy4.img" || fail "the pool's data are not what was acknowledged"
 refused 1 "lost|uncertain|missing" "$FOREBAY" salvage "$T/one.img" --to "$T/half"
+
+say "a cache that a daemon gave up: only what the record lists, and none of it for certain"
+sed -i "s|^state_dir.*|state_dir = \"$T/other\"|" "$T/forebay.toml"
+salvage "$T/two.img" "$T/one.img" --to "$T/all" --json
+python3 - "$T" <<'END' || fail "cannot make a record"
+import json, os, sys
+folder = sys.argv[1]
+done = json.load(open(f"{folder}/salvage.out"))
+assert done["given_up"] is None and done["records_sought_in"] == [f"{folder}/records"], done
+volume = done["volumes"][0]
+some = [{"offset_bytes": r["offset_bytes"], "bytes": 512, "written_unix_s": 1} for r in volume["ranges"][::2]]
+uuid = done["uuid"].replace("-", "")
+record = {
+    "version": 1, "cache_uuid": uuid, "pool": "fast", "devices": [], "reason": "the test", "failed_unix_s": 1, "recorded_unix_s": 1,
+    "volumes": [{"name": "vol", "uuid": "0" * 32, "number": volume["id"], "size_bytes": volume["size_bytes"], "lost": some}],
+}
+os.makedirs(f"{folder}/other/failed-caches")
+json.dump(record, open(f"{folder}/other/failed-caches/{uuid}.json", "w"))
+open(f"{folder}/expected", "w").writelines(f"{r['offset_bytes']} 512 uncertain\n" for r in some)
+END
+refused 1 "are uncertain" "$FOREBAY" salvage "$T/two.img" "$T/one.img" --to "$T/given-up" --config "$T/forebay.toml"
+grep -q "a daemon gave this cache up" "$T/refused.out" || { cat "$T/refused.out"; fail "it does not say that the cache was given up"; }
+[ ! -e "$T/given-up/vol.dirty" ] || fail "something is called dirty"
+grep -v '^#' "$T/given-up/vol.ranges" | diff - "$T/expected" || fail "not what the record lists"
+cp "$BACKING" "$T/copy5.img"
+refused 1 "are uncertain" "$FOREBAY" salvage "$T/two.img" "$T/one.img" --volume vol --onto "$T/copy5.img" --state-dir "$T/other"
+assert_same "$BACKING" "$T/copy5.img" "uncertain data was written"

@@ -58,7 +58,8 @@ pub enum OpenError {
     Unreadable,
     /// The checkpoint in effect is damaged in both copies.
     #[error(
-        "checkpoint {generation} is damaged in both copies ({error}); extract what is left with `forebay salvage`"
+        "checkpoint {generation} is damaged in both copies ({error}); extract what is left with `forebay \
+         salvage CACHE --to FOLDER`"
     )]
     CheckpointLost {
         /// Generation that the superblock names.
@@ -69,7 +70,7 @@ pub enum OpenError {
     /// It is not known any more which blocks some dirty slots hold.
     #[error(
         "segment {segment}: {dirty_blocks} dirty blocks whose addresses cannot be read; extract what is left with `forebay \
-         salvage`"
+         salvage CACHE --to FOLDER`"
     )]
     SegmentLost {
         /// The segment.
@@ -80,7 +81,7 @@ pub enum OpenError {
     /// Behind the end of what could be replayed the device cannot be read.
     #[error(
         "segment {segment} cannot be read where the log may go on: it is not known what was written last; extract what is left \
-         with `forebay salvage`"
+         with `forebay salvage CACHE --to FOLDER`"
     )]
     TailUnreadable {
         /// The segment.
@@ -89,7 +90,7 @@ pub enum OpenError {
     /// The device acknowledged a flush and lost what it covered.
     #[error(
         "the cache device lost writes that it had flushed (stream {stream}: batch {lost} is gone): do not use this device; \
-         extract what is left with `forebay salvage`"
+         extract what is left with `forebay salvage CACHE --to FOLDER`"
     )]
     LostFlushedBatch {
         /// Stream number.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
-use forebay_format::checkpoint::{Checkpoint, SegmentState};
+use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
 use forebay_format::{BLOCK_BYTES, CacheUuid, StreamKind, summary};
 
 use super::image::{Bytes, Image};
@@ -71,19 +71,75 @@ pub(crate) fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
     }
 }
 
-/// The batches from the start of a segment up to block `used`, and where and why the first header that is not intact is not.
-/// Behind it the next one is looked for: headers say themselves where they belong.
-pub(crate) fn accounted(
-    bytes: &Bytes,
+/// What a checkpoint says of the batches in a segment. A write that the device lost leaves in its place what an earlier use of the
+/// segment had there: intact, of this cache and of this place, but not of this use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
     uuid: CacheUuid,
     segment: u32,
-    used: u32,
-) -> (Vec<Batch>, Option<(u32, String)>) {
-    let mut batches = Vec::new();
+    stream: u8,
+    /// Sequence of the first batch, and its place in the stream.
+    first: (u64, u64),
+    /// Sequence of the first batch that the checkpoint does not account for.
+    next: u64,
+    /// Latest start that may have written it.
+    epoch: u64,
+}
+
+impl Use {
+    /// Of a segment of the checkpoint.
+    pub(crate) fn of(checkpoint: &Checkpoint, segment: u32, entry: &SegmentEntry) -> Self {
+        Self {
+            uuid: checkpoint.uuid,
+            segment,
+            stream: entry.stream,
+            first: (entry.first_sequence, entry.first_stream_sequence),
+            next: checkpoint.next_sequence,
+            epoch: checkpoint.epoch,
+        }
+    }
+
+    fn holds(&self, header: &BatchHeader) -> bool {
+        header.stream as u8 == self.stream
+            && (self.first.0..self.next).contains(&header.sequence)
+            && header.stream_sequence >= self.first.1
+            && header.epoch <= self.epoch
+    }
+
+    fn batch_at(&self, bytes: &Bytes, start: u32) -> Result<Batch, String> {
+        let batch = batch_at(bytes, self.uuid, self.segment, start)?;
+        if self.holds(&batch.header) { Ok(batch) } else { Err(STALE.into()) }
+    }
+}
+
+const STALE: &str = "it was written before the segment was last taken into use: the device lost a write";
+
+/// What [`accounted`] finds: batches, and where and why the first header that does not count does not.
+type Accounted = (Vec<Batch>, Option<(u32, String)>);
+
+/// The batches of this use of a segment, from its start up to block `used`. Behind a header that is not intact the next one is
+/// looked for: headers say themselves where they belong.
+pub(crate) fn accounted(bytes: &Bytes, of: &Use, used: u32) -> Accounted {
+    let found = accounted_from(bytes, of, used, 0);
+    let latest = found.0.iter().map(|batch| batch.header.epoch).max().unwrap_or(0);
+    if found.0.iter().all(|batch| batch.header.epoch == latest) {
+        return found;
+    }
+    // One start writes a segment. What an earlier one left behind the end of its log has numbers that were given again.
+    accounted_from(bytes, of, used, latest)
+}
+
+fn accounted_from(bytes: &Bytes, of: &Use, used: u32, epoch: u64) -> Accounted {
+    let mut batches: Vec<Batch> = Vec::new();
     let mut damaged = None;
     let mut at = 0;
     while at < used {
-        match batch_at(bytes, uuid, segment, at) {
+        let follows = |batch: &Batch| {
+            batch.header.epoch >= epoch
+                && batches.last().is_none_or(|last| last.header.sequence < batch.header.sequence)
+        };
+        let found = of.batch_at(bytes, at);
+        match found.and_then(|batch| if follows(&batch) { Ok(batch) } else { Err(STALE.into()) }) {
             Ok(batch) => {
                 at = batch.end();
                 batches.push(batch);
@@ -97,14 +153,9 @@ pub(crate) fn accounted(
     (batches, damaged)
 }
 
-/// The payload of the summary whose header stands at block `at`, if all of it is intact.
-pub(crate) fn summary_payload(
-    bytes: &Bytes,
-    uuid: CacheUuid,
-    segment: u32,
-    at: u32,
-) -> Result<&[u8], String> {
-    let batch = batch_at(bytes, uuid, segment, at)?;
+/// The payload of the summary of this use of a segment, whose header stands at block `at`, if all of it is intact.
+pub(crate) fn summary_payload<'a>(bytes: &'a Bytes, of: &Use, at: u32) -> Result<&'a [u8], String> {
+    let batch = of.batch_at(bytes, at)?;
     match batch.entries[..] {
         [Entry::Summary { slots, .. }] if slots == at => {}
         _ => return Err("the batch there is not the summary of this segment".into()),

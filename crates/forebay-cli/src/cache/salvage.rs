@@ -11,6 +11,8 @@
 //! | the log (its end cannot be read) | all segments | nothing |
 //! | both copies of the checkpoint | the one before it, or none, and all segments | nothing |
 //! | headers and summary of a segment | - | all other segments |
+//! | a batch whose write was lost (an older one is there) | the summary of its segment | blocks that match it |
+//! | headers and summary disagree | the summary | all slots on which they agree |
 //! | a dirty block | - | all other blocks |
 //!
 //! *Certain* means: this is the newest version of the sector that was acknowledged, and the backing store has nothing newer.
@@ -18,7 +20,8 @@
 //! replaced them, or the backing store may have got them and newer ones since (a clean mark or a drop mark that is known
 //! only to a lost checkpoint). Uncertain blocks are never mixed with certain ones unless somebody asks for it.
 //!
-//! If a daemon gave the cache up and went on without it ([`OnlyCopies`]), only what its record lists is current.
+//! If a daemon gave the cache up and went on without it ([`OnlyCopies`]), only what its record lists can be current, and all of that is
+//! uncertain: the record is brought up to date some seconds after a range was rescued or written past the cache.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,7 +37,10 @@ use super::space::Space;
 use super::verdict::{self, Block, Verdict, Watcher};
 use super::{Findings, Severity, rebuild, scan};
 use crate::failure::Failure;
+use crate::screen;
 
+/// Most memory that a block in the log takes, with the tables grown to twice what is in them.
+const MEMORY_PER_SLOT: u64 = 320;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// What is known of some sectors.
@@ -86,23 +92,26 @@ pub(crate) struct Salvage {
     certain_from: u64,
     /// Why not everything is certain.
     pub(crate) doubts: Vec<String>,
-    /// The volume table could be read. That of an older checkpoint names volumes, but may lack some, or have old sizes.
+    /// The volume table in effect could be read. That of a checkpoint that may be an older one names volumes, but may lack some, or have
+    /// old sizes.
     pub(crate) knows_volumes: bool,
     only: Option<OnlyCopies>,
 }
 
 impl Salvage {
-    /// Opens a cache and finds out what there is to go by. `progress` hears how many segments of how many were looked at.
+    /// Opens a cache and finds out what there is to go by. `note` hears what to know before it takes long, `progress` how many
+    /// segments of how many were looked at.
     pub(crate) fn open(
         paths: &[PathBuf],
         findings: &mut Findings,
+        note: &mut dyn FnMut(&str),
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, Failure> {
         let (image, superblock_certain) = open_image(paths, findings)?;
         image.judge(findings);
         let (base, base_in_effect) = base(&image);
         let mut salvage = Self {
-            knows_volumes: base_in_effect,
+            knows_volumes: base_in_effect && superblock_certain != Some(false),
             image,
             base,
             batches: Vec::new(),
@@ -112,7 +121,10 @@ impl Salvage {
             only: None,
         };
         match superblock_certain {
-            _ if !base_in_effect => salvage.without_checkpoint(progress),
+            _ if !base_in_effect => {
+                salvage.warn_of_memory(note);
+                salvage.without_checkpoint(progress);
+            }
             None => salvage.by_the_log(findings, progress),
             Some(certain) => salvage.without_superblock(certain, progress),
         }
@@ -129,7 +141,7 @@ impl Salvage {
         self.image.shown()
     }
 
-    /// The cache was given up by a daemon: nothing but what its record lists is current.
+    /// The cache was given up by a daemon: nothing but what its record lists can be current.
     pub(crate) fn restrict(&mut self, mut only: OnlyCopies) {
         for (_, ranges) in &mut only.volumes {
             ranges.sort_unstable();
@@ -192,6 +204,17 @@ impl Salvage {
         (self.base_certain, self.certain_from) = (false, u64::MAX);
     }
 
+    /// Without any checkpoint the log of the whole cache counts, and all of it is kept.
+    fn warn_of_memory(&self, note: &mut dyn FnMut(&str)) {
+        if self.base.generation == 0 {
+            let most = u64::from(self.image.geometry().slot_count()) * MEMORY_PER_SLOT;
+            note(&format!(
+                "no checkpoint is intact: everything is read and sorted, which takes up to {} of memory",
+                screen::bytes(most)
+            ));
+        }
+    }
+
     fn doubt_log(&mut self, log: scan::Log, why: String) {
         let missing = match log.missing {
             0 => String::new(),
@@ -235,12 +258,12 @@ impl Salvage {
         let volume = block.key.0.0;
         let start = block.key.1.saturating_mul(BLOCK_BYTES as u64);
         let certain = match block.sequence {
-            None => self.base_certain,
+            None => self.base_certain && !block.disputed,
             Some(sequence) => sequence >= self.certain_from,
         };
         let worth = match block.bytes {
             None => Worth::Lost,
-            Some(_) if certain => Worth::Dirty,
+            Some(_) if certain && self.only.is_none() => Worth::Dirty,
             Some(_) => Worth::Uncertain,
         };
         let counts = |sector: u64| {
@@ -264,7 +287,7 @@ impl Salvage {
         }
     }
 
-    /// Whether the record of a cache that was given up says that only it has a sector.
+    /// Whether only this cache may have a sector: if it was given up, whether the record lists it.
     fn is_only_copy(&self, volume: u16, offset: u64) -> bool {
         let Some(only) = &self.only else { return true };
         let of_volume = only.volumes.iter().find(|(number, _)| *number == volume);

@@ -5,8 +5,10 @@ use super::salvage::{Salvage, Worth};
 use super::verdict::{Verdict, verify};
 use super::{Findings, Severity};
 use forebay_core::{FormatParams, format_cache};
+use forebay_daemon::OnlyCopies;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
-use forebay_format::checkpoint::{Mode, VolumeEntry};
+use forebay_format::checkpoint::{Mode, SegmentEntry, SegmentState, SlotState, SlotStates, VolumeEntry};
+use forebay_format::summary::SummaryItem;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeId};
 use std::fs::File;
@@ -67,21 +69,65 @@ impl Cache {
 
     /// Appends a batch to the write stream, at a block of a segment; returns the block behind it.
     fn batch(&mut self, segment: u32, at: u32, entries: &[Entry], payload: &[u8]) -> u32 {
-        let header = BatchHeader {
+        let header = self.header(segment, at, self.next, (payload.len() / BLOCK_BYTES) as u16);
+        self.put(&header, entries, payload);
+        self.next = (self.next.0 + 1, self.next.1 + 1);
+        at + 1 + u32::from(header.payload_blocks)
+    }
+
+    fn header(&self, segment: u32, at: u32, number: (u64, u64), payload_blocks: u16) -> BatchHeader {
+        BatchHeader {
             kind: BatchKind::Records,
             stream: StreamKind::Write,
             uuid_tag: UUID.tag(),
             epoch: 1,
-            sequence: self.next.0,
-            stream_sequence: self.next.1,
+            sequence: number.0,
+            stream_sequence: number.1,
             flushed_stream_sequence: 0,
             segment,
             block_in_segment: at,
-            payload_blocks: (payload.len() / BLOCK_BYTES) as u16,
-        };
-        self.put(&header, entries, payload);
-        self.next = (self.next.0 + 1, self.next.1 + 1);
-        at + 1 + u32::from(header.payload_blocks)
+            payload_blocks,
+        }
+    }
+
+    /// Puts a summary at a block of a segment.
+    fn summary(&self, segment: u32, at: u32, sequence: u64, payload: &[u8]) {
+        let entry = Entry::Summary { slots: at, crc32c: forebay_format::checksum(payload) };
+        let header = self.header(segment, at, (sequence, sequence), (payload.len() / BLOCK_BYTES) as u16);
+        self.put(&BatchHeader { kind: BatchKind::Summary, ..header }, &[entry], payload);
+    }
+
+    /// Puts a checkpoint into effect that says so of a segment, and that these of its slots are dirty.
+    fn checkpoint(&self, segment: u32, entry: SegmentEntry, dirty: &[u32]) {
+        let image = Image::open(std::slice::from_ref(&self.path)).unwrap();
+        let mut checkpoint = image.checkpoint().unwrap().clone();
+        checkpoint.generation += 1;
+        checkpoint.window.retain(|number| *number != segment);
+        (checkpoint.epoch, checkpoint.next_sequence, checkpoint.next_stream_sequence) = (2, 20, [20, 1, 1]);
+        let mut packed = vec![0; checkpoint.segment_blocks.div_ceil(4) as usize];
+        for slot in dirty {
+            packed[*slot as usize / 4] |= (SlotState::Dirty as u8) << (slot % 4 * 2);
+        }
+        checkpoint.segments[segment as usize] =
+            SegmentEntry { slots: SlotStates::from_packed(packed), ..entry };
+        for copy in 0..2 {
+            let offset = self.geometry.checkpoint_offset(checkpoint.generation, copy);
+            self.file.write_all_at(&checkpoint.encode(), offset).unwrap();
+        }
+        drop(image);
+        self.superblock(|superblock| {
+            (superblock.checkpoint_generation, superblock.epoch) = (checkpoint.generation, 2);
+        });
+    }
+
+    /// What salvage finds, after something was said to it.
+    fn found(&self, say: impl FnOnce(&mut Salvage)) -> Found {
+        let mut findings = Findings::default();
+        let mut salvage =
+            Salvage::open(std::slice::from_ref(&self.path), &mut findings, &mut |_| {}, &mut |_, _| {})
+                .unwrap();
+        say(&mut salvage);
+        extracted(&salvage, &mut findings)
     }
 
     fn put(&self, header: &BatchHeader, entries: &[Entry], payload: &[u8]) {
@@ -337,6 +383,163 @@ fn what_is_called_dirty_is_right_whatever_is_damaged() {
     assert!(certain > 100 && uncertain > 100, "{certain} certain, {uncertain} uncertain");
 }
 
+/// A segment that was taken into use a second time, and the write of its second batch was lost: the batch of its first use is there.
+fn lost_write(summary: bool) -> Cache {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[90]);
+    cache.batch(3, 0, &entries, &bytes);
+    let (entries, bytes) = dirty(&[91, 92]);
+    let old = cache.batch(3, 2, &entries, &bytes);
+    cache.next = (10, 10);
+    let (entries, bytes) = dirty(&[1]);
+    let at = cache.batch(3, 0, &entries, &bytes);
+    cache.next = (12, 12);
+    let (entries, bytes) = dirty(&[4]);
+    let end = cache.batch(3, old, &entries, &bytes);
+    let item = |block: u64| {
+        let bytes = vec![block as u8 + 1; BLOCK_BYTES];
+        let crc32c = forebay_format::checksum(&bytes);
+        Some(SummaryItem { volume: VolumeId(0), block, sector_mask: 0xff, crc32c, flush_epoch: 0 })
+    };
+    let items = [None, item(1), None, item(2), item(3), None, item(4)];
+    assert_eq!((at, old, end as usize), (2, 5, items.len()));
+    let payload = forebay_format::summary::encode(items.into_iter());
+    if summary {
+        cache.summary(3, end, 13, &payload);
+    }
+    let entry = SegmentEntry {
+        state: SegmentState::Sealed,
+        stream: StreamKind::Write as u8,
+        first_stream_sequence: 10,
+        first_sequence: 10,
+        used_blocks: end,
+        summary_block: if summary { end } else { 0 },
+        slots: SlotStates::default(),
+    };
+    cache.checkpoint(3, entry, &[1, 3, 4, 6]);
+    cache
+}
+
+#[test]
+fn an_older_batch_where_a_write_was_lost_is_not_taken_for_current() {
+    for summary in [true, false] {
+        let cache = lost_write(summary);
+        let (verdict, findings) = cache.verdict();
+        let total = verdict.total();
+        let unknown = (total.dirty, total.dirty_bad, verdict.unknown_dirty);
+        assert_eq!(unknown, if summary { (4, 2, 0) } else { (2, 0, 2) }, "{findings:?}");
+        assert!(findings.kept.iter().any(|finding| finding.what.contains("the device lost a write")));
+        let found = cache.found(|_| {});
+        let of = |worth| {
+            found.iter().filter(|piece| piece.2 == worth).map(|piece| piece.1 / 4096).collect::<Vec<_>>()
+        };
+        assert_eq!((of(Worth::Dirty), of(Worth::Uncertain)), (vec![1, 4], vec![]));
+        assert_eq!(of(Worth::Lost), if summary { vec![2, 3] } else { vec![] });
+    }
+}
+
+#[test]
+fn an_older_summary_where_the_write_of_the_newer_was_lost_does_not_count() {
+    let cache = lost_write(true);
+    let item = |block: u64| {
+        let bytes = vec![block as u8 + 1; BLOCK_BYTES];
+        let crc32c = forebay_format::checksum(&bytes);
+        Some(SummaryItem { volume: VolumeId(0), block, sector_mask: 0xff, crc32c, flush_epoch: 0 })
+    };
+    let old = [None, item(90), None, item(91), item(92), None, item(93)];
+    cache.summary(3, 7, 3, &forebay_format::summary::encode(old.into_iter()));
+    let found = cache.found(|_| {});
+    let blocks: Vec<_> = found.iter().map(|piece| (piece.1 / 4096, piece.2)).collect();
+    assert_eq!(blocks, [(1, Worth::Dirty), (4, Worth::Dirty)]);
+    assert_eq!(cache.verdict().0.unknown_dirty, 2);
+}
+
+#[test]
+fn a_batch_of_an_earlier_start_with_a_number_that_was_given_again_does_not_count() {
+    let cache = lost_write(false);
+    let (entries, bytes) = dirty(&[91, 92]);
+    let header = cache.header(3, 2, (11, 11), 2);
+    cache.put(&header, &entries, &bytes); // as if nothing was lost
+    assert_eq!(cache.verdict().0.unknown_dirty, 0);
+    for (at, number) in [(0, 10), (5, 12)] {
+        let mut header = cache.header(3, at, (number, number), 1);
+        header.epoch = 2;
+        let (entries, bytes) = dirty(&[u64::from(at) + 1]);
+        cache.put(&header, &entries, &bytes);
+    }
+    let found = cache.found(|_| {});
+    assert_eq!(found.iter().map(|piece| piece.1 / 4096).collect::<Vec<_>>(), [1, 6]);
+    assert_eq!(cache.verdict().0.unknown_dirty, 2);
+}
+
+#[test]
+fn where_summary_and_header_disagree_the_summary_counts_and_nothing_is_certain() {
+    let cache = lost_write(true);
+    let (mut entries, bytes) = dirty(&[2, 3]);
+    if let Entry::Data { block, .. } = &mut entries[0] {
+        *block = 50;
+    }
+    cache.put(&cache.header(3, 2, (11, 11), 2), &entries, &bytes);
+    let found = cache.found(|_| {});
+    let blocks: Vec<_> = found.iter().map(|piece| (piece.1 / 4096, piece.2)).collect();
+    assert_eq!(blocks, [(1, Worth::Dirty), (2, Worth::Uncertain), (3, Worth::Dirty), (4, Worth::Dirty)]);
+}
+
+#[test]
+fn of_a_cache_that_was_given_up_nothing_is_certain_and_only_what_the_record_lists_is_given() {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[1, 2]);
+    cache.batch(0, 0, &entries, &bytes);
+    assert!(cache.found(|_| {}).iter().all(|piece| piece.2 == Worth::Dirty));
+    let found = cache.found(|salvage| {
+        salvage.restrict(OnlyCopies {
+            record: "record".into(),
+            failed_unix_s: 0,
+            volumes: vec![(0, vec![(8192, 1024)])],
+        });
+    });
+    let ranges: Vec<_> = found.iter().map(|piece| (piece.1, piece.3.len(), piece.2)).collect();
+    assert_eq!(ranges, [(8192, 1024, Worth::Uncertain)]);
+}
+
+#[test]
+fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
+    let notes = |cache: &Cache| {
+        let mut notes = Vec::new();
+        let mut note = |what: &str| notes.push(what.to_owned());
+        Salvage::open(std::slice::from_ref(&cache.path), &mut Findings::default(), &mut note, &mut |_, _| {})
+            .unwrap();
+        notes
+    };
+    let cache = Cache::new();
+    assert!(notes(&cache).is_empty());
+    for copy in 0..2 {
+        cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, copy) + 4096).unwrap();
+    }
+    assert!(matches!(&notes(&cache)[..], [note] if note.contains("of memory")));
+}
+
+/// The table of volumes may be that of an older checkpoint: volumes may have been made or have grown since.
+#[test]
+fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not_left_out() {
+    let mut cache = Cache::new();
+    let (mut entries, bytes) = dirty(&[1, 2]);
+    if let Entry::Data { volume, .. } = &mut entries[0] {
+        *volume = VolumeId(5);
+    }
+    if let Entry::Data { block, .. } = &mut entries[1] {
+        *block = (1 << 30) / 4096 + 1;
+    }
+    cache.batch(0, 0, &entries, &bytes);
+    assert!(cache.found(|_| {}).is_empty(), "it was being removed");
+    for copy in 0..2 {
+        cache.file.write_all_at(&[0xff; 512], Geometry::superblock_offset(copy)).unwrap();
+    }
+    let found = cache.found(|salvage| assert!(!salvage.knows_volumes && !salvage.doubts.is_empty()));
+    let blocks: Vec<_> = found.iter().map(|piece| (piece.0, piece.1, piece.2)).collect();
+    assert_eq!(blocks, [(5, 4096, Worth::Uncertain), (0, (1 << 30) + 4096, Worth::Uncertain)]);
+}
+
 type Found = Vec<(u16, u64, Worth, Vec<u8>)>;
 
 /// Salvages a cache given as bytes, after something was done to it.
@@ -346,9 +549,14 @@ fn salvaged(cache: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Found {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
     let mut findings = Findings::default();
-    let salvage = Salvage::open(&[file.path().to_owned()], &mut findings, &mut |_, _| {}).unwrap();
+    let salvage =
+        Salvage::open(&[file.path().to_owned()], &mut findings, &mut |_| {}, &mut |_, _| {}).unwrap();
+    extracted(&salvage, &mut findings)
+}
+
+fn extracted(salvage: &Salvage, findings: &mut Findings) -> Found {
     let mut found = Vec::new();
-    salvage.extract(&mut findings, &mut |_, _| {}, &mut |piece| {
+    salvage.extract(findings, &mut |_, _| {}, &mut |piece| {
         found.push((piece.volume, piece.offset, piece.worth, piece.bytes.to_vec()));
     });
     found

@@ -2,9 +2,10 @@
 //!
 //! The checkpoint says what each slot was worth; what was logged after it is laid over that ([`Overlay`]); then each
 //! segment in use is read once, its headers and summary are compared, and every block that counts is compared with its
-//! checksum.
+//! checksum. Where headers and summary do not say the same the summary counts, as in recovery; a slot about which they do not
+//! agree is *disputed*.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use forebay_format::batch::Entry;
 use forebay_format::checkpoint::{Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SlotState};
@@ -71,6 +72,8 @@ pub(crate) struct Block<'a> {
     pub(crate) state: SlotState,
     /// Sequence of its batch, if it was logged after the checkpoint.
     pub(crate) sequence: Option<u64>,
+    /// Headers and summary of its segment say that the slot holds different blocks.
+    pub(crate) disputed: bool,
     /// Its bytes, if they match their checksum.
     pub(crate) bytes: Option<&'a [u8]>,
 }
@@ -220,9 +223,17 @@ pub(crate) fn walk(
     let total = numbers.len() as u64;
     for (done, number) in (0..).zip(numbers) {
         (watcher.progress)(done, total);
-        let mut walk =
-            Walk { image, overlay: &overlay, findings, verdict: &mut verdict, watcher: &mut watcher, number };
-        walk.segment(&checkpoint.segments[number as usize]);
+        let entry = &checkpoint.segments[number as usize];
+        let mut walk = Walk {
+            image,
+            overlay: &overlay,
+            findings,
+            verdict: &mut verdict,
+            watcher: &mut watcher,
+            number,
+            disputed: BTreeSet::new(),
+        };
+        walk.segment(entry, &log::Use::of(checkpoint, number, entry));
     }
     (watcher.progress)(total, total);
     verdict
@@ -252,16 +263,18 @@ struct Walk<'a, 'w> {
     verdict: &'a mut Verdict,
     watcher: &'a mut Watcher<'w>,
     number: u32,
+    /// Slots of the checkpoint of which headers and summary say different things.
+    disputed: BTreeSet<u32>,
 }
 
 impl Walk<'_, '_> {
-    fn segment(&mut self, entry: &SegmentEntry) {
+    fn segment(&mut self, entry: &SegmentEntry, of: &log::Use) {
         let bytes = self.image.segment(self.number);
         let blocks = self.image.geometry().segment_blocks;
         self.verdict.segments_read += 1;
         let mut contents = vec![None; blocks as usize];
         if entry.state.has_slots() {
-            self.described(entry, &bytes, &mut contents);
+            self.described(entry, of, &bytes, &mut contents);
         }
         for index in 0..blocks {
             let slot = self.number * blocks + index;
@@ -284,9 +297,15 @@ impl Walk<'_, '_> {
     }
 
     /// Finds out which block each slot holds, from the headers and from the summary, and compares the two.
-    fn described(&mut self, entry: &SegmentEntry, bytes: &Bytes, contents: &mut [Option<Content>]) {
-        let (number, uuid) = (self.number, self.image.superblock.uuid);
-        let (batches, stopped) = log::accounted(bytes, uuid, number, entry.used_blocks);
+    fn described(
+        &mut self,
+        entry: &SegmentEntry,
+        of: &log::Use,
+        bytes: &Bytes,
+        contents: &mut [Option<Content>],
+    ) {
+        let number = self.number;
+        let (batches, stopped) = log::accounted(bytes, of, entry.used_blocks);
         self.verdict.checked += batches.len() as u64;
         for batch in &batches {
             for (index, entry) in batch.data() {
@@ -295,10 +314,9 @@ impl Walk<'_, '_> {
                 }
             }
         }
-        let summary =
-            (entry.summary_block > 0).then(|| log::summary_payload(bytes, uuid, number, entry.summary_block));
+        let summary = (entry.summary_block > 0).then(|| log::summary_payload(bytes, of, entry.summary_block));
         if let Some((at, why)) = stopped {
-            let instead = if matches!(summary, Some(Ok(_))) { "; the summary says the same" } else { "" };
+            let instead = if matches!(summary, Some(Ok(_))) { "; the summary counts" } else { "" };
             let what = format!("{why}{instead}");
             self.findings.add(
                 Severity::Damaged,
@@ -310,14 +328,17 @@ impl Walk<'_, '_> {
             None => {}
             Some(Err(why)) => {
                 let place = format!("segment {number}, summary at block {}", entry.summary_block);
-                self.findings.add(Severity::Damaged, place, format!("{why}; the batch headers say the same"));
+                self.findings.add(Severity::Damaged, place, format!("{why}; the batch headers count"));
             }
             Some(Ok(payload)) => self.summary(payload, entry.summary_block, contents),
         }
     }
 
+    /// Puts what an intact summary says in place of what the headers say.
     fn summary(&mut self, payload: &[u8], at: u32, contents: &mut [Option<Content>]) {
         self.verdict.checked += 1;
+        let by_headers = contents.to_vec();
+        contents.fill(None);
         for (index, item) in log::summary_items(payload, at) {
             let content = Content {
                 key: (item.volume, item.block),
@@ -325,17 +346,12 @@ impl Walk<'_, '_> {
                 sector_mask: item.sector_mask,
             };
             let Some(place) = contents.get_mut(index as usize) else { continue };
-            match place {
-                None => *place = Some(content),
-                Some(known) if *known != content => {
-                    let place = format!("segment {}, slot {index}", self.number);
-                    self.findings.add(
-                        Severity::Damaged,
-                        place,
-                        "summary and batch header do not say the same",
-                    );
-                }
-                Some(_) => {}
+            *place = Some(content);
+            if by_headers[index as usize].is_some_and(|known| known != content) {
+                self.disputed.insert(index);
+                let place = format!("segment {}, slot {index}", self.number);
+                let what = "summary and batch header do not say the same; the summary counts";
+                self.findings.add(Severity::Damaged, place, what);
             }
         }
     }
@@ -392,6 +408,7 @@ impl Walk<'_, '_> {
             sector_mask: content.sector_mask,
             state,
             sequence,
+            disputed: sequence.is_none() && self.disputed.contains(&index),
             bytes: bytes.block(index).filter(|_| intact),
         });
         if intact {

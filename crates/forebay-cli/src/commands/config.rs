@@ -73,6 +73,21 @@ pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
         .hint("`forebay config example` prints a file with every key"))
 }
 
+/// The state directory that a file names.
+///
+/// # Errors
+/// It cannot be read, or cannot be used.
+pub(super) fn state_dir(file: &Path) -> Result<PathBuf, Failure> {
+    let hint =
+        "`forebay config check FILE` says what is wrong with it; --state-dir DIR names the folder itself";
+    let text = read(file).map_err(|failure| failure.hint(hint))?;
+    let checked = config::parse(file, &text).map_err(|_| {
+        let what = format!("{}: cannot be used, so it is not known which state_dir it means", file.display());
+        Failure::new(what).hint(hint)
+    })?;
+    Ok(checked.config.daemon.state_dir)
+}
+
 fn read(file: &Path) -> Result<String, Failure> {
     let length = std::fs::metadata(file).map_err(system(file.display()))?.len();
     if length > config::file::BYTES_MAX as u64 {

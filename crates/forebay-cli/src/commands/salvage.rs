@@ -6,18 +6,17 @@
 
 mod output;
 mod ranges;
+mod record;
 
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
 
-use forebay_daemon::{only_copies, state_dir};
 use forebay_export::uri::BackingUri;
 use serde_json::{Value, json};
 
 use self::output::{Outputs, Volume};
+use self::record::Sought;
 use super::check::with_bar;
 use crate::cache::salvage::{Salvage, Worth};
-use crate::cache::space::refused;
 use crate::cache::verdict::Verdict;
 use crate::cache::{Finding, Findings, Severity};
 use crate::failure::Failure;
@@ -28,12 +27,12 @@ use crate::screen::{self, Paint, bytes, count};
 #[command(after_help = "\
 Writes nothing to the cache. A folder gets for every volume with dirty data:
   NAME.dirty      a sparse file of the volume's size, with the dirty sectors at their places
-  NAME.uncertain  the same for sectors of which something newer may exist (only if the cache is badly damaged)
+  NAME.uncertain  the same for sectors of which something newer may exist (if the cache is damaged, or was given up)
   NAME.ranges     text: offset, bytes, and dirty, uncertain or lost
 Sectors whose checksum is wrong are written nowhere and called lost.
 Exit codes: 0 everything dirty was extracted, 1 something is lost or uncertain, or it failed, 2 usage.
 Examples:
-  forebay salvage flash.img --to rescued/
+  forebay salvage flash.img --to rescued/ --config /etc/forebay/forebay.toml
   forebay salvage flash0.img flash1.img --to rescued/             # a pool of two devices
   forebay salvage flash.img --volume db --onto copy-of-disk.img   # bring a copy of the backing store up to date")]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["to", "onto"]))]
@@ -56,7 +55,10 @@ pub(crate) struct Options {
     /// Replace files that an earlier salvage left in the folder
     #[arg(long)]
     overwrite: bool,
-    /// State directory of the daemon, where it notes that it gave up a cache [default: as of `forebay run`]
+    /// Configuration of the daemon that had the cache: names its state directory, where it notes that it gave up a cache
+    #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
+    config: Option<PathBuf>,
+    /// That state directory itself [default: those of `forebay run` and of /etc/forebay/forebay.toml]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Print the result as JSON
@@ -69,9 +71,18 @@ const SHOWN_MAX: usize = 20;
 
 /// Extracts what is dirty.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    let sought = Sought::new(options)?;
+    if options.onto.is_some() {
+        sought.check_there()?;
+    }
     let mut findings = Findings::default();
-    let mut salvage = with_bar(|progress| Salvage::open(&options.cache, &mut findings, progress))?;
-    let record = record(options, &mut salvage)?;
+    let mut note = |what: &str| eprintln!("{} {what}", Paint::for_stderr().yellow("note:"));
+    let mut salvage = with_bar(|progress| Salvage::open(&options.cache, &mut findings, &mut note, progress))?;
+    let only = sought.find(salvage.superblock().uuid)?;
+    let record = only.as_ref().map(record::told);
+    if let Some(only) = only {
+        salvage.restrict(only);
+    }
     let volumes = volumes(&salvage);
     if let Some(name) = &options.volume
         && salvage.knows_volumes
@@ -86,30 +97,13 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         with_bar(|progress| salvage.extract(&mut findings, progress, &mut |piece| outputs.take(piece)));
     let cache = format!("{} ({})", salvage.superblock().uuid, salvage.shown());
     let done = outputs.finish(&cache)?;
-    let report = Report { salvage: &salvage, done: &done, findings: &findings, verdict: &verdict, record };
+    let (salvage, done, findings, verdict, sought) = (&salvage, &done, &findings, &verdict, &sought);
+    let report = Report { salvage, done, findings, verdict, record, sought };
     match options.json {
         true => screen::print_json(&report.json())?,
         false => screen::print(&report.text())?,
     }
     report.verdict()
-}
-
-/// Looks whether a daemon gave this cache up: then only what its record lists is current.
-fn record(options: &Options, salvage: &mut Salvage) -> Result<Option<String>, Failure> {
-    let folder = options.state_dir.clone().unwrap_or_else(state_dir);
-    let only = only_copies(&folder, salvage.superblock().uuid).map_err(refused)?;
-    let told = only.map(|only| {
-        let when = UNIX_EPOCH + Duration::from_secs(only.failed_unix_s);
-        let ago = when.elapsed().map_or(0, |ago| ago.as_secs());
-        let told = format!(
-            "a daemon gave this cache up {} ago and went on without it: only what {} lists is current",
-            screen::uptime(ago),
-            only.record.display()
-        );
-        salvage.restrict(only);
-        told
-    });
-    Ok(told)
 }
 
 fn volumes(salvage: &Salvage) -> Vec<Volume> {
@@ -123,7 +117,9 @@ struct Report<'a> {
     done: &'a [Volume],
     findings: &'a Findings,
     verdict: &'a Verdict,
+    /// That the cache was given up.
     record: Option<String>,
+    sought: &'a Sought,
 }
 
 impl Report<'_> {
@@ -145,7 +141,8 @@ impl Report<'_> {
         }
         let mut text = format!("{}\n", self.salvage.shown());
         text += &if self.done.is_empty() { "no volumes\n".into() } else { format!("{table}\n") };
-        for doubt in self.salvage.doubts.iter().chain(&self.record) {
+        let record = self.record.clone().unwrap_or_else(|| self.sought.nothing());
+        for doubt in self.salvage.doubts.iter().chain([&record]) {
             text += &format!("{} {doubt}\n", Paint::for_stdout().yellow("note:"));
         }
         let mut shown: Vec<&Finding> =
@@ -176,6 +173,7 @@ impl Report<'_> {
             "lost_blocks_of_unknown_address": self.verdict.unknown_dirty,
             "doubts": self.salvage.doubts,
             "given_up": self.record,
+            "records_sought_in": self.sought.json(),
             "volumes": volumes,
             "findings": listed,
         })

@@ -1,0 +1,153 @@
+//! Where the record is sought that says that a daemon gave the cache up and went on without it.
+//!
+//! Without the record everything that was dirty when the cache failed looks current, and is older than what the backing store has.
+//! So nothing is quiet here: the folders that were looked into are always named, and where there is no such folder at all nothing
+//! is written over a copy of the backing store, unless somebody has said that this is the folder.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use forebay_daemon::{OnlyCopies, only_copies, state_dir};
+use forebay_format::CacheUuid;
+use serde_json::{Value, json};
+
+use super::Options;
+use crate::cache::space::refused;
+use crate::commands::config;
+use crate::failure::Failure;
+use crate::screen;
+
+/// State directories of daemons that may have had the cache.
+#[derive(Debug)]
+pub(super) struct Sought {
+    folders: Vec<PathBuf>,
+    /// Somebody named it.
+    named: bool,
+}
+
+impl Sought {
+    /// That of the options; else what `forebay run` and `forebay serve` have if nobody says anything else.
+    pub(super) fn new(options: &Options) -> Result<Self, Failure> {
+        let config = options.config.as_deref();
+        Self::of(options.state_dir.as_deref(), config, state_dir(), Path::new(config::DEFAULT_FILE))
+    }
+
+    fn of(
+        folder: Option<&Path>,
+        file: Option<&Path>,
+        usual: PathBuf,
+        usual_file: &Path,
+    ) -> Result<Self, Failure> {
+        if let Some(folder) = folder {
+            return Ok(Self { folders: vec![folder.to_owned()], named: true });
+        }
+        if let Some(file) = file {
+            return Ok(Self { folders: vec![config::state_dir(file)?], named: true });
+        }
+        let mut folders = vec![usual];
+        // One that may not be looked at may be there.
+        if usual_file.try_exists().unwrap_or(true) {
+            folders.push(config::state_dir(usual_file)?);
+        }
+        folders.dedup();
+        Ok(Self { folders, named: false })
+    }
+
+    /// Refuses if none of the folders exists and nobody has named one: then the record may be anywhere.
+    pub(super) fn check_there(&self) -> Result<(), Failure> {
+        if self.named || self.folders.iter().any(|folder| folder.is_dir()) {
+            return Ok(());
+        }
+        let what = format!(
+            "--onto: there is no place where a daemon could have recorded that it gave this cache up: {}",
+            self.list()
+        );
+        Err(Failure::new(what).hint(
+            "give the configuration of the daemon that had the cache with --config FILE, or its state directory with \
+             --state-dir DIR: if it gave the cache up and went on without it, old data would be written over newer",
+        ))
+    }
+
+    /// What the record says, if there is one.
+    pub(super) fn find(&self, cache: CacheUuid) -> Result<Option<OnlyCopies>, Failure> {
+        for folder in &self.folders {
+            if let Some(only) = only_copies(folder, cache).map_err(refused)? {
+                return Ok(Some(only));
+            }
+        }
+        Ok(None)
+    }
+
+    /// That there was no record, and where it was sought.
+    pub(super) fn nothing(&self) -> String {
+        let hint = match self.named {
+            true => "",
+            false => "; if its daemon had another state_dir, name it: --config FILE or --state-dir DIR",
+        };
+        format!("no record that a daemon gave this cache up: looked in {}{hint}", self.list())
+    }
+
+    /// For scripts.
+    pub(super) fn json(&self) -> Value {
+        self.folders.iter().map(|folder| json!(folder.display().to_string())).collect()
+    }
+
+    fn list(&self) -> String {
+        let name = |folder: &PathBuf| {
+            let gone = if folder.is_dir() { "" } else { " (does not exist)" };
+            format!("{}{gone}", folder.display())
+        };
+        self.folders.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What there is to say of a record.
+pub(super) fn told(only: &OnlyCopies) -> String {
+    let when = UNIX_EPOCH + Duration::from_secs(only.failed_unix_s);
+    let ago = when.elapsed().map_or(0, |ago| ago.as_secs());
+    format!(
+        "a daemon gave this cache up {} ago and went on without it: only what {} lists can be current, and even that may \
+         have been written again since",
+        screen::uptime(ago),
+        only.record.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_or_a_configuration_that_is_named_is_the_only_place() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("forebay.toml");
+        std::fs::write(&file, "[daemon]\nstate_dir = \"/srv/state\"\n").unwrap();
+        let usual = || place.path().join("usual");
+        let sought = |folder, config, default: &Path| Sought::of(folder, config, usual(), default).unwrap();
+        let none = place.path().join("none.toml");
+        let by_file = sought(None, Some(&file), &none);
+        assert_eq!((by_file.folders, by_file.named), (vec!["/srv/state".into()], true));
+        let by_folder = sought(Some(Path::new("/a")), None, &file);
+        assert_eq!((&by_folder.folders, by_folder.named), (&vec!["/a".into()], true));
+        assert!(by_folder.check_there().is_ok(), "somebody said that this is it");
+        assert_eq!(sought(None, None, &file).folders, [usual(), "/srv/state".into()]);
+        std::fs::write(&file, "[daemon]\nstate_dir = 7\n").unwrap();
+        assert!(
+            Sought::of(None, None, usual(), &file).is_err(),
+            "a file that cannot be used may name another"
+        );
+    }
+
+    #[test]
+    fn nothing_is_written_over_a_copy_if_there_is_no_place_for_a_record_and_nobody_named_one() {
+        let place = tempfile::tempdir().unwrap();
+        let none = place.path().join("none.toml");
+        let sought = Sought::of(None, None, place.path().join("none"), &none).unwrap();
+        let refused = sought.check_there().unwrap_err().to_string();
+        assert!(refused.contains("none (does not exist)"), "{refused}");
+        assert!(sought.find(CacheUuid([1; 16])).unwrap().is_none());
+        assert!(sought.nothing().contains("none (does not exist); if its daemon"), "{}", sought.nothing());
+        let there = Sought::of(None, None, place.path().to_owned(), &none).unwrap();
+        assert!(there.check_there().is_ok() && !there.nothing().contains("does not exist"));
+    }
+}
