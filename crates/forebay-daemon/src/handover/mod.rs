@@ -77,6 +77,9 @@ impl Inheritance {
 pub(crate) struct Duties {
     /// Volumes.
     pub(crate) volumes: BTreeSet<String>,
+    /// Sockets came from the service manager, so their files are not the daemon's to remove.
+    #[serde(default)]
+    pub(crate) passed: bool,
     /// When clients began to wait, in nanoseconds since 1970.
     pub(crate) still_since_unix_ns: u64,
     /// Process of the predecessor, and its version.

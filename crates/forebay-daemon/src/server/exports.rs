@@ -238,7 +238,7 @@ impl Directory {
             return;
         }
         self.keeper.forget(&self.endpoints[at].asked);
-        if let Endpoint::Unix(path) = &self.endpoints[at].asked {
+        if let (Endpoint::Unix(path), false) = (&self.endpoints[at].asked, self.keeper.is_parked()) {
             let _ = std::fs::remove_file(path);
         }
     }

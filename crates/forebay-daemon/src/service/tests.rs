@@ -116,7 +116,7 @@ fn changes_hands(io: &str) {
     client.write_all(&later[10..]).unwrap();
     client.write_all(&read).unwrap();
     drop(service);
-    let keeper = Arc::new(Keeper::parked(Inheritance { listeners, guests }, None));
+    let keeper = Arc::new(Keeper::parked(Inheritance { listeners, guests }, None, false));
     let service = start(folder.path(), Arc::clone(&keeper), io);
     service.check_duties(&duties).unwrap();
     client.set_nonblocking(true).unwrap();
@@ -129,4 +129,44 @@ fn changes_hands(io: &str) {
         assert!(answer[16..].iter().all(|byte| *byte == 7));
     }
     assert!(service.stop().is_empty());
+}
+
+#[test]
+fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let (estate, _) = service.hand_over().unwrap();
+    let Inheritance { listeners, .. } = estate.inheritance;
+    let copies = listeners.iter().map(|listener| crate::handover::Listener {
+        endpoint: listener.endpoint.clone(),
+        fd: listener.fd.try_clone().unwrap(),
+    });
+    let copies = Inheritance { listeners: copies.collect(), guests: Vec::new() };
+    let successor = start(folder.path(), Arc::new(Keeper::parked(copies, None, false)), "auto");
+    // Somebody who connects now is the predecessor's.
+    let mut waits = std::os::unix::net::UnixStream::connect(folder.path().join("a.sock")).unwrap();
+    assert!(successor.stop().is_empty());
+    assert!(["a.sock", "b.sock"].iter().all(|name| folder.path().join(name).exists()));
+    let keeper: Arc<Keeper> = Arc::default();
+    keeper.put_back(Inheritance { listeners, guests: Vec::new() });
+    let service = start(folder.path(), keeper, "auto");
+    waits.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    std::io::Read::read_exact(&mut waits, &mut [0; 18]).unwrap();
+    assert!(service.stop().is_empty());
+    assert!(!folder.path().join("a.sock").exists(), "an orderly end removes them");
+}
+
+#[test]
+fn a_pool_that_does_not_close_holds_the_others_for_a_bounded_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let (go, hangs) = std::sync::mpsc::channel::<()>();
+    let handle = service.handle("a").unwrap();
+    let asker = std::thread::spawn(move || handle.ask_and_wait(move |_| hangs.recv().is_err()));
+    let pools = service.begin_stop();
+    let late = service.close_within(&pools, Duration::from_millis(10)).unwrap();
+    assert!(late.contains("pool a was not closed"), "{late}");
+    drop(go);
+    assert_eq!(asker.join().unwrap(), Ok(true));
+    assert_eq!(service.close_within(&pools, Duration::from_secs(30)), None);
 }
