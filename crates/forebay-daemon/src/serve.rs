@@ -57,8 +57,9 @@ fn serve_after(
     place: &Place<'_>,
     report: Report<'_>,
 ) -> Result<(), RunError> {
-    let (file, checked) =
-        crate::service::load(place.config).map_err(|error| RunError::failed(error, "nothing was started"))?;
+    let load =
+        || crate::service::load(place.config).map_err(|error| RunError::failed(error, "nothing was started"));
+    let (mut file, mut checked) = load()?;
     for line in checked.warnings.lines() {
         report(RunEvent::Problem(line));
     }
@@ -69,6 +70,8 @@ fn serve_after(
         Some(predecessor) => {
             let (inheritance, duties) =
                 predecessor.hello().map_err(|error| RunError::failed(error, USE_UPGRADE))?;
+            // Until it came to rest the predecessor may have changed the file.
+            (file, checked) = load()?;
             (Keeper::parked(inheritance, manager, duties.passed), Some(duties))
         }
         None => (Keeper::from_manager(manager), None),

@@ -51,6 +51,9 @@ pub(crate) struct Guest {
     pub(crate) endpoint: Endpoint,
     /// The name of the export that it has chosen.
     pub(crate) export: String,
+    /// What it found there ([`crate::server::Offer::mark`]), and of which size: the same name can belong to another volume.
+    pub(crate) volume: String,
+    pub(crate) size_bytes: u64,
     /// How answers are told.
     pub(crate) replier: Replier,
     /// What was received and not looked at yet.

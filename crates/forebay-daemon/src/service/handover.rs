@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Clients that have not chosen an export yet have so long to do it: they cannot be passed on, and all others wait for them.
+const GREET_WITHIN: Duration = Duration::from_secs(1);
 /// Clients that are in the middle of something have so long to get through with it.
 const REST_WITHIN: Duration = Duration::from_secs(10);
 /// After clients that kept themselves from coming to rest were disconnected.
@@ -99,16 +101,17 @@ impl Service {
     /// # Errors
     /// Something does not come to rest. Everything goes on then.
     pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), ControlError> {
-        let mut changing = self.changing();
-        self.check_upgradable()?;
-        let mut duties = self.duties();
+        let mut changing = lock(&self.changing);
+        lock(&self.work).passed_on = true;
         let pools = self.pool_handles();
-        let still_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        duties.still_since_unix_ns = u64::try_from(still_since.as_nanos()).unwrap_or(u64::MAX);
-        if let Err(error) = Self::hold_still(&pools) {
-            self.go_on();
-            return Err(error);
-        }
+        let duties = match self.come_to_rest(&pools) {
+            Ok(duties) => duties,
+            Err(error) => {
+                lock(&self.work).passed_on = false;
+                self.go_on();
+                return Err(error);
+            }
+        };
         let mut inheritance = Inheritance::default();
         for (_, pool) in &pools {
             // However long it takes: sockets that nobody waits for would be closed. A pool that has ended has no clients.
@@ -140,10 +143,21 @@ impl Service {
         Some(format!("pool {late} was not closed within {} s: a device hangs, or is slow", within.as_secs()))
     }
 
+    fn come_to_rest(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, ControlError> {
+        self.check_upgradable()?;
+        let duties = self.duties()?;
+        Self::hold_still(pools)?;
+        Ok(duties)
+    }
+
     fn hold_still(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), ControlError> {
         let began = pools.iter().map(|(name, pool)| Ok((name, pool, Self::ask(pool, Pool::hold_still)?)));
         let mut restless: Vec<(&String, &Arc<PoolHandle>, Promise<()>)> =
             began.collect::<Result<_, ControlError>>()?;
+        Self::await_rest(&mut restless, GREET_WITHIN);
+        for (_, pool, _) in &restless {
+            Self::ask(pool, Pool::cut_greetings)?;
+        }
         Self::await_rest(&mut restless, REST_WITHIN);
         for (_, pool, _) in &restless {
             Self::ask(pool, Pool::cut_restless)?;
@@ -175,16 +189,18 @@ impl Service {
         }
     }
 
-    fn duties(&self) -> Duties {
-        let infos = self.volume_infos().unwrap_or_default();
+    /// As clients begin to wait.
+    fn duties(&self) -> Result<Duties, ControlError> {
+        let infos = self.volume_infos()?;
+        let still_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let served = infos.into_iter().filter(|volume| volume.state == VolumeState::Serving);
-        Duties {
+        Ok(Duties {
             volumes: served.map(|volume| volume.name).collect(),
             passed: self.keeper.has_passed(),
-            still_since_unix_ns: 0,
+            still_since_unix_ns: u64::try_from(still_since.as_nanos()).unwrap_or(u64::MAX),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-        }
+        })
     }
 
     /// Whether everything is served that the predecessor has served, and that is still configured.
