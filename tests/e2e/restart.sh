@@ -140,19 +140,25 @@ assert client.call(READ, 0, 4096) == (0, block)
 print("still there", flush=True)
 END
 mkfifo "$T/word"
-python3 "$T/keep.py" "$T/nbd.sock" <"$T/word" >"$T/keep.out" 2>&1 &
-KEEPER=$!
-exec 8>"$T/word"
-for _ in $(seq 100); do grep -q there "$T/keep.out" && break; sleep 0.05; done
+begin_to_keep() {
+    python3 "$T/keep.py" "$T/nbd.sock" <"$T/word" >"$T/keep.out" 2>&1 &
+    KEEPER=$!
+    exec 8>"$T/word"
+    for _ in $(seq 100); do grep -q there "$T/keep.out" && break; sleep 0.05; done
+}
+begin_to_keep
 mv "$T/forebay" "$T/forebay.good"
 cp /bin/false "$T/forebay"
 refused 1 'upgrade' "$FOREBAY" upgrade --admin "$ADMIN"
 mv -f "$T/forebay.good" "$T/forebay"
 # The successor opens the first pool and cannot have the second one.
 cp "$T/forebay.toml" "$T/forebay.toml.good"
-sed -i "s|$T/flash2.img|$T/forebay.toml.good|" "$T/forebay.toml"
-refused 1 'not served|not upgraded' "$FOREBAY" upgrade --admin "$ADMIN"
-cp "$T/forebay.toml.good" "$T/forebay.toml"
+fail_to_upgrade() {
+    sed -i "s|$T/flash2.img|$T/forebay.toml.good|" "$T/forebay.toml"
+    refused 1 'not served|not upgraded' "$FOREBAY" upgrade --admin "$ADMIN"
+    cp "$T/forebay.toml.good" "$T/forebay.toml"
+}
+fail_to_upgrade
 [ "$(cat "$T/manager/main.pid")" = "$before" ] || fail "another process is the daemon"
 echo go >&8
 wait "$KEEPER" || { cat "$T/keep.out"; fail "the connection did not survive two failed upgrades"; }
@@ -162,3 +168,17 @@ ask upgrade
 kill "$MANAGER"
 wait "$MANAGER" || fail "the daemon ended with an error after SIGTERM"
 "$FOREBAY" check "$T/flash.img" || fail "forebay check finds fault with the cache"
+
+say "the same without a service manager: socket files stay the same ones, until an orderly end"
+unset NOTIFY_SOCKET LISTEN_PID LISTEN_FDS LISTEN_FDNAMES
+rm -f "$T/nbd.sock" "$T/other.sock" "$ADMIN"
+serve
+begin_to_keep
+before=$(stat -c %i "$T/nbd.sock" "$T/other.sock" "$ADMIN")
+fail_to_upgrade
+[ "$(stat -c %i "$T/nbd.sock" "$T/other.sock" "$ADMIN")" = "$before" ] || fail "a successor that gave up removed a socket file"
+echo go >&8
+wait "$KEEPER" || { cat "$T/keep.out"; fail "the connection did not survive a failed upgrade"; }
+ask pool list
+unserve
+[ ! -e "$T/nbd.sock" ] || fail "an orderly end left a socket file"

@@ -91,7 +91,15 @@ pub fn serve(
         Server::new(token, Arc::default(), defaults.pool_connections_max, defaults.buffer_memory.0 as usize);
     server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, size_bytes)));
     let info = ExportInfo::new(name, size_bytes);
-    let offer = Offer { endpoint, volume: VOLUME, info, connections_max: u32::MAX, tls: None, access: None };
+    let offer = Offer {
+        endpoint,
+        volume: VOLUME,
+        info,
+        mark: String::new(),
+        connections_max: u32::MAX,
+        tls: None,
+        access: None,
+    };
     let uri = server
         .export(&mut reactor, offer)
         .map_err(|error| RunError::failed(error, "choose another socket or port"))?;

@@ -57,8 +57,9 @@ fn serve_after(
     place: &Place<'_>,
     report: Report<'_>,
 ) -> Result<(), RunError> {
-    let (file, checked) =
-        crate::service::load(place.config).map_err(|error| RunError::failed(error, "nothing was started"))?;
+    let load =
+        || crate::service::load(place.config).map_err(|error| RunError::failed(error, "nothing was started"));
+    let (mut file, mut checked) = load()?;
     for line in checked.warnings.lines() {
         report(RunEvent::Problem(line));
     }
@@ -69,7 +70,9 @@ fn serve_after(
         Some(predecessor) => {
             let (inheritance, duties) =
                 predecessor.hello().map_err(|error| RunError::failed(error, USE_UPGRADE))?;
-            (Keeper::parked(inheritance, manager), Some(duties))
+            // Until it came to rest the predecessor may have changed the file.
+            (file, checked) = load()?;
+            (Keeper::parked(inheritance, manager, duties.passed), Some(duties))
         }
         None => (Keeper::from_manager(manager), None),
     };
@@ -201,7 +204,8 @@ impl House {
 
     /// An orderly end.
     fn close(self, heard: &mpsc::Receiver<Word>, report: Report<'_>) -> Result<(), RunError> {
-        if let Some(manager) = self.keeper.manager() {
+        // A successor that gives up is no daemon yet.
+        if let Some(manager) = self.keeper.manager().filter(|_| !self.keeper.is_parked()) {
             manager.stopping();
         }
         drop(self.control_fs);
@@ -254,7 +258,12 @@ impl House {
         match self.service.hand_over() {
             Ok((mut estate, duties)) => {
                 estate.inheritance.listeners.extend(doors);
-                let passed = successor.pass(&estate.inheritance, duties.clone());
+                let passed = match estate.unclosed.take() {
+                    Some(why) => Err(why),
+                    None => successor
+                        .pass(&estate.inheritance, duties.clone())
+                        .map_err(|failed| failed.to_string()),
+                };
                 let Err(why) = passed else {
                     if let Some(manager) = self.keeper.manager() {
                         manager.main_pid(pid);
@@ -265,7 +274,7 @@ impl House {
                 };
                 drop(successor); // its process has ended after this
                 self.take_back(place, estate, words, report)?;
-                self.service.note_upgrade(failed(why.to_string(), since(&duties)));
+                self.service.note_upgrade(failed(why, since(&duties)));
             }
             Err(error) => {
                 drop(successor);
@@ -292,7 +301,7 @@ impl House {
         words: &Words,
         report: Report<'_>,
     ) -> Result<(), RunError> {
-        let Estate { inheritance, config, file } = estate;
+        let Estate { inheritance, config, file, unclosed: _ } = estate;
         self.keeper.put_back(inheritance);
         let house = Self::open(place, config, file, Arc::clone(&self.keeper), words, report)?;
         *self = house;

@@ -50,6 +50,15 @@ impl Engine {
         losses_of(self.gone_parts())
     }
 
+    /// Something of a volume was lost, and no FLUSH has been answered with an error since. An engine that is opened later does
+    /// not know that (I54): whoever goes on with this volume's clients there must tell them in another way.
+    #[must_use]
+    pub fn is_loss_untold(&self, volume: VolumeId) -> bool {
+        self.volumes
+            .get(usize::from(volume.0))
+            .is_some_and(|found| found.as_ref().is_some_and(|volume| volume.lost_untold))
+    }
+
     /// Bytes of a volume that are lost.
     #[must_use]
     pub fn lost_bytes(&self, volume: VolumeId) -> u64 {

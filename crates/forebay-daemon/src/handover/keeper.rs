@@ -20,8 +20,10 @@ pub(crate) struct Keeper {
     manager: Option<Manager>,
     /// Sockets came from the service manager: it has them too.
     passed: bool,
-    /// Nothing may be read or accepted yet.
+    /// Nothing may be read or accepted yet: everything is the predecessor's, files and what the manager knows included.
     parked: AtomicBool,
+    /// Sockets that the manager is to keep once this process is the daemon: before, it does not listen to it.
+    waiting: Mutex<Vec<Listener>>,
 }
 
 impl Keeper {
@@ -31,12 +33,14 @@ impl Keeper {
         let inherited =
             Inheritance { listeners: passed.into_iter().filter_map(named).collect(), guests: Vec::new() };
         let passed = !inherited.listeners.is_empty();
-        Self { inherited: Mutex::new(inherited), manager, passed, parked: AtomicBool::new(false) }
+        Self { inherited: Mutex::new(inherited), manager, passed, ..Self::default() }
     }
 
-    /// With what a predecessor has passed. Nothing of it moves before [`Keeper::go_on`].
-    pub(crate) fn parked(inherited: Inheritance, manager: Option<Manager>) -> Self {
-        Self { inherited: Mutex::new(inherited), manager, passed: false, parked: AtomicBool::new(true) }
+    /// With what a predecessor has passed. Nothing of it moves before [`Keeper::go_on`]. `passed`: its sockets came from
+    /// the service manager.
+    pub(crate) fn parked(inherited: Inheritance, manager: Option<Manager>, passed: bool) -> Self {
+        let parked = AtomicBool::new(true);
+        Self { inherited: Mutex::new(inherited), manager, passed, parked, ..Self::default() }
     }
 
     /// Takes back what no successor has taken.
@@ -48,6 +52,15 @@ impl Keeper {
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn waiting(&self) -> MutexGuard<'_, Vec<Listener>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sockets came from the service manager.
+    pub(crate) fn has_passed(&self) -> bool {
+        self.passed
+    }
+
     pub(crate) fn manager(&self) -> Option<&Manager> {
         self.manager.as_ref()
     }
@@ -57,13 +70,17 @@ impl Keeper {
         self.parked.load(Ordering::Acquire)
     }
 
+    /// This process is the daemon now.
     pub(crate) fn go_on(&self) {
         self.parked.store(false, Ordering::Release);
+        for listener in std::mem::take(&mut *self.waiting()) {
+            self.keep(&listener.endpoint, &listener.fd);
+        }
     }
 
     /// Are listening sockets open when this process has ended, so that their files must stay?
     pub(crate) fn keeps(&self) -> bool {
-        self.passed || self.manager.is_some()
+        self.passed || self.manager.is_some() || self.is_parked()
     }
 
     /// The socket of an endpoint, if there is one.
@@ -82,14 +99,26 @@ impl Keeper {
 
     /// Has a socket kept for the next start.
     pub(crate) fn keep(&self, endpoint: &Endpoint, fd: &OwnedFd) {
-        if let Some(manager) = &self.manager {
-            manager.store(endpoint, fd.as_fd());
+        let Some(manager) = &self.manager else { return };
+        if self.is_parked() {
+            let copy = fd.try_clone().map(|fd| Listener { endpoint: endpoint.clone(), fd });
+            self.waiting().extend(copy);
+            return;
         }
+        // One that nobody has taken because no client finds it has the same name: removed later, it would take this one along.
+        let mut inherited = self.lock();
+        let before = inherited.listeners.len();
+        inherited.listeners.retain(|listener| listener.endpoint != *endpoint);
+        if inherited.listeners.len() < before {
+            manager.forget(endpoint);
+        }
+        manager.store(endpoint, fd.as_fd());
     }
 
-    /// Nobody listens there any more.
+    /// Nobody listens there any more; while parked the predecessor does.
     pub(crate) fn forget(&self, endpoint: &Endpoint) {
-        if let Some(manager) = &self.manager {
+        self.waiting().retain(|listener| listener.endpoint != *endpoint);
+        if let Some(manager) = self.manager.as_ref().filter(|_| !self.is_parked()) {
             manager.forget(endpoint);
         }
     }
@@ -141,9 +170,10 @@ fn is_there(listener: &Listener, wanted: &Endpoint) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixDatagram;
 
     fn keeper(listeners: Vec<Listener>) -> Keeper {
-        Keeper::parked(Inheritance { listeners, guests: Vec::new() }, None)
+        Keeper::parked(Inheritance { listeners, guests: Vec::new() }, None, false)
     }
 
     #[test]
@@ -160,6 +190,46 @@ mod tests {
         assert!(keeper.take(&Endpoint::Unix(path)).is_none(), "it is taken once");
         std::fs::remove_file(&other).unwrap();
         assert!(keeper.take(&Endpoint::Unix(other)).is_none(), "no client finds it");
+    }
+
+    #[test]
+    fn the_manager_hears_of_sockets_once_this_process_is_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let heard = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        heard.set_nonblocking(true).unwrap();
+        let words = || {
+            let mut bytes = [0; 256];
+            let length = heard.recv(&mut bytes).ok()?;
+            String::from_utf8_lossy(&bytes[..length]).lines().next().map(str::to_owned)
+        };
+        let path = folder.path().join("a");
+        let stale = OwnedFd::from(UnixListener::bind(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let fd = OwnedFd::from(UnixListener::bind(&path).unwrap());
+        let (endpoint, gone) = (Endpoint::Unix(path), Endpoint::Unix("/gone".into()));
+        let listeners = vec![Listener { endpoint: endpoint.clone(), fd: stale }];
+        let manager = Manager::at(folder.path().join("notify").as_os_str());
+        let keeper = Keeper::parked(Inheritance { listeners, guests: Vec::new() }, manager, false);
+        keeper.keep(&endpoint, &fd);
+        keeper.keep(&gone, &fd);
+        keeper.forget(&gone);
+        assert_eq!(words(), None);
+        keeper.go_on();
+        assert_eq!(words().as_deref(), Some("FDSTOREREMOVE=1"), "the one that no client finds");
+        assert_eq!(words().as_deref(), Some("FDSTORE=1"));
+        keeper.close_rest();
+        assert_eq!(words(), None, "what was just stored stays");
+    }
+
+    #[test]
+    fn files_are_removed_only_by_the_daemon_whose_they_are() {
+        let parked = |passed| Keeper::parked(Inheritance::default(), None, passed);
+        assert!(parked(false).keeps() && !Keeper::default().keeps());
+        for passed in [false, true] {
+            let keeper = parked(passed);
+            keeper.go_on();
+            assert_eq!(keeper.keeps(), passed, "sockets of the service manager");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Manager {
         Self::at(&std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty())?)
     }
 
-    fn at(path: &OsStr) -> Option<Self> {
+    pub(super) fn at(path: &OsStr) -> Option<Self> {
         let bytes = path.as_bytes();
         let address = match bytes.strip_prefix(b"@") {
             Some(name) => SocketAddrUnix::new_abstract_name(name),

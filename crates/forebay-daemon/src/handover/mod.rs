@@ -51,6 +51,9 @@ pub(crate) struct Guest {
     pub(crate) endpoint: Endpoint,
     /// The name of the export that it has chosen.
     pub(crate) export: String,
+    /// What it found there ([`crate::server::Offer::mark`]), and of which size: the same name can belong to another volume.
+    pub(crate) volume: String,
+    pub(crate) size_bytes: u64,
     /// How answers are told.
     pub(crate) replier: Replier,
     /// What was received and not looked at yet.
@@ -77,6 +80,9 @@ impl Inheritance {
 pub(crate) struct Duties {
     /// Volumes.
     pub(crate) volumes: BTreeSet<String>,
+    /// Sockets came from the service manager, so their files are not the daemon's to remove.
+    #[serde(default)]
+    pub(crate) passed: bool,
     /// When clients began to wait, in nanoseconds since 1970.
     pub(crate) still_since_unix_ns: u64,
     /// Process of the predecessor, and its version.

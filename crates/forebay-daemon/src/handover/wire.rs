@@ -22,7 +22,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// Raised when an older program would misunderstand a message.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// Longest message: what a connection can have unread, and some words.
 const MESSAGE_BYTES_MAX: usize = 192 << 10;
 /// A message that cannot be sent for so long never will be.
@@ -54,7 +54,14 @@ pub(super) enum Word {
     /// A socket that is listened on.
     Listener(Place),
     /// A connection.
-    Guest { endpoint: Place, export: String, structured: bool, contexts: [bool; 2] },
+    Guest {
+        endpoint: Place,
+        export: String,
+        volume: String,
+        size_bytes: u64,
+        structured: bool,
+        contexts: [bool; 2],
+    },
     /// That was all; the pools are closed.
     Open(Duties),
     /// The successor serves everything, and waits for the word to go on.
@@ -130,6 +137,8 @@ impl Wire {
         let word = Word::Guest {
             endpoint: Place::from(&guest.endpoint),
             export: guest.export.clone(),
+            volume: guest.volume.clone(),
+            size_bytes: guest.size_bytes,
             structured,
             contexts: [contexts.allocation, contexts.cache],
         };
@@ -202,10 +211,18 @@ impl Heard {
                 let fd = fd.ok_or_else(no_socket)?;
                 Ok(Socket::Listener(Listener { endpoint: place.into(), fd }))
             }
-            Word::Guest { endpoint, export, structured, contexts: [allocation, cache] } => {
+            Word::Guest {
+                endpoint,
+                export,
+                volume,
+                size_bytes,
+                structured,
+                contexts: [allocation, cache],
+            } => {
                 let replier = Replier { structured, contexts: Contexts { allocation, cache } };
                 let fd = fd.ok_or_else(no_socket)?;
-                Ok(Socket::Guest(Guest { endpoint: endpoint.into(), export, replier, unread, fd }))
+                let endpoint = endpoint.into();
+                Ok(Socket::Guest(Guest { endpoint, export, volume, size_bytes, replier, unread, fd }))
             }
             word => Ok(Socket::None(word)),
         }
@@ -237,6 +254,8 @@ mod tests {
         let guest = Guest {
             endpoint: Endpoint::Tcp { host: "::1".into(), port: 10809 },
             export: "a \"name\"\n".into(),
+            volume: "07 v file:/a".into(),
+            size_bytes: 1 << 40,
             replier: Replier { structured: true, contexts: Contexts { allocation: false, cache: true } },
             unread: unread.clone(),
             fd: served.into(),
@@ -244,6 +263,7 @@ mod tests {
         ours.pass_guest(&guest).unwrap();
         let Socket::Guest(came) = theirs.hear(SOON).unwrap().into_socket().unwrap() else { panic!() };
         assert_eq!((&came.endpoint, &came.export), (&guest.endpoint, &guest.export));
+        assert_eq!((&came.volume, came.size_bytes), (&guest.volume, guest.size_bytes));
         assert_eq!((came.replier, came.unread), (guest.replier, unread));
         drop(guest);
         let mut served = UnixStream::from(came.fd);

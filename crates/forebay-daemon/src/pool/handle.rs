@@ -6,11 +6,13 @@ use crate::open::PoolParts;
 use forebay_io::Waker;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long an asker waits for the pool's thread.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often is looked whether a thread has ended.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Something to do on the pool's thread.
 pub(super) type Task = Box<dyn FnOnce(&mut Pool) + Send>;
@@ -103,6 +105,27 @@ impl PoolHandle {
         &self,
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,
     ) -> Result<T, PoolGone> {
+        self.begin(what)?.recv_timeout(PATIENCE).map_err(|error| match error {
+            mpsc::RecvTimeoutError::Timeout => PoolGone::Late,
+            mpsc::RecvTimeoutError::Disconnected => PoolGone::Stopped,
+        })
+    }
+
+    /// As [`PoolHandle::ask`], however long it takes: for what must not be done without anybody who takes the result.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub(crate) fn ask_and_wait<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+    ) -> Result<T, PoolGone> {
+        self.begin(what)?.recv().map_err(|_| PoolGone::Stopped)
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+    ) -> Result<mpsc::Receiver<T>, PoolGone> {
         let (answer, answered) = mpsc::sync_channel(1);
         let task: Task = Box::new(move |pool| {
             let _ = answer.try_send(what(pool));
@@ -113,10 +136,7 @@ impl PoolHandle {
             .send(task)
             .map_err(|_| PoolGone::Stopped)?;
         self.waker.wake();
-        answered.recv_timeout(PATIENCE).map_err(|error| match error {
-            mpsc::RecvTimeoutError::Timeout => PoolGone::Late,
-            mpsc::RecvTimeoutError::Disconnected => PoolGone::Stopped,
-        })
+        Ok(answered)
     }
 
     /// Stops the pool in an orderly way and waits for it; again and again is fine.
@@ -128,6 +148,17 @@ impl PoolHandle {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return Ok(()) };
         thread.join().unwrap_or_else(|_| Err(RunError::failed("the pool's thread panicked", "")))
+    }
+
+    /// Waits for the end of a pool that was told to stop; true if it came in time.
+    pub(crate) fn ends_by(&self, until: Instant) -> bool {
+        while !self.has_ended() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
     }
 
     /// True once the pool's thread has ended by itself.

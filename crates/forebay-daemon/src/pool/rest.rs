@@ -18,6 +18,11 @@ impl Pool {
         }
     }
 
+    /// Disconnects clients that have not chosen an export yet.
+    pub(crate) fn cut_greetings(&mut self) {
+        self.server.cut_greetings(&mut self.reactor);
+    }
+
     /// Disconnects clients that keep themselves from coming to rest.
     pub(crate) fn cut_restless(&mut self) {
         self.server.cut_restless(&mut self.reactor);
@@ -36,7 +41,10 @@ impl Pool {
 
     /// Gives away the sockets, and begins an orderly stop. Everybody is at rest.
     pub(crate) fn hand_over(&mut self) -> Inheritance {
-        let inheritance = self.server.hand_over(&mut self.reactor);
+        let inheritance = {
+            let engine = &self.engine;
+            self.server.hand_over(&mut self.reactor, |volume| engine.is_loss_untold(volume))
+        };
         self.stop();
         inheritance
     }

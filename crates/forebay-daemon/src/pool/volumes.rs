@@ -265,6 +265,13 @@ impl Pool {
         }
     }
 
+    /// Tells a volume from all others, also after its name was given to another one.
+    fn mark(&self, id: VolumeId) -> Option<String> {
+        let entry = self.engine.volume_table().into_iter().find(|entry| entry.id == id)?;
+        let spec = &self.served(id)?.spec;
+        Some(format!("{:032x} {} {}", u128::from_be_bytes(entry.uuid), spec.name, spec.backing))
+    }
+
     fn export(&mut self, id: VolumeId, uri: &ExportUri, size_bytes: u64) -> Result<String, String> {
         match uri {
             ExportUri::Nbd { endpoint, name, guards } => {
@@ -272,7 +279,8 @@ impl Pool {
                 let tls = guards.tls.as_deref().map(|name| self.guards.tls(name)).transpose()?;
                 let access = guards.access.as_deref().map(|name| self.guards.access(name)).transpose()?;
                 let connections_max = self.served(id).map_or(u32::MAX, |served| served.spec.connections_max);
-                let offer = Offer { endpoint, volume: id, info, connections_max, tls, access };
+                let mark = self.mark(id).ok_or("the volume is gone")?;
+                let offer = Offer { endpoint, volume: id, info, mark, connections_max, tls, access };
                 self.server.export(&mut self.reactor, offer)
             }
             ExportUri::Fuse { path } => {

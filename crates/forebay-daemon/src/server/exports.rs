@@ -26,6 +26,7 @@ struct Export {
     endpoint: u32,
     volume: VolumeId,
     info: ExportInfo,
+    mark: String,
     /// Connections to the volume at once.
     connections_max: u32,
     /// Who finds it; everybody if there is no list.
@@ -46,6 +47,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) volume: VolumeId,
     /// As clients see it.
     pub(crate) info: ExportInfo,
+    /// Tells the volume from all others, also in another process: equal only if it is the same one.
+    pub(crate) mark: String,
     /// Connections to the volume at once.
     pub(crate) connections_max: u32,
     /// TLS, with these certificates.
@@ -211,6 +214,11 @@ impl Directory {
         self.find(endpoint, name).map(|export| export.volume)
     }
 
+    /// What tells the volume of an export from others ([`Offer::mark`]).
+    pub(super) fn mark(&self, endpoint: u32, name: &str) -> Option<&str> {
+        self.find(endpoint, name).map(|export| export.mark.as_str())
+    }
+
     /// An export as clients see it.
     pub(super) fn info(&self, endpoint: u32, name: &str) -> Option<ExportInfo> {
         self.find(endpoint, name).map(|export| export.info.clone())
@@ -238,7 +246,7 @@ impl Directory {
             return;
         }
         self.keeper.forget(&self.endpoints[at].asked);
-        if let Endpoint::Unix(path) = &self.endpoints[at].asked {
+        if let (Endpoint::Unix(path), false) = (&self.endpoints[at].asked, self.keeper.is_parked()) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -322,13 +330,13 @@ impl Server {
     /// # Errors
     /// The endpoint cannot be listened on, has other TLS settings, or another export of this name; nothing was changed.
     pub(crate) fn export(&mut self, reactor: &mut Reactor, offer: Offer<'_>) -> Result<String, String> {
-        let Offer { endpoint, volume, info, connections_max, tls, access } = offer;
+        let Offer { endpoint, volume, info, mark, connections_max, tls, access } = offer;
         let (at, new) = self.directory.endpoint(reactor, endpoint, tls.as_ref())?;
         let name = info.name.clone();
         if self.directory.find(at, &name).is_some() {
             return Err(format!("there is another export \"{name}\" at the same place"));
         }
-        self.directory.exports.push(Export { endpoint: at, volume, info, connections_max, access });
+        self.directory.exports.push(Export { endpoint: at, volume, info, mark, connections_max, access });
         if new {
             self.accept(reactor, at);
         }

@@ -10,6 +10,7 @@ use crate::handover::{Guest, Inheritance};
 use crate::rules::{Client, Identity};
 use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, Session};
+use forebay_format::VolumeId;
 use forebay_io::{Reactor, Span};
 use std::time::Instant;
 
@@ -29,11 +30,25 @@ impl Server {
         self.still && !self.directory.is_accepting() && connections.all(Connection::is_at_rest)
     }
 
-    /// Disconnects those who do not come to rest because of themselves: who sends half a request, or takes no answers.
+    /// Disconnects those who have not chosen an export.
+    pub(crate) fn cut_greetings(&mut self, reactor: &mut Reactor) {
+        for index in 0..self.connections.len() as u32 {
+            let connection = self.connections[index as usize].as_ref();
+            if connection.is_some_and(|connection| connection.greeted_by.is_some()) {
+                self.end_greeting(reactor, index, "had not chosen an export when an upgrade began");
+            }
+        }
+    }
+
+    /// Disconnects those who do not come to rest because of themselves: who sends half a request, or takes no answers. Nobody, if
+    /// others wait for a device: the pool does not come to rest then. Nor who waits for memory that others have.
     pub(crate) fn cut_restless(&mut self, reactor: &mut Reactor) {
+        if self.connections.iter().flatten().any(|connection| connection.requests > 0) {
+            return;
+        }
         for index in 0..self.connections.len() as u32 {
             let Some(Some(connection)) = self.connections.get_mut(index as usize) else { continue };
-            if connection.is_at_rest() || connection.requests > 0 {
+            if connection.is_at_rest() || connection.thirsty || connection.starved.is_some() {
                 continue;
             }
             connection.closing = true;
@@ -57,7 +72,12 @@ impl Server {
     }
 
     /// Gives away all listeners, and all connections that can go on elsewhere; the others are closed. Everything is at rest.
-    pub(crate) fn hand_over(&mut self, reactor: &mut Reactor) -> Inheritance {
+    /// `is_owed`: clients of the volume must be told of an error that only this process knows.
+    pub(crate) fn hand_over(
+        &mut self,
+        reactor: &mut Reactor,
+        is_owed: impl Fn(VolumeId) -> bool,
+    ) -> Inheritance {
         let listeners = self.directory.release(reactor);
         let mut guests = Vec::new();
         for index in 0..self.connections.len() {
@@ -66,7 +86,9 @@ impl Server {
                 continue;
             };
             self.directory.went(connection.volume);
-            let guest = self.guest_of(reactor, &mut connection);
+            // Closed is an error as well, and one that nobody overlooks.
+            let owed = connection.volume.is_some_and(&is_owed);
+            let guest = if owed { None } else { self.guest_of(reactor, &mut connection) };
             connection.free_buffers(reactor);
             reactor.close_socket(connection.socket); // does nothing to one that was given away
             guests.extend(guest);
@@ -79,14 +101,19 @@ impl Server {
             return None;
         }
         let endpoint = self.directory.asked(connection.endpoint)?.clone();
-        let export = connection.session.export()?.name.clone();
+        let info = connection.session.export()?;
+        let (export, size_bytes) = (info.name.clone(), info.size_bytes);
+        if self.directory.volume(connection.endpoint, &export) != connection.volume {
+            return None; // the name was given to another one since
+        }
+        let volume = self.directory.mark(connection.endpoint, &export)?.to_owned();
         let replier = connection.session.replier();
         let mut unread = connection.session.take_held();
         if let Some(buffer) = connection.buffer {
             unread.extend_from_slice(&reactor.pool().bytes(buffer)[connection.used..connection.filled]);
         }
         let fd = reactor.release_socket(connection.socket)?;
-        Some(Guest { endpoint, export, replier, unread, fd })
+        Some(Guest { endpoint, export, volume, size_bytes, replier, unread, fd })
     }
 
     /// Takes the connections to an export that somebody else has had until now.
@@ -103,6 +130,12 @@ impl Server {
     fn adopt(&mut self, reactor: &mut Reactor, endpoint: u32, guest: Guest) -> Result<(), String> {
         let info = self.directory.info(endpoint, &guest.export).ok_or("there is no such export")?;
         let volume = self.directory.volume(endpoint, &guest.export).ok_or("there is no such export")?;
+        if self.directory.mark(endpoint, &guest.export) != Some(&*guest.volume) {
+            return Err("another volume has this name now".into());
+        }
+        if info.size_bytes < guest.size_bytes {
+            return Err("the volume is smaller now".into());
+        }
         let rules = self.rules.get(usize::from(volume.0)).cloned().flatten().ok_or("it has no rules")?;
         if self.directory.tls(endpoint).is_some() {
             return Err("the export has TLS now".into());

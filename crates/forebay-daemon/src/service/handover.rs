@@ -9,14 +9,19 @@ use crate::events::{Kind, NewEvent};
 use crate::handover::{Duties, Inheritance};
 use crate::jobs::JobFilter;
 use crate::pool::{Pool, PoolHandle, Promise};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Clients that have not chosen an export yet have so long to do it: they cannot be passed on, and all others wait for them.
+const GREET_WITHIN: Duration = Duration::from_secs(1);
 /// Clients that are in the middle of something have so long to get through with it.
 const REST_WITHIN: Duration = Duration::from_secs(10);
 /// After clients that kept themselves from coming to rest were disconnected.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
+/// Time for closing the pools, once all clients are at rest: a pool that takes longer is left behind, and there is no upgrade.
+const CLOSE_WITHIN: Duration = Duration::from_secs(60);
 /// Time for a successor to start and to read the configuration, as the asker sees it.
 const BEGIN_WITHIN: Duration = Duration::from_secs(40);
 
@@ -28,6 +33,8 @@ pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
 /// What a service leaves behind that has handed over.
 pub(crate) struct Estate {
     pub(crate) inheritance: Inheritance,
+    /// Why the pools cannot be a successor's: one is not closed, so what it has is nobody's.
+    pub(crate) unclosed: Option<String>,
     /// With live changes, whatever the file says by now.
     pub(crate) config: Config,
     pub(crate) file: Option<ConfigFile>,
@@ -62,6 +69,16 @@ impl Service {
             return Err(conflict(format!("job {} is not done", job.id), "wait for it, or cancel it"));
         }
         for (name, pool) in self.pool_handles() {
+            let snapshot = Self::ask(&pool, |pool| pool.snapshot())?;
+            if snapshot.fenced && !(snapshot.cache_failed && snapshot.rescue_over) {
+                // Closing it would wait for the end of that, and clients with it.
+                return Err(conflict(
+                    format!(
+                        "the cache of pool {name} has failed, and what only it has is being written back"
+                    ),
+                    "wait until it is; `forebay pool show` tells",
+                ));
+            }
             if Self::ask(&pool, |pool| pool.has_mounts())? {
                 return Err(conflict(
                     format!(
@@ -84,34 +101,63 @@ impl Service {
     /// # Errors
     /// Something does not come to rest. Everything goes on then.
     pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), ControlError> {
-        let mut changing = self.changing();
-        self.check_upgradable()?;
-        let mut duties = self.duties();
+        let mut changing = lock(&self.changing);
+        lock(&self.work).passed_on = true;
         let pools = self.pool_handles();
-        let still_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        duties.still_since_unix_ns = u64::try_from(still_since.as_nanos()).unwrap_or(u64::MAX);
-        if let Err(error) = Self::hold_still(&pools) {
-            self.go_on();
-            return Err(error);
-        }
+        let duties = match self.come_to_rest(&pools) {
+            Ok(duties) => duties,
+            Err(error) => {
+                lock(&self.work).passed_on = false;
+                self.go_on();
+                return Err(error);
+            }
+        };
         let mut inheritance = Inheritance::default();
         for (_, pool) in &pools {
-            // A pool that has ended by itself just now has no clients.
-            inheritance.append(pool.ask(Pool::hand_over).unwrap_or_default());
+            // However long it takes: sockets that nobody waits for would be closed. A pool that has ended has no clients.
+            inheritance.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
         }
         let config = self.running().config.clone();
         let file = changing.take();
         drop(changing);
-        for error in self.stop() {
-            self.tell(super::Told::Problem(format!("while handing over: {error}")));
+        let unclosed = self.close_within(&self.begin_stop(), CLOSE_WITHIN);
+        Ok((Estate { inheritance, unclosed, config, file }, duties))
+    }
+
+    /// Waits for pools that were told to stop; says which have not.
+    pub(super) fn close_within(
+        &self,
+        pools: &BTreeMap<String, Arc<PoolHandle>>,
+        within: Duration,
+    ) -> Option<String> {
+        let until = Instant::now() + within;
+        let mut late = Vec::new();
+        for (name, pool) in pools {
+            if !pool.ends_by(until) {
+                late.push(name.as_str());
+            } else if let Err(error) = pool.stop() {
+                self.tell(super::Told::Problem(format!("while handing over: {error}")));
+            }
         }
-        Ok((Estate { inheritance, config, file }, duties))
+        let late = (!late.is_empty()).then(|| late.join(", "))?;
+        Some(format!("pool {late} was not closed within {} s: a device hangs, or is slow", within.as_secs()))
+    }
+
+    fn come_to_rest(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, ControlError> {
+        self.check_upgradable()?;
+        let duties = self.duties()?;
+        Self::hold_still(pools)?;
+        Ok(duties)
     }
 
     fn hold_still(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), ControlError> {
         let began = pools.iter().map(|(name, pool)| Ok((name, pool, Self::ask(pool, Pool::hold_still)?)));
         let mut restless: Vec<(&String, &Arc<PoolHandle>, Promise<()>)> =
             began.collect::<Result<_, ControlError>>()?;
+        Self::await_rest(&mut restless, GREET_WITHIN);
+        for (_, pool, _) in &restless {
+            Self::ask(pool, Pool::cut_greetings)?;
+        }
         Self::await_rest(&mut restless, REST_WITHIN);
         for (_, pool, _) in &restless {
             Self::ask(pool, Pool::cut_restless)?;
@@ -143,15 +189,18 @@ impl Service {
         }
     }
 
-    fn duties(&self) -> Duties {
-        let infos = self.volume_infos().unwrap_or_default();
+    /// As clients begin to wait.
+    fn duties(&self) -> Result<Duties, ControlError> {
+        let infos = self.volume_infos()?;
+        let still_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let served = infos.into_iter().filter(|volume| volume.state == VolumeState::Serving);
-        Duties {
+        Ok(Duties {
             volumes: served.map(|volume| volume.name).collect(),
-            still_since_unix_ns: 0,
+            passed: self.keeper.has_passed(),
+            still_since_unix_ns: u64::try_from(still_since.as_nanos()).unwrap_or(u64::MAX),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-        }
+        })
     }
 
     /// Whether everything is served that the predecessor has served, and that is still configured.

@@ -88,8 +88,12 @@ impl Service {
         self.running.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn changing(&self) -> MutexGuard<'_, Option<ConfigFile>> {
-        lock(&self.changing)
+    /// # Errors
+    /// Another process has the pools, or is about to have them: a change here would be lost, or open a pool that is not ours.
+    fn changing(&self) -> Result<MutexGuard<'_, Option<ConfigFile>>, ControlError> {
+        let file = lock(&self.changing);
+        lock(&self.work).check_not_passed_on()?;
+        Ok(file)
     }
 
     /// A running pool.
@@ -124,7 +128,11 @@ impl Service {
     }
 
     fn begin_job(&self, spec: JobSpec) -> Result<JobInfo, ControlError> {
-        let id = self.jobs.start(spec)?;
+        let id = {
+            let work = lock(&self.work);
+            work.check_not_passed_on()?;
+            self.jobs.start(spec)?
+        };
         self.work_changed.notify_all();
         self.job_info(id)
     }

@@ -6,7 +6,7 @@ use super::start::check_rules;
 use super::tell::reporter;
 use crate::CacheSpec;
 use crate::config::choices::CacheAllocation;
-use crate::config::{Edit, PoolConfig, Scope, Settings};
+use crate::config::{ConfigFile, Edit, PoolConfig, Scope, Settings};
 use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
     ShrinkRequest,
@@ -71,7 +71,7 @@ impl Service {
     }
 
     pub(super) fn create(&self, request: PoolRequest) -> Result<PoolInfo, ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         let name = request.name.clone();
         crate::config::model::check_name(&name).map_err(|problem| invalid(problem, ""))?;
         if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
@@ -113,7 +113,7 @@ impl Service {
 
     /// Opens a configured pool that is not open, and attaches its volumes.
     pub(super) fn reopen(&self, name: &str) -> Result<PoolInfo, ControlError> {
-        let _changing = self.changing();
+        let _changing = self.changing()?;
         self.look_for_ended_pools();
         let (config, volumes) = {
             let running = self.running();
@@ -151,6 +151,8 @@ impl Service {
     // --- size
 
     pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
+        // Held until the file knows: a successor that does not know of a device could not open the pool.
+        let mut file = self.changing()?;
         let handle = self.handle(name)?;
         if self.pool_snapshot(name)?.cache_failed {
             let what = format!("the cache of pool {name} has failed");
@@ -169,7 +171,8 @@ impl Service {
             _ => return Err(invalid("give either a device or a size", "")),
         };
         promise.wait().ok_or_else(stopped)??;
-        self.note_devices(name)?;
+        self.write_devices(name, file.as_mut())?;
+        drop(file);
         let info = self.pool_info(name)?;
         let message = format!("pool {name} has {} now", ByteSize(info.capacity_bytes));
         self.hub.publish(NewEvent::new(Kind::PoolGrown, message).pool(name));
@@ -238,17 +241,21 @@ impl Service {
 
     /// The devices of a pool are others now: the file is told.
     pub(super) fn note_devices(&self, name: &str) -> Result<(), ControlError> {
+        let mut file = self.changing()?;
+        self.write_devices(name, file.as_mut())
+    }
+
+    fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), ControlError> {
         let snapshot = self.pool_snapshot(name)?;
         let devices: Vec<CacheSpec> = snapshot
             .devices
             .iter()
             .map(|(path, bytes)| CacheSpec { path: path.clone(), size_bytes: Some(*bytes) })
             .collect();
-        let mut file = self.changing();
         if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
             pool.devices.clone_from(&devices);
         }
-        let Some(file) = file.as_mut() else { return Ok(()) };
+        let Some(file) = file else { return Ok(()) };
         let edit = Edit::SetDevices { pool: name.into(), devices };
         file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
     }
@@ -277,7 +284,7 @@ impl Service {
 
     /// Gives a pool whose cache has failed a new one: the pool is closed, and opened with it.
     pub(super) fn replace(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         let spec = device(&request.device)?;
         let record = self.check_replaceable(name, request.discard_lost)?;
         let state_dir = self.running().config.daemon.state_dir.clone();
@@ -367,7 +374,7 @@ impl Service {
 
     /// Stops a pool and forgets it.
     pub(super) fn close_pool(&self, name: &str, erase: bool) -> Result<(), ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         self.check_removable(name)?;
         let snapshot = self.pool_snapshot(name)?;
         let kept: u64 = snapshot.absent.values().sum();

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl Service {
     pub(super) fn reload_file(&self) -> Result<ReloadDone, ControlError> {
         let new = {
-            let mut file = self.changing();
+            let mut file = self.changing()?;
             let Some(file) = file.as_mut() else {
                 return Err(ControlError::new(
                     ErrorKind::Conflict,
@@ -59,6 +59,7 @@ impl Service {
 
     /// Makes one change; says what was done.
     fn make(&self, change: &Change, new: &Config) -> Result<String, ControlError> {
+        super::lock(&self.work).check_not_passed_on()?;
         match change {
             Change::VolumeRemoved { volume } => self.remove_by_reload(volume)?,
             Change::PoolRemoved { pool } => self.close_pool(pool, false)?,

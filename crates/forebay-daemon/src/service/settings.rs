@@ -77,7 +77,7 @@ impl Service {
         target: Target<'_>,
         request: SettingsRequest,
     ) -> Result<SettingsDone, ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         let old = Self::configured(&self.running().config, target)?;
         let (new, changed) = with_changes(&old, &request.set)?;
         self.check_conflicts(target, &new)?;

@@ -7,8 +7,9 @@ use crate::control::ControlError;
 use crate::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
 use crate::handover::Keeper;
 use crate::jobs::{JobId, Jobs, JobsLimits};
-use crate::pool::PoolEvent;
+use crate::pool::{PoolEvent, PoolHandle};
 use forebay_core::Drain;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -194,6 +195,11 @@ impl Service {
     /// # Errors
     /// What ended a pool before, if that was not an orderly stop.
     pub(crate) fn stop(&self) -> Vec<crate::RunError> {
+        self.begin_stop().values().filter_map(|pool| pool.stop().err()).collect()
+    }
+
+    /// Tells everything to stop; returns the pools, which do so now.
+    pub(super) fn begin_stop(&self) -> BTreeMap<String, Arc<PoolHandle>> {
         self.stop_jobs();
         self.hub.close();
         let pools = std::mem::take(&mut self.running_mut().pools);
@@ -201,7 +207,7 @@ impl Service {
         for pool in pools.values() {
             let _ = pool.ask(crate::pool::Pool::stop);
         }
-        pools.values().filter_map(|pool| pool.stop().err()).collect()
+        pools
     }
 
     pub(super) fn tell(&self, what: Told) {

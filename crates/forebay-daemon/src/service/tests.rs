@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::handover::Inheritance;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
@@ -71,20 +73,22 @@ fn what_was_given_away_is_taken_back_with_its_connections() {
     ["auto", "psync"].into_iter().for_each(changes_hands);
 }
 
-fn changes_hands(io: &str) {
-    use std::io::{Read, Write};
-    let folder = tempfile::tempdir().unwrap();
-    let keeper: Arc<Keeper> = Arc::default();
-    let service = start(folder.path(), Arc::clone(&keeper), io);
-    let mut client = std::os::unix::net::UnixStream::connect(folder.path().join("a.sock")).unwrap();
+fn hears(client: &mut UnixStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    client.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+fn connect(folder: &Path) -> UnixStream {
+    let mut client = UnixStream::connect(folder.join("a.sock")).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let hears = |client: &mut std::os::unix::net::UnixStream, length: usize| {
-        let mut bytes = vec![0; length];
-        client.read_exact(&mut bytes).unwrap();
-        bytes
-    };
-    // Handshake in the old way: flags, then EXPORT_NAME.
     hears(&mut client, 18);
+    client
+}
+
+/// Handshake in the old way: flags, then EXPORT_NAME.
+fn greet(folder: &Path) -> UnixStream {
+    let mut client = connect(folder);
     let mut hello = 3u32.to_be_bytes().to_vec();
     hello.extend(b"IHAVEOPT");
     hello.extend(1u32.to_be_bytes());
@@ -92,6 +96,15 @@ fn changes_hands(io: &str) {
     hello.extend(b"v");
     client.write_all(&hello).unwrap();
     hears(&mut client, 10);
+    client
+}
+
+fn changes_hands(io: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let keeper: Arc<Keeper> = Arc::default();
+    let service = start(folder.path(), Arc::clone(&keeper), io);
+    let mut client = greet(folder.path());
+    let mut stranger = connect(folder.path());
     let request = |kind: u16, cookie: u64| {
         let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
         bytes.extend(0u16.to_be_bytes());
@@ -109,6 +122,11 @@ fn changes_hands(io: &str) {
     let (read, later) = (request(0, 2), request(0, 3));
     client.write_all(&later[..10]).unwrap();
     let (estate, duties) = service.hand_over().unwrap();
+    assert_eq!(stranger.read(&mut [0]).unwrap(), 0, "who has not chosen an export cannot be passed on");
+    let late = service.reload_file().unwrap_err();
+    assert_eq!(late.kind, ErrorKind::Unavailable, "a change that comes too late: {late:?}");
+    let late = service.begin_job(JobSpec::volume(JobKind::Flush, "a", "a")).unwrap_err();
+    assert_eq!(late.kind, ErrorKind::Unavailable, "a job that comes too late: {late:?}");
     assert_eq!(duties.volumes, ["a".to_owned(), "b".to_owned()].into());
     let Inheritance { listeners, guests } = estate.inheritance;
     assert_eq!((listeners.len(), guests.len()), (2, 1));
@@ -116,17 +134,97 @@ fn changes_hands(io: &str) {
     client.write_all(&later[10..]).unwrap();
     client.write_all(&read).unwrap();
     drop(service);
-    let keeper = Arc::new(Keeper::parked(Inheritance { listeners, guests }, None));
+    let keeper = Arc::new(Keeper::parked(Inheritance { listeners, guests }, None, false));
     let service = start(folder.path(), Arc::clone(&keeper), io);
     service.check_duties(&duties).unwrap();
     client.set_nonblocking(true).unwrap();
     assert!(client.read(&mut [0]).is_err(), "nothing moves before the word to go on");
     client.set_nonblocking(false).unwrap();
     service.go_on();
-    for cookie in [3u64, 2] {
+    let mut cookies = [0, 0].map(|_| {
         let answer = hears(&mut client, 16 + 512);
-        assert_eq!((answer[4..8].to_vec(), &answer[8..16]), (vec![0; 4], &cookie.to_be_bytes()[..]));
+        assert_eq!(answer[4..8], [0; 4]);
         assert!(answer[16..].iter().all(|byte| *byte == 7));
+        answer[15]
+    });
+    cookies.sort_unstable(); // both are under way at once
+    assert_eq!(cookies, [2, 3]);
+    assert!(service.stop().is_empty());
+}
+
+#[test]
+fn a_connection_goes_on_only_with_the_volume_that_it_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut service = start(folder.path(), Arc::default(), "auto");
+    for (kept, change) in [(false, "volume"), (false, "smaller"), (true, "larger")] {
+        let mut client = greet(folder.path());
+        let (mut estate, _) = service.hand_over().unwrap();
+        let guests = &mut estate.inheritance.guests;
+        assert_eq!((guests.len(), guests[0].size_bytes), (1, 1 << 20));
+        match change {
+            "volume" => guests[0].volume.push('x'), // as if the names of two exports had been swapped in the file
+            "smaller" => guests[0].size_bytes += 512,
+            _ => guests[0].size_bytes -= 512,
+        }
+        let keeper = Arc::new(Keeper::parked(estate.inheritance, None, false));
+        service = start(folder.path(), Arc::clone(&keeper), "auto");
+        service.go_on();
+        keeper.close_rest();
+        let mut flush = 0x2560_9513_u32.to_be_bytes().to_vec();
+        flush.extend(3u32.to_be_bytes()); // FLUSH
+        flush.resize(28, 0);
+        let _ = client.write_all(&flush); // fails if it is closed already
+        assert_eq!(client.read(&mut [0; 16]).is_ok_and(|length| length == 16), kept, "{change}");
+        drop(client);
     }
     assert!(service.stop().is_empty());
+}
+
+#[test]
+fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let (estate, _) = service.hand_over().unwrap();
+    let Inheritance { listeners, .. } = estate.inheritance;
+    let copies = listeners.iter().map(|listener| crate::handover::Listener {
+        endpoint: listener.endpoint.clone(),
+        fd: listener.fd.try_clone().unwrap(),
+    });
+    let copies = Inheritance { listeners: copies.collect(), guests: Vec::new() };
+    let successor = start(folder.path(), Arc::new(Keeper::parked(copies, None, false)), "auto");
+    // Somebody who connects now is the predecessor's.
+    let mut waits = UnixStream::connect(folder.path().join("a.sock")).unwrap();
+    assert!(successor.stop().is_empty());
+    assert!(["a.sock", "b.sock"].iter().all(|name| folder.path().join(name).exists()));
+    let keeper: Arc<Keeper> = Arc::default();
+    keeper.put_back(Inheritance { listeners, guests: Vec::new() });
+    let service = start(folder.path(), keeper, "auto");
+    waits.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    hears(&mut waits, 18);
+    assert!(service.stop().is_empty());
+    assert!(!folder.path().join("a.sock").exists(), "an orderly end removes them");
+}
+
+#[test]
+fn a_pool_that_does_not_close_holds_the_others_for_a_bounded_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let (go, hangs) = std::sync::mpsc::channel::<()>();
+    let handle = service.handle("a").unwrap();
+    let (begun, begins) = std::sync::mpsc::channel::<()>();
+    let task = move |_: &mut Pool| {
+        begun.send(()).unwrap();
+        hangs.recv().is_err()
+    };
+    let asker = std::thread::spawn(move || handle.ask_and_wait(task));
+    begins.recv().unwrap();
+    let pools = service.begin_stop();
+    let late = || service.close_within(&pools, Duration::from_millis(10)).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while !late().contains("pool a was not closed") {
+        assert!(Instant::now() < until, "{}", late());
+    }
+    drop(go);
+    assert_eq!(asker.join().unwrap(), Ok(true));
+    assert_eq!(service.close_within(&pools, Duration::from_secs(30)), None);
 }

@@ -27,7 +27,7 @@ impl Service {
 
     /// Attaches a volume: a new one, or one that is configured but not attached just now.
     pub(super) fn attach(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         let name = request.name.clone();
         let known = self.running().config.volumes.get(&name).cloned();
         let (config, new) = match known {
@@ -142,7 +142,7 @@ impl Service {
 
     /// A volume was detached: nobody speaks of it any more.
     pub(super) fn forget_volume(&self, name: &str) -> Result<(), ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         {
             let mut running = self.running_mut();
             running.config.volumes.remove(name);
@@ -174,7 +174,7 @@ impl Service {
     }
 
     pub(super) fn note_size(&self, name: &str, bytes: u64) -> Result<(), ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         if let Some(volume) = self.running_mut().config.volumes.get_mut(name) {
             volume.size_bytes = Some(bytes);
         }
@@ -198,7 +198,7 @@ impl Service {
     }
 
     pub(super) fn new_rule(&self, volume: &str, request: RuleRequest) -> Result<Value, ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         let rules = self.rule_set(volume)?;
         let rule: Rule = request.rule.parse()?;
         let kept = (!rule.is_transient()).then(|| rule.clone());
@@ -213,7 +213,7 @@ impl Service {
     }
 
     pub(super) fn drop_rule(&self, volume: &str, id: &str) -> Result<(), ControlError> {
-        let mut file = self.changing();
+        let mut file = self.changing()?;
         let rules = self.rule_set(volume)?;
         let id = match id.parse() {
             Ok(id) => id,

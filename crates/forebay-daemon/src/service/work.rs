@@ -5,7 +5,7 @@
 //! watches.
 
 use super::{Service, lock};
-use crate::control::{ControlError, DetachHow};
+use crate::control::{ControlError, DetachHow, ErrorKind};
 use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
 use crate::pool::PoolHandle;
@@ -25,7 +25,19 @@ const AGE_RESOLUTION: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) stopping: bool,
+    /// A successor is taking over, or has: nothing is changed here, and no job begins.
+    pub(super) passed_on: bool,
     threads: Vec<JoinHandle<()>>,
+}
+
+impl Work {
+    pub(super) fn check_not_passed_on(&self) -> Result<(), ControlError> {
+        if !self.passed_on {
+            return Ok(());
+        }
+        let what = "another process is taking over from this one";
+        Err(ControlError::new(ErrorKind::Unavailable, what, "ask again: it answers"))
+    }
 }
 
 /// Why a job ends early.
