@@ -130,6 +130,7 @@ assert first and not second, f'a loss is told by one FLUSH: {first}, {second}'
 eventually 20 alarmed || fail "no alarm"
 eventually 30 rescued || fail "the rescue does not end: $(cat "$T/stderr")"
 losses judge "$(records)"
+refused '[1-9]' 'cache of pool fast has failed' "$FOREBAY" upgrade --admin "$ADMIN"
 ask volume show back
 grep -qi 'lost' "$T/ask.out" || fail "volume show does not say what is lost: $(cat "$T/ask.out")"
 

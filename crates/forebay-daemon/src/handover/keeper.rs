@@ -73,7 +73,8 @@ impl Keeper {
     /// This process is the daemon now.
     pub(crate) fn go_on(&self) {
         self.parked.store(false, Ordering::Release);
-        for listener in std::mem::take(&mut *self.waiting()) {
+        let waiting = std::mem::take(&mut *self.waiting());
+        for listener in waiting {
             self.keep(&listener.endpoint, &listener.fd);
         }
     }

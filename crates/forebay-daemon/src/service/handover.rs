@@ -70,13 +70,12 @@ impl Service {
         }
         for (name, pool) in self.pool_handles() {
             let snapshot = Self::ask(&pool, |pool| pool.snapshot())?;
-            if snapshot.fenced && !(snapshot.cache_failed && snapshot.rescue_over) {
-                // Closing it would wait for the end of that, and clients with it.
+            if snapshot.fenced {
+                // Closing it would wait for the end of the rescue, and clients with it; and where something is lost and the device
+                // is not known again nobody could open it, this process neither.
                 return Err(conflict(
-                    format!(
-                        "the cache of pool {name} has failed, and what only it has is being written back"
-                    ),
-                    "wait until it is; `forebay pool show` tells",
+                    format!("the cache of pool {name} has failed"),
+                    "give it another first: forebay pool replace; or stop the daemon and start it again",
                 ));
             }
             if Self::ask(&pool, |pool| pool.has_mounts())? {
@@ -147,6 +146,7 @@ impl Service {
         self.check_upgradable()?;
         let duties = self.duties()?;
         Self::hold_still(pools)?;
+        self.check_upgradable()?; // a cache may have failed meanwhile
         Ok(duties)
     }
 
