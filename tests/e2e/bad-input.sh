@@ -73,11 +73,11 @@ restore
 nothing_lost "a truncated cache"
 
 say "a cache of a newer version"
-python3 "$E2E/patch_superblock.py" "$CACHE" version 2
+python3 "$E2E/patch_superblock.py" "$CACHE" version 9
 cp --sparse=always "$CACHE" "$T/cache.newer"
-refused 1 'version 2
+refused 1 'version 9
 newer' "${run[@]}"
-refused 1 'version 2
+refused 1 'version 9
 newer' "$FOREBAY" check "$CACHE"
 assert_same "$CACHE" "$T/cache.newer" "a cache of a newer version was written to"
 restore

@@ -407,11 +407,6 @@ impl Plan {
                 self.settings.dirty_low_pct = 10;
             }
             PlantedBug::ForgetOrderAtAttach => self.ordered(rng),
-            PlantedBug::AdvanceInShrink => {
-                self.ordered(rng);
-                (self.mix.life, self.mix.hot_pct, self.mix.drain) = (20, 0, 0);
-                self.settings.dirty_low_pct = 10;
-            }
             PlantedBug::OvertakeEpochs => {
                 self.modes = vec![Mode::Writeback, Mode::Writearound];
                 self.start_in(rng);

@@ -75,7 +75,6 @@ planted! {
     overtake_epochs: OvertakeEpochs,
     fua_keeps_epoch: FuaKeepsEpoch,
     forget_order_at_attach: ForgetOrderAtAttach,
-    advance_in_shrink: AdvanceInShrink,
     fill_gaps_unlocked: FillGapsUnlocked,
     fill_gaps_from_dirty: FillGapsFromDirty,
     fill_gaps_from_partial: FillGapsFromPartial,
