@@ -156,23 +156,31 @@ impl Engine {
     pub fn cache_gone(&mut self, now: Nanos) {
         self.advance(now);
         if self.status == Status::Ready {
+            self.patience.end();
             self.fence();
         }
     }
 
     // --- detection, and the owner's part
 
-    /// A read of the cache device has ended.
-    pub(crate) fn note_cache_read(&mut self, kind: &OpKind, member: u8, ok: bool) {
-        let slot = match kind {
+    /// The slot, or the first one, that an operation reads.
+    pub(crate) fn cached_slot(&self, kind: &OpKind) -> Option<u32> {
+        match kind {
             OpKind::ReadHit { slot, .. } => Some(*slot),
             OpKind::MergeCached { merge, .. } => self.merges.get(*merge).cached_slot(),
             OpKind::DestageRead { extent, at, .. } => self.extents.get(*extent).parts[*at as usize].slot(),
             OpKind::RelocateRead { relocation } => Some(self.relocations.get(*relocation).from()),
             OpKind::ScrubRead { read } => Some(self.scrub_reads.get(*read).slot()),
             _ => None,
-        };
+        }
+    }
+
+    /// A read of the cache device has ended, of this slot.
+    pub(crate) fn note_cache_read(&mut self, slot: Option<u32>, member: u8, ok: bool) {
         let Some(slot) = slot else { return };
+        if ok {
+            self.patience.renew();
+        }
         if self.mirror.is_some() {
             self.note_member_read(member, self.map.place(slot).0, ok);
             return;

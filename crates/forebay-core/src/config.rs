@@ -143,6 +143,8 @@ pub enum PlantedBug {
     FuaKeepsEpoch,
     /// A volume that is attached to an open cache does not go on with its flush epochs.
     ForgetOrderAtAttach,
+    /// Flush epochs go on while a shrinking volume has given up blocks that a crash would bring back.
+    AdvanceInShrink,
     /// Gaps between dirty blocks are written along with them without keeping others from writing there.
     FillGapsUnlocked,
     /// Gaps are filled with what the cache has, even if that is dirty.
@@ -185,11 +187,15 @@ pub enum PlantedBug {
     LeaveUnmended,
     /// A new member does not get everything.
     ForgetInRebuild,
+    /// What an earlier use of a segment left where a write was lost is taken for what the checkpoint means.
+    BelieveEarlierUse,
+    /// A dirty block that cannot be read for a moment is lost.
+    GiveUpAtOnce,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 56] = [
+    pub const ALL: [(Self, &'static str); 59] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -225,6 +231,7 @@ impl PlantedBug {
         (Self::OvertakeEpochs, "overtake-epochs"),
         (Self::FuaKeepsEpoch, "fua-keeps-epoch"),
         (Self::ForgetOrderAtAttach, "forget-order-at-attach"),
+        (Self::AdvanceInShrink, "advance-in-shrink"),
         (Self::FillGapsUnlocked, "fill-gaps-unlocked"),
         (Self::FillGapsFromDirty, "fill-gaps-from-dirty"),
         (Self::FillGapsFromPartial, "fill-gaps-from-partial"),
@@ -246,6 +253,8 @@ impl PlantedBug {
         (Self::ReadOneCopy, "read-one-copy"),
         (Self::LeaveUnmended, "leave-unmended"),
         (Self::ForgetInRebuild, "forget-in-rebuild"),
+        (Self::BelieveEarlierUse, "believe-earlier-use"),
+        (Self::GiveUpAtOnce, "give-up-at-once"),
     ];
 
     /// The name used on the command line.

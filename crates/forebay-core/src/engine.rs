@@ -29,6 +29,7 @@ use crate::merge::Merge;
 use crate::mirror::Mirror;
 use crate::ordered::OrderWaiter;
 use crate::pages::{Page, Pages};
+use crate::patience::Patience;
 use crate::pool::PoolJob;
 use crate::read::{Fills, Miss};
 use crate::reclaim::{Reclaim, Relocation};
@@ -198,7 +199,9 @@ pub(crate) struct Op {
     backing: Option<VolumeId>,
     /// The member of a mirrored cache that it is for.
     pub(crate) member: u8,
-    len: u32,
+    /// How often it was asked for again.
+    pub(crate) asked: u8,
+    pub(crate) len: u32,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
     /// Both copies of a checkpoint are written from the same bytes.
@@ -271,6 +274,7 @@ pub struct Engine {
     pub(crate) checkpoint: CheckpointState,
     /// How far it is with going on without the cache device.
     pub(crate) aside: Aside,
+    pub(crate) patience: Patience,
     /// The two members of a mirrored cache.
     pub(crate) mirror: Option<Box<Mirror>>,
     pub(crate) recovery: Option<Box<Recovery>>,
@@ -341,6 +345,7 @@ impl Engine {
             reclaim_wants_destage: false,
             checkpoint: CheckpointState::default(),
             aside: Aside::default(),
+            patience: Patience::default(),
             mirror: None,
             recovery: None,
             life: Life::default(),
@@ -535,10 +540,13 @@ impl Engine {
     /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they were asked for.
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         self.advance(now);
-        let op = self.take_op(op);
         let ok = result.is_ok();
+        if !ok && self.is_asked_again(op) {
+            return;
+        }
+        let op = self.take_op(op);
         self.note_latency(&op, ok);
-        self.note_cache_read(&op.kind, op.member, ok);
+        self.note_cache_read(self.cached_slot(&op.kind), op.member, ok);
         if !ok {
             self.count_failure(&op.kind);
         }
@@ -618,6 +626,7 @@ impl Engine {
             return;
         }
         self.life_wakes();
+        self.step_patience();
         self.resume_merges();
         self.step_throttle();
         self.collect_emptied();
@@ -701,6 +710,7 @@ impl Engine {
             self.life_deadline(),
             self.sweeps_deadline(),
             self.aside_deadline(),
+            self.patience.deadline(),
             rare,
             self.gather_deadline(),
             self.map.is_unsettled().then_some(self.now),
@@ -956,6 +966,7 @@ impl Engine {
             started_at: self.now,
             backing: None,
             member: 0,
+            asked: 0,
             len: 0,
             spans,
             header: None,

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 
 /// Landmarks that an engine has reached since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Landmarks(u64);
+pub struct Landmarks(u128);
 
 impl Landmarks {
     /// True if this one was reached.
@@ -99,6 +99,8 @@ landmarks! {
     ListedBlockAsked = "listed-block-asked",
     /// A damaged clean block was dropped.
     CleanDamaged = "clean-damaged",
+    /// A dirty block that could not be read was asked for again some time later.
+    DirtyReadLater = "dirty-read-later",
     /// A dirty block was lost.
     DirtyLost = "dirty-lost",
     /// A cached block that a read found wrong had changed its place meanwhile.
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn every_landmark_has_a_bit_and_a_name_of_its_own() {
         let mut all = Landmarks::default();
-        assert!(Landmark::ALL.len() <= 64);
+        assert!(Landmark::ALL.len() <= 128);
         for (at, (landmark, name, _)) in Landmark::ALL.iter().enumerate() {
             assert!(!all.contains(*landmark));
             all.add(*landmark);

@@ -48,6 +48,7 @@ mod mirror;
 mod order;
 mod ordered;
 mod pages;
+mod patience;
 mod policy;
 mod pool;
 mod read;

@@ -127,7 +127,7 @@ impl Engine {
         if order.phase == Phase::Leaving || next <= order.active || map.waiting.next_from(0).is_some() {
             return;
         }
-        if self.is_shrinking(id) {
+        if self.is_shrinking(id) && !self.planted(PlantedBug::AdvanceInShrink) {
             return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
         }
         let stream = &self.streams[StreamKind::Write.index()];

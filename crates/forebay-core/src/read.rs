@@ -371,16 +371,21 @@ impl Engine {
             };
             let from = self.reqs.get(req).block_span(block + index, 1);
             self.actions.push_back(Action::Copy { from, to: page.span() });
-            let item = Item {
-                key,
-                crc: *crc,
-                kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
-                span: Some(page.span()),
-                done: Done::Fill(page, token),
-            };
-            let stream = self.stream_of_fill(key);
-            self.enqueue(stream, item);
+            self.append_fill(key, *crc, page, token);
         }
+    }
+
+    /// Appends what a page has of a block, as clean.
+    pub(crate) fn append_fill(&mut self, key: Key, crc: u32, page: Page, token: u64) {
+        let item = Item {
+            key,
+            crc,
+            kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
+            span: Some(page.span()),
+            done: Done::Fill(page, token),
+        };
+        let stream = self.stream_of_fill(key);
+        self.enqueue(stream, item);
     }
 
     /// A fill has been appended to `slot`, or was given up.

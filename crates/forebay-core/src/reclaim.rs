@@ -74,6 +74,11 @@ impl Relocation {
     pub(crate) fn from(&self) -> u32 {
         self.from
     }
+
+    /// Number of the attempt to read it that is under way.
+    pub(crate) fn tries(&self) -> u32 {
+        self.tries
+    }
 }
 
 /// A segment as reclaim sees it, if it may be a victim.

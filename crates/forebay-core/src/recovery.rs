@@ -525,8 +525,10 @@ impl Engine {
         self.attach()
     }
 
-    pub(crate) fn place(&self, segment: u32) -> Place {
-        Place { uuid: self.superblock.uuid, segment }
+    pub(crate) fn place(&self, number: u32) -> Place {
+        let segment = &self.map.segments[number as usize];
+        let known = segment.has_table() && !self.planted(PlantedBug::BelieveEarlierUse);
+        Place { uuid: self.superblock.uuid, segment: number, since: if known { segment.born } else { 0 } }
     }
 
     /// Makes a slot count as the checkpoint says, now that its key is known.
@@ -916,6 +918,9 @@ fn summary_payload(bytes: &[u8], place: Place, at: u32) -> Option<&[u8]> {
     let mut entries = Vec::new();
     let header = BatchHeader::decode(bytes.get(..BLOCK_BYTES)?, &mut entries).ok()?;
     header.check_place(place.uuid, place.segment, at).ok()?;
+    if header.sequence < place.since {
+        return None;
+    }
     let [Entry::Summary { slots, crc32c }] = entries[..] else { return None };
     let end = BLOCK_BYTES * (1 + usize::from(header.payload_blocks));
     let payload = bytes.get(BLOCK_BYTES..end)?;

@@ -32,6 +32,9 @@ impl Found {
 pub(crate) struct Place {
     pub(crate) uuid: CacheUuid,
     pub(crate) segment: u32,
+    /// Sequence that the log had reached when the segment was taken into use, 0 if it is not. Where the device lost a write
+    /// there stands what an earlier use of the segment left: intact, in its place, and with a lower sequence (I70).
+    pub(crate) since: u64,
 }
 
 /// The batches that lie after a checkpoint in one segment.
@@ -87,7 +90,8 @@ fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Found> {
         _ => true,
     };
     let found = Found { header, start, entries };
-    (found.end() <= bytes.blocks() && found.entries.iter().all(known)).then_some(found)
+    let counts = found.header.sequence >= place.since && found.end() <= bytes.blocks();
+    (counts && found.entries.iter().all(known)).then_some(found)
 }
 
 /// True if every payload block of a batch matches its checksum: the batch was written whole. A block that cannot be read
@@ -110,10 +114,20 @@ fn is_whole(bytes: Bytes<'_>, found: &Found) -> bool {
 /// The batches that a checkpoint accounts for: headers from the start of the segment up to block `used`. Where one cannot
 /// be read the next one is looked for: headers say themselves where they belong.
 pub(crate) fn accounted(bytes: Bytes<'_>, place: Place, used: u32) -> Vec<Found> {
+    let found = accounted_from(bytes, place, used, 0);
+    // One start writes a segment. What an earlier one left behind the end of its log has sequences that were given again.
+    let latest = found.iter().map(|found| found.header.epoch).max().unwrap_or(0);
+    if found.iter().all(|found| found.header.epoch == latest) {
+        return found;
+    }
+    accounted_from(bytes, place, used, latest)
+}
+
+fn accounted_from(bytes: Bytes<'_>, place: Place, used: u32, epoch: u64) -> Vec<Found> {
     let mut batches = Vec::new();
     let mut at = 0;
     while at < used {
-        match batch_at(bytes, place, at) {
+        match batch_at(bytes, place, at).filter(|found| found.header.epoch >= epoch) {
             Some(found) => {
                 at = found.end();
                 batches.push(found);

@@ -10,14 +10,12 @@
 //! checked, and is checked only where the scrub has not been.
 
 use crate::api::{Device, Nanos, Notice};
-use crate::append::{Done, Item, ItemKind};
 use crate::bucket::Bucket;
 use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind};
 use crate::landmarks::Landmark;
 use crate::life::{LifeError, sweep_slots};
 use crate::locks::BlockRange;
-use crate::map::MASK_FULL;
 use crate::pages::{Page, PageUse};
 use crate::read::{CACHE_READ_TRIES, Damage};
 use crate::segment::{Key, State};
@@ -237,18 +235,12 @@ impl Engine {
         }
         for index in 0..count {
             let slot = first + index;
-            let right = ok && crcs.get(index as usize) == Some(&self.map.crc(slot));
-            self.scrubbed(
-                slot,
-                if right {
-                    Found::Right
-                } else if ok {
-                    Found::Wrong
-                } else {
-                    Found::Nothing
-                },
-                tries,
-            );
+            let found = match crcs.get(index as usize) {
+                _ if !ok => Found::Nothing,
+                Some(crc) if *crc == self.map.crc(slot) => Found::Right,
+                _ => Found::Wrong,
+            };
+            self.scrubbed(slot, found, tries);
         }
         self.map.unpin(first);
         if let Some(scrub) = &mut self.scrub {
@@ -324,14 +316,6 @@ impl Engine {
         };
         self.scrub_counts(|report| report.repaired_blocks += 1);
         self.reached(Landmark::ScrubRepaired);
-        let item = Item {
-            key,
-            crc: *crc,
-            kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
-            span: Some(page.span()),
-            done: Done::Fill(page, token),
-        };
-        let stream = self.stream_of_fill(key);
-        self.enqueue(stream, item);
+        self.append_fill(key, *crc, page, token);
     }
 }

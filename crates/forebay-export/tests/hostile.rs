@@ -9,58 +9,20 @@ use std::io::{self, Read, Write};
 use common::*;
 use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::*;
-use forebay_export::nbd::{CloseReason, Limits};
+use forebay_export::nbd::CloseReason;
 use proptest::prelude::*;
-
-const LIMITS: Limits =
-    Limits { payload_bytes_max: 4096, option_bytes_max: 2048, options_max: 30, skip_bytes_max: 100_000 };
-
-/// What a session with these limits may hold: an option being collected (a vector may be twice as long as its
-/// content) and the answer to one option.
-const MEMORY_BYTES_MAX: usize = 2 * 2048 + 4096;
 
 /// Feeds bytes in pieces of any size. Every request that gets through must be within bounds.
 fn survive(bytes: &[u8], piece: usize, payload: Payload) -> Peer {
-    let mut peer = Peer::with_limits(two_exports(), LIMITS);
+    let mut peer = Peer::with_limits(two_exports(), TIGHT);
     peer.payload = payload;
     peer.serve = false;
     let mut out = Vec::new();
     for piece in bytes.chunks(piece.max(1)) {
         peer.feed(piece, &mut out);
     }
-    assert!(peer.memory_bytes_max <= MEMORY_BYTES_MAX, "{} bytes held", peer.memory_bytes_max);
-    let mut size = 0;
-    for event in &peer.events {
-        let request = match event {
-            Event::Established(export) => {
-                size = export.size_bytes;
-                continue;
-            }
-            Event::StartTls | Event::Close(_) => continue,
-            Event::Request(request) => request.request,
-            Event::Write(request, data) => {
-                assert_eq!(data.len() as u64, request.request.length_bytes);
-                request.request
-            }
-        };
-        assert!(request.offset_bytes + request.length_bytes <= size);
-        assert!(!request.operation.has_payload() || request.length_bytes <= 4096);
-    }
+    peer.check_tight();
     peer
-}
-
-fn conversation() -> Vec<u8> {
-    let mut bytes = 3_u32.to_be_bytes().to_vec();
-    encode_option(&mut bytes, opt::LIST, &[]);
-    encode_option(&mut bytes, opt::INFO, &go("iso", &[1, 2, 3]));
-    bytes.extend_from_slice(&hello("db", true)[4..]);
-    for at in 0..8_u64 {
-        bytes.extend(request(cmd::WRITE, 0, at, at * 4096, 100));
-        bytes.extend([at as u8; 100]);
-        bytes.extend(request((at % 8) as u16 & !1, 0, at, at * 512, 4096));
-    }
-    bytes.extend(request(cmd::DISC, 0, 0, 0, 0));
-    bytes
 }
 
 /// One kind of damage to a conversation.

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
     let start = Instant::now();
     if hostile {
-        println!("{:#?}", run_hostile(options.seed, options.crashes, &mut |_| {}));
+        println!("{:#?}", run_hostile(options.seed, options.crashes, options.bug, &mut |_| {}));
         return ExitCode::SUCCESS;
     }
     if shrinks {

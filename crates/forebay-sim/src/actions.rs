@@ -132,7 +132,7 @@ impl World {
             ensure!(idle, "a read of {offset} goes to {span:?}, which another operation uses");
             self.memory.get_mut(*span)?.fill(JUNK);
         }
-        let early = self.rng.chance(1, 3).then(|| self.sample(device, offset, len as usize));
+        let early = self.rng.chance(1, 3).then(|| self.sample_data(device, offset, len as usize));
         let kind = FlightKind::Read { offset, len: len as usize, crc, early };
         self.launch(op, OpKind::Read, u64::from(len), Flight { device, spans, kind })
     }
@@ -287,6 +287,12 @@ impl World {
         self.disks.devices[device].read(offset, &mut bytes, &mut self.rng).then_some(bytes)
     }
 
+    /// As [`Self::sample`], for data: of the cache device there may be none for a while.
+    fn sample_data(&mut self, device: usize, offset: u64, len: usize) -> Option<Vec<u8>> {
+        let unreadable = device == CACHE && self.unreadable_until.is_some_and(|until| self.now < until);
+        if unreadable { None } else { self.sample(device, offset, len) }
+    }
+
     pub(crate) fn finish(&mut self, op: u32) -> Result<(), String> {
         let Some(Flight { device, spans, kind }) = self.flights.remove(&op) else {
             return Err(format!("operation {op} has ended before"));
@@ -298,7 +304,7 @@ impl World {
         }
         match kind {
             FlightKind::Read { offset, len, crc, early } => {
-                let bytes = early.unwrap_or_else(|| self.sample(device, offset, len));
+                let bytes = early.unwrap_or_else(|| self.sample_data(device, offset, len));
                 self.finish_read(op, device, &spans, offset, len, crc, bytes)?;
             }
             FlightKind::ReadMeta { offset, len } => {
@@ -346,7 +352,9 @@ impl World {
         bytes: Option<Vec<u8>>,
     ) -> Result<(), String> {
         let Some(bytes) = bytes else {
-            self.fault(device, offset, len as u64);
+            // What passes is no reason to lose anything.
+            let passes = device == CACHE && self.plan.outage.is_some();
+            self.fault(device, offset, if passes { 0 } else { len as u64 });
             self.engine.complete(self.now, OpId(op), Err(DeviceFailure), &[]);
             return Ok(());
         };
@@ -409,6 +417,7 @@ impl World {
                 self.check_scrubbed()?;
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
                 ensure!(!lost || self.plan.mirror.is_none(), "{notice:?}, but there is another member");
+                ensure!(!lost || self.plan.outage.is_none(), "{notice:?}, but the device answers again");
             }
             Notice::OrderBroken { .. } => {
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");

@@ -1,5 +1,5 @@
 //! Devices that are not what they seem: an older copy, another cache, a format that was not finished, metadata that rotted in
-//! both copies, a cache device whose flushes do nothing.
+//! both copies, a cache device whose flushes do nothing, one that lost a write.
 //!
 //! A seed runs a workload without other faults and keeps states of its devices from several instants: after crashes and
 //! after orderly stops. From these the wrong combinations are made and opened ([`Hostility`]). Each ends in an [`Outcome`]. Which outcomes
@@ -9,7 +9,7 @@
 //! Invariant: same seed, same outcomes.
 
 use crate::content::Content;
-use crate::device::SimDevice;
+use crate::device::{Image, SimDevice};
 use crate::explore::first_state;
 use crate::oracle::Oracle;
 use crate::panic_message;
@@ -17,7 +17,9 @@ use crate::plan::{FaultPlan, Plan, Style};
 use crate::rng::{Rng, mix};
 use crate::workload::{Advance, Workload, read_everything, settle};
 use crate::world::{CACHE, Moment, Snapshot, World, ensure};
-use forebay_core::{OnBackingChange, Status, format_cache};
+use forebay_core::{OnBackingChange, PlantedBug, Status, format_cache};
+use forebay_format::batch::BatchHeader;
+use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 use std::collections::BTreeMap;
@@ -41,6 +43,8 @@ pub enum Hostility {
     RottenMetadata,
     /// The cache device acknowledged its last flushes and did nothing; then a power cut.
     LyingFlush,
+    /// The cache device lost a write to a segment that had been in use before, and cannot read the segment's summary.
+    LostWrite,
 }
 
 /// What came of it.
@@ -68,7 +72,7 @@ impl Outcome {
 
 impl Hostility {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::OlderAfterCrash, "older copy after a crash"),
         (Self::OlderAfterStop, "older copy after an orderly stop"),
         (Self::Swapped, "another cache"),
@@ -76,6 +80,7 @@ impl Hostility {
         (Self::HalfReformatted, "half-formatted, old cache"),
         (Self::RottenMetadata, "metadata rotten in both copies"),
         (Self::LyingFlush, "flushes that did nothing"),
+        (Self::LostWrite, "a lost write under a bad summary"),
     ];
 
     /// True if this outcome breaks a promise. Of an older copy that was in use nothing tells its age, and of a flush
@@ -105,11 +110,16 @@ impl HostileReport {
     }
 }
 
-/// Runs so many seeds.
-pub fn run_hostile(seed: u64, seeds: u64, progress: &mut dyn FnMut(u64)) -> HostileReport {
+/// Runs so many seeds, with a bug planted in the engine if that is wanted.
+pub fn run_hostile(
+    seed: u64,
+    seeds: u64,
+    bug: Option<PlantedBug>,
+    progress: &mut dyn FnMut(u64),
+) -> HostileReport {
     let mut report = HostileReport::default();
     for seed in seed..seed + seeds {
-        let outcome = catch_unwind(AssertUnwindSafe(|| one_seed(seed, &mut report)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| one_seed(seed, bug, &mut report)));
         let what = match outcome {
             Ok(Ok(())) => None,
             Ok(Err(what)) => Some(what),
@@ -141,8 +151,10 @@ pub(crate) struct States {
     stops: Vec<Moment>,
 }
 
-fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
-    let plan = Rc::new(plan_of(seed));
+fn one_seed(seed: u64, bug: Option<PlantedBug>, report: &mut HostileReport) -> Result<(), String> {
+    let mut plan = plan_of(seed);
+    plan.engine.planted = bug;
+    let plan = Rc::new(plan);
     let states = run(&plan, false)?;
     let mut rng = Rng::new(mix(seed ^ 0x686f_7374));
     let mut judge = |hostility: Hostility, snapshot: Snapshot| -> Result<(), String> {
@@ -173,6 +185,14 @@ fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
     if let Some((old, new)) = two(&states.stops, &mut rng) {
         let snapshot = new.after(new.disks.devices.clone(), false, Rng::new(rng.word()));
         judge(Hostility::OlderAfterStop, with_cache(snapshot, old.disks.devices[CACHE].clone()))?;
+    }
+    for all in [&states.moments, &states.stops] {
+        let Some((old, new)) = two(all, &mut rng) else { continue };
+        let mut snapshot = crash(new, &mut rng);
+        let old = old.disks.devices[CACHE].visible();
+        if lose_write(&plan, old, &mut snapshot.disks.devices[CACHE], &mut rng) {
+            judge(Hostility::LostWrite, snapshot)?;
+        }
     }
     let other = Plan { seed: !seed, uuid: CacheUuid([0xB; 16]), identity: 9, ..Plan::clone(&plan) };
     let others = run(&Rc::new(other), false)?;
@@ -293,6 +313,60 @@ fn rot(plan: &Plan, cache: &mut SimDevice, rng: &mut Rng) {
             cache.rot(offset + rng.below(len), rng.below(8) as u8);
         }
     }
+}
+
+/// Puts back what an earlier use of a segment had where there is a batch that the checkpoint accounts for, and damages the
+/// segment's summary. False if no place on the device has been used twice.
+fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) -> bool {
+    let Some(checkpoint) = newest_checkpoint(plan, cache.visible()) else { return false };
+    let mut places = Vec::new();
+    for (number, entry) in (0..).zip(&checkpoint.segments) {
+        if !entry.state.has_slots() || entry.summary_block == 0 || entry.slots.live() == 0 {
+            continue;
+        }
+        let mut at = 0;
+        while at < entry.used_blocks {
+            let header = |image: &Image| batch_header(plan, image, number, at);
+            let Some(now) = header(cache.visible()) else { break };
+            let end = at + 1 + u32::from(now.payload_blocks);
+            if header(old).is_some_and(|then| then.sequence < now.sequence) {
+                places.push((number, at, end, entry.summary_block));
+            }
+            at = end;
+        }
+    }
+    if places.is_empty() {
+        return false;
+    }
+    let (number, from, end, summary) = rng.pick(&places);
+    let mut bytes = vec![0; (end - from) as usize * BLOCK_BYTES];
+    old.read(plan.geometry.segment_offset(number, from), &mut bytes);
+    cache.preset(plan.geometry.segment_offset(number, from), &bytes);
+    cache.rot(plan.geometry.segment_offset(number, summary) + rng.below(64), rng.below(8) as u8);
+    true
+}
+
+fn newest_checkpoint(plan: &Plan, cache: &Image) -> Option<Checkpoint> {
+    let superblocks = [0, 1].map(|copy| {
+        let mut bytes = [0; BLOCK_BYTES];
+        cache.read(Geometry::superblock_offset(copy), &mut bytes);
+        Superblock::decode(&bytes)
+    });
+    let generation = Superblock::choose(superblocks).ok()?.checkpoint_generation;
+    [0, 1].into_iter().find_map(|copy| {
+        let mut bytes = vec![0; plan.geometry.checkpoint_blocks() as usize * BLOCK_BYTES];
+        cache.read(plan.geometry.checkpoint_offset(generation, copy), &mut bytes);
+        Checkpoint::decode(&bytes).ok()
+    })
+}
+
+/// The header of a batch at this block of a segment, if it was written for this place.
+fn batch_header(plan: &Plan, image: &Image, segment: u32, at: u32) -> Option<BatchHeader> {
+    let mut bytes = [0; BLOCK_BYTES];
+    image.read(plan.geometry.segment_offset(segment, at), &mut bytes);
+    let header = BatchHeader::decode(&bytes, &mut Vec::new()).ok()?;
+    header.check_place(plan.uuid, segment, at).ok()?;
+    Some(header)
 }
 
 /// Formats a device, up to some write, which is torn. False if the first of them has not even begun.

@@ -125,8 +125,13 @@ impl World {
         Ok(())
     }
 
-    /// The cache device fails for good, if its time has come.
+    /// The cache device fails, for a while or for good, if its time has come.
     pub(crate) fn fail_cache(&mut self) -> Result<(), String> {
+        if let Some((at, ns)) = self.plan.outage
+            && self.counters.requests >= at
+        {
+            self.unreadable_until.get_or_insert(self.now + ns);
+        }
         let Some((at, death)) = self.plan.death else { return Ok(()) };
         if self.counters.requests < at || self.disks.devices[CACHE].is_dead() || self.without_cache {
             return Ok(());

@@ -149,6 +149,8 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// After so many requests of a main line the cache device dies, and how.
     pub death: Option<(u64, Death)>,
+    /// After so many requests of a main line no cached block can be read, for so many nanoseconds: a path that fails over.
+    pub outage: Option<(u64, u64)>,
     /// The cache is mirrored over two devices, and this happens to them.
     pub mirror: Option<MirrorPlan>,
     /// What the owner does then, and whenever the cache is fenced.
@@ -204,6 +206,7 @@ impl Plan {
             backing_latency: backing_latency(rng),
             faults: faults(rng),
             death: None,
+            outage: None,
             mirror: None,
             owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
             requests: rng.range(60, 200) as u32 * if sample == 1 { 1 } else { sample as u32 / 2 + 1 },
@@ -240,7 +243,20 @@ impl Plan {
         if bug.is_some_and(is_of_mirror) || bug.is_none() && own.chance(1, 5) {
             plan.mirror(bug, own);
         }
+        let own = &mut Rng::new(mix(seed) ^ 0x4f55_5441_4745);
+        if bug == Some(PlantedBug::GiveUpAtOnce) || bug.is_none() && own.chance(1, 8) {
+            plan.fail_over(own);
+        }
         plan
+    }
+
+    /// The cache device answers no read for some seconds. Nothing else is wrong with it, so no block may be lost.
+    fn fail_over(&mut self, rng: &mut Rng) {
+        let sound = !self.faults.damages() && self.faults.cache.read_error == 0;
+        if sound && self.death.is_none() && self.mirror.is_none() {
+            let at = rng.range(u64::from(self.requests) / 10, u64::from(self.requests) * 9 / 10);
+            self.outage = Some((at, rng.range(20_000_000, 5_000_000_000)));
+        }
     }
 
     /// The plan for a seed whose cache is not mirrored: the next one from this seed on.
@@ -366,6 +382,7 @@ impl Plan {
             backing_latency: latency(1_000_000, 1_000_000, 4_000_000),
             faults: FaultPlan::default(),
             death: None,
+            outage: None,
             mirror: None,
             owner: OwnerPlan::Records,
             requests: 0,
@@ -407,6 +424,17 @@ impl Plan {
                 self.settings.dirty_low_pct = 10;
             }
             PlantedBug::ForgetOrderAtAttach => self.ordered(rng),
+            PlantedBug::AdvanceInShrink => {
+                self.ordered(rng);
+                (self.mix.life, self.mix.hot_pct, self.mix.drain, self.mix.pool) = (30, 0, 15, 0);
+                (self.mix.restart, self.mix.scrub) = (0, 0);
+                self.settings.dirty_low_pct = 10;
+                // The next epoch is written back before the checkpoint is there.
+                (self.cache_latency.write_ns, self.cache_latency.flush_ns) = (1_000_000, 4_000_000);
+                (self.backing_latency.write_ns, self.backing_latency.flush_ns) = (20_000, 20_000);
+                (self.backing_latency.slow_ppm, self.death) = (0, None);
+                self.sample = 3;
+            }
             PlantedBug::OvertakeEpochs => {
                 self.modes = vec![Mode::Writeback, Mode::Writearound];
                 self.start_in(rng);
@@ -512,7 +540,15 @@ impl Plan {
             | PlantedBug::TrustStaleMember
             | PlantedBug::ReadOneCopy
             | PlantedBug::LeaveUnmended
-            | PlantedBug::ForgetInRebuild => {}
+            | PlantedBug::ForgetInRebuild
+            // Shown by `hostile`.
+            | PlantedBug::BelieveEarlierUse => {}
+            PlantedBug::GiveUpAtOnce => {
+                self.only_writeback(rng);
+                (self.faults, self.death) = (FaultPlan::default(), None);
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 80);
+                (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
+            }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
             PlantedBug::OverlookListed => {
                 self.only_writeback(rng);

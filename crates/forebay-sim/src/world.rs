@@ -247,6 +247,8 @@ pub struct World {
     pub fenced: bool,
     /// The engine began without a cache.
     pub without_cache: bool,
+    /// Until then no cached block can be read, see [`Plan::outage`].
+    pub(crate) unreadable_until: Option<u64>,
     /// The engine refuses changes because the owner could not make a record.
     pub(crate) refused: bool,
     pub(crate) refusals: u64,
@@ -335,6 +337,7 @@ impl World {
             stopped: false,
             fenced: false,
             without_cache: false,
+            unreadable_until: None,
             refused: false,
             refusals: 0,
             owner: None,

@@ -1,10 +1,11 @@
 //! Cache devices that are not what they seem: refused, or harmless, as far as anybody can know.
 
+use forebay_sim::PlantedBug;
 use forebay_sim::hostile::{Hostility, Outcome, run_hostile};
 
 #[test]
 fn devices_that_are_not_what_they_seem_serve_nothing_wrong() {
-    let report = run_hostile(1, 40, &mut |_| {});
+    let report = run_hostile(1, 40, None, &mut |_| {});
     assert!(report.violations.is_empty(), "{:#?}", report.violations);
     for (hostility, name) in Hostility::ALL {
         let all: u64 = Outcome::ALL.iter().map(|(outcome, _)| report.count(hostility, *outcome)).sum();
@@ -15,6 +16,18 @@ fn devices_that_are_not_what_they_seem_serve_nothing_wrong() {
     assert!(report.count(Hostility::HalfFormatted, Outcome::Refused) > 0);
     assert!(report.count(Hostility::LyingFlush, Outcome::Refused) > 0);
     assert_eq!(report.count(Hostility::RottenMetadata, Outcome::Right), 0);
-    let again = run_hostile(1, 3, &mut |_| {});
-    assert_eq!(again.outcomes, run_hostile(1, 3, &mut |_| {}).outcomes);
+    let again = run_hostile(1, 3, None, &mut |_| {});
+    assert_eq!(again.outcomes, run_hostile(1, 3, None, &mut |_| {}).outcomes);
+}
+
+#[test]
+fn what_an_earlier_use_of_a_segment_left_is_not_believed() {
+    let report = run_hostile(1, 40, Some(PlantedBug::BelieveEarlierUse), &mut |_| {});
+    let (seed, what) = report.violations.first().expect("the planted bug is noticed");
+    println!("believe-earlier-use: {} of 40 seeds, first {seed}: {what}", report.violations.len());
+    assert!(
+        report.violations.iter().all(|(_, what)| what.starts_with("LostWrite")),
+        "{:#?}",
+        report.violations
+    );
 }

@@ -3,19 +3,14 @@
 use std::io::{self, Cursor, Read, Write};
 
 use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};
-use forebay_export::nbd::codec::{cmd, encode_option, opt};
-use forebay_export::nbd::{Limits, Session, Tls};
+use forebay_export::nbd::codec::{encode_option, opt};
+use forebay_export::nbd::{Session, Tls};
 
 use self::peer::{Event, Payload, Peer, Pipe};
 use crate::Target;
 
 #[path = "../../../crates/forebay-export/tests/common/mod.rs"]
 mod peer;
-
-const LIMITS: Limits =
-    Limits { payload_bytes_max: 4096, option_bytes_max: 2048, options_max: 30, skip_bytes_max: 100_000 };
-/// As in `tests/hostile.rs` of the crate: an option being collected and its answer.
-const MEMORY_BYTES_MAX: usize = 2 * 2048 + 4096;
 
 /// The first byte says how: two bits of TLS mode, two of payload handling, four of piece length.
 pub const SERVER: Target = Target {
@@ -41,9 +36,11 @@ pub const CLIENT: Target = Target {
 
 fn server(input: &[u8]) {
     let Some((how, bytes)) = input.split_first() else { return };
-    let mut peer = Peer::with_limits(peer::two_exports(), LIMITS);
-    peer.session =
-        Session::with_tls(LIMITS, [Tls::Off, Tls::Required, Tls::Required, Tls::Off][usize::from(how & 3)]);
+    let mut peer = Peer::with_limits(peer::two_exports(), peer::TIGHT);
+    peer.session = Session::with_tls(
+        peer::TIGHT,
+        [Tls::Off, Tls::Required, Tls::Required, Tls::Off][usize::from(how & 3)],
+    );
     peer.payload =
         [Payload::Copy, Payload::InPlace, Payload::Direct, Payload::Copy][usize::from(how >> 2 & 3)];
     peer.serve = false;
@@ -58,37 +55,11 @@ fn server(input: &[u8]) {
             peer.session.tls_established();
         }
     }
-    assert!(peer.memory_bytes_max <= MEMORY_BYTES_MAX, "{} bytes held", peer.memory_bytes_max);
-    let mut size = 0;
-    for event in &peer.events {
-        let request = match event {
-            Event::Established(export) => {
-                size = export.size_bytes;
-                continue;
-            }
-            Event::StartTls | Event::Close(_) => continue,
-            Event::Request(request) => request.request,
-            Event::Write(request, data) => {
-                assert_eq!(data.len() as u64, request.request.length_bytes);
-                request.request
-            }
-        };
-        assert!(request.offset_bytes + request.length_bytes <= size, "beyond the end");
-        assert!(!request.operation.has_payload() || request.length_bytes <= 4096, "too long");
-    }
+    peer.check_tight();
 }
 
 fn server_seeds() -> Vec<Vec<u8>> {
-    let mut plain = 3_u32.to_be_bytes().to_vec();
-    encode_option(&mut plain, opt::LIST, &[]);
-    encode_option(&mut plain, opt::INFO, &peer::go("iso", &[1, 2, 3]));
-    plain.extend_from_slice(&peer::hello("db", true)[4..]);
-    for at in 0..8_u64 {
-        plain.extend(peer::request(cmd::WRITE, 0, at, at * 4096, 100));
-        plain.extend([at as u8; 100]);
-        plain.extend(peer::request((at % 8) as u16 & !1, 0, at, at * 512, 4096));
-    }
-    plain.extend(peer::request(cmd::DISC, 0, 0, 0, 0));
+    let plain = peer::conversation();
     let mut tls = 3_u32.to_be_bytes().to_vec();
     encode_option(&mut tls, opt::STARTTLS, &[]);
     tls.extend_from_slice(&peer::hello("db", false)[4..]);

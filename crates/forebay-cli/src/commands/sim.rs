@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "exhaustive")]
     shrink: bool,
     /// Open cache devices that are not what they seem (older, swapped, half-formatted, rotten, lying), over so many seeds
-    #[arg(long, value_name = "SEEDS", conflicts_with_all = ["exhaustive", "shrink", "crashes", "bug"])]
+    #[arg(long, value_name = "SEEDS", conflicts_with_all = ["exhaustive", "shrink", "crashes"])]
     hostile: Option<u64>,
     /// Instead of drawing: every sequence of up to `--length` operations, every instant of it, every state that a crash
     /// could leave there
@@ -81,7 +81,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return exhaustive::execute(options, bug);
     }
     if let Some(seeds) = options.hostile {
-        return hostile::execute(options, seeds);
+        return hostile::execute(options, seeds, bug);
     }
     if options.shrink {
         return shrink::execute(options, bug);

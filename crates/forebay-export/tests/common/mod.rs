@@ -384,3 +384,51 @@ pub fn established(name: &str, structured: bool, limits: Limits) -> Peer {
     peer.events.clear();
     peer
 }
+
+/// Tight limits, for peers that lie.
+pub const TIGHT: Limits =
+    Limits { payload_bytes_max: 4096, option_bytes_max: 2048, options_max: 30, skip_bytes_max: 100_000 };
+
+/// What a session with these limits may hold: an option being collected (a vector may be twice as long as its
+/// content) and the answer to one option.
+const TIGHT_MEMORY_BYTES_MAX: usize = 2 * 2048 + 4096;
+
+impl Peer {
+    /// Whatever was said to a session with [`TIGHT`] limits, it took no more memory than that, and every request that got
+    /// through is within bounds.
+    pub fn check_tight(&self) {
+        assert!(self.memory_bytes_max <= TIGHT_MEMORY_BYTES_MAX, "{} bytes held", self.memory_bytes_max);
+        let mut size = 0;
+        for event in &self.events {
+            let request = match event {
+                Event::Established(export) => {
+                    size = export.size_bytes;
+                    continue;
+                }
+                Event::StartTls | Event::Close(_) => continue,
+                Event::Request(request) => request.request,
+                Event::Write(request, data) => {
+                    assert_eq!(data.len() as u64, request.request.length_bytes);
+                    request.request
+                }
+            };
+            assert!(request.offset_bytes + request.length_bytes <= size, "beyond the end");
+            assert!(!request.operation.has_payload() || request.length_bytes <= 4096, "too long");
+        }
+    }
+}
+
+/// What a client says that reads, writes and leaves.
+pub fn conversation() -> Vec<u8> {
+    let mut bytes = 3_u32.to_be_bytes().to_vec();
+    codec::encode_option(&mut bytes, opt::LIST, &[]);
+    codec::encode_option(&mut bytes, opt::INFO, &go("iso", &[1, 2, 3]));
+    bytes.extend_from_slice(&hello("db", true)[4..]);
+    for at in 0..8_u64 {
+        bytes.extend(request(codec::cmd::WRITE, 0, at, at * 4096, 100));
+        bytes.extend([at as u8; 100]);
+        bytes.extend(request((at % 8) as u16 & !1, 0, at, at * 512, 4096));
+    }
+    bytes.extend(request(codec::cmd::DISC, 0, 0, 0, 0));
+    bytes
+}

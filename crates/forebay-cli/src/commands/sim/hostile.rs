@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use forebay_sim::PlantedBug;
 use forebay_sim::hostile::{HostileReport, Hostility, Outcome, run_hostile};
 use serde_json::{Value, json};
 
@@ -10,15 +11,15 @@ use crate::failure::Failure;
 use crate::screen::{self, Paint, count};
 
 /// Runs so many seeds. A forbidden outcome is a failure.
-pub(super) fn execute(options: &Options, seeds: u64) -> Result<(), Failure> {
+pub(super) fn execute(options: &Options, seeds: u64, bug: Option<PlantedBug>) -> Result<(), Failure> {
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
-    let report = run_hostile(options.seed, seeds, &mut |_| {});
+    let report = run_hostile(options.seed, seeds, bug, &mut |_| {});
     let _ = std::panic::take_hook();
     if options.json {
         screen::print_json(&as_json(options, &report))?;
     } else {
-        screen::print(&as_text(&report, started.elapsed()))?;
+        screen::print(&as_text(&report, bug, started.elapsed()))?;
     }
     if report.violations.is_empty() {
         return Ok(());
@@ -26,7 +27,7 @@ pub(super) fn execute(options: &Options, seeds: u64) -> Result<(), Failure> {
     Err(Failure::new(format!("{} seeds with violations", report.violations.len())))
 }
 
-fn as_text(report: &HostileReport, elapsed: Duration) -> String {
+fn as_text(report: &HostileReport, bug: Option<PlantedBug>, elapsed: Duration) -> String {
     let paint = Paint::for_stdout();
     let mut text = format!("{:<34}", "");
     for (_, name) in Outcome::ALL {
@@ -43,7 +44,9 @@ fn as_text(report: &HostileReport, elapsed: Duration) -> String {
         text += "\n";
     }
     for (seed, what) in &report.violations {
-        text += &format!("{}\n    {what}\n", paint.bold(&format!("forebay sim --hostile 1 --seed {seed}")));
+        let planted = bug.map(|bug| format!(" --break {}", bug.name())).unwrap_or_default();
+        let command = format!("forebay sim --hostile 1 --seed {seed}{planted}");
+        text += &format!("{}\n    {what}\n", paint.bold(&command));
     }
     let verdict = match report.violations.len() {
         0 => paint.green("no violation"),
