@@ -93,3 +93,20 @@ print(f"{len(clients)} clients with 80 descriptors, then one more")
 END
 grep -q 'cannot be accepted' "$T/stderr" || fail "the log does not say it: $(tail -n 3 "$T/stderr")"
 stop
+
+say "locked memory"
+sed -i 's/^state_dir = .*/&\nlock_memory = "yes"/' "$T/forebay.toml"
+if [ "$(id -u)" -eq 0 ]; then
+    serve
+    locked=$(awk '/^VmLck/ { print $2 }' "/proc/$DAEMON/status")
+    [ "$locked" -gt 10000 ] || fail "lock_memory = \"yes\", and $locked KiB are locked"
+    echo "$locked KiB locked"
+    stop
+    install -m 755 "$FOREBAY" "$T/forebay"
+    chmod 755 "$T"
+    code=0
+    timeout 20 prlimit --memlock=1048576 setpriv --reuid 4711 --regid 4711 --clear-groups --inh-caps=-all \
+        "$T/forebay" serve --config "$T/forebay.toml" >"$T/refused" 2>&1 || code=$?
+    [ "$code" -eq 1 ] || fail "exit code $code for memory that may not be locked: $(cat "$T/refused")"
+    grep -q 'may lock 1048576 bytes only (RLIMIT_MEMLOCK)' "$T/refused" || fail "it does not say why: $(cat "$T/refused")"
+fi

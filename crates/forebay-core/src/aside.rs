@@ -17,7 +17,7 @@
 //!   its sectors answer with an error until they are written again (I53). Requests go past the cache; those that the failure
 //!   interrupted are done over (their data is still in the client's buffer), so no client sees an error.
 //! - A FLUSH waits for the rescue of its volume and for a record that says so (I54): what it covers is readable after
-//!   a crash too. If something was lost, every FLUSH that was waiting when that was found answers with an error, or else the
+//!   a crash too. A write waits for such a record if the last one lists something of it. If something was lost, every FLUSH that was waiting when that was found answers with an error, or else the
 //!   next one, and those after it do not: as `fsync` does.
 //!
 //! An engine can also begin like this ([`Engine::open_without_cache`]): after a crash, with what the record says.
@@ -41,7 +41,9 @@ use forebay_format::{Geometry, VolumeId};
 /// some of its sectors.
 const READS_FAILED_MAX: usize = 8;
 /// The record is brought up to date at most this often if nobody waits for that.
-const RECORD_PAUSE_NS: Nanos = 10_000_000_000;
+const RECORD_PAUSE_NS: Nanos = 1_000_000_000;
+/// Blocks of which is remembered that they came to be safe; beyond, the next record is a whole one.
+const SAFE_BLOCKS_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Stage {
@@ -69,6 +71,13 @@ struct Gone {
     written_at: i64,
 }
 
+/// Sectors of a block that were at risk and are not any more.
+#[derive(Clone, Copy, Debug)]
+struct Safe {
+    mask: u8,
+    change: u64,
+}
+
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Aside {
@@ -83,6 +92,10 @@ pub(crate) struct Aside {
     changes: u64,
     /// Of those, changes that the last record knows.
     recorded: u64,
+    /// Sectors that came to be safe and that the last record still lists, with the number of the change.
+    safe: BTreeMap<Key, Safe>,
+    /// There were more of those than can be remembered, up to this change.
+    forgotten: u64,
     last_ticket: u64,
     /// The record under way, and the changes that it will know.
     pending: Option<(u64, u64)>,
@@ -236,7 +249,7 @@ impl Engine {
         match self.aside.stage {
             Stage::Sound => {}
             Stage::Asking | Stage::Refused if ok => {
-                self.aside.recorded = changes;
+                self.note_recorded(changes);
                 self.put_aside();
             }
             Stage::Asking | Stage::Refused => {
@@ -250,7 +263,7 @@ impl Engine {
 
     fn record_ended(&mut self, changes: u64, ok: bool) {
         if ok {
-            self.aside.recorded = changes;
+            self.note_recorded(changes);
         }
         let all = core::mem::take(&mut self.aside.recording);
         let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);

@@ -191,11 +191,13 @@ pub enum PlantedBug {
     BelieveEarlierUse,
     /// A dirty block that cannot be read for a moment is lost.
     GiveUpAtOnce,
+    /// Without the cache a write is acknowledged while the record still calls lost what it wrote.
+    AcknowledgeUnrecorded,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 59] = [
+    pub const ALL: [(Self, &'static str); 60] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -255,6 +257,7 @@ impl PlantedBug {
         (Self::ForgetInRebuild, "forget-in-rebuild"),
         (Self::BelieveEarlierUse, "believe-earlier-use"),
         (Self::GiveUpAtOnce, "give-up-at-once"),
+        (Self::AcknowledgeUnrecorded, "acknowledge-unrecorded"),
     ];
 
     /// The name used on the command line.

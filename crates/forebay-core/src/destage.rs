@@ -495,7 +495,7 @@ impl Engine {
                     self.add_mark(slot);
                     blocks += 1;
                     if self.fenced {
-                        self.note_safer(id);
+                        self.note_safer(self.map.key(slot), self.map.mask(slot));
                     }
                 }
                 self.map.unpin(slot);

@@ -400,8 +400,8 @@ impl Engine {
     /// The backing store is durable, and there is no log any more that could say otherwise.
     fn supersede_direct(&mut self, direct: u32) {
         let d = self.directs.get(direct);
-        let (req, blocks, from, to) = (d.req, d.blocks(), d.from, d.to);
-        self.supersede(req, blocks, from, to);
+        let (blocks, from, to) = (d.blocks(), d.from, d.to);
+        self.supersede(blocks, from, to);
         self.end_direct(direct);
     }
 

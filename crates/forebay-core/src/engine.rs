@@ -87,8 +87,6 @@ pub(crate) struct Req {
     pub(crate) cache_failed: bool,
     /// It was begun, or done over, without the cache: its failure is final.
     pub(crate) redone: bool,
-    /// It took the place of something that only the failed cache had.
-    pub(crate) superseded: bool,
     pub(crate) locked: bool,
     /// The volume was in a write-back mode when the request was taken; it ends as it began.
     pub(crate) write_back: bool,
@@ -475,7 +473,6 @@ impl Engine {
             failed: false,
             cache_failed: false,
             redone: false,
-            superseded: false,
             locked: false,
             write_back,
             copies,

@@ -162,6 +162,8 @@ impl Engine {
         self.locks.release(range, &mut granted);
         if fua && !failed {
             self.flush_for(req);
+        } else if !failed && self.is_aside() {
+            self.make_readable(req);
         }
         if self.reqs.get(req).pending == 0 {
             self.reply(req);

@@ -4,6 +4,10 @@
 //! before anything is written past the cache (I51). It lists what only that cache had: those ranges answer with errors until
 //! they are written. It is made for people too: offsets and lengths in bytes, times in seconds since 1970.
 //!
+//! Beside it lies `CACHE-UUID.safe`: ranges of it that came to be safe since, one line for each time that the record was brought up
+//! to date, so that a write need not wait for a file as long as the list. What is safe stays safe, so lines that belong to an
+//! older record take nothing away that counts. See [`safe`](self::safe).
+//!
 //! A record that cannot be read is an error of its own: whoever does not know what was lost must not serve the volume.
 
 use crate::error::RunError;
@@ -16,6 +20,10 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+mod safe;
+
+pub(crate) use safe::SafeRange;
 
 /// Folder of the records in the state directory.
 const FOLDER: &str = "failed-caches";
@@ -202,7 +210,41 @@ impl LossRecord {
         for folder in [folder.as_path(), state_dir].into_iter().chain(state_dir.parent()) {
             File::open(folder)?.sync_all()?;
         }
+        // It says nothing that this one does not. Should it stay, no harm is done.
+        let _ = fs::remove_file(path.with_extension(safe::EXTENSION));
         Ok(())
+    }
+
+    /// Makes durable that ranges of the record in this file are safe now. Returns how many bytes were added to it since it was written.
+    ///
+    /// # Errors
+    /// Any step fails; then the record is what it was, or already what it should become.
+    pub(crate) fn add_safe(record: &Path, ranges: &[SafeRange]) -> io::Result<u64> {
+        safe::append(&record.with_extension(safe::EXTENSION), ranges)
+    }
+
+    /// Ranges that it lists.
+    pub(crate) fn ranges(&self) -> u64 {
+        self.volumes.iter().map(|volume| volume.lost.len() as u64).sum()
+    }
+
+    /// True if its volumes are those of this table.
+    pub(crate) fn has_table(&self, table: &[VolumeEntry]) -> bool {
+        let same = |volume: &VolumeLoss, entry: &VolumeEntry| {
+            let known = (volume.number, volume.size_bytes, volume.name.as_str());
+            known == (entry.id.0, entry.size_bytes, entry.name.as_str()) && volume.uuid == hex(&entry.uuid)
+        };
+        self.volumes.len() == table.len()
+            && table.iter().all(|entry| self.volumes.iter().any(|volume| same(volume, entry)))
+    }
+
+    /// The record without what is safe.
+    #[must_use]
+    pub(crate) fn without(mut self, ranges: &[SafeRange]) -> Self {
+        for volume in &mut self.volumes {
+            volume.lost = safe::without(&volume.lost, ranges, volume.number);
+        }
+        self
     }
 
     /// All records.
@@ -232,7 +274,9 @@ impl LossRecord {
             if record.path(state_dir) != path {
                 return Err(failed(&path, &UNSOUND));
             }
-            all.push(record);
+            let beside = path.with_extension(safe::EXTENSION);
+            let ranges = safe::read(&beside).map_err(|error| failed(&beside, &error))?;
+            all.push(record.without(&ranges));
         }
         Ok(all)
     }
@@ -266,11 +310,13 @@ pub fn only_copies(state_dir: &Path, cache: CacheUuid) -> Result<Option<OnlyCopi
     Ok(record.map(|record| OnlyCopies::of(&record, record.path(state_dir))))
 }
 
-/// Reads the bytes of a record as a start does, for fuzzing; true if it counts.
+/// Reads the bytes of a record as a start does, and as what lies beside it, for fuzzing; true if they are a record.
 #[doc(hidden)]
 #[must_use]
 pub fn reads_as_loss_record(bytes: &[u8]) -> bool {
+    let ranges = safe::decode(bytes);
     let Ok(record) = LossRecord::decode(bytes) else { return false };
+    assert!(record.clone().without(&ranges).lost_bytes() <= record.lost_bytes());
     let _ = (record.losses(), record.entries(), record.lost_bytes(), record.losers());
     let again = serde_json::to_vec(&record).map(|bytes| LossRecord::decode(&bytes));
     assert!(matches!(again, Ok(Ok(again)) if again == record), "a record does not survive being written");
@@ -399,6 +445,26 @@ mod tests {
         let other = record(9, Vec::new());
         fs::write(&path, serde_json::to_vec(&other).unwrap()).unwrap();
         assert!(LossRecord::all(folder.path()).is_err(), "a file under another cache's name");
+    }
+
+    #[test]
+    fn what_came_to_be_safe_is_not_in_a_record_that_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = record(1, vec![range(), Range { offset_bytes: 65536, bytes: 4096, written_unix_s: 5 }]);
+        whole.store(folder.path()).unwrap();
+        let safe = |offset_bytes, bytes| SafeRange { volume: 3, offset_bytes, bytes };
+        let path = whole.path(folder.path());
+        let first = LossRecord::add_safe(&path, &[safe(8192, 512)]).unwrap();
+        assert!(LossRecord::add_safe(&path, &[safe(65536, 1024)]).unwrap() > first);
+        let left = LossRecord::all(folder.path()).unwrap().remove(0);
+        assert_eq!(left.volumes[0].lost, [Range { offset_bytes: 66560, bytes: 3072, written_unix_s: 5 }]);
+        // A whole one takes the place of both files.
+        whole.store(folder.path()).unwrap();
+        assert_eq!(LossRecord::all(folder.path()).unwrap(), [whole.clone()]);
+        assert!(whole.has_table(&whole.entries()));
+        let mut other = whole.entries();
+        other[0].size_bytes += 4096;
+        assert!(!whole.has_table(&other) && !whole.has_table(&[]));
     }
 
     #[test]

@@ -275,22 +275,20 @@ impl World {
                 let lead = (pending.offset % BLOCK) as usize;
                 let bytes = &self.memory.buffer(buffer)[lead..lead + pending.len as usize];
                 ensure!(crc32c::crc32c(bytes) == pending.data_crc, "the engine changed the data of a client");
-                self.acknowledge(pending, fua);
-                Ok(())
+                self.acknowledge(pending, fua)
             }
             (RequestKind::Discard { fua } | RequestKind::WriteZeroes { fua, .. }, _) => {
-                self.acknowledge(pending, fua);
-                Ok(())
+                self.acknowledge(pending, fua)
             }
             _ => Ok(()),
         }
     }
 
-    fn acknowledge(&mut self, pending: &Pending, fua: bool) {
+    fn acknowledge(&mut self, pending: &Pending, fua: bool) -> Result<(), String> {
         if let Some(ticket) = pending.ticket {
             self.oracle.end_write(ticket, true, fua);
         }
-        self.note_healed(pending.volume, pending.offset, pending.len);
+        self.note_healed(pending.volume, pending.offset, pending.len)
     }
 
     fn judge_failure(&mut self, pending: &Pending, why: RequestError) -> Result<(), String> {

@@ -85,9 +85,27 @@ impl World {
         let size = |volume: usize| {
             table.iter().find(|entry| usize::from(entry.id.0) == volume).map_or(0, |entry| entry.size_bytes)
         };
+        let risk = self.written_record(risk)?;
         let record = Record { risk, sizes: (0..self.disks.tenants.len()).map(size).collect() };
         self.owner = Some(Task { due: self.now + delay, ticket: Some(ticket), ok, record });
         Ok(())
+    }
+
+    /// What the record says once it is written: a whole one, or most times the last one without what came to be safe since.
+    fn written_record(&mut self, risk: Risk) -> Result<Risk, String> {
+        let Some(last) = self.disks.record.as_ref().filter(|_| self.engine.is_aside()) else {
+            return Ok(risk);
+        };
+        let Some(safe) = self.engine.made_safe().filter(|_| self.rng.chance(3, 4)) else { return Ok(risk) };
+        let safe = sectors_of(&safe)?;
+        let left: Risk = last.risk.difference(&safe).copied().collect();
+        let missing: Vec<_> = risk.difference(&left).take(3).collect();
+        ensure!(missing.is_empty(), "at risk, and called safe: {missing:?}");
+        let table = self.engine.volume_table();
+        let listed = |volume: usize| table.iter().any(|entry| usize::from(entry.id.0) == volume);
+        let more: Vec<_> = left.difference(&risk).filter(|(volume, _)| listed(*volume)).take(3).collect();
+        ensure!(more.is_empty(), "safe, and not called so: {more:?}");
+        Ok(left)
     }
 
     /// The owner's work is done.
@@ -178,14 +196,21 @@ impl World {
     }
 
     /// A write was acknowledged: its whole sectors are not lost any more.
-    pub(crate) fn note_healed(&mut self, volume: usize, offset: u64, len: u64) {
+    pub(crate) fn note_healed(&mut self, volume: usize, offset: u64, len: u64) -> Result<(), String> {
         if !self.engine.is_aside() {
-            return;
+            return Ok(());
         }
         let step = self.oracle.step();
         for sector in offset.div_ceil(512)..(offset + len) / 512 {
             self.healed.insert((volume, sector), step);
+            let listed =
+                self.disks.record.as_ref().is_some_and(|record| record.risk.contains(&(volume, sector)));
+            ensure!(
+                !listed,
+                "a write was acknowledged, but after a crash the record would call sector {sector} of volume {volume} lost"
+            );
         }
+        Ok(())
     }
 }
 

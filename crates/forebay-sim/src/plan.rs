@@ -533,6 +533,7 @@ impl Plan {
             | PlantedBug::ReadLostFromBacking
             | PlantedBug::RescueSuperseded
             | PlantedBug::CountAfterFence
+            | PlantedBug::AcknowledgeUnrecorded
             | PlantedBug::TrustFlushAfterFailure => self.outlive(bug, rng),
             PlantedBug::CountHalfBatches
             | PlantedBug::FlushOneMember

@@ -99,4 +99,5 @@ planted! {
     leave_unmended: LeaveUnmended,
     forget_in_rebuild: ForgetInRebuild,
     give_up_at_once: GiveUpAtOnce,
+    acknowledge_unrecorded: AcknowledgeUnrecorded,
 }

@@ -1,6 +1,6 @@
 //! What only the failed cache has: at risk, safe, or lost; sector by sector (I52, I53, I55).
 
-use super::Gone;
+use super::{Gone, SAFE_BLOCKS_MAX, Safe};
 use crate::api::{Loss, Nanos};
 use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, sector_mask, sector_mask_inside, sector_runs};
@@ -42,6 +42,32 @@ impl Engine {
             }
         }
         losses_of(parts)
+    }
+
+    /// What of [`Engine::at_risk`] came to be safe since the last record that was made, by address: taken away from that one it gives
+    /// the record that is asked for now. What is safe stays so, so taking it away twice changes nothing. `None`: it
+    /// was too much to be remembered, and a whole record is needed.
+    #[must_use]
+    pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
+        if self.aside.forgotten > self.aside.recorded {
+            return None;
+        }
+        Some(losses_of(self.aside.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
+    }
+
+    /// A record that knows of so many changes is durable.
+    pub(super) fn note_recorded(&mut self, changes: u64) {
+        self.aside.recorded = changes;
+        self.aside.safe.retain(|_, safe| safe.change > changes);
+    }
+
+    /// The last change of what is at risk in this range that the record does not know yet, 0 if it knows them all.
+    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
+        if self.aside.forgotten > self.aside.recorded {
+            return self.aside.forgotten;
+        }
+        let safe = self.aside.safe.range(range.first..=range.last);
+        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
     }
 
     /// What is lost of each volume, by address: it answers with errors until it is written again.
@@ -111,42 +137,50 @@ impl Engine {
 
     /// The backing store holds a block durably: the copy in the cache is no more.
     pub(crate) fn rescued(&mut self, slot: u32) {
-        let key = self.map.key(slot);
+        let (key, mask) = (self.map.key(slot), self.map.mask(slot));
         self.map.remove(key);
-        self.note_safer(key.volume());
+        self.note_safer(key, mask);
     }
 
-    /// Something of a volume is not at risk any more: a record that lists it is out of date.
-    pub(crate) fn note_safer(&mut self, volume: VolumeId) {
+    /// Sectors of a block are not at risk any more: a record that lists them is out of date.
+    pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
         self.aside.changes += 1;
-        self.volume_mut(volume).safer_at = self.aside.changes;
+        let change = self.aside.changes;
+        self.volume_mut(key.volume()).safer_at = change;
+        let mask = self.valid_mask(key, mask);
+        let safe = self.aside.safe.entry(key).or_insert(Safe { mask: 0, change });
+        (safe.mask, safe.change) = (safe.mask | mask, change);
+        if self.aside.safe.len() > SAFE_BLOCKS_MAX {
+            self.aside.safe.clear();
+            self.aside.forgotten = change;
+        }
         self.settle_again();
     }
 
     /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
     /// cache has of these blocks is void, and sectors that were written wholly are not lost any more. (I55)
-    pub(crate) fn supersede(&mut self, req: u32, range: BlockRange, from: u64, to: u64) {
+    pub(crate) fn supersede(&mut self, range: BlockRange, from: u64, to: u64) {
         let volume = range.first.volume();
         let mut slots = Vec::new();
         self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
         if !self.planted(PlantedBug::RescueSuperseded) {
             for slot in slots {
-                self.map.remove(self.map.key(slot));
+                // Of a block of which only a part was written the rest was written with it.
+                self.rescued(slot);
             }
         }
         let lost: Vec<Key> = self.aside.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
         for key in lost {
             let start = key.block() * BLOCK;
             let written = sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
-            if let Some(gone) = self.aside.gone.get_mut(&key) {
-                gone.mask &= !written;
-                if gone.mask == 0 {
-                    self.aside.gone.remove(&key);
-                }
+            let Some(gone) = self.aside.gone.get_mut(&key) else { continue };
+            let healed = gone.mask & written;
+            gone.mask &= !written;
+            if gone.mask == 0 {
+                self.aside.gone.remove(&key);
             }
+            self.note_safer(key, healed);
         }
-        self.reqs.get_mut(req).superseded = true;
-        self.note_safer(volume);
     }
 }
 

@@ -31,21 +31,32 @@ impl Engine {
     /// Nothing that the request covers is in the cache any more.
     fn make_safe_parts(&mut self, req: u32) {
         let request = self.reqs.get(req);
-        let (volume, is_flush) = (request.volume, request.kind == RequestKind::Flush);
-        let (covers_dirty, superseded) = (is_flush || request.write_back, request.superseded);
-        if !is_flush && covers_dirty && self.is_any_lost(req) {
+        let (volume, range, write_back) = (request.volume, request.range(), request.write_back);
+        let is_flush = request.kind == RequestKind::Flush;
+        if !is_flush && write_back && self.is_any_lost(req) {
             self.reqs.get_mut(req).failed = true;
         }
         let state = self.volume(volume);
-        let needed = state.safer_at;
+        let needed = if is_flush { state.safer_at } else { self.unrecorded_in(range) };
         if state.direct_unflushed || state.direct_flushing {
             self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Backing(volume), Waiter::Request(req));
         }
-        if (covers_dirty || superseded)
-            && needed > self.aside.recorded
-            && !self.planted(PlantedBug::FlushBeforeRecord)
-        {
+        if !self.planted(PlantedBug::FlushBeforeRecord) {
+            self.wait_for_record(req, needed);
+        }
+    }
+
+    /// A write, zero or discard has ended without the cache: the record must not list what it wrote.
+    pub(crate) fn make_readable(&mut self, req: u32) {
+        let needed = self.unrecorded_in(self.reqs.get(req).range());
+        if !self.planted(PlantedBug::AcknowledgeUnrecorded) {
+            self.wait_for_record(req, needed);
+        }
+    }
+
+    fn wait_for_record(&mut self, req: u32, needed: u64) {
+        if needed > self.aside.recorded {
             self.reqs.get_mut(req).pending += 1;
             self.aside.recording.push((needed, req));
             self.ask_record();

@@ -2,9 +2,13 @@
 //!
 //! Making it durable may take long, or never end, so a thread does it, and only so long is waited for it. Requests wait
 //! meanwhile. If it fails they get errors, and it is tried again: the state directory may have room later.
+//!
+//! A whole record looks at every slot of the cache and may have a million ranges. Writes wait for it to be brought up to date, so most
+//! times only what came to be safe is added to it ([`Pool::additions`]).
 
 use super::{Pool, PoolEvent};
-use crate::loss_record::{LossRecord, Range, unix_s};
+use crate::loss_record::{LossRecord, Range, SafeRange, unix_s};
+use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -14,13 +18,22 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(10);
+/// What may be added to a record, in bytes, before it is written anew; more for each of its ranges, so that this stays rare.
+const ADDED_BYTES_MAX: u64 = 1 << 20;
+const ADDED_BYTES_PER_RANGE: u64 = 100;
 
 /// The record of a pool's cache.
 #[derive(Debug)]
 pub(super) struct Aside {
     state_dir: PathBuf,
-    /// What was recorded last, or what is being recorded.
+    /// The whole record that was written last, or is being written.
     record: Option<LossRecord>,
+    /// Nobody knows whether that one is there.
+    is_doubtful: bool,
+    /// Bytes that were added to it.
+    added_bytes: u64,
+    /// It was written after the end of the rescue: it is made for people.
+    is_final: bool,
     /// The ticket of the record under way, and when it is given up.
     under_way: Option<(u64, Instant)>,
     again_at: Option<Instant>,
@@ -30,7 +43,16 @@ pub(super) struct Aside {
 
 impl Aside {
     pub(super) fn new(state_dir: PathBuf, record: Option<LossRecord>) -> Self {
-        Self { state_dir, record, under_way: None, again_at: None, writer: None }
+        Self {
+            state_dir,
+            record,
+            is_doubtful: false,
+            added_bytes: 0,
+            is_final: false,
+            under_way: None,
+            again_at: None,
+            writer: None,
+        }
     }
 
     /// What was recorded last.
@@ -47,23 +69,57 @@ impl Aside {
 impl Pool {
     /// The engine wants the record to be made, or brought up to date.
     pub(super) fn record_loss(&mut self, ticket: u64) {
-        let risk = self.engine.at_risk();
-        let table = self.engine.volume_table();
-        let devices: Vec<PathBuf> = self.devices().into_iter().map(|(path, _)| path).collect();
-        let (uuid, name) = (self.engine.uuid(), &self.name);
-        let base = self.aside.record.take();
-        let base = base.unwrap_or_else(|| LossRecord::new(uuid, name, devices, "the cache device failed"));
-        let record = base.with_risk(&table, &risk);
-        self.aside.record = Some(record.clone());
         self.aside.under_way = Some((ticket, Instant::now() + PATIENCE));
         if self.aside.writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
             self.loss_recorded(ticket, Err("the attempt before this one has not ended".into()));
             return;
         }
-        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let state_dir = self.aside.state_dir.clone();
+        let table = self.engine.volume_table();
+        if let Some((path, ranges)) = self.additions(&table) {
+            self.write_record(ticket, move || LossRecord::add_safe(&path, &ranges));
+            return;
+        }
+        let record = self.whole_record(&table);
+        self.aside.record = Some(record.clone());
+        (self.aside.is_doubtful, self.aside.is_final) = (true, self.engine.is_rescue_over());
+        self.write_record(ticket, move || record.store(&state_dir).map(|()| 0));
+    }
+
+    fn whole_record(&mut self, table: &[VolumeEntry]) -> LossRecord {
+        let risk = self.engine.at_risk();
+        let devices: Vec<PathBuf> = self.devices().into_iter().map(|(path, _)| path).collect();
+        let (uuid, name) = (self.engine.uuid(), &self.name);
+        let base = self.aside.record.take();
+        let base = base.unwrap_or_else(|| LossRecord::new(uuid, name, devices, "the cache device failed"));
+        base.with_risk(table, &risk)
+    }
+
+    /// What to add to the record that is there, and where. `None` if a whole one is better, or needed.
+    fn additions(&self, table: &[VolumeEntry]) -> Option<(PathBuf, Vec<SafeRange>)> {
+        let aside = &self.aside;
+        let record = aside.record.as_ref().filter(|_| self.engine.is_aside() && !aside.is_doubtful)?;
+        let long = aside.added_bytes > ADDED_BYTES_MAX + ADDED_BYTES_PER_RANGE * record.ranges();
+        let ends = self.engine.is_rescue_over() && !aside.is_final;
+        if long || ends || !record.has_table(table) {
+            return None;
+        }
+        let safe = self.engine.made_safe()?;
+        let ranges = safe.iter().flat_map(|(volume, parts)| {
+            parts.iter().map(|part| SafeRange {
+                volume: volume.0,
+                offset_bytes: part.offset,
+                bytes: part.bytes,
+            })
+        });
+        Some((record.path(&aside.state_dir), ranges.collect()))
+    }
+
+    /// Has a thread write a file; it tells the bytes that are added to the record then.
+    fn write_record(&mut self, ticket: u64, write: impl FnOnce() -> std::io::Result<u64> + Send + 'static) {
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let work = move || {
-            let result = record.store(&state_dir).map_err(|error| error.to_string());
+            let result = write().map_err(|error| error.to_string());
             // Nobody listens any more if the pool has ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.loss_recorded(ticket, result)));
             waker.wake();
@@ -74,11 +130,14 @@ impl Pool {
         }
     }
 
-    fn loss_recorded(&mut self, ticket: u64, result: Result<(), String>) {
+    fn loss_recorded(&mut self, ticket: u64, result: Result<u64, String>) {
         if self.aside.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
             return; // It came too late; another one will be asked for.
         }
         self.aside.under_way = None;
+        if let Ok(added_bytes) = result {
+            (self.aside.is_doubtful, self.aside.added_bytes) = (false, added_bytes);
+        }
         if let Err(why) = &result {
             let path = self.aside.path().unwrap_or_default();
             if self.engine.is_aside() {
