@@ -191,11 +191,21 @@ pub enum PlantedBug {
     BelieveEarlierUse,
     /// A dirty block that cannot be read for a moment is lost.
     GiveUpAtOnce,
+    /// A batch of a mirrored cache counts although only a member has it that does not count.
+    CountAnywhere,
+    /// At the end of a rebuild the superblocks of both members are written at once.
+    ListAtOnce,
+    /// Of two different batches at one place of the two members, the one that is whole counts, not the newer one.
+    TrustWholeCopy,
+    /// A cache is opened although a member that counts does not take what it lacks.
+    MendInVain,
+    /// What is filled on a member of a mirrored cache that is out stays in the map.
+    KeepLostFill,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 59] = [
+    pub const ALL: [(Self, &'static str); 64] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -255,6 +265,11 @@ impl PlantedBug {
         (Self::ForgetInRebuild, "forget-in-rebuild"),
         (Self::BelieveEarlierUse, "believe-earlier-use"),
         (Self::GiveUpAtOnce, "give-up-at-once"),
+        (Self::CountAnywhere, "count-anywhere"),
+        (Self::ListAtOnce, "list-at-once"),
+        (Self::TrustWholeCopy, "trust-whole-copy"),
+        (Self::MendInVain, "mend-in-vain"),
+        (Self::KeepLostFill, "keep-lost-fill"),
     ];
 
     /// The name used on the command line.

@@ -7,9 +7,9 @@ mod common;
 use std::io::{self, Read, Write};
 
 use common::*;
+use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::*;
-use forebay_export::nbd::CloseReason;
 use proptest::prelude::*;
 
 /// Feeds bytes in pieces of any size. Every request that gets through must be within bounds.
