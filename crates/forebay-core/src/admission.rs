@@ -154,7 +154,7 @@ impl Engine {
             Admission::Always => true,
             Admission::Never => false,
             Admission::SecondAccess => {
-                let (capacity, key) = (self.data_capacity(), self.memory.remembered(key));
+                let (capacity, key) = (self.space(), self.memory.remembered(key));
                 let known = self.memory.ghosts.as_ref().is_some_and(|ghosts| ghosts.contains(key));
                 let missed = Recent::sized(&mut self.memory.missed, capacity);
                 let known = missed.take(key) || known;
@@ -169,7 +169,7 @@ impl Engine {
     /// A clean copy is about to be replaced by a write past the cache: its successor is not asked twice.
     pub(crate) fn note_replaced(&mut self, key: Key) {
         if self.volume(key.volume()).settings.admission == Admission::SecondAccess {
-            let (capacity, key) = (self.data_capacity(), self.memory.remembered(key));
+            let (capacity, key) = (self.space(), self.memory.remembered(key));
             Recent::sized(&mut self.memory.missed, capacity).note(key);
         }
     }
@@ -177,7 +177,7 @@ impl Engine {
     /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
     pub(crate) fn note_evicted(&mut self, key: Key, probation: bool) {
         if probation && self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            let (capacity, key) = (self.data_capacity(), self.memory.remembered(key));
+            let (capacity, key) = (self.space(), self.memory.remembered(key));
             Recent::sized(&mut self.memory.ghosts, capacity).note(key);
         }
     }

@@ -88,8 +88,8 @@ pub(crate) struct Batch {
     marks: Vec<u32>,
     pub(crate) is_summary: bool,
     pub(crate) completed: Option<bool>,
-    /// In a mirrored cache: a member has it, and (a bit for each) members to which it could not be written.
-    pub(crate) kept: bool,
+    /// In a mirrored cache: members that have it, and members to which it could not be written; a bit for each.
+    pub(crate) kept: u8,
     pub(crate) missing: u8,
 }
 
@@ -154,6 +154,11 @@ impl Stream {
             _ => WORTHWHILE_ITEMS,
         };
         self.queue.len() >= enough
+    }
+
+    /// The segment that is being filled.
+    pub(crate) fn open_segment(&self) -> Option<u32> {
+        self.open.map(|(segment, _)| segment)
     }
 
     /// Nothing waits in the queue.

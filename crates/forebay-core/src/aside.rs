@@ -195,7 +195,7 @@ impl Engine {
             self.patience.renew();
         }
         if self.mirror.is_some() {
-            self.note_member_read(member, self.map.place(slot).0, ok);
+            self.note_member_read(member, slot, ok);
             return;
         }
         if ok {

@@ -10,10 +10,11 @@
 //!   to here says, and the snapshot is taken: a fraction of a millisecond without appends.
 //! - *Flushing*: the cache device is flushed, so that everything that the snapshot speaks of is durable.
 //! - *Mending*: after a crash between the superblock copies, or damage to one, the other copy still names an older
-//!   checkpoint, whose slots are about to be written over. It is brought up to date first: whichever copy survives
-//!   must name a checkpoint that is there (I13).
+//!   checkpoint, whose slots are about to be written over. It is brought up to date first, one copy after the other: whichever
+//!   survives must name a checkpoint that is there (I13).
 //! - *Writing*, *Settling*: both copies are written to the slots that the checkpoint in effect does not use; flush.
-//! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on the new checkpoint is in effect.
+//! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on the new checkpoint is in effect. At the end of a
+//!   rebuild (`mirror::rebuild`) once more, for the new member.
 //!
 //! Only at the end may the segments that the new checkpoint calls free be written (I7): a crash before that finds the
 //! old checkpoint, and everything that it points at, untouched.
@@ -30,7 +31,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotStates, VolumeEntry};
 use forebay_format::superblock::CacheState;
-use forebay_format::{Geometry, StreamKind};
+use forebay_format::{Geometry, MirrorMark, StreamKind};
 
 /// Attempts at each write of a checkpoint before the cache is fenced.
 const WRITE_TRIES: u32 = 4;
@@ -77,8 +78,12 @@ pub(crate) struct CheckpointState {
     absorbed: Vec<u32>,
     /// Drop marks and intents that this checkpoint makes durable: they need not be appended.
     settled: Vec<Item>,
-    /// Where superblock copies lie that differ from the one in effect, and what belongs there.
+    /// Where superblock copies lie that differ from the one in effect, and what belongs there, in the order in which they are mended.
     pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
+    /// What the superblock under way says of the members of a mirrored cache: it stays the same in all copies, whatever happens to them.
+    mark: Option<MirrorMark>,
+    /// The superblock of a new member is written, after that of the other one.
+    second: bool,
     last_at: Nanos,
     /// Generation of the checkpoint in effect, once one was taken since the start.
     pub(crate) in_effect: u64,
@@ -310,29 +315,36 @@ impl Engine {
         match self.checkpoint.step {
             Step::Flushing => self.mend_superblock(),
             Step::MendingFlush => {
-                self.checkpoint.stale_superblocks.clear();
-                self.write_copies();
+                self.checkpoint.stale_superblocks.remove(0);
+                self.mend_superblock();
             }
             Step::Settling => self.write_superblock(0),
             Step::FlushA if self.planted(PlantedBug::DropSecondSuperblock) => self.checkpoint_in_effect(),
             Step::FlushA => self.write_superblock(1),
+            Step::FlushB if self.joining_member().is_some() && !self.checkpoint.second => {
+                self.checkpoint.second = true;
+                self.write_superblock(0);
+            }
             Step::FlushB => self.checkpoint_in_effect(),
             step => unreachable!("no flush is awaited in {step:?}"),
         }
     }
 
     fn mend_superblock(&mut self) {
-        if self.checkpoint.stale_superblocks.is_empty() {
+        if self.mirror.is_some() {
+            let mut stale = core::mem::take(&mut self.checkpoint.stale_superblocks);
+            stale.retain(|(offset, _)| self.meta_members().contains(&usize::from(self.member_at(*offset))));
+            self.checkpoint.stale_superblocks = stale;
+        }
+        let Some((offset, bytes)) = self.checkpoint.stale_superblocks.first().cloned() else {
             self.write_copies();
             return;
-        }
+        };
         self.reached(Landmark::SuperblockMended);
         self.checkpoint.step = Step::Mending;
-        self.checkpoint.pending = self.checkpoint.stale_superblocks.len() as u32;
+        self.checkpoint.pending = 1;
         self.checkpoint.failed = false;
-        for (offset, bytes) in self.checkpoint.stale_superblocks.clone() {
-            self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
-        }
+        self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
     }
 
     fn write_copies(&mut self) {
@@ -350,17 +362,21 @@ impl Engine {
 
     fn write_superblock(&mut self, copy: usize) {
         self.checkpoint.step = [Step::SuperA, Step::SuperB][copy];
-        let members = self.meta_members();
+        let second = self.checkpoint.second;
+        let members = self.superblock_members(second);
         self.checkpoint.pending = members.len() as u32;
         self.checkpoint.failed = false;
-        if copy == 0 && self.checkpoint.tries == 0 {
-            self.superblock.generation += 1;
+        if copy == 0 && self.checkpoint.tries == 0 && !second {
+            self.checkpoint.mark = self.superblock.mirror;
+            // A member that goes on alone counts by two: then its superblock is newer than any that the other one was left with.
+            let alone = self.checkpoint.mark.is_some_and(|mark| mark.out.is_some());
+            self.superblock.generation += 1 + u64::from(alone);
         }
         let closing = self.checkpoint.purpose == Purpose::Closing;
         self.superblock.state = if closing { CacheState::Clean } else { CacheState::Open };
         for member in members {
             let offset = self.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
-            let bytes = self.superblock_of(member).encode();
+            let bytes = self.superblock_of(member, self.checkpoint.mark).encode();
             self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
         }
     }
@@ -413,6 +429,7 @@ impl Engine {
 
     fn checkpoint_in_effect(&mut self) {
         self.checkpoint.step = Step::Idle;
+        self.checkpoint.second = false;
         self.checkpoint.bytes = Arc::default();
         for number in core::mem::take(&mut self.checkpoint.joining) {
             self.map.end_segment(number, Phase::Free);
@@ -428,6 +445,9 @@ impl Engine {
         }
         self.orders_checkpointed();
         self.rebuild_checkpointed();
+        if self.checkpoint.mark != self.superblock.mirror {
+            self.checkpoint.want(); // A member was put out meanwhile.
+        }
         for item in core::mem::take(&mut self.checkpoint.settled) {
             self.item_done(item, Some(0));
         }

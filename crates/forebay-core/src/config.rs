@@ -193,11 +193,21 @@ pub enum PlantedBug {
     GiveUpAtOnce,
     /// Without the cache a write is acknowledged while the record still calls lost what it wrote.
     AcknowledgeUnrecorded,
+    /// A batch of a mirrored cache counts although only a member has it that does not count.
+    CountAnywhere,
+    /// At the end of a rebuild the superblocks of both members are written at once.
+    ListAtOnce,
+    /// Of two different batches at one place of the two members, the one that is whole counts, not the newer one.
+    TrustWholeCopy,
+    /// A cache is opened although a member that counts does not take what it lacks.
+    MendInVain,
+    /// What is filled on a member of a mirrored cache that is out stays in the map.
+    KeepLostFill,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 60] = [
+    pub const ALL: [(Self, &'static str); 65] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -258,6 +268,11 @@ impl PlantedBug {
         (Self::BelieveEarlierUse, "believe-earlier-use"),
         (Self::GiveUpAtOnce, "give-up-at-once"),
         (Self::AcknowledgeUnrecorded, "acknowledge-unrecorded"),
+        (Self::CountAnywhere, "count-anywhere"),
+        (Self::ListAtOnce, "list-at-once"),
+        (Self::TrustWholeCopy, "trust-whole-copy"),
+        (Self::MendInVain, "mend-in-vain"),
+        (Self::KeepLostFill, "keep-lost-fill"),
     ];
 
     /// The name used on the command line.

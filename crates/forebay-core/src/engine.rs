@@ -187,6 +187,41 @@ pub(crate) enum OpKind {
     CopyWrite,
     /// What a member lacks that the other one has, found by recovery.
     Mend,
+    /// A block of which the copies on the two members are looked at, and written again.
+    RepairRead,
+    RepairWrite,
+}
+
+impl OpKind {
+    /// It is one of the cache device.
+    pub(crate) fn is_of_cache(&self) -> bool {
+        match self {
+            Self::ReadMiss { .. }
+            | Self::MergeBacking { .. }
+            | Self::MergeCrc { .. }
+            | Self::DirectWrite { .. }
+            | Self::GapRead { .. }
+            | Self::DestageWrite { .. }
+            | Self::ScrubFetch { .. }
+            | Self::Flush(Device::Backing(_))
+            | Self::Sample { .. }
+            | Self::LifeFlush(_) => false,
+            Self::Batch(_)
+            | Self::ReadHit { .. }
+            | Self::MergeCached { .. }
+            | Self::DestageRead { .. }
+            | Self::RelocateRead { .. }
+            | Self::ScrubRead { .. }
+            | Self::Flush(Device::Cache)
+            | Self::Checkpoint
+            | Self::Recovery(_)
+            | Self::CopyRead
+            | Self::CopyWrite
+            | Self::Mend
+            | Self::RepairRead
+            | Self::RepairWrite => true,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -572,6 +607,8 @@ impl Engine {
             OpKind::CopyRead => self.copy_read(ok, crcs),
             OpKind::CopyWrite => self.copy_written(op.member, ok),
             OpKind::Mend => self.mended(op.member, ok),
+            OpKind::RepairRead => self.repair_read(ok, crcs),
+            OpKind::RepairWrite => self.repair_written(op.member, ok),
             OpKind::Recovery(read) => {
                 self.recovery_completed(read, if ok { Ok(&[]) } else { Err(DeviceFailure) })
             }

@@ -53,6 +53,10 @@ landmarks! {
     MemberMissing = "member-missing",
     /// Recovery found something on one member of a mirrored cache that the other lacked, and mended it.
     MemberMended = "member-mended",
+    /// A bad copy on one member of a mirrored cache was written again from the other.
+    CopyMended = "copy-mended",
+    /// A batch of a mirrored cache failed on a member that counts, and was written again though the other one had it.
+    HalfRewritten = "half-rewritten",
     /// A new member of a mirrored cache was filled.
     RebuildEnded = "rebuild-ended",
     /// A new member of a mirrored cache failed before its end.

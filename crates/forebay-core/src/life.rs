@@ -53,6 +53,9 @@ pub enum LifeError {
     /// No member of a mirrored cache is out.
     #[error("there is no member to be replaced: the cache is not mirrored, or both members are sound")]
     NotMirrored,
+    /// The tag of a new member is zero, or that of a device that the cache has or had.
+    #[error("the tag of the new device is in use: draw another one")]
+    TagInUse,
     /// Another change is under way.
     #[error("another change is under way: wait for its end or cancel it")]
     Busy,

@@ -19,16 +19,23 @@
 //! forgotten (I62), and everything goes on with the other member.
 //! If that one fails as well, the cache has failed (`aside`).
 //!
-//! Invariants: I60 to I64.
+//! A copy that turns out to be bad while the other one is good is written again (`repair`).
+//!
+//! A member that hangs holds up the writes until its operations end; it is for its owner to make them fail.
+//!
+//! Invariants: I60 to I65.
 
 mod column;
 mod log;
+mod overlay;
 mod rebuild;
 mod recover;
+mod repair;
 
 pub(crate) use rebuild::Rebuild;
 pub use recover::MirrorDevices;
 pub(crate) use recover::Pairs;
+use repair::Repairs;
 
 use crate::api::{Action, Nanos, Notice};
 use crate::config::PlantedBug;
@@ -87,6 +94,7 @@ pub(crate) struct Mirror {
     /// Where the walk over what only the lost member had is.
     sweep: Option<(u32, u32)>,
     pub(crate) rebuild: Option<Rebuild>,
+    pub(crate) repairs: Repairs,
 }
 
 /// The members of a mirrored cache as its owner knows them.
@@ -100,6 +108,8 @@ pub struct MirrorState {
     pub rebuild: Option<(u32, u32)>,
     /// Tags of the members.
     pub tags: [u64; 2],
+    /// Blocks of which one member had a bad copy that was written again, since the start.
+    pub mended_blocks: u64,
 }
 
 impl Mirror {
@@ -120,6 +130,7 @@ impl Mirror {
             unreadable: [Vec::new(), Vec::new()],
             sweep: None,
             rebuild: None,
+            repairs: Repairs::default(),
         })
     }
 
@@ -170,19 +181,19 @@ impl Engine {
         !mirror.counts(mirror.member_of(segment)) && !self.is_pair(segment)
     }
 
-    /// Byte of the cache where a slot is read at this attempt: the two members of a pair take turns.
+    /// Byte of the cache where a slot is read at this attempt: the two members of a pair take turns; one that is out comes last.
     pub(crate) fn slot_offset(&self, slot: u32, tries: u32) -> u64 {
         let (segment, index) = self.map.place(slot);
         let Some(mirror) = self.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
             return self.map.offset(slot);
         };
-        let first = match mirror.failed() {
-            Some(member) => 1 - u32::from(member),
+        let member = match mirror.failed() {
+            // What is on the other one may be all that is left.
+            Some(out) => u32::from(out) ^ u32::from(!tries.is_multiple_of(CACHE_READ_TRIES + 1)),
             // Both do their part of the reads.
-            None => segment % 2,
+            None if self.planted(PlantedBug::ReadOneCopy) => segment % 2,
+            None => (segment + tries - 1) % 2,
         };
-        let turn = if self.planted(PlantedBug::ReadOneCopy) { 0 } else { tries - 1 };
-        let member = (first + turn) % 2;
         self.map.geometry.segment_offset(segment + member * mirror.columns, index)
     }
 
@@ -235,8 +246,9 @@ impl Engine {
     pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.advance(now);
         let (stopping, opening) = (self.stopping, self.status == Status::Opening);
+        let failed = matches!(self.status, Status::Failed(_));
         let Some(mirror) = &mut self.mirror else { return };
-        if mirror.ticket.take_if(|pending| *pending == ticket).is_none() {
+        if mirror.ticket.take_if(|pending| *pending == ticket).is_none() || failed {
             return;
         }
         let Standing::Asking(member) = mirror.standing else { return };
@@ -303,13 +315,20 @@ impl Engine {
             noted: matches!(mirror.standing, Standing::Out(_)),
             rebuild: mirror.rebuild.as_ref().map(Rebuild::progress),
             tags: mark.tags,
+            mended_blocks: mirror.repairs.mended_blocks(),
         })
     }
 
-    /// A read of a member has ended.
-    pub(crate) fn note_member_read(&mut self, member: u8, segment: u32, ok: bool) {
-        let Some(mirror) = &mut self.mirror else { return };
+    /// A read of a slot from a member has ended.
+    pub(crate) fn note_member_read(&mut self, member: u8, slot: u32, ok: bool) {
+        let segment = self.map.place(slot).0;
+        let Some(mirror) = &self.mirror else { return };
         let failed = mirror.failed();
+        if failed.is_none() && u32::from(member) != segment % 2 && self.is_pair(segment) {
+            // The first attempt was made at the other one.
+            self.suspect_copy(slot);
+        }
+        let Some(mirror) = &mut self.mirror else { return };
         let unreadable = &mut mirror.unreadable[usize::from(member)];
         if ok {
             unreadable.clear();
@@ -341,13 +360,15 @@ impl Engine {
         }
         self.sweep_lost();
         self.step_rebuild();
+        self.step_repair();
     }
 
     pub(crate) fn mirror_deadline(&self) -> Option<Nanos> {
         let mirror = self.mirror.as_ref().filter(|_| !self.fenced)?;
         let sweep = mirror.sweep.map(|_| self.now);
         let copy = mirror.rebuild.as_ref().and_then(|rebuild| rebuild.deadline(self.now));
-        [mirror.ask_again_at, sweep, copy].into_iter().flatten().min()
+        let repair = self.repair_deadline();
+        [mirror.ask_again_at, sweep, copy, repair].into_iter().flatten().min()
     }
 
     /// The cache was fenced: what waited for an answer, or goes to a new member, ends.
@@ -365,6 +386,9 @@ impl Engine {
         for (number, segment) in (0..).zip(&self.map.segments) {
             let paired = self.is_pair(number);
             assert!(paired || segment.unclean == 0, "I60: what is not clean is on both members");
+            let forgotten = matches!(mirror.standing, Standing::Out(_)) && mirror.sweep.is_none();
+            let lost = forgotten && self.is_gone(number) && segment.has_table();
+            assert!(!lost || segment.live == 0, "I62: nothing counts that only the lost member has");
             if segment.phase == Phase::Twin {
                 let first = &self.map.segments[(number - mirror.columns) as usize];
                 let used = matches!(first.phase, Phase::Open | Phase::Sealed);

@@ -221,8 +221,7 @@ impl Engine {
         // A bit for each volume; there are at most 64.
         let mut within = 0_u64;
         for volume in self.volumes.iter().flatten() {
-            let cached = self.map.volumes[usize::from(volume.id.0)].cached;
-            within |= u64::from(cached <= self.share(volume.id).minimum) << volume.id.0;
+            within |= u64::from(self.held(volume.id) <= self.share(volume.id).minimum) << volume.id.0;
         }
         if within == 0 {
             return false;
@@ -292,14 +291,14 @@ impl Engine {
             return Keep::No;
         }
         let volume = self.map.key(slot).volume();
-        let (share, cached) = (self.share(volume), self.map.volumes[usize::from(volume.0)].cached);
+        let (share, held) = (self.share(volume), self.held(volume));
         let block = Block {
             hit: self.map.is_hit(slot),
             pinned,
             probation: self.is_on_probation(slot),
             priority: share.priority,
-            within_minimum: cached <= share.minimum,
-            above_maximum: cached > share.maximum,
+            within_minimum: held <= share.minimum,
+            above_maximum: held > share.maximum,
         };
         let keeping = Keeping {
             policy: self.config.pool.reclaim_policy,

@@ -131,6 +131,14 @@ pub enum OpenError {
     /// Neither member of a mirrored cache can be believed.
     #[error("no device of the mirrored cache has a superblock that can be believed")]
     NoMember,
+    /// The two devices of a mirrored cache are of different caches.
+    #[error("the two devices are of different mirrored caches: name the one that belongs to it")]
+    OtherCache,
+    /// Each of the two devices of a mirrored cache has gone on without the other.
+    #[error(
+        "the two devices of the mirrored cache contradict each other: each was used without the other; name only the one that is right"
+    )]
+    SplitMirror,
     /// It could not be noted that a member of a mirrored cache does not count any more.
     #[error(
         "one device of the mirrored cache cannot be used, and that could not be recorded: make the state folder writable"

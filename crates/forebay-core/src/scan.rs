@@ -73,7 +73,7 @@ impl<'a> Bytes<'a> {
         self.bad.get(index as usize).copied().unwrap_or(false)
     }
 
-    fn block(self, index: u32) -> Option<&'a [u8]> {
+    pub(crate) fn block(self, index: u32) -> Option<&'a [u8]> {
         let start = index as usize * BLOCK_BYTES;
         self.all.get(start..start + BLOCK_BYTES).filter(|_| !self.is_bad(index))
     }
@@ -81,7 +81,7 @@ impl<'a> Bytes<'a> {
 
 /// The batch whose header stands at `start`, if it is intact, of this cache, and written for this place. Its payload is
 /// not looked at.
-fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Found> {
+pub(crate) fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Found> {
     let mut entries = Vec::new();
     let header = BatchHeader::decode(bytes.block(start)?, &mut entries).ok()?;
     header.check_place(place.uuid, place.segment, start).ok()?;
@@ -96,7 +96,7 @@ fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Found> {
 
 /// True if every payload block of a batch matches its checksum: the batch was written whole. A block that cannot be read
 /// does not speak against it: a torn write leaves old bytes, not unreadable ones. Its loss is found when it is wanted.
-fn is_whole(bytes: Bytes<'_>, found: &Found) -> bool {
+pub(crate) fn is_whole(bytes: Bytes<'_>, found: &Found) -> bool {
     let matches = |index, crc| {
         bytes.is_bad(index) || bytes.block(index).is_some_and(|bytes| forebay_format::checksum(bytes) == crc)
     };
@@ -160,7 +160,7 @@ pub(crate) struct After {
 }
 
 impl After {
-    fn holds(self, found: &Found) -> bool {
+    pub(crate) fn holds(self, found: &Found) -> bool {
         found.header.epoch == self.epoch && found.header.sequence >= self.sequence
     }
 }
@@ -204,78 +204,6 @@ pub(crate) fn tail(bytes: Bytes<'_>, place: Place, from: u32, after: After, trus
     }
     let tail = Tail { segment: place.segment, stream, batches, summary, flushed };
     TailScan { tail: Some(tail), unreadable, torn }
-}
-
-/// Puts together what two copies of one segment have: afterwards the first has every batch that either has whole. Returns what
-/// the copies lacked of the batches after a checkpoint: which copy, first block, end.
-pub(crate) fn overlay(
-    (a, a_bad): (&mut [u8], &mut [bool]),
-    (b, b_bad): (&mut [u8], &mut [bool]),
-    place: Place,
-    used: u32,
-    after: After,
-) -> Vec<(u32, u32, u32)> {
-    let was_bad = [a_bad.to_vec(), b_bad.to_vec()];
-    let copy = |a: &mut [u8], b: &[u8], from: u32, end: u32| {
-        let range = from as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES;
-        a[range.clone()].copy_from_slice(&b[range]);
-    };
-    // What cannot be read here may be readable there.
-    for index in 0..a_bad.len().min(b_bad.len()) {
-        let at = index as u32;
-        if a_bad[index] && !b_bad[index] {
-            copy(a, b, at, at + 1);
-            a_bad[index] = false;
-        } else if b_bad[index] && !a_bad[index] {
-            copy(b, a, at, at + 1);
-            b_bad[index] = false;
-        }
-    }
-    let mut lacks = Vec::new();
-    let mut at = 0;
-    while at < a_bad.len() as u32 {
-        let new = at >= used;
-        let mut paired = false;
-        let mut find = |all: &[u8], bad: &[bool]| {
-            let bytes = Bytes { all, bad };
-            let found = batch_at(bytes, place, at).filter(|found| !new || after.holds(found))?;
-            let whole = is_whole(bytes, &found);
-            paired |= found.header.stream != StreamKind::Fill;
-            Some((found.end(), whole))
-        };
-        let (here, there) = (find(a, a_bad), find(b, b_bad));
-        let (end, from_there) = match (here, there) {
-            (Some((end, true)), _) => (end, false),
-            (_, Some((end, true))) => (end, true),
-            // Neither copy has the batch whole: the log ends here.
-            _ if new => break,
-            (Some((end, false)), _) => (end, false),
-            (None, Some((end, false))) => (end, true),
-            (None, None) => {
-                at += 1;
-                continue;
-            }
-        };
-        if from_there {
-            copy(a, b, at, end);
-            for index in at..end {
-                a_bad[index as usize] = b_bad[index as usize];
-            }
-        }
-        // Fills are on one member: there the segment is no pair.
-        if new && paired {
-            let range = at as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES;
-            let unread = |bad: &[bool]| bad[at as usize..end as usize].contains(&true);
-            if from_there || unread(&was_bad[0]) {
-                lacks.push((0, at, end));
-            }
-            if a[range.clone()] != b[range] || unread(&was_bad[1]) {
-                lacks.push((1, at, end));
-            }
-        }
-        at = end;
-    }
-    lacks
 }
 
 /// Key of a data entry.

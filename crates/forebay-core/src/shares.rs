@@ -10,6 +10,8 @@
 //! leaves room (I25). Together the smallest shares hold at most [`MINIMA_MAX_PCT`] of the pool; beyond it they shrink in
 //! proportion.
 //!
+//! In a mirrored cache a block that has two copies takes the room of two, as far as that is known: those that are not clean.
+//!
 //! **Priority** counts next to the other volumes: where all have the same it means nothing.
 //!
 //! Walks are cut into pieces, each of bounded work, between the events of the engine.
@@ -78,7 +80,7 @@ impl Engine {
     /// The share of a volume; all of the pool if it is not attached.
     pub(crate) fn share(&self, volume: VolumeId) -> Share {
         let attached = || self.volumes.iter().flatten();
-        let capacity = self.data_capacity();
+        let capacity = self.space();
         let Some(Some(volume)) = self.volumes.get(usize::from(volume.0)) else {
             return Share { minimum: 0, maximum: capacity, priority: Priority::Normal };
         };
@@ -90,21 +92,32 @@ impl Engine {
         share
     }
 
+    /// Blocks that all segments can hold, one copy of each.
+    pub(crate) fn space(&self) -> u64 {
+        self.capacity_of(self.segments_staying())
+    }
+
+    /// Room that the blocks of a volume take of [`Engine::space`].
+    pub(crate) fn held(&self, volume: VolumeId) -> u64 {
+        let map = &self.map.volumes[usize::from(volume.0)];
+        map.cached + if self.mirror.is_some() { map.dirty + map.destaged } else { 0 }
+    }
+
     fn maximum(&self, volume: VolumeId) -> u64 {
         let settings = self.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
         let pct = settings.map_or(100, |volume| volume.settings.max_share_pct);
-        self.data_capacity() * u64::from(pct) / 100
+        self.space() * u64::from(pct) / 100
     }
 
     pub(crate) fn is_above_maximum(&self, volume: VolumeId) -> bool {
-        self.map.volumes[usize::from(volume.0)].cached > self.maximum(volume)
+        self.held(volume) > self.maximum(volume)
     }
 
     /// So far above its largest share that nothing may be filled until it has less: trims do not keep up.
     pub(crate) fn is_far_above_maximum(&self, volume: VolumeId) -> bool {
         let maximum = self.maximum(volume);
         let slack = maximum / 16 + u64::from(self.map.geometry.segment_blocks);
-        self.map.volumes[usize::from(volume.0)].cached > maximum + slack
+        self.held(volume) > maximum + slack
     }
 
     /// Takes clean blocks of volumes that have more than their largest share out of the map.

@@ -7,7 +7,7 @@ use crate::life::Place;
 use crate::mates::device_of;
 use crate::memory::{JUNK, overlap};
 use crate::world::{CACHE, World, ensure};
-use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, Span};
+use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, Span, Status};
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -180,9 +180,11 @@ impl World {
         if local < end {
             ensure!(local + len <= end, "metadata of {len} bytes at {local} beyond {end}");
         } else {
-            // A summary, which is a batch.
+            // A summary, which is a batch, or what a member lacks of one.
+            let batch = self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default());
+            let mends = self.plan.mirror.is_some() && self.engine.status() == Status::Opening;
             self.check_cache_write(offset, len)?;
-            self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
+            batch.or_else(|why| if mends { Ok(()) } else { Err(why) })?;
         }
         self.submit_to_cache(op, offset, Vec::new(), data, 0)
     }
@@ -374,6 +376,7 @@ impl World {
                 self.fault(device, 0, 0);
                 result = Err(DeviceFailure);
             }
+            WriteEnd::Lost { .. } if self.plan.mirror.is_some() => self.note_harm(),
             WriteEnd::Lost { offset, len } => self.damage(offset, len),
             WriteEnd::Misdirected { offset, landed, len } => {
                 self.damage(offset, len);

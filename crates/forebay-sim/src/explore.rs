@@ -9,7 +9,7 @@
 //! a run with a larger one.
 
 use crate::content::Content;
-use crate::device::SimDevice;
+use crate::device::{Faults, SimDevice};
 use crate::life::{Place, Tenant};
 use crate::mates::{Mates, device_of};
 use crate::oracle::Oracle;
@@ -200,7 +200,7 @@ impl Run {
         rng: &mut Rng,
     ) -> Result<Option<Snapshot>, String> {
         let relaxed = world.oracle.relaxed;
-        if world.wait_open()? {
+        if open_with_errors(&mut world)? {
             world.trap = trap;
             set_faults(&mut world);
             if round > 0 {
@@ -252,7 +252,7 @@ impl Run {
         let plan = if plain { 0 } else { snapshot.rng.below(12) };
         let mut world = self.open(snapshot, trap);
         quiet(&mut world);
-        let serves = world.wait_open()?;
+        let serves = open_with_errors(&mut world)?;
         if !world.stopped {
             ensure!(serves || world.oracle.relaxed, "does not open: {:?}", world.engine.status());
         }
@@ -353,19 +353,44 @@ fn faulty(world: &World) -> bool {
 
 fn quiet(world: &mut World) {
     for device in &mut world.disks.devices {
-        device.faults = crate::device::Faults::default();
+        device.faults = Faults::default();
     }
+}
+
+/// Waits until a cache is open whose members may make errors meanwhile. An opening that failed for that must succeed without them.
+fn open_with_errors(world: &mut World) -> Result<bool, String> {
+    let plan = Rc::clone(&world.plan);
+    let rate = plan.mirror.as_ref().map_or(0, |mirror| mirror.opening_errors);
+    if rate == 0 || world.label == 0 {
+        return world.wait_open();
+    }
+    // Half of them only where members are mended.
+    let spares_metadata = world.rng.chance(1, 2);
+    for member in 0..2 {
+        world.disks.devices[device_of(&plan, member)].faults =
+            Faults { write_error: rate, spares_metadata, ..Faults::default() };
+    }
+    let serves = world.wait_open()?;
+    quiet(world);
+    if serves || world.stopped {
+        return Ok(serves);
+    }
+    world.reopen(OnBackingChange::Refuse);
+    let serves = world.wait_open()?;
+    ensure!(serves || world.stopped, "does not open without errors: {:?}", world.engine.status());
+    Ok(serves)
 }
 
 /// Faults begin: not before the cache is open, so that opening is judged by itself.
 fn set_faults(world: &mut World) {
     let plan = Rc::clone(&world.plan);
-    let members = plan.mirror.as_ref().map(|mirror| (device_of(&plan, mirror.faulty), mirror.faults));
     for (index, device) in world.disks.devices.iter_mut().enumerate() {
         let backing = (1..=plan.volumes.len()).contains(&index);
         device.faults = if backing { plan.faults.backing } else { plan.faults.cache };
-        if let Some((_, faults)) = members.filter(|(faulty, _)| *faulty == index) {
-            device.faults = faults;
+    }
+    for member in 0..2 {
+        if let Some(mirror) = &plan.mirror {
+            world.disks.devices[device_of(&plan, member)].faults = mirror.faults[member];
         }
     }
 }
@@ -447,7 +472,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         cache_bytes: plan.cache_bytes,
         cache_pending: None,
         record: None,
-        mates: plan.mirror.is_some().then(|| Mates { sound: [true; 2], next_tag: 2, ..Mates::default() }),
+        mates: plan.mirror.is_some().then(|| Mates { next_tag: 2, ..Mates::default() }),
     };
     let ordered = vec![false; plan.volumes.len()];
     Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })

@@ -1,31 +1,39 @@
 //! Mirrored caches: members that fail, come back stale, are missing at a start, and are replaced.
 //!
-//! As long as only one member has failed nothing may be lost, no request may end with an error, and every start must succeed. The
-//! owner's note that a member does not count any more is a list of tags, durable as a whole or not at all. Where both members
-//! are there, the owner sometimes hands over a noted one as well: the superblocks say the same.
+//! As long as only one member has failed nothing may be lost, no request may end with an error, and every start must succeed. Both may make
+//! errors, and both may rot, but never the same block. The owner's note that a member does not count any more is a list of tags, durable as a
+//! whole or not at all. Where both members are there, the owner sometimes hands over a noted one as well: the superblocks say the same.
+//!
+//! Whichever member has a superblock and was not noted may be the only one that is found at a start, at every crash point: it must open, and
+//! have everything that was promised.
+
+#[cfg(test)]
+mod tests;
 
 use crate::device::{Death, Faults, SimDevice};
 use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, Disks, World, ensure};
-use forebay_core::{Engine, MirrorDevices, Notice, PlantedBug, Status};
+use forebay_core::{Engine, LifeError, MirrorDevices, MirrorState, Notice, PlantedBug, Status};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What happens to the members in a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorPlan {
     /// After so many requests this member fails, in this way; `None`: the owner only says that it is gone.
     pub failures: Vec<(u64, usize, Option<Death>)>,
-    /// A member with faults by rate.
-    pub faulty: usize,
-    /// Its rates.
-    pub faults: Faults,
-    /// Sectors of it that rot or become unreadable, in parts per million of requests.
+    /// Rates of the faults of each member.
+    pub faults: [Faults; 2],
+    /// Members whose sectors rot or become unreadable.
+    pub harms: [bool; 2],
+    /// Sectors of those that rot, in parts per million of requests.
     pub rot: u32,
-    /// Sectors of it that become unreadable, in parts per million of requests.
+    /// Sectors of those that become unreadable, in parts per million of requests.
     pub spoil: u32,
+    /// Writes to either member that fail while a cache is opened after a crash, in parts per million.
+    pub opening_errors: u32,
     /// Of the requests made while a member is out, one in so many replaces it; 0: none does.
     pub replaces_of: u64,
     /// At one start in so many a member is missing; 0: never.
@@ -37,14 +45,14 @@ pub struct MirrorPlan {
 pub struct Mates {
     /// Tags that do not count any more.
     pub noted: BTreeSet<u64>,
-    /// Members that alone would do: all that was promised is on them.
-    pub sound: [bool; 2],
     /// Tag of the device that is being filled, or was filled last.
     pub next_tag: u64,
     /// Failures of the plan that have happened.
     pub failed: usize,
-    /// Something of a member has rotten.
+    /// Something of a member was lost or has rotten.
     pub harmed: bool,
+    /// Which blocks of members have rotten, and on which of them.
+    pub rotten: BTreeMap<u64, usize>,
 }
 
 /// The owner notes that a member has failed.
@@ -53,7 +61,6 @@ pub(crate) struct Note {
     pub(crate) due: u64,
     ticket: u64,
     ok: bool,
-    member: usize,
     tag: u64,
 }
 
@@ -62,42 +69,64 @@ impl MirrorPlan {
     pub(crate) fn draw(requests: u32, rng: &mut Rng) -> Self {
         let mut plan = Self {
             failures: Vec::new(),
-            faulty: rng.below(2) as usize,
-            faults: Faults::default(),
+            faults: [Faults::default(); 2],
+            harms: [false; 2],
             rot: 0,
             spoil: 0,
-            replaces_of: rng.pick(&[0, 5, 20]),
+            opening_errors: rng.pick(&[0, 0, 0, 3_000, 100_000, 300_000]),
+            replaces_of: rng.pick(&[0, 2, 5, 20]),
             misses_of: rng.pick(&[0, 2, 4]),
         };
-        let deaths = [Some(Death::All), Some(Death::Writes), Some(Death::FlushDrops), None];
-        let requests = u64::from(requests);
-        match rng.below(5) {
-            0 => {
+        let one = rng.below(2) as usize;
+        match rng.below(8) {
+            0 | 1 => {
                 // One member that is not good, and whose mate never fails.
-                plan.misses_of = 0;
                 let rates = [0, 5_000, 30_000];
+                (plan.misses_of, plan.opening_errors, plan.harms[one]) = (0, 0, true);
                 (plan.rot, plan.spoil) = (rng.pick(&rates), rng.pick(&rates));
-                plan.faults.read_error = rng.pick(&[0, 20_000, 200_000]);
+                plan.faults[one].read_error = rng.pick(&[0, 20_000, 200_000]);
+                plan.faults[one].lost = rng.pick(&[0, 0, 3_000, 30_000]);
             }
-            1 => {
-                plan.misses_of = 0;
-                plan.faults = Faults {
-                    write_error: rng.pick(&[0, 300, 3_000]),
-                    flush_error: rng.pick(&[0, 3_000, 30_000]),
-                    flush_drops: rng.chance(1, 2),
-                    read_error: rng.pick(&[0, 20_000]),
-                    ..Faults::default()
-                };
+            2 => {
+                // Two that rot, and do not fail.
+                (plan.misses_of, plan.opening_errors, plan.harms) = (0, 0, [true; 2]);
+                plan.rot = rng.pick(&[5_000, 30_000, 200_000]);
             }
+            3 => plan.faults[one] = Self::errors(rng, 20_000),
+            4 => plan.faults = [0; 2].map(|_| Self::errors(rng, 500)),
             _ => {
-                let mut at = rng.below(requests * 3 / 4);
-                for _ in 0..rng.pick(&[1, 1, 2, 3]) {
-                    plan.failures.push((at, rng.below(2) as usize, rng.pick(&deaths)));
-                    at += rng.range(5, 5 + requests / 2);
+                plan.failures = Self::draw_failures(requests, rng);
+                if rng.chance(1, 3) {
+                    let write_error = rng.pick(&[1_000, 10_000, 50_000]);
+                    plan.faults[one] = Faults { write_error, ..Faults::default() };
                 }
             }
         }
         plan
+    }
+
+    /// Errors of a member by rate.
+    fn errors(rng: &mut Rng, read_error: u32) -> Faults {
+        Faults {
+            write_error: rng.pick(&[0, 300, 3_000, 20_000]),
+            flush_error: rng.pick(&[0, 0, 3_000, 30_000]),
+            flush_drops: rng.chance(1, 2),
+            read_error: rng.pick(&[0, read_error]),
+            ..Faults::default()
+        }
+    }
+
+    /// Members that fail for good, one after the other.
+    fn draw_failures(requests: u32, rng: &mut Rng) -> Vec<(u64, usize, Option<Death>)> {
+        let deaths = [Some(Death::All), Some(Death::Writes), Some(Death::FlushDrops), None];
+        let requests = u64::from(requests);
+        let mut at = rng.below(requests / 2);
+        let mut failures = Vec::new();
+        for _ in 0..rng.pick(&[1, 2, 3, 6]) {
+            failures.push((at, rng.below(2) as usize, rng.pick(&deaths)));
+            at += rng.range(5, 5 + requests / 4);
+        }
+        failures
     }
 
     /// Leads to where a bug shows.
@@ -105,24 +134,48 @@ impl MirrorPlan {
         let dies = |rng: &mut Rng, death: Death| {
             (rng.below(u64::from(requests) * 3 / 4), rng.below(2) as usize, Some(death))
         };
-        (self.faults, self.rot, self.spoil, self.failures) = (Faults::default(), 0, 0, Vec::new());
+        (self.faults, self.harms, self.failures) = ([Faults::default(); 2], [false; 2], Vec::new());
+        (self.rot, self.spoil, self.opening_errors) = (0, 0, 0);
         match bug {
             PlantedBug::CountHalfBatches | PlantedBug::FlushOneMember | PlantedBug::LeaveUnmended => {
                 (self.misses_of, self.replaces_of) = (2, 0);
             }
-            PlantedBug::CountBeforeNote => {
+            PlantedBug::CountBeforeNote | PlantedBug::TrustStaleMember => {
                 self.failures.push(dies(rng, Death::Writes));
                 (self.misses_of, self.replaces_of) = (2, 0);
             }
-            PlantedBug::TrustStaleMember => {
-                self.failures.push(dies(rng, Death::Writes));
-                (self.misses_of, self.replaces_of) = (2, 0);
+            PlantedBug::ReadOneCopy => {
+                (self.spoil, self.misses_of) = (100_000, 0);
+                self.harms[rng.below(2) as usize] = true;
             }
-            PlantedBug::ReadOneCopy => (self.spoil, self.misses_of) = (100_000, 0),
             PlantedBug::ForgetInRebuild => {
                 let (at, member, death) = dies(rng, Death::All);
                 self.failures = vec![(at, member, death), (at + 60, 1 - member, death)];
                 self.replaces_of = 3;
+            }
+            PlantedBug::CountAnywhere => {
+                let write_error = rng.pick(&[10_000, 30_000]);
+                self.faults = [Faults { write_error, ..Faults::default() }; 2];
+                (self.misses_of, self.replaces_of) = (2, 3);
+            }
+            PlantedBug::ListAtOnce => {
+                // Every life has a rebuild.
+                let at = rng.below(30);
+                self.failures = (0..40).map(|nth| (at, nth % 2, Some(Death::All))).collect();
+                (self.misses_of, self.replaces_of) = (2, 2);
+            }
+            PlantedBug::TrustWholeCopy => {
+                // The copy that is looked at first.
+                self.faults[0].lost = 30_000;
+                self.misses_of = 0;
+            }
+            PlantedBug::MendInVain => {
+                (self.opening_errors, self.misses_of, self.replaces_of) = (500_000, 0, 1);
+            }
+            PlantedBug::KeepLostFill => {
+                let at = rng.below(30);
+                self.failures = (0..40).map(|nth| (at + 5 * nth as u64, nth % 2, None)).collect();
+                (self.misses_of, self.replaces_of) = (0, 15);
             }
             _ => {}
         }
@@ -140,6 +193,11 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::ReadOneCopy
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
+            | PlantedBug::CountAnywhere
+            | PlantedBug::ListAtOnce
+            | PlantedBug::TrustWholeCopy
+            | PlantedBug::MendInVain
+            | PlantedBug::KeepLostFill
     )
 }
 
@@ -164,6 +222,7 @@ pub(crate) fn find_members(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Mir
     let mates = disks.mates.clone().unwrap_or_default();
     let tag = |member: usize| found[member].as_ref()?.mirror.map(|mark| mark.tags[member]);
     let mut there = [0, 1].map(|member| tag(member).is_some_and(|tag| !mates.noted.contains(&tag)));
+    let believed = there;
     let misses = plan.mirror.as_ref().map_or(0, |mirror| mirror.misses_of);
     let trusts = plan.engine.planted == Some(PlantedBug::TrustStaleMember);
     for member in [0, 1] {
@@ -177,11 +236,8 @@ pub(crate) fn find_members(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Mir
             there[member] = true;
         }
     }
-    if misses > 0 && there == [true, true] && rng.chance(1, misses) {
-        let missing = rng.below(2) as usize;
-        if mates.sound[1 - missing] {
-            there[missing] = false;
-        }
+    if misses > 0 && believed == [true, true] && rng.chance(1, misses) {
+        there[rng.below(2) as usize] = false;
     }
     MirrorDevices { geometry: plan.geometry, there }
 }
@@ -226,7 +282,7 @@ impl World {
             OwnerPlan::Never => false,
         };
         let delay = self.rng.pick(&[100_000, 3_000_000, 50_000_000, 3_000_000_000]);
-        self.note = Some(Note { due: self.now + delay, ticket, ok, member, tag });
+        self.note = Some(Note { due: self.now + delay, ticket, ok, tag });
         Ok(())
     }
 
@@ -251,11 +307,14 @@ impl World {
         let serves = self.engine.status() == Status::Ready && !self.fenced && !self.stopping;
         let (Some(state), true) = (self.engine.mirror_state(), serves) else { return Ok(()) };
         self.harm_member(&mirror);
+        if state.noted && self.rng.chance(1, 3) {
+            self.engine.check_invariants();
+        }
         let done = self.disks.mates.as_ref().map_or(0, |mates| mates.failed);
         if let Some((at, member, death)) = mirror.failures.get(done).copied()
-            && state.out.is_none()
             && self.note.is_none()
             && self.counters.requests >= at
+            && self.may_lose(&state, member, death)
         {
             self.fail_member(member, death)?;
         }
@@ -264,6 +323,17 @@ impl World {
             self.replace_member(usize::from(state.out.unwrap_or(0)))?;
         }
         Ok(())
+    }
+
+    /// A member may fail like this: what the last one that counts has can still be read.
+    fn may_lose(&self, state: &MirrorState, member: usize, death: Option<Death>) -> bool {
+        let readable = matches!(death, Some(Death::Writes | Death::FlushDrops));
+        match state.out.map(usize::from) {
+            // The engine may not know yet that the other one is dead.
+            None => readable || !self.disks.devices[device_of(&self.plan, 1 - member)].is_dead(),
+            Some(out) if out == member => state.rebuild.is_some(),
+            Some(_) => readable,
+        }
     }
 
     fn fail_member(&mut self, member: usize, death: Option<Death>) -> Result<(), String> {
@@ -286,20 +356,27 @@ impl World {
     fn harm_member(&mut self, mirror: &MirrorPlan) {
         let geometry = self.plan.geometry;
         let start = geometry.segments_start_block * BLOCK_BYTES as u64;
-        let device = device_of(&self.plan, mirror.faulty);
-        if mirror.rot > 0 && self.rng.ppm(mirror.rot) {
-            let at = start + self.rng.below(geometry.member_bytes() - start);
-            self.disks.devices[device].rot(at, self.rng.below(8) as u8);
-            self.note_harm();
-        }
-        if mirror.spoil > 0 && self.rng.ppm(mirror.spoil) {
-            let at = start + self.rng.below(geometry.member_bytes() - start);
-            self.disks.devices[device].spoil(at);
-            self.note_harm();
+        for member in (0..2).filter(|member| mirror.harms[*member]) {
+            for (rate, spoils) in [(mirror.rot, false), (mirror.spoil, true)] {
+                if rate == 0 || !self.rng.ppm(rate) {
+                    continue;
+                }
+                let at = start + self.rng.below(geometry.member_bytes() - start);
+                let (bit, device) = (self.rng.below(8) as u8, device_of(&self.plan, member));
+                let rotten = self.disks.mates.as_mut().map(|mates| &mut mates.rotten);
+                let first = rotten.map(|rotten| *rotten.entry(at / BLOCK_BYTES as u64).or_insert(member));
+                match spoils {
+                    // The other member has the only good copy of this block.
+                    _ if first != Some(member) => continue,
+                    true => self.disks.devices[device].spoil(at),
+                    false => self.disks.devices[device].rot(at, bit),
+                }
+                self.note_harm();
+            }
         }
     }
 
-    fn note_harm(&mut self) {
+    pub(crate) fn note_harm(&mut self) {
         self.errors[CACHE] += 1;
         if let Some(mates) = &mut self.disks.mates {
             mates.harmed = true;
@@ -310,6 +387,9 @@ impl World {
     fn replace_member(&mut self, member: usize) -> Result<(), String> {
         let device = device_of(&self.plan, member);
         if self.flights.values().any(|flight| flight.device == device) {
+            let tag = self.disks.mates.as_ref().map_or(0, |mates| mates.next_tag + 1);
+            let begun = self.engine.begin_rebuild(self.now, tag);
+            ensure!(begun == Err(LifeError::Busy), "a member is replaced while it is in use: {begun:?}");
             return Ok(());
         }
         let faults = self.disks.devices[device].faults;
@@ -317,29 +397,22 @@ impl World {
         self.disks.devices[device].faults = faults;
         let Some(mates) = &mut self.disks.mates else { return Ok(()) };
         mates.next_tag += 1;
-        mates.sound[member] = false;
-        let begun = self.engine.begin_rebuild(self.now, mates.next_tag);
+        let tag = mates.next_tag;
+        for used in self.engine.mirror_state().map_or([0; 2], |state| state.tags) {
+            let begun = self.engine.begin_rebuild(self.now, used);
+            ensure!(begun.is_err(), "a tag is used twice");
+        }
+        let begun = self.engine.begin_rebuild(self.now, tag);
         ensure!(begun.is_ok() || self.stopping, "a member is not replaced: {begun:?}");
         self.pump()
     }
 
-    /// The cache is open: if both members count, either will do from here on.
-    pub(crate) fn members_opened(&mut self) {
-        let whole = self.engine.mirror_state().is_some_and(|state| state.out.is_none());
-        if let Some(mates) = self.disks.mates.as_mut().filter(|_| whole) {
-            mates.sound = [true; 2];
-        }
-    }
-
     /// The engine tells how the members stand.
     pub(crate) fn member_notice(&mut self, notice: Notice) -> Result<(), String> {
-        let Some(mates) = &mut self.disks.mates else { return Err(format!("{notice:?} without members")) };
+        ensure!(self.disks.mates.is_some(), "{notice:?} without members");
         match notice {
             Notice::MemberOut { .. } => self.counters.members_out += 1,
-            Notice::MirrorWhole => {
-                mates.sound = [true; 2];
-                self.counters.rebuilds += 1;
-            }
+            Notice::MirrorWhole => self.counters.rebuilds += 1,
             _ => {}
         }
         Ok(())
@@ -351,7 +424,6 @@ impl Note {
     pub(crate) fn enter(&self, disks: &mut Disks) {
         if let Some(mates) = &mut disks.mates {
             mates.noted.insert(self.tag);
-            mates.sound[self.member] = false;
         }
     }
 

@@ -283,6 +283,8 @@ impl Plan {
         if rng.chance(1, 20) {
             self.owner = OwnerPlan::Never;
         }
+        // So that crashes are where members are replaced, too, and not only at the beginning.
+        self.sample = self.sample.max(rng.pick(&[3, 10, 30]));
         let mut mirror = MirrorPlan::draw(self.requests, rng);
         if let Some(bug) = bug {
             self.only_writeback(rng);
@@ -291,12 +293,27 @@ impl Plan {
             (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
             self.mix = Mix { write: 60, flush: 10, drain: 0, life: 0, restart: 0, ..self.mix };
             mirror.direct(bug, self.requests, rng);
-            if bug == PlantedBug::LeaveUnmended {
-                // It takes two crashes in a row: one that the members survive differently, and one that only one of them survives.
-                (self.style, self.cache_latency.spread) = (Style::InLine, 20);
-            }
+            self.lead_mirror(bug);
         }
         self.mirror = Some(mirror);
+    }
+
+    /// Where the other things that a bug of mirrored caches needs are.
+    fn lead_mirror(&mut self, bug: PlantedBug) {
+        match bug {
+            // It takes two crashes in a row: one that the members survive differently, and one that only one of them survives.
+            PlantedBug::LeaveUnmended | PlantedBug::MendInVain => {
+                (self.style, self.cache_latency.spread) = (Style::InLine, 20);
+            }
+            PlantedBug::ListAtOnce => (self.style, self.mix.flush) = (Style::InLine, 2),
+            PlantedBug::KeepLostFill => {
+                // Fills that take longer than a note.
+                (self.mix.read, self.depth, self.cache_latency.spread) = (60, 16, 20);
+                self.cache_latency.write_ns = 1_000_000;
+                self.settings.admission = Admission::Always;
+            }
+            _ => {}
+        }
     }
 
     /// Leads the plan to paths that are hardly ever taken otherwise ([`forebay_core::Landmark`]).
@@ -542,6 +559,11 @@ impl Plan {
             | PlantedBug::ReadOneCopy
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
+            | PlantedBug::CountAnywhere
+            | PlantedBug::ListAtOnce
+            | PlantedBug::TrustWholeCopy
+            | PlantedBug::MendInVain
+            | PlantedBug::KeepLostFill
             // Shown by `hostile`.
             | PlantedBug::BelieveEarlierUse => {}
             PlantedBug::GiveUpAtOnce => {

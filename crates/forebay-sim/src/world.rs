@@ -454,7 +454,6 @@ impl World {
             ensure!(untouched, "a failed opening wrote to the cache device");
             return Ok(false);
         }
-        self.members_opened();
         self.resolve()?;
         self.check_order_kept()?;
         Ok(!self.stopped)

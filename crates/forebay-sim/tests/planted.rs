@@ -100,4 +100,9 @@ planted! {
     forget_in_rebuild: ForgetInRebuild,
     give_up_at_once: GiveUpAtOnce,
     acknowledge_unrecorded: AcknowledgeUnrecorded,
+    count_anywhere: CountAnywhere,
+    list_at_once: ListAtOnce,
+    trust_whole_copy: TrustWholeCopy,
+    mend_in_vain: MendInVain,
+    keep_lost_fill: KeepLostFill,
 }

@@ -1,19 +1,48 @@
 //! Batches, flushes and metadata of a mirrored cache: what goes to which member, and when it counts (I60).
+//!
+//! A batch that failed on a member that counts is written again, as in a cache that is not mirrored, unless the note that puts this member out is
+//! on its way: then it waits for that. What a member has that does not count, a new one or one that is about to be put out, never
+//! makes a batch count.
 
-use super::Standing;
+use super::{Mirror, Standing};
 use crate::api::{Action, Device, OpId};
 use crate::append::{Batch, NO_OP};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind};
 use crate::landmarks::Landmark;
+use crate::segment::Phase;
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, StreamKind};
+use forebay_format::{BLOCK_BYTES, MirrorMark, StreamKind};
+
+impl Mirror {
+    /// True if a batch that has ended counts, or never will; `None`: it waits for the owner's note.
+    fn verdict(&self, batch: &Batch, pair: bool) -> Option<bool> {
+        let has = |member: u8| batch.kept >> member & 1 == 1;
+        if !pair {
+            // Clean blocks on a member that is out were forgotten, or are about to be (I62).
+            let member = self.member_of(batch.segment);
+            return Some(has(member) && self.standing != Standing::Out(member));
+        }
+        match self.standing {
+            Standing::Whole => Some(batch.kept == 0b11),
+            Standing::Out(out) => Some(has(1 - out)),
+            Standing::Asking(out) if !has(1 - out) => Some(false),
+            Standing::Asking(out) => has(out).then_some(true),
+        }
+    }
+
+    /// Planted bugs: it counts whoever has it.
+    fn loose_verdict(&self, batch: &Batch) -> Option<bool> {
+        let waits = matches!(self.standing, Standing::Asking(member) if batch.missing >> member & 1 == 1);
+        if waits && batch.kept != 0 { None } else { Some(batch.kept != 0) }
+    }
+}
 
 impl Engine {
     /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they take it.
     pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
         let Some(mirror) = &self.mirror else { return };
-        (batch.twin, batch.kept, batch.missing) = (NO_OP, false, 0);
+        (batch.twin, batch.kept, batch.missing) = (NO_OP, 0, 0);
         let (segment, start) = (batch.segment, batch.start);
         if !self.is_pair(segment) {
             self.write_half(batch.op, batch, segment, start);
@@ -75,7 +104,7 @@ impl Engine {
         } else {
             batch.twin = NO_OP;
         }
-        batch.kept |= ok;
+        batch.kept |= u8::from(ok) << member;
         batch.missing |= u8::from(!ok) << member;
         self.cache_flush.unflushed = true;
         if !ok {
@@ -85,23 +114,34 @@ impl Engine {
         self.settle_batches(kind);
     }
 
-    /// Which batches that have ended count: those that every member has which counts.
+    /// Which batches that have ended count: those that every member has which counts. One that is not taken in yet does not, if it
+    /// was on a member that has been put out meanwhile.
     fn decide_batches(&mut self, kind: StreamKind) {
         let fenced = self.fenced && !self.planted(PlantedBug::CountAfterFence);
         let early = self.planted(PlantedBug::CountHalfBatches);
+        let loose = early || self.planted(PlantedBug::CountAnywhere);
+        let keeps = self.planted(PlantedBug::KeepLostFill);
         let Some(mirror) = &self.mirror else { return };
-        let standing = mirror.standing;
+        let mut half = false;
         for batch in &mut self.streams[kind.index()].in_flight {
             let ended = batch.op == NO_OP && batch.twin == NO_OP;
-            if batch.completed.is_some() || !(ended || early && batch.kept) {
+            let pair = self.map.segments.get((batch.segment + mirror.columns) as usize);
+            let pair = pair.is_some_and(|twin| twin.phase == Phase::Twin);
+            if batch.completed == Some(true) && !pair && !keeps {
+                batch.completed = mirror.verdict(batch, pair);
+            }
+            if batch.completed.is_some() || !(ended || early && batch.kept != 0) {
                 continue;
             }
-            let waits = matches!(standing, Standing::Asking(member) if batch.missing >> member & 1 == 1);
-            batch.completed = match (fenced || !batch.kept, waits) {
-                (true, _) => Some(false),
-                (false, true) => None,
-                (false, false) => Some(true),
+            batch.completed = match fenced {
+                true => Some(false),
+                false if loose || keeps && !pair => mirror.loose_verdict(batch),
+                false => mirror.verdict(batch, pair),
             };
+            half |= !fenced && pair && batch.kept != 0 && batch.completed == Some(false);
+        }
+        if half {
+            self.reached(Landmark::HalfRewritten);
         }
     }
 
@@ -130,13 +170,20 @@ impl Engine {
         }
     }
 
-    /// The superblock as a member has it.
-    pub(crate) fn superblock_of(&self, member: usize) -> Superblock {
-        let mut superblock = self.superblock.clone();
-        if let Some(mark) = &mut superblock.mirror {
-            mark.member = member as u8;
+    /// The superblock as a member has it, with what it says of the members.
+    pub(crate) fn superblock_of(&self, member: usize, mark: Option<MirrorMark>) -> Superblock {
+        let mirror = mark.map(|mark| MirrorMark { member: member as u8, ..mark });
+        Superblock { mirror, ..self.superblock.clone() }
+    }
+
+    /// Members whose superblocks are written now. At the end of a rebuild that is first the one that counts, and only when both of its copies
+    /// are durable the new one: whoever finds the new member alone must know that the other one knows of it (I64).
+    pub(crate) fn superblock_members(&self, second: bool) -> core::ops::Range<usize> {
+        match self.joining_member() {
+            Some(new) if second => new..new + 1,
+            Some(new) => 1 - new..2 - new,
+            None => self.meta_members(),
         }
-        superblock
     }
 
     /// Metadata could not be written to a member. True if that does not matter, because the other one counts alone.

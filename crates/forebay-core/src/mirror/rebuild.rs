@@ -5,13 +5,14 @@
 //! compared with their checksums on the way. One copy is under way at a time, at a bounded rate.
 //!
 //! Until the end the new member does not count: a crash finds the cache with one member, and the rebuild begins again. The end is
-//! a checkpoint: its flush makes what was copied durable, and its superblocks list both members (I64). If the new
+//! a checkpoint: its flush makes what was copied durable, and its superblocks list both members (I64). The one of the member that counts is durable
+//! before the new one gets its own: if it were not, this member could go on alone without putting the new one out. If the new
 //! member fails once such a superblock may be on a device, it is put out like any other.
 
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
 use crate::config::PlantedBug;
-use crate::engine::{Engine, OpKind, Status, push_span};
+use crate::engine::{Engine, Op, OpKind, Status, push_span};
 use crate::landmarks::Landmark;
 use crate::life::LifeError;
 use crate::pages::{Page, PageUse};
@@ -84,11 +85,12 @@ impl Mirror {
 }
 
 impl Engine {
-    /// An empty device takes the place of the member that is out: fills it. Its owner has put it where the old one was. [`Notice::MirrorWhole`] or
-    /// [`Notice::RebuildFailed`] follows.
+    /// An empty device takes the place of the member that is out: fills it. Its owner has put it where the old one was, and has drawn a new
+    /// `tag`. [`Notice::MirrorWhole`] or [`Notice::RebuildFailed`] follows.
     ///
     /// # Errors
-    /// No member is out, or something else is under way.
+    /// No member is out; the tag is not a new one; or ([`LifeError::Busy`]: try again soon) something else, or an operation of the old device, is
+    /// under way.
     pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifeError> {
         self.advance(now);
         if self.status != Status::Ready || self.stopping {
@@ -99,7 +101,12 @@ impl Engine {
         }
         let Some(mirror) = &mut self.mirror else { return Err(LifeError::NotMirrored) };
         let Standing::Out(member) = mirror.standing else { return Err(LifeError::NotMirrored) };
-        if mirror.rebuild.is_some() {
+        if tag == 0 || self.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
+            return Err(LifeError::TagInUse);
+        }
+        // What the old device says of an operation says nothing of the new one.
+        let old = |op: &Op| op.member == member && op.kind.is_of_cache();
+        if mirror.rebuild.is_some() || self.ops.iter().any(old) {
             return Err(LifeError::Busy);
         }
         let columns = mirror.columns;
@@ -191,10 +198,12 @@ impl Engine {
         };
         let sealed = |first: &&u32| self.map.segments[**first as usize].phase == Phase::Sealed;
         let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
-            let open = rebuild.pending.first().copied();
-            if open.is_some() {
-                for kind in [StreamKind::Write, StreamKind::Survivor] {
-                    self.close_from(kind, 0);
+            // What is left is open: closed, it can be copied. Those that were begun since are on both members.
+            for kind in [StreamKind::Write, StreamKind::Survivor] {
+                let open = self.streams[kind.index()].open_segment();
+                let waits = |segment: &u32| self.is_pending(*segment);
+                if let Some(segment) = open.filter(waits) {
+                    self.close_from(kind, segment);
                 }
             }
             return false;
@@ -208,6 +217,19 @@ impl Engine {
         }
         self.read_copy();
         true
+    }
+
+    /// The pair has no second copy yet.
+    fn is_pending(&self, segment: u32) -> bool {
+        let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
+        rebuild.is_some_and(|rebuild| rebuild.pending.contains(&segment))
+    }
+
+    /// The new member, if the checkpoint under way lists it.
+    pub(crate) fn joining_member(&self) -> Option<usize> {
+        let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
+        let joins = rebuild.ticket.is_some() && !rebuild.abandoned && !self.planted(PlantedBug::ListAtOnce);
+        joins.then_some(usize::from(rebuild.member))
     }
 
     /// Reads what is copied next from the member that has it.
@@ -244,7 +266,7 @@ impl Engine {
     }
 
     /// Byte of the cache where a block of a pair lies on a member.
-    fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
+    pub(super) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
         let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         self.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
     }

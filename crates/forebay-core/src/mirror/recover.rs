@@ -2,11 +2,12 @@
 //!
 //! The intact superblock with the highest generation counts. A member is believed if it has the tag that this one lists, is not called out by it, and is not
 //! older than a crash between two writes of superblocks explains. The owner leaves out what it has noted (I61). Is a member left out without a note, the
-//! note is asked for before anything is promised.
+//! note is asked for before anything is promised. Two devices that cannot both be right are refused: of different caches, or each gone on
+//! without the other (I65).
 //!
-//! A batch of a pair counts if either member has it whole: what was flushed is on both, so one that is on one member only was not promised, or the
-//! other has lost it. Before the cache is used, each member gets what it lacks of what counts (I63). So that later the loss of one of
-//! them takes nothing.
+//! A batch of a pair counts if both members together have it whole: what was flushed is on both, so one that is on one member only was not promised, or the
+//! other has lost it. Before the cache is used, each member gets what it lacks of what counts (I63), or is put out, or the cache does not
+//! open. So that later the loss of one of them takes nothing.
 
 use super::{Mirror, Standing};
 use crate::api::Nanos;
@@ -14,14 +15,14 @@ use crate::config::{Attachment, EngineConfig, PlantedBug};
 use crate::engine::{Engine, OpKind};
 use crate::landmarks::Landmark;
 use crate::recovery::{CopyOf, OpenError, What};
-use crate::scan::{self, After, Bytes};
+use crate::scan::{After, Bytes};
 use crate::segment::Phase;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind, VolumeId};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry, MirrorMark, StreamKind, VolumeId};
 
 /// The devices of a mirrored cache, as its owner finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +124,9 @@ impl Engine {
             [None, None] => return Err(refusal.map_or(OpenError::NoMember, OpenError::Superblock)),
         };
         let (other, superblock) = (1 - chosen, best[chosen].clone().ok_or(OpenError::NoMember)?);
+        if let Some(found) = &best[other] {
+            check_together(&superblock, found)?;
+        }
         let believed = best[other].as_ref().is_some_and(|found| self.believes(&superblock, found));
         if let Some(mirror) = self.mirror.as_mut().filter(|_| !believed) {
             let noted = superblock.mirror.is_some_and(|mark| mark.out == Some(other as u8));
@@ -154,16 +158,17 @@ impl Engine {
         let geometry = superblock.geometry;
         let members: Vec<usize> = self.meta_members().collect();
         self.begin_map_of(superblock);
-        self.mark_superblock();
         let mut stale = Vec::new();
         for ((member, copy), found) in all {
-            let right = self.superblock_of(*member);
+            let right = self.superblock_of(*member, self.superblock.mirror);
             if members.contains(member) && found.as_ref() != Ok(&right) {
                 let offset = geometry.mirror_meta(*member, Geometry::superblock_offset(*copy));
-                stale.push((offset, right.encode()));
+                stale.push((found.as_ref().map_or(0, |found| found.generation), (offset, right.encode())));
             }
         }
-        self.checkpoint.stale_superblocks = stale;
+        // Copies that say the least are the first: of each member one that can be believed is there at any instant.
+        stale.sort_by_key(|(generation, _)| *generation);
+        self.checkpoint.stale_superblocks = stale.into_iter().map(|(_, copy)| copy).collect();
         let copies = members.into_iter().flat_map(|member| [(member, 0), (member, 1)]);
         self.recovering().checkpoints = copies.collect();
         self.read_checkpoint(0);
@@ -173,21 +178,8 @@ impl Engine {
 
     /// The number of an entry that speaks of twins where none can be, or of none where one must be.
     pub(crate) fn wrong_twin(&self, checkpoint: &Checkpoint) -> Option<u64> {
-        let all = &checkpoint.segments;
-        let columns = self.mirror.as_ref().map_or(all.len(), |mirror| mirror.columns as usize);
-        let wrong = |number: &usize| {
-            let entry = &all[*number];
-            let pairs = entry.state.has_slots() && entry.stream != StreamKind::Fill as u8;
-            match number.checked_sub(columns) {
-                None => {
-                    let twin = all.get(number + columns).map(|twin| twin.state);
-                    entry.state == SegmentState::Twin
-                        || self.mirror.is_some() && pairs && twin != Some(SegmentState::Twin)
-                }
-                Some(first) => pairs || entry.state == SegmentState::Twin && !all[first].state.has_slots(),
-            }
-        };
-        (0..all.len()).find(wrong).map(|number| number as u64)
+        let columns = self.mirror.as_ref().map(|mirror| mirror.columns as usize);
+        wrong_twin(&checkpoint.segments, columns)
     }
 
     /// A segment that was on the member that is out only: a clean one, which does not count any more.
@@ -309,7 +301,9 @@ impl Engine {
         let used = self.map.segments[first as usize].completed;
         let sequence = self.recovering().checkpoint.next_sequence;
         let after = After { epoch: self.superblock.epoch, sequence };
-        let lacks = scan::overlay((&mut a.bytes, &mut a.bad), (&mut b.bytes, &mut b.bad), place, used, after);
+        let whole = self.planted(PlantedBug::TrustWholeCopy);
+        let (to, other) = ((&mut a.bytes[..], &mut a.bad[..]), (&mut b.bytes[..], &mut b.bad[..]));
+        let lacks = super::overlay::overlay(to, other, place, used, after, whole);
         if self.planted(PlantedBug::LeaveUnmended) {
             return a;
         }
@@ -394,8 +388,16 @@ impl Engine {
     }
 
     pub(crate) fn mended(&mut self, member: u8, ok: bool) {
+        if self.recovery.is_none() {
+            return; // Opening failed already.
+        }
         if !ok {
             self.member_failed(member);
+            let counts = self.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
+            if counts && !self.planted(PlantedBug::MendInVain) {
+                self.fail_opening(OpenError::CacheWrite);
+                return;
+            }
         }
         let Some(recovery) = &mut self.recovery else { return };
         recovery.pairs.mending -= 1;
@@ -403,5 +405,92 @@ impl Engine {
             let volumes = core::mem::take(&mut recovery.settling);
             self.settle_devices(&volumes);
         }
+    }
+}
+
+/// Checks that two members can be of one cache: `newer` has the superblock that counts.
+fn check_together(newer: &Superblock, older: &Superblock) -> Result<(), OpenError> {
+    let (Some(a), Some(b)) = (newer.mirror, older.mirror) else { return Ok(()) };
+    if newer.uuid != older.uuid {
+        return Err(OpenError::OtherCache);
+    }
+    // Whoever puts the other one out has the newer superblock.
+    let called_out =
+        b.out == Some(a.member) && a.tags[usize::from(a.member)] == b.tags[usize::from(a.member)];
+    let of_a = Superblock { mirror: Some(MirrorMark { member: a.member, ..b }), ..older.clone() };
+    if called_out || newer.generation == older.generation && *newer != of_a {
+        return Err(OpenError::SplitMirror);
+    }
+    Ok(())
+}
+
+/// The number of an entry that speaks of twins where none can be, or of none where one must be.
+fn wrong_twin(all: &[SegmentEntry], columns: Option<usize>) -> Option<u64> {
+    let wrong = |number: &usize| {
+        let entry = &all[*number];
+        let pairs = entry.state.has_slots() && entry.stream != StreamKind::Fill as u8;
+        let Some(columns) = columns else { return entry.state == SegmentState::Twin };
+        if *number >= columns {
+            return pairs; // Its first half says whether it may be a twin.
+        }
+        let twin = all.get(number + columns).is_some_and(|twin| twin.state == SegmentState::Twin);
+        entry.state == SegmentState::Twin || pairs != twin
+    };
+    (0..all.len()).find(wrong).map(|number| number as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_format::CacheUuid;
+
+    fn member(member: u8, generation: u64, out: Option<u8>, tags: [u64; 2]) -> Superblock {
+        let mirror = Some(MirrorMark { member, out, tags });
+        Superblock { generation, mirror, ..crate::recovery::blank_superblock() }
+    }
+
+    #[test]
+    fn members_that_cannot_both_be_right_are_refused() {
+        let whole = member(0, 7, None, [1, 2]);
+        assert_eq!(check_together(&whole, &member(1, 7, None, [1, 2])), Ok(()));
+        assert_eq!(check_together(&whole, &member(1, 6, None, [1, 2])), Ok(()));
+        let alone = member(0, 9, Some(1), [1, 2]);
+        assert_eq!(check_together(&alone, &member(1, 7, None, [1, 2])), Ok(()), "it was put out");
+        for generation in [3, 9] {
+            let other = member(1, generation, Some(0), [1, 2]);
+            assert_eq!(check_together(&alone, &other), Err(OpenError::SplitMirror));
+        }
+        let replaced = member(1, 5, Some(0), [3, 2]);
+        assert_eq!(check_together(&alone, &replaced), Ok(()), "it put out what was there before");
+        let unequal = member(1, 7, None, [1, 4]);
+        assert_eq!(check_together(&whole, &unequal), Err(OpenError::SplitMirror));
+        let other = Superblock { uuid: CacheUuid([9; 16]), ..member(1, 7, None, [1, 2]) };
+        assert_eq!(check_together(&whole, &other), Err(OpenError::OtherCache));
+    }
+
+    #[test]
+    fn twins_belong_to_pairs_and_pairs_have_twins() {
+        let entry =
+            |state, stream: StreamKind| SegmentEntry { state, stream: stream as u8, ..Default::default() };
+        let free = SegmentEntry::default();
+        let twin = entry(SegmentState::Twin, StreamKind::Write);
+        let (write, fill) =
+            (entry(SegmentState::Sealed, StreamKind::Write), entry(SegmentState::Open, StreamKind::Fill));
+        for (halves, wrong) in [
+            ([&free, &free], None),
+            ([&write, &twin], None),
+            ([&fill, &free], None),
+            ([&free, &fill], None),
+            ([&write, &free], Some(0)),
+            ([&write, &fill], Some(0)),
+            ([&fill, &twin], Some(0)),
+            ([&free, &twin], Some(0)),
+            ([&twin, &free], Some(0)),
+            ([&free, &write], Some(1)),
+        ] {
+            assert_eq!(wrong_twin(&halves.map(SegmentEntry::clone), Some(1)), wrong, "{halves:?}");
+        }
+        assert_eq!(wrong_twin(&[write.clone(), fill.clone()], None), None);
+        assert_eq!(wrong_twin(&[write, twin], None), Some(1));
     }
 }

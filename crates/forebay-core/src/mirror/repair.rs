@@ -1,0 +1,166 @@
+//! A copy on one member that could not be read, or not as it should be, while the other one is good, is written again.
+//!
+//! A slot of a pair that had to be read from the member that does not come first is a *suspect*. Suspects are looked at one after the other: first one copy, then
+//! the other one is read and compared with the checksum. If exactly one of them is right, it is written over the other. Where both are right an
+//! error has passed; where both are wrong, those who want the block find out by themselves.
+//!
+//! Only as long as both members count. What fails on the way is a failure of its member like any other.
+
+use super::Standing;
+use crate::api::{Action, Device, Nanos, OpId};
+use crate::engine::{Engine, OpKind};
+use crate::landmarks::Landmark;
+use crate::pages::{Page, PageUse};
+use crate::segment::State;
+use alloc::collections::BTreeSet;
+use forebay_format::BLOCK_BYTES;
+
+/// More suspects are not remembered: whoever reads them later finds them again.
+const SUSPECTS_MAX: usize = 1024;
+/// Time until another look, if there is no memory.
+const RETRY_NS: Nanos = 100_000_000;
+
+/// Suspects, and what was made of them.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    suspects: BTreeSet<u32>,
+    current: Option<Repair>,
+    next_at: Nanos,
+    mended: u64,
+}
+
+/// A suspect whose copies are being read, or written: an operation is under way.
+#[derive(Debug)]
+struct Repair {
+    slot: u32,
+    page: Page,
+    /// The member that is being read.
+    reads: u8,
+    /// The member with the bad copy, once that is known.
+    bad: Option<u8>,
+}
+
+impl Repairs {
+    pub(super) fn mended_blocks(&self) -> u64 {
+        self.mended
+    }
+}
+
+impl Engine {
+    /// A copy of this slot, which has two, is not as it should be.
+    pub(super) fn suspect_copy(&mut self, slot: u32) {
+        let Some(mirror) = self.mirror.as_mut() else { return };
+        if mirror.standing == Standing::Whole && mirror.repairs.suspects.len() < SUSPECTS_MAX {
+            mirror.repairs.suspects.insert(slot);
+        }
+    }
+
+    /// Both members count, and nothing speaks against writing to them.
+    fn may_repair(&self) -> bool {
+        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
+        whole && !self.fenced && !self.stopping
+    }
+
+    pub(super) fn repair_deadline(&self) -> Option<Nanos> {
+        let repairs = &self.mirror.as_ref()?.repairs;
+        let waits = !repairs.suspects.is_empty() && repairs.current.is_none() && self.may_repair();
+        waits.then(|| repairs.next_at.max(self.now))
+    }
+
+    pub(super) fn step_repair(&mut self) {
+        let (now, may) = (self.now, self.may_repair());
+        let Some(mirror) = &mut self.mirror else { return };
+        let repairs = &mut mirror.repairs;
+        if !may {
+            repairs.suspects.clear();
+        }
+        if repairs.current.is_some() || now < repairs.next_at {
+            return;
+        }
+        while let Some(slot) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first()) {
+            // It may have been overwritten, or moved, since.
+            if self.map.state(slot) != State::Void && self.is_pair(self.map.place(slot).0) {
+                self.begin_repair(slot);
+                return;
+            }
+        }
+    }
+
+    fn begin_repair(&mut self, slot: u32) {
+        let page = self.pages.take(PageUse::Survivor);
+        let Some(mirror) = &mut self.mirror else { return };
+        let Some(page) = page else {
+            mirror.repairs.suspects.insert(slot);
+            mirror.repairs.next_at = self.now + RETRY_NS;
+            return;
+        };
+        self.map.pin(slot);
+        self.read_copy_of(Repair { slot, page, reads: 0, bad: None });
+    }
+
+    fn read_copy_of(&mut self, repair: Repair) {
+        let (segment, index) = self.map.place(repair.slot);
+        let (offset, span) = (self.half_offset(segment, repair.reads, index), repair.page.span());
+        if let Some(mirror) = &mut self.mirror {
+            mirror.repairs.current = Some(repair);
+        }
+        self.read(Device::Cache, offset, &[span], true, OpKind::RepairRead);
+    }
+
+    fn end_repair(&mut self, repair: Repair) {
+        self.pages.give(PageUse::Survivor, repair.page);
+        self.map.unpin(repair.slot);
+        self.settle_again();
+    }
+
+    /// A copy has been read.
+    pub(crate) fn repair_read(&mut self, ok: bool, crcs: &[u32]) {
+        let Some(repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
+            return;
+        };
+        let counts = self.map.state(repair.slot) != State::Void;
+        let right = ok && crcs.first() == Some(&self.map.crc(repair.slot));
+        if !counts || !self.may_repair() {
+            self.end_repair(repair);
+            return;
+        }
+        match (repair.bad, repair.reads, right) {
+            (None, 0, true) => self.read_copy_of(Repair { reads: 1, ..repair }),
+            (None, 0, false) => self.read_copy_of(Repair { reads: 1, bad: Some(0), ..repair }),
+            // The page has what this copy has: the good one is wanted.
+            (None, _, false) => self.read_copy_of(Repair { reads: 0, bad: Some(1), ..repair }),
+            (Some(bad), _, true) => self.write_copy_of(repair, bad),
+            (None, _, true) | (Some(_), _, false) => self.end_repair(repair),
+        }
+    }
+
+    fn write_copy_of(&mut self, repair: Repair, bad: u8) {
+        let (segment, index) = self.map.place(repair.slot);
+        let (offset, span) = (self.half_offset(segment, bad, index), repair.page.span());
+        let op = self.new_op(OpKind::RepairWrite);
+        let state = self.ops.get_mut(op);
+        state.spans.push(span);
+        state.member = bad;
+        let len = BLOCK_BYTES as u32;
+        self.stats.count_write(Device::Cache, len);
+        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        if let Some(mirror) = &mut self.mirror {
+            mirror.repairs.current = Some(repair);
+        }
+    }
+
+    /// The good copy has been written over the bad one.
+    pub(crate) fn repair_written(&mut self, member: u8, ok: bool) {
+        self.cache_flush.unflushed = true;
+        let Some(mirror) = &mut self.mirror else { return };
+        mirror.repairs.mended += u64::from(ok);
+        if let Some(repair) = mirror.repairs.current.take() {
+            self.end_repair(repair);
+        }
+        if ok {
+            self.reached(Landmark::CopyMended);
+        } else {
+            self.member_failed(member);
+        }
+    }
+}

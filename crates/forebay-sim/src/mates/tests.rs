@@ -1,0 +1,90 @@
+//! Mirrored caches without chance: what a run hardly shows by itself.
+
+use super::{MirrorPlan, device_of};
+use crate::explore::first_state;
+use crate::plan::{FaultPlan, Plan, VolumePlan};
+use crate::world::{Trap, World};
+use forebay_core::{OnBackingChange, RequestKind, Treatment, VolumeSettings};
+use forebay_format::BLOCK_BYTES;
+use forebay_format::checkpoint::Mode;
+use std::rc::Rc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A world with a sound mirrored cache of 16 columns under one volume of so many blocks.
+fn sound(blocks: u64) -> World {
+    let mirrored = |plan: &Plan| {
+        plan.mirror.is_some() && plan.geometry.columns() == 16 && plan.geometry.segment_blocks == 16
+    };
+    let plans = (1..).map(|seed| Plan::new(seed, None));
+    let mut plan = plans.into_iter().find(mirrored).expect("one seed in five is mirrored");
+    let bytes = blocks * BLOCK;
+    plan.volumes = vec![VolumePlan { bytes, bytes_max: bytes, sector_bytes: 512, mode: Mode::Writeback }];
+    plan.settings = VolumeSettings { idle_delay: 0, flush_period: 0, ..VolumeSettings::default() };
+    plan.settings.skip_sequential_bytes = 0;
+    (plan.mirror, plan.faults) = (Some(MirrorPlan::default()), FaultPlan::default());
+    plan.mix.rule_pct = 0;
+    let plan = Rc::new(plan);
+    let first = first_state(&plan).expect("the devices can be formatted");
+    let mut world = World::open(&plan, first, OnBackingChange::Refuse);
+    world.trap = Trap::Off;
+    assert!(world.wait_open().expect("no violation"), "{:?}", world.engine.status());
+    world
+}
+
+fn pass(world: &mut World, ns: u64) {
+    let end = world.now + ns;
+    while world.step(end).expect("no violation") {}
+}
+
+fn read(world: &mut World, block: u64) {
+    world.ask(0, RequestKind::Read, (block * BLOCK, BLOCK), Treatment::Cache).expect("no violation");
+    world.wait_requests().expect("no violation");
+}
+
+#[test]
+fn a_volume_that_is_only_read_fills_both_halves() {
+    let mut world = sound(400);
+    for _ in 0..4 {
+        (0..400).for_each(|block| read(&mut world, block));
+        pass(&mut world, 2_000_000_000);
+    }
+    let geometry = world.plan.geometry;
+    let half = u64::from(geometry.columns() * geometry.segment_blocks);
+    let cached = world.engine.stats().cached_blocks;
+    assert!(cached > half, "{cached} blocks are cached, each member has room for less than {half}");
+    world.engine.check_invariants();
+}
+
+/// Nothing of the segments of a member can be read until it is written.
+fn spoil(world: &mut World, member: usize) {
+    let geometry = world.plan.geometry;
+    let device = device_of(&world.plan, member);
+    for at in (geometry.segments_start_block * BLOCK..geometry.member_bytes()).step_by(512) {
+        world.disks.devices[device].spoil(at);
+    }
+    world.errors[crate::world::CACHE] += 1;
+}
+
+#[test]
+fn a_copy_that_is_bad_is_written_again_before_the_other_one_goes_bad() {
+    let mut mended = 0;
+    for member in [0, 1] {
+        let mut world = sound(64);
+        let write = RequestKind::Write { fua: true };
+        world.ask(0, write, (0, BLOCK), Treatment::Cache).expect("no violation");
+        world.wait_requests().expect("no violation");
+        spoil(&mut world, member);
+        read(&mut world, 0);
+        pass(&mut world, 1_000_000_000);
+        let state = world.engine.mirror_state().expect("it is mirrored");
+        assert_eq!(state.out, None);
+        // Only the member that is read first shows that its copy is bad.
+        if state.mended_blocks > 0 {
+            mended += state.mended_blocks;
+            spoil(&mut world, 1 - member);
+            read(&mut world, 0);
+        }
+    }
+    assert_eq!(mended, 1);
+}
