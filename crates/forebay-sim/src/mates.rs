@@ -118,6 +118,7 @@ impl MirrorPlan {
                 self.failures.push(dies(rng, Death::Writes));
                 (self.misses_of, self.replaces_of) = (2, 0);
             }
+            PlantedBug::ScrubOneCopy => (self.rot, self.misses_of) = (5_000, 0),
             PlantedBug::ReadOneCopy => (self.spoil, self.misses_of) = (100_000, 0),
             PlantedBug::ForgetInRebuild => {
                 let (at, member, death) = dies(rng, Death::All);
@@ -140,6 +141,7 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::ReadOneCopy
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
+            | PlantedBug::ScrubOneCopy
     )
 }
 

@@ -260,7 +260,6 @@ impl Plan {
         self.geometry = mirrored_geometry(self.geometry.segment_blocks, rng.pick(&[16, 16, 20, 24, 32]));
         self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
         self.faults = FaultPlan { backing: self.faults.backing, ..FaultPlan::default() };
-        self.mix.scrub = 0;
         (self.death, self.mix.pool) = (None, 0);
         self.owner =
             rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later]);
@@ -275,6 +274,9 @@ impl Plan {
             (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
             self.mix = Mix { write: 60, flush: 10, drain: 0, life: 0, restart: 0, ..self.mix };
             mirror.direct(bug, self.requests, rng);
+            if bug == PlantedBug::ScrubOneCopy {
+                (self.mix.scrub, self.mix.restart) = (30, 0);
+            }
             if bug == PlantedBug::LeaveUnmended {
                 // It takes two crashes in a row: one that the members survive differently, and one that only one of them survives.
                 (self.style, self.cache_latency.spread) = (Style::InLine, 20);
@@ -512,7 +514,8 @@ impl Plan {
             | PlantedBug::TrustStaleMember
             | PlantedBug::ReadOneCopy
             | PlantedBug::LeaveUnmended
-            | PlantedBug::ForgetInRebuild => {}
+            | PlantedBug::ForgetInRebuild
+            | PlantedBug::ScrubOneCopy => {}
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
             PlantedBug::OverlookListed => {
                 self.only_writeback(rng);

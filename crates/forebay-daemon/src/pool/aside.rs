@@ -33,6 +33,11 @@ impl Aside {
         Self { state_dir, record, under_way: None, again_at: None, writer: None }
     }
 
+    /// Folder of records and notes.
+    pub(super) fn state_dir(&self) -> &std::path::Path {
+        &self.state_dir
+    }
+
     /// What was recorded last.
     pub(super) fn record(&self) -> Option<&LossRecord> {
         self.record.as_ref()
