@@ -169,6 +169,8 @@ pub enum PlantedBug {
     ScrubOverlooksDirty,
     /// A scrub gives up what a slot held even if that was overwritten meanwhile.
     ScrubJudgesVoid,
+    /// A scrub of a mirrored cache looks at one copy only.
+    ScrubOneCopy,
     /// A shrink fails if the cache fails, though blocks beyond the new end were given up.
     FailAfterCut,
     /// After a start, blocks that have no place in the index yet are not found.
@@ -207,7 +209,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 65] = [
+    pub const ALL: [(Self, &'static str); 66] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -256,6 +258,7 @@ impl PlantedBug {
         (Self::TrustFlushAfterFailure, "trust-flush-after-failure"),
         (Self::ScrubOverlooksDirty, "scrub-overlooks-dirty"),
         (Self::ScrubJudgesVoid, "scrub-judges-void"),
+        (Self::ScrubOneCopy, "scrub-one-copy"),
         (Self::FailAfterCut, "fail-after-cut"),
         (Self::OverlookListed, "overlook-listed"),
         (Self::CountHalfBatches, "count-half-batches"),

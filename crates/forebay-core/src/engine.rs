@@ -168,6 +168,11 @@ pub(crate) enum OpKind {
     ScrubRead {
         read: u32,
     },
+    /// A copy that was not right, on a member of a mirrored cache.
+    ScrubWrite {
+        slot: u32,
+        page: Page,
+    },
     ScrubFetch {
         key: Key,
         page: Page,
@@ -212,6 +217,7 @@ impl OpKind {
             | Self::DestageRead { .. }
             | Self::RelocateRead { .. }
             | Self::ScrubRead { .. }
+            | Self::ScrubWrite { .. }
             | Self::Flush(Device::Cache)
             | Self::Checkpoint
             | Self::Recovery(_)
@@ -600,6 +606,7 @@ impl Engine {
             OpKind::DestageWrite { extent } => self.destage_written(extent, ok),
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
             OpKind::ScrubRead { read } => self.scrub_read(read, ok, crcs),
+            OpKind::ScrubWrite { slot, page } => self.scrub_written(slot, page, op.member, ok),
             OpKind::ScrubFetch { key, page, token } => self.scrub_fetched(key, page, token, ok, crcs),
             OpKind::Flush(Device::Cache) if self.mirror.is_some() => self.member_flushed(op.member, ok),
             OpKind::Flush(device) => self.flushed(device, ok),

@@ -5,11 +5,15 @@
 //! treated as if a client had read it ([`Engine::give_up`]): a clean block is dropped, and fetched again from the backing store; a
 //! dirty one is lost, and reported. An error is no damage: a dirty block that cannot be read is counted and left alone.
 //!
+//! Of a pair of a mirrored cache both copies are read, the segment of one member after that of the other, if both count. A copy that is damaged
+//! or cannot be read is written again in its place from the other one, if that is right; only if neither is right the block is.
+//! Nothing is promised of what was written again: the other copy is what counts until a flush.
+//!
 //! It takes no lock: a slot is judged after it was read only if it is still the one that counts, and is never written again
 //! while its segment is pinned. It yields to everybody by its rate alone. What is written while it is under way need not be
 //! checked, and is checked only where the scrub has not been.
 
-use crate::api::{Device, Nanos, Notice};
+use crate::api::{Action, Device, Nanos, Notice, OpId};
 use crate::bucket::Bucket;
 use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind};
@@ -30,13 +34,14 @@ const READS_MAX: usize = 4;
 /// What a scrub has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReport {
-    /// Blocks compared.
+    /// Blocks compared; in a mirrored cache both copies of those that have two.
     pub checked_blocks: u64,
-    /// Blocks that were in the cache when it began.
+    /// Blocks, or copies, that were in the cache when it began.
     pub total_blocks: u64,
-    /// Blocks that were not what was written.
+    /// Blocks, or copies, that were not what was written.
     pub damaged_blocks: u64,
-    /// Of those, clean ones that were fetched again from the backing store. The others are fetched when somebody reads them.
+    /// Of those, clean ones that were fetched again from the backing store (the others are fetched when somebody reads them), and
+    /// copies that were written again from the other one.
     pub repaired_blocks: u64,
     /// Of those, dirty ones: nobody else has them.
     pub lost_blocks: u64,
@@ -49,8 +54,9 @@ pub struct ScrubReport {
 pub(crate) struct Scrub {
     bytes_per_s: u64,
     bucket: Bucket,
-    /// The next slot to look at.
+    /// The next slot to look at, and which of its copies.
     segment: u32,
+    copy: u8,
     index: u32,
     /// Reads of the cache and of backing stores under way.
     under_way: usize,
@@ -72,7 +78,17 @@ impl Scrub {
 pub(crate) struct ScrubRead {
     slot: u32,
     pages: Vec<Page>,
+    from: From,
+}
+
+/// Where slots are read.
+#[derive(Clone, Copy, Debug)]
+struct From {
+    /// Of a pair: which of the members.
+    member: Option<u8>,
     tries: u32,
+    /// The copy of the other member is not right: this one is to be written in its place.
+    mends: bool,
 }
 
 /// What a read of a slot has brought.
@@ -95,22 +111,22 @@ impl Engine {
     /// [`Notice::ScrubEnded`] follows.
     ///
     /// # Errors
-    /// A scrub is under way, the engine does not serve, or the cache is mirrored.
+    /// A scrub is under way, or the engine does not serve.
     pub fn begin_scrub(&mut self, now: Nanos, bytes_per_s: u64) -> Result<(), LifeError> {
         self.advance(now);
         self.may_change_pool()?;
         if self.scrub.is_some() {
             return Err(LifeError::Busy);
         }
-        if self.mirror.is_some() {
-            // It would have to compare both copies.
-            return Err(LifeError::Mirrored);
-        }
-        let total_blocks = self.map.segments.iter().map(|segment| u64::from(segment.live)).sum();
+        let copies = |number: u32| 1 + u64::from(self.has_two_copies(number));
+        let live =
+            (0..).zip(&self.map.segments).map(|(number, segment)| u64::from(segment.live) * copies(number));
+        let total_blocks = live.sum();
         self.scrub = Some(Box::new(Scrub {
             bytes_per_s: bytes_per_s.max(BLOCK),
             bucket: Bucket::default(),
             segment: 0,
+            copy: 0,
             index: 0,
             under_way: 0,
             cancelled: false,
@@ -160,9 +176,10 @@ impl Engine {
                 return false;
             }
             match self.next_run(scrub, &mut looks) {
-                Some((slot, count)) => {
+                Some((slot, count, copy)) => {
                     scrub.begins(count);
-                    self.read_for_scrub(slot, count, 1);
+                    let member = self.scrubbed_member(slot, copy);
+                    self.read_for_scrub(slot, count, From { member, tries: 1, mends: false });
                 }
                 None if looks == 0 => {
                     scrub.wake_at = Some(self.now + 1);
@@ -174,9 +191,24 @@ impl Engine {
         false
     }
 
-    /// True if a slot counts, and is not known to be lost.
+    /// Both members have this segment, and count.
+    fn has_two_copies(&self, segment: u32) -> bool {
+        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
+        whole && self.is_pair(segment)
+    }
+
+    /// The member of a pair that this copy is read from: the one that counts, if only one does.
+    fn scrubbed_member(&self, slot: u32, copy: u8) -> Option<u8> {
+        let mirror = self.mirror.as_ref().filter(|_| self.is_pair(self.map.place(slot).0))?;
+        Some(mirror.failed().map_or(copy, |failed| 1 - failed))
+    }
+
+    /// True if a slot counts, is not known to be lost, and was not on a member that is.
     fn is_worth_scrubbing(&self, slot: u32) -> bool {
         let (segment, index) = self.map.place(slot);
+        if self.mirror.is_some() && self.is_gone(segment) {
+            return false;
+        }
         let state = self.map.segments[segment as usize].state(index);
         let overlooked = self.planted(PlantedBug::ScrubOverlooksDirty) && state == State::Dirty;
         state != State::Void && !overlooked && !(state == State::Dirty && self.map.is_lost(slot))
@@ -187,15 +219,18 @@ impl Engine {
         self.is_worth_scrubbing(slot) || self.planted(PlantedBug::ScrubJudgesVoid)
     }
 
-    /// The next slots that count and follow one another on the device.
-    fn next_run(&self, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32)> {
+    /// The next slots that count and follow one another on the device, and which copy of them.
+    fn next_run(&self, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32, u8)> {
         let blocks = self.map.geometry.segment_blocks;
         let most = RUN_BLOCKS.min(self.pages.available(PageUse::Scrub));
-        let mut run: Option<(u32, u32)> = None;
+        let mut run: Option<(u32, u32, u8)> = None;
         while (scrub.segment as usize) < self.map.segments.len() && *looks > 0 {
             let empty = self.map.segments[scrub.segment as usize].live == 0;
             if empty || scrub.index >= blocks {
-                (scrub.segment, scrub.index) = (scrub.segment + 1, 0);
+                let second = scrub.copy == 0 && !self.planted(PlantedBug::ScrubOneCopy);
+                let again = !empty && second && self.has_two_copies(scrub.segment);
+                (scrub.segment, scrub.copy) = if again { (scrub.segment, 1) } else { (scrub.segment + 1, 0) };
+                scrub.index = 0;
                 *looks -= 1;
                 match run {
                     Some(run) => return Some(run),
@@ -209,8 +244,8 @@ impl Engine {
             }
             (scrub.index, *looks) = (scrub.index + 1, *looks - 1);
             if counts {
-                let (first, count) = run.unwrap_or((slot, 0));
-                run = Some((first, count + 1));
+                let (first, count, copy) = run.unwrap_or((slot, 0, scrub.copy));
+                run = Some((first, count + 1, copy));
                 if count + 1 == most {
                     return run;
                 }
@@ -219,28 +254,36 @@ impl Engine {
         run
     }
 
-    fn read_for_scrub(&mut self, slot: u32, count: u32, tries: u32) {
+    fn read_for_scrub(&mut self, slot: u32, count: u32, from: From) {
         let pages: Vec<Page> = (0..count).filter_map(|_| self.pages.take(PageUse::Scrub)).collect();
         let spans: Vec<_> = pages.iter().map(|page| page.span()).collect();
         self.map.pin(slot);
-        let read = self.scrub_reads.insert(ScrubRead { slot, pages, tries });
-        self.read(Device::Cache, self.map.offset(slot), &spans, true, OpKind::ScrubRead { read });
+        let offset = self.copy_offset(slot, from.member);
+        let read = self.scrub_reads.insert(ScrubRead { slot, pages, from });
+        self.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
+    }
+
+    /// Byte of the cache where a slot lies, on this member if it is of a pair.
+    fn copy_offset(&self, slot: u32, member: Option<u8>) -> u64 {
+        let (segment, index) = self.map.place(slot);
+        member.map_or_else(|| self.map.offset(slot), |member| self.half_offset(segment, member, index))
     }
 
     pub(crate) fn scrub_read(&mut self, read: u32, ok: bool, crcs: &[u32]) {
-        let ScrubRead { slot: first, pages, tries } = self.scrub_reads.remove(read);
-        let count = pages.len() as u32;
-        for page in pages {
+        let ScrubRead { slot: first, pages, from } = self.scrub_reads.remove(read);
+        for ((slot, page), index) in (first..).zip(pages).zip(0..) {
+            let right = ok && crcs.get(index) == Some(&self.map.crc(slot));
+            if right && from.mends {
+                self.write_copy_again(slot, page, from);
+                continue;
+            }
             self.pages.give(PageUse::Scrub, page);
-        }
-        for index in 0..count {
-            let slot = first + index;
-            let found = match crcs.get(index as usize) {
-                _ if !ok => Found::Nothing,
-                Some(crc) if *crc == self.map.crc(slot) => Found::Right,
-                _ => Found::Wrong,
+            let found = match (right, ok) {
+                (true, _) => Found::Right,
+                (false, true) => Found::Wrong,
+                (false, false) => Found::Nothing,
             };
-            self.scrubbed(slot, found, tries);
+            self.scrubbed(slot, found, from);
         }
         self.map.unpin(first);
         if let Some(scrub) = &mut self.scrub {
@@ -249,17 +292,23 @@ impl Engine {
     }
 
     /// A slot was read; its segment is still pinned.
-    fn scrubbed(&mut self, slot: u32, found: Found, tries: u32) {
+    fn scrubbed(&mut self, slot: u32, found: Found, from: From) {
         let stale = !self.is_worth_judging(slot);
+        let other = self.other_copy(slot, from);
         let Some(scrub) = &mut self.scrub else { return };
         let right = found == Found::Right;
-        if !right && !stale && tries < CACHE_READ_TRIES {
+        if !right && !stale && from.tries < CACHE_READ_TRIES {
             scrub.begins(1);
-            self.read_for_scrub(slot, 1, tries + 1);
+            self.read_for_scrub(slot, 1, From { tries: from.tries + 1, ..from });
             return;
         }
-        scrub.report.checked_blocks += 1;
+        scrub.report.checked_blocks += u64::from(!from.mends);
         if right || stale || self.fenced {
+            return;
+        }
+        if let Some(member) = other {
+            scrub.begins(1);
+            self.read_for_scrub(slot, 1, From { member: Some(member), tries: 1, mends: true });
             return;
         }
         if found == Found::Nothing && self.map.state(slot) != State::Clean {
@@ -274,6 +323,60 @@ impl Engine {
             Damage::Dropped => self.fetch_again(key, pinned),
             Damage::Kept => {}
         }
+    }
+
+    /// The member that has another copy of what was read, if that was not the other one already.
+    fn other_copy(&self, slot: u32, from: From) -> Option<u8> {
+        let pair = self.mirror.is_some() && self.is_pair(self.map.place(slot).0);
+        from.member.filter(|_| pair && !from.mends).map(|member| 1 - member)
+    }
+
+    /// The copy of one member is right, that of the other is not: it is written there. A write that fails puts that member out.
+    fn write_copy_again(&mut self, slot: u32, page: Page, from: From) {
+        let bad = from.member.map(|member| 1 - member);
+        let counts = |bad: &u8| self.mirror.as_ref().is_some_and(|mirror| mirror.counts(*bad));
+        let Some(bad) = bad.filter(|bad| counts(bad) && self.is_worth_scrubbing(slot) && !self.fenced) else {
+            self.pages.give(PageUse::Scrub, page);
+            return;
+        };
+        self.map.pin(slot);
+        let (offset, len) = (self.copy_offset(slot, Some(bad)), BLOCK as u32);
+        let op = self.new_op(OpKind::ScrubWrite { slot, page });
+        let state = self.ops.get_mut(op);
+        state.spans.push(page.span());
+        state.member = bad;
+        self.stats.count_write(Device::Cache, len);
+        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        if let Some(scrub) = &mut self.scrub {
+            scrub.begins(1);
+            scrub.report.damaged_blocks += 1;
+        }
+    }
+
+    pub(crate) fn scrub_written(&mut self, slot: u32, page: Page, member: u8, ok: bool) {
+        self.pages.give(PageUse::Scrub, page);
+        self.map.unpin(slot);
+        self.cache_flush.unflushed = true;
+        if let Some(scrub) = &mut self.scrub {
+            scrub.under_way -= 1;
+            scrub.report.repaired_blocks += u64::from(ok);
+        }
+        if ok {
+            self.reached(Landmark::CopyWrittenAgain);
+        } else {
+            self.member_failed(member);
+        }
+    }
+
+    /// Where the copies of each block lie that both members have, with its checksum: for oracles. Slow.
+    pub fn pair_copies(&self) -> impl Iterator<Item = ([u64; 2], u32)> + '_ {
+        let slots = (0..self.map.geometry.slot_count()).filter(|slot| {
+            let (segment, index) = self.map.place(*slot);
+            let table = &self.map.segments[segment as usize];
+            self.has_two_copies(segment) && table.live > 0 && table.state(index) != State::Void
+        });
+        let place = |slot, member| self.copy_offset(slot, Some(member));
+        slots.map(move |slot| ([place(slot, 0), place(slot, 1)], self.map.crc(slot)))
     }
 
     fn scrub_counts(&mut self, count: impl FnOnce(&mut ScrubReport)) {

@@ -119,6 +119,9 @@ pub struct DeviceInfo {
     pub path: String,
     /// Bytes that the pool uses.
     pub size_bytes: u64,
+    /// Of a mirrored cache: `ok`, `filling` (it takes the place of one that failed), or `out` (what is on it does not count); else empty.
+    #[serde(default)]
+    pub state: String,
 }
 
 /// A pool.
@@ -141,11 +144,17 @@ pub struct PoolInfo {
     /// The cache device failed, and the volumes are served without it.
     #[serde(default)]
     pub cache_failed: bool,
+    /// A mirrored cache: `whole`, `degraded` (one device does not count), or `rebuilding N of M segments`; empty if it is not mirrored.
+    #[serde(default)]
+    pub mirror: String,
     /// Bytes that only the failed cache had, and that answer with errors until they are written.
     #[serde(default)]
     pub lost_bytes: u64,
     /// How operations reach the kernel: `io_uring` or `psync`.
     pub io_engine: String,
+    /// Job that is at work on the pool as a whole.
+    #[serde(default)]
+    pub job: Option<String>,
     /// Names of its volumes.
     pub volumes: Vec<String>,
     /// Volumes that it holds data of but that are not attached, with the bytes of dirty data.
@@ -213,12 +222,15 @@ pub struct LossInfo {
     pub written_unix_s: u64,
 }
 
-/// A new cache for a pool whose cache has failed.
+/// A new cache for a pool whose cache has failed, or a new device for a mirrored one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplaceRequest {
     /// An empty device, or a file to make.
     pub device: DeviceRequest,
+    /// The second one, if both devices of a mirrored pool have failed.
+    #[serde(default)]
+    pub other: Option<DeviceRequest>,
     /// What is lost is given up: the volumes have there what their backing stores have, which is older.
     #[serde(default)]
     pub discard_lost: bool,
@@ -414,7 +426,8 @@ pub trait Control: Send + Sync + 'static {
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError>;
     /// Compares everything in the cache of a pool with its checksums, while it is used: a job.
     fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, ControlError>;
-    /// Gives a pool whose cache has failed a new, empty one. Its clients are disconnected for a moment.
+    /// Gives a pool whose cache has failed a new, empty one: its clients are disconnected for a moment. Gives a mirrored pool another
+    /// device in place of one that failed, while it is used: a job fills it.
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError>;
     /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its devices unless `erase`.
     fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError>;
@@ -477,7 +490,7 @@ pub trait Control: Send + Sync + 'static {
 pub struct JobInfo {
     /// Id.
     pub id: String,
-    /// `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `remove`.
+    /// `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `rebuild`, `remove`.
     pub kind: String,
     /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `bytes_per_s`, `how` to detach, `erase`; or null.
     pub parameters: serde_json::Value,

@@ -34,6 +34,8 @@ pub(crate) struct Timed {
     pub(crate) device: Device,
     pub(crate) path: Path,
     pub(crate) bytes: u64,
+    /// The member of a mirrored cache that it was submitted to.
+    pub(crate) member: Option<u8>,
     /// When it was submitted.
     pub(crate) began: Nanos,
 }
@@ -60,6 +62,8 @@ pub(crate) struct EngineIo {
     origin: Instant,
     now: Nanos,
     token_base: u64,
+    /// Operations under way on each member of a mirrored cache.
+    under_way: [u32; 2],
     /// Synchronous operations to complete before anything else, with their result.
     ready: Vec<(OpId, Result<Vec<u8>, DeviceFailure>)>,
 }
@@ -76,6 +80,7 @@ impl EngineIo {
             origin: Instant::now(),
             now: 0,
             token_base,
+            under_way: [0; 2],
             ready: Vec::new(),
         }
     }
@@ -132,8 +137,12 @@ impl EngineIo {
         (device, offset, len): (Device, u64, u64),
         op_of: impl FnOnce(DeviceId, u64, &[forebay_io::Span]) -> Op<'_>,
     ) {
+        let member = if device == Device::Cache { self.cache.map.mirror_member(offset) } else { None };
         match self.place(device, offset, len) {
-            Ok((device, offset)) => reactor.submit(self.token(op), op_of(device, offset, &self.spans)),
+            Ok((device, offset)) => {
+                self.begins_on(op, member);
+                reactor.submit(self.token(op), op_of(device, offset, &self.spans));
+            }
             Err(failure) => {
                 self.release(reactor, op);
                 self.ready.push((op, Err(failure)));
@@ -156,6 +165,31 @@ impl EngineIo {
                 Err(failure) => self.ready.push((op, Err(failure))),
             },
         }
+    }
+
+    fn flush_member(&mut self, reactor: &mut Reactor, op: OpId, member: u8) {
+        let device = self.cache.map.device_of(member).and_then(|at| self.cache.ids.get(at)).copied();
+        match device {
+            Some(device) => {
+                self.begins_on(op, Some(member));
+                reactor.submit(self.token(op), Op::Flush { device });
+            }
+            None => self.ready.push((op, Err(DeviceFailure))),
+        }
+    }
+
+    /// An operation on a member of a mirrored cache is submitted.
+    fn begins_on(&mut self, op: OpId, member: Option<u8>) {
+        let Some(member) = member else { return };
+        if let Some(timed) = &mut self.held(op).timed {
+            timed.member = Some(member);
+            self.under_way[usize::from(member)] += 1;
+        }
+    }
+
+    /// True if no operation is under way on this member of a mirrored cache.
+    pub(crate) fn member_is_idle(&self, member: u8) -> bool {
+        self.under_way[usize::from(member)] == 0
     }
 
     pub(crate) fn span(&self, span: Span) -> forebay_io::Span {
@@ -210,6 +244,10 @@ impl EngineIo {
                 self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
                 self.flush(reactor, op, device);
             }
+            Action::FlushMember { op, member } => {
+                self.time(op, Device::Cache, Path::CacheFlush, 0);
+                self.flush_member(reactor, op, member);
+            }
             Action::Zero { op, volume, offset, len, may_unmap } => {
                 self.time(op, Device::Backing(volume), Path::BackingWrite, len);
                 let Ok(device) = self.backing(volume) else {
@@ -232,7 +270,7 @@ impl EngineIo {
 
     fn time(&mut self, op: OpId, device: Device, path: Path, bytes: u64) {
         let began = self.now();
-        self.held(op).timed = Some(Timed { device, path, bytes, began });
+        self.held(op).timed = Some(Timed { device, path, bytes, member: None, began });
     }
 
     fn token(&self, op: OpId) -> u64 {
@@ -337,6 +375,9 @@ impl EngineIo {
         }
         let ok = !std::mem::take(&mut held.failed);
         let timed = self.held(op).timed.take();
+        if let Some(member) = timed.and_then(|timed| timed.member) {
+            self.under_way[usize::from(member)] -= 1;
+        }
         let crc = std::mem::take(&mut self.held(op).crc);
         let meta = self.held(op).meta_bytes.take();
         self.crcs.clear();

@@ -21,6 +21,7 @@ mod handover;
 pub mod jobs;
 mod limits;
 mod loss_record;
+mod mates;
 pub mod members;
 pub mod meter;
 mod nice;
@@ -36,6 +37,7 @@ mod start;
 
 pub use error::RunError;
 pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
+pub use mates::is_noted_out;
 pub use pool::PoolEvent;
 pub use serve::serve;
 pub use settings::{SettingHelp, settings};
@@ -51,8 +53,8 @@ use std::path::PathBuf;
 pub struct RunOptions {
     /// The slow device.
     pub backing: BackingUri,
-    /// The fast device.
-    pub cache: CacheSpec,
+    /// The fast devices: one, or two if the cache is mirrored (`mirror=on`).
+    pub caches: Vec<CacheSpec>,
     /// Where clients find the volume; the name of the first is the volume's name.
     pub exports: Vec<ExportUri>,
     /// How the cache is used.

@@ -377,24 +377,34 @@ pub(crate) fn is_possible(state_dir: &Path) -> Result<(), String> {
     })
 }
 
-/// Judges a pool by the records: `first` is the path of its first device.
-pub(crate) fn judge(records: Vec<LossRecord>, pool: &str, first: &Path, seen: Seen) -> Verdict {
-    let here = |record: &LossRecord| {
-        record.pool == pool && record.devices.first().is_some_and(|device| device == first)
-    };
-    if let Seen::Cache(uuid) = seen {
-        let uuid = hex(&uuid.0);
-        if let Some(record) = records.iter().find(|record| record.cache_uuid == uuid) {
-            return Verdict::WithoutCache(Box::new(record.clone()));
+/// Judges a pool by the records, and by what is on those of its devices that can tell which cache they are of.
+pub(crate) fn judge(records: &[LossRecord], pool: &str, devices: &[(&Path, Seen)]) -> Verdict {
+    let caches = devices.iter().filter_map(|(_, seen)| match seen {
+        Seen::Cache(uuid) => Some(hex(&uuid.0)),
+        Seen::Blank | Seen::Unusable => None,
+    });
+    let caches: Vec<String> = caches.collect();
+    let record_of = |uuid: &String| records.iter().find(|record| record.cache_uuid == *uuid);
+    if let Some(record) = caches.iter().find_map(record_of) {
+        return Verdict::WithoutCache(Box::new(record.clone()));
+    }
+    let mut verdict = Verdict::Open;
+    for (path, seen) in devices {
+        let here =
+            |record: &&LossRecord| record.pool == pool && record.devices.iter().any(|device| device == path);
+        // The latest failure in this place is the one that counts.
+        let last = records.iter().filter(here).max_by_key(|record| record.failed_unix_s);
+        match (seen, last) {
+            // It is the other device that says which cache this is.
+            (Seen::Unusable, Some(_)) if !caches.is_empty() => {}
+            (Seen::Unusable, Some(record)) => return Verdict::WithoutCache(Box::new(record.clone())),
+            (_, Some(record)) if record.lost_bytes() > 0 => {
+                verdict = Verdict::Refuse(Box::new(record.clone()))
+            }
+            _ => {}
         }
     }
-    // The latest failure in this place is the one that counts.
-    let last = records.into_iter().filter(here).max_by_key(|record| record.failed_unix_s);
-    match (seen, last) {
-        (Seen::Unusable, Some(record)) => Verdict::WithoutCache(Box::new(record)),
-        (_, Some(record)) if record.lost_bytes() > 0 => Verdict::Refuse(Box::new(record)),
-        _ => Verdict::Open,
-    }
+    verdict
 }
 
 #[cfg(test)]
@@ -480,15 +490,29 @@ mod tests {
         let flash = Path::new("/dev/flash");
         let records = || vec![record(1, vec![range()]), record(2, Vec::new())];
         let seen = |uuid| Seen::Cache(CacheUuid([uuid; 16]));
-        assert!(matches!(judge(records(), "other", Path::new("/x"), seen(1)), Verdict::WithoutCache(_)));
-        assert!(matches!(judge(records(), "fast", flash, seen(2)), Verdict::WithoutCache(_)));
-        assert_eq!(judge(records(), "other", Path::new("/x"), seen(3)), Verdict::Open);
-        let gone = judge(vec![record(1, vec![range()])], "fast", flash, Seen::Unusable);
+        let elsewhere = Path::new("/x");
+        let judge = |records: &[LossRecord], pool, path, seen| judge(records, pool, &[(path, seen)]);
+        assert!(matches!(judge(&records(), "other", elsewhere, seen(1)), Verdict::WithoutCache(_)));
+        assert!(matches!(judge(&records(), "fast", flash, seen(2)), Verdict::WithoutCache(_)));
+        assert_eq!(judge(&records(), "other", elsewhere, seen(3)), Verdict::Open);
+        let gone = judge(&[record(1, vec![range()])], "fast", flash, Seen::Unusable);
         assert!(matches!(gone, Verdict::WithoutCache(_)), "its device is gone");
-        let other = judge(vec![record(1, vec![range()])], "fast", flash, Seen::Blank);
+        let other = judge(&[record(1, vec![range()])], "fast", flash, Seen::Blank);
         assert!(matches!(other, Verdict::Refuse(_)), "lost data must not come back as old data");
-        assert_eq!(judge(vec![record(1, Vec::new())], "fast", flash, Seen::Blank), Verdict::Open);
-        assert_eq!(judge(Vec::new(), "fast", flash, Seen::Unusable), Verdict::Open);
+        assert_eq!(judge(&[record(1, Vec::new())], "fast", flash, Seen::Blank), Verdict::Open);
+        assert_eq!(judge(&[], "fast", flash, Seen::Unusable), Verdict::Open);
+    }
+
+    #[test]
+    fn of_a_mirrored_cache_either_device_tells_which_one_it_is() {
+        let (flash, other) = (Path::new("/dev/flash"), Path::new("/dev/other"));
+        let both = |a, b| judge(&[record(1, vec![range()])], "fast", &[(flash, a), (other, b)]);
+        let seen = |uuid| Seen::Cache(CacheUuid([uuid; 16]));
+        assert!(matches!(both(Seen::Unusable, seen(1)), Verdict::WithoutCache(_)));
+        assert!(matches!(both(Seen::Unusable, Seen::Unusable), Verdict::WithoutCache(_)));
+        assert!(matches!(both(Seen::Blank, Seen::Blank), Verdict::Refuse(_)));
+        // One of a newer cache is dead: what the other one has dirty is not given up for an old record.
+        assert_eq!(both(Seen::Unusable, seen(2)), Verdict::Open);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use crate::error::RunError;
 use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, FormatError};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
 use forebay_io::Device;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -17,18 +17,42 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub struct MemberMap {
     /// First byte in the pool's space of each member, and first byte on the member itself.
     starts: Vec<(u64, u64)>,
+    /// The cache is mirrored: where its two devices are among those of the pool.
+    mirror: Option<(Geometry, [Option<usize>; 2])>,
 }
 
 impl MemberMap {
     /// One device, which is the pool's space.
     pub(crate) fn single() -> Self {
-        Self { starts: vec![(0, 0)] }
+        Self { starts: vec![(0, 0)], mirror: None }
     }
 
     /// The first member and those with these headers, in order.
     pub(crate) fn new(headers: &[MemberHeader]) -> Self {
         let others = headers.iter().map(|header| (header.first_block * BLOCK, DATA_START_BLOCK * BLOCK));
-        Self { starts: std::iter::once((0, 0)).chain(others).collect() }
+        Self { starts: std::iter::once((0, 0)).chain(others).collect(), mirror: None }
+    }
+
+    /// A mirrored cache on these devices of the pool; a member that is not there has none.
+    pub(crate) fn mirrored(geometry: Geometry, places: [Option<usize>; 2]) -> Self {
+        Self { mirror: Some((geometry, places)), ..Self::single() }
+    }
+
+    /// The device of a member of a mirrored cache, of those of the pool.
+    pub(crate) fn device_of(&self, member: u8) -> Option<usize> {
+        self.mirror.and_then(|(_, places)| places[usize::from(member)])
+    }
+
+    /// Another device takes the place of a member of a mirrored cache, or none does.
+    pub(crate) fn set_device(&mut self, member: u8, device: Option<usize>) {
+        if let Some((_, places)) = &mut self.mirror {
+            places[usize::from(member)] = device;
+        }
+    }
+
+    /// The member of a mirrored cache that has this byte of the pool's space.
+    pub(crate) fn mirror_member(&self, offset: u64) -> Option<u8> {
+        self.mirror.map(|(geometry, _)| geometry.mirror_place(offset).0 as u8)
     }
 
     /// First byte of a member's part of the pool's space.
@@ -58,6 +82,10 @@ impl MemberMap {
 
     /// The member that has these bytes of the pool's space, and where on it they begin; `None` if they lie on two.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
+        if let Some((geometry, places)) = &self.mirror {
+            let (member, offset) = geometry.mirror_place(offset);
+            return Some((places[member]?, offset));
+        }
         let member = self.starts.partition_point(|(first, _)| *first <= offset) - 1;
         let next = self.starts.get(member + 1).map_or(u64::MAX, |(first, _)| *first);
         let (first, base) = self.starts[member];
@@ -218,7 +246,7 @@ fn check_space(superblock: &Superblock, found: &[Found], headers: &[MemberHeader
 mod tests {
     use super::*;
     use forebay_format::superblock::CacheState;
-    use forebay_format::{CacheUuid, Geometry, Members};
+    use forebay_format::{CacheUuid, Members};
 
     const UUID: CacheUuid = CacheUuid([7; 16]);
 

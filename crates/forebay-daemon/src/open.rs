@@ -7,7 +7,7 @@ use crate::CacheSpec;
 use crate::error::RunError;
 use crate::loss_record::Seen;
 use crate::members::{MemberMap, open_members};
-use forebay_core::FormatParams;
+use forebay_core::{FormatParams, MirrorDevices};
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
 use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
@@ -31,6 +31,8 @@ pub(crate) struct Making {
     pub(crate) segment_blocks: Option<u32>,
     /// Reserve the space of a new file.
     pub(crate) preallocate: bool,
+    /// What only the cache has lies on both of its two devices.
+    pub(crate) mirror: bool,
 }
 
 /// The cache devices of a pool, opened and checked.
@@ -46,6 +48,10 @@ pub(crate) struct PoolParts {
     pub(crate) joining: Vec<CacheSpec>,
     /// It was made just now.
     pub(crate) created: bool,
+    /// The cache is mirrored.
+    pub(crate) mirror: Option<MirrorDevices>,
+    /// An empty device that takes the place of the member of a mirrored cache that is out.
+    pub(crate) fresh: Option<Device>,
     /// What the operator should know.
     pub(crate) notes: Vec<String>,
 }
@@ -59,6 +65,8 @@ impl PoolParts {
             pool_bytes: 0,
             joining: Vec::new(),
             created: false,
+            mirror: None,
+            fresh: None,
             notes: Vec::new(),
         }
     }
@@ -99,7 +107,14 @@ pub(crate) fn erase_cache(path: &Path) -> Result<(), RunError> {
 ///
 /// # Errors
 /// A device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
-pub(crate) fn open_caches(specs: &[CacheSpec], making: Making) -> Result<PoolParts, RunError> {
+pub(crate) fn open_caches(
+    specs: &[CacheSpec],
+    making: Making,
+    state_dir: &Path,
+) -> Result<PoolParts, RunError> {
+    if making.mirror {
+        return crate::mates::open_mirrored(specs, making, state_dir);
+    }
     let Some((spec, others)) = specs.split_first() else {
         return Err(RunError::failed("the pool has no device", "give it at least one"));
     };
@@ -122,7 +137,8 @@ pub(crate) fn open_caches(specs: &[CacheSpec], making: Making) -> Result<PoolPar
             made?;
             let (pool_bytes, joining) = (cache.size_bytes(), others.to_vec());
             let map = MemberMap::single();
-            Ok(PoolParts { devices: vec![cache], map, pool_bytes, joining, created: true, notes })
+            let parts = PoolParts::none();
+            Ok(PoolParts { devices: vec![cache], map, pool_bytes, joining, created: true, notes, ..parts })
         }
         Found::Foreign(why) => Err(foreign(path, &why)),
     }
@@ -139,7 +155,7 @@ fn open_existing(
     if superblock.mirror.is_some() {
         return Err(RunError::failed(
             format!("{} is one of the two devices of a mirrored cache", spec.path.display()),
-            "this version cannot open it",
+            "give both, and set mirror=on for the pool: forebay pool create NAME --mirror --device A --device B",
         ));
     }
     let members = superblock.members.tags().len().min(others.len());
@@ -159,7 +175,7 @@ fn open_existing(
         _ => superblock.geometry.device_blocks * BLOCK_BYTES as u64,
     };
     let joining = others[members..].to_vec();
-    Ok(PoolParts { devices, map, pool_bytes, joining, created: false, notes })
+    Ok(PoolParts { devices, map, pool_bytes, joining, notes, ..PoolParts::none() })
 }
 
 /// Opens a device that is to join a pool: a new file, or a device that holds nothing.
@@ -169,7 +185,7 @@ fn open_existing(
 pub(crate) fn open_joining(spec: &CacheSpec) -> Result<Device, RunError> {
     let existed = spec.path.exists();
     if !existed {
-        let making = Making { segment_blocks: None, preallocate: true };
+        let making = Making { segment_blocks: None, preallocate: true, mirror: false };
         create_file(spec, making, &mut Vec::new())?;
     }
     let device = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
@@ -238,18 +254,22 @@ pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
 
 /// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the kernel still finishes the
 /// operations that it had in flight, and holds its locks until then.
-fn patiently(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, RunError> {
+pub(crate) fn wait_for(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, DeviceError> {
     let patience = Instant::now() + LOCK_PATIENCE;
     loop {
         match open() {
             Err(DeviceError::InUse { .. }) if Instant::now() < patience => std::thread::sleep(LOCK_PAUSE),
-            other => return other.map_err(device_error),
+            other => return other,
         }
     }
 }
 
+fn patiently(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, RunError> {
+    wait_for(open).map_err(device_error)
+}
+
 /// A device error says itself what to do.
-fn device_error(error: DeviceError) -> RunError {
+pub(crate) fn device_error(error: DeviceError) -> RunError {
     RunError::failed(error, "")
 }
 
@@ -304,14 +324,14 @@ pub(crate) fn final_record(
 
 // --- the cache device
 
-enum Found {
+pub(crate) enum Found {
     Cache(Box<Superblock>),
     Blank,
     Foreign(String),
 }
 
 /// What is on a cache device. Damage behind the superblocks is for the engine to find.
-fn look(cache: &Device) -> Found {
+pub(crate) fn look(cache: &Device) -> Found {
     let mut start = vec![0; BLANK_BYTES.min(cache.size_bytes() as usize)];
     if let Err(error) = cache.read_at(0, &mut start) {
         return Found::Foreign(error.to_string());
@@ -328,7 +348,7 @@ fn look(cache: &Device) -> Found {
     }
 }
 
-fn foreign(path: &Path, why: &str) -> RunError {
+pub(crate) fn foreign(path: &Path, why: &str) -> RunError {
     RunError::failed(
         format!("{} cannot be used as a cache: {why}", path.display()),
         format!(
@@ -339,7 +359,11 @@ fn foreign(path: &Path, why: &str) -> RunError {
     )
 }
 
-fn create_file(spec: &CacheSpec, making: Making, notes: &mut Vec<String>) -> Result<(), RunError> {
+/// Makes a cache file.
+///
+/// # Errors
+/// It has no size, or cannot be made.
+pub(crate) fn create_file(spec: &CacheSpec, making: Making, notes: &mut Vec<String>) -> Result<(), RunError> {
     let path = &spec.path;
     let Some(size) = spec.size_bytes else {
         return Err(RunError::failed(
@@ -389,20 +413,28 @@ fn check_size(spec: &CacheSpec, cache: &Device, geometry: Geometry) -> Result<()
 
 fn format(spec: &CacheSpec, making: Making, cache: &Device) -> Result<(), RunError> {
     let bytes = spec.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
-    let params = FormatParams {
-        geometry: geometry(bytes, making)?,
-        uuid: CacheUuid(random_uuid()?),
-        volumes: Vec::new(),
-        members: forebay_format::Members::default(),
-        created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
-    };
+    let params = new_params(geometry(bytes, making)?)?;
     let writes = forebay_core::format_cache(&params)
         .map_err(|error| RunError::failed(error, "choose another layout"))?;
     for (offset, bytes) in writes {
         cache.write_at(offset, &bytes).and_then(|()| cache.flush()).map_err(device_error)?;
     }
     Ok(())
+}
+
+/// A new cache without volumes.
+///
+/// # Errors
+/// There are no random numbers.
+pub(crate) fn new_params(geometry: Geometry) -> Result<FormatParams, RunError> {
+    Ok(FormatParams {
+        geometry,
+        uuid: CacheUuid(random_uuid()?),
+        volumes: Vec::new(),
+        members: forebay_format::Members::default(),
+        created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
+    })
 }
 
 pub(crate) fn random_uuid() -> Result<[u8; 16], RunError> {

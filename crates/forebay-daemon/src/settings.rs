@@ -79,7 +79,8 @@ pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
     given.pool.set("io", options.io.name()).map_err(usage)?;
     given.raise_limit().map_err(usage)?;
     let (volume, pool) = (VolumeTunables::new(&given.volume), PoolTunables::new(&given.pool));
-    let mut found = conflicts::of_volume(&volume);
+    let mut found = conflicts::of_pool(&pool, options.caches.len());
+    found.extend(conflicts::of_volume(&volume));
     found.extend(conflicts::of_volume_in_pool(&volume, &pool));
     if let Some(conflict) = found.first() {
         return Err(RunError::Usage(format!("{}: {}", conflict.message, conflict.help)));
@@ -147,7 +148,7 @@ mod tests {
     fn options(settings: &[(&str, &str)]) -> RunOptions {
         RunOptions {
             backing: "/tmp/b".parse().unwrap(),
-            cache: crate::CacheSpec { path: "/tmp/c".into(), size_bytes: None },
+            caches: vec![crate::CacheSpec { path: "/tmp/c".into(), size_bytes: None }],
             exports: vec!["nbd+unix:///v?socket=/tmp/s".parse().unwrap()],
             mode: forebay_format::checkpoint::Mode::Writeback,
             emulate: None,

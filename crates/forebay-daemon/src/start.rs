@@ -8,7 +8,7 @@ use crate::error::RunError;
 use crate::handover::Keeper;
 use crate::service::{Service, ServiceStart, Told, UpgradeAnswer};
 use crate::settings::Plan;
-use crate::{RunEvent, RunOptions};
+use crate::{CacheSpec, RunEvent, RunOptions};
 use forebay_export::uri::ExportUri;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -40,7 +40,7 @@ pub(crate) enum Word {
 pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
     let Plan { settings, pool_settings, drain } = crate::settings::plan(&options)?;
     let volume = volume_name(&options.exports);
-    let pool = PoolConfig { devices: vec![options.cache.clone()], settings: pool_settings };
+    let pool = PoolConfig { devices: options.caches.clone(), settings: pool_settings };
     let volume_config = VolumeConfig {
         pool: RUN_POOL.into(),
         backing: options.backing.clone(),
@@ -49,11 +49,13 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         settings,
         rules: Vec::new(),
     };
-    if options.cache.path.exists() && crate::open::is_same(&options.cache.path, options.backing.path()) {
-        return Err(RunError::failed(
-            format!("cache and backing store are the same: {}", options.cache.path.display()),
-            "give the cache a file or device of its own",
-        ));
+    for CacheSpec { path, .. } in &options.caches {
+        if path.exists() && crate::open::is_same(path, options.backing.path()) {
+            return Err(RunError::failed(
+                format!("cache and backing store are the same: {}", path.display()),
+                "give the cache a file or device of its own",
+            ));
+        }
     }
     let config = Config {
         daemon: DaemonConfig { state_dir: state_dir(), ..DaemonConfig::default() },

@@ -148,6 +148,10 @@ impl MirrorPlan {
                 (self.spoil, self.misses_of) = (100_000, 0);
                 self.harms[rng.below(2) as usize] = true;
             }
+            PlantedBug::ScrubOneCopy => {
+                (self.rot, self.misses_of) = (5_000, 0);
+                self.harms[rng.below(2) as usize] = true;
+            }
             PlantedBug::ForgetInRebuild => {
                 let (at, member, death) = dies(rng, Death::All);
                 self.failures = vec![(at, member, death), (at + 60, 1 - member, death)];
@@ -198,6 +202,7 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::TrustWholeCopy
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
+            | PlantedBug::ScrubOneCopy
     )
 }
 

@@ -276,7 +276,6 @@ impl Plan {
         self.geometry = mirrored_geometry(self.geometry.segment_blocks, rng.pick(&[16, 16, 20, 24, 32]));
         self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
         self.faults = FaultPlan { backing: self.faults.backing, ..FaultPlan::default() };
-        self.mix.scrub = 0;
         (self.death, self.mix.pool) = (None, 0);
         self.owner =
             rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later]);
@@ -306,6 +305,7 @@ impl Plan {
                 (self.style, self.cache_latency.spread) = (Style::InLine, 20);
             }
             PlantedBug::ListAtOnce => (self.style, self.mix.flush) = (Style::InLine, 2),
+            PlantedBug::ScrubOneCopy => (self.mix.scrub, self.mix.restart) = (30, 0),
             PlantedBug::KeepLostFill => {
                 // Fills that take longer than a note.
                 (self.mix.read, self.depth, self.cache_latency.spread) = (60, 16, 20);
@@ -564,6 +564,7 @@ impl Plan {
             | PlantedBug::TrustWholeCopy
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
+            | PlantedBug::ScrubOneCopy
             // Shown by `hostile`.
             | PlantedBug::BelieveEarlierUse => {}
             PlantedBug::GiveUpAtOnce => {

@@ -1,10 +1,12 @@
 //! Scrubs: what the operator begins, and what must be true once one has ended.
 //!
 //! A scrub that went through everything, with nothing damaged since it began and nothing left as it was, has found all damage: no
-//! damaged block shows up later, until the device does something wrong again.
+//! damaged block shows up later, until the device does something wrong again. Of a mirrored cache both copies of everything are right
+//! then: either member may be lost.
 
 use crate::world::{CACHE, World, ensure};
 use forebay_core::ScrubReport;
+use forebay_format::BLOCK_BYTES;
 
 /// What is known of scrubs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,10 +49,25 @@ impl World {
         self.counters.scrubs += u64::from(complete);
         let settled = report.damaged_blocks == report.lost_blocks + report.repaired_blocks
             && report.unreadable_blocks == 0;
-        let fault = self.errors[CACHE] > 0 || self.disks.damaged;
+        let harmed = self.disks.mates.as_ref().is_some_and(|mates| mates.harmed);
+        let fault = self.errors[CACHE] > 0 || self.disks.damaged || harmed;
         let sound = report.damaged_blocks + report.unreadable_blocks == 0;
         ensure!(fault || sound, "{report:?}, but nothing was damaged");
         self.scrubs.sound_at = began.filter(|errors| complete && settled && *errors == self.errors[CACHE]);
+        if self.scrubs.sound_at.is_some() { self.check_copies() } else { Ok(()) }
+    }
+
+    /// Both members have what counts, as it should be.
+    fn check_copies(&self) -> Result<(), String> {
+        let mut block = [0; BLOCK_BYTES];
+        for (places, crc) in self.engine.pair_copies() {
+            for (member, place) in places.into_iter().enumerate() {
+                let (device, offset) = self.cache_at(place);
+                self.disks.devices[device].visible().read(offset, &mut block);
+                let right = forebay_format::checksum(&block) == crc;
+                ensure!(right, "byte {offset} of member {member} is damaged, and a scrub has not found it");
+            }
+        }
         Ok(())
     }
 

@@ -89,6 +89,7 @@ planted! {
     trust_flush_after_failure: TrustFlushAfterFailure,
     scrub_overlooks_dirty: ScrubOverlooksDirty,
     scrub_judges_void: ScrubJudgesVoid,
+    scrub_one_copy: ScrubOneCopy,
     fail_after_cut: FailAfterCut,
     overlook_listed: OverlookListed,
     count_half_batches: CountHalfBatches,

@@ -1,11 +1,13 @@
 //! A cache opened for reading: superblocks and checkpoints.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
 
+use super::mates::Mates;
 use super::space::Space;
 use super::{Findings, Severity};
 use crate::failure::Failure;
@@ -28,9 +30,9 @@ pub(crate) struct Image {
 impl Image {
     /// Opens a cache that nobody else has open: all of its devices, in any order.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
-        let mut space = Space::open(paths)?;
+        let mut space = Space::open(paths, &|_, _| Ok(None))?;
         let superblocks = read_superblocks(&space);
-        let superblock = choose(&space, &superblocks)?;
+        let superblock = Superblock::choose(superblocks.clone()).map_err(|error| refusal(&space, error))?;
         space.arrange(&superblock)?;
         superblock.geometry.validate(space.bytes()).map_err(|error| refusal(&space, error))?;
         Ok(Self::with(space, superblocks, superblock))
@@ -48,9 +50,39 @@ impl Image {
             superblock,
             checkpoints: [0, 1].map(|_| Err(FormatError::Magic { structure: "checkpoint header" })),
         };
-        image.checkpoints =
-            [0, 1].map(|copy| image.checkpoint_copy(image.superblock.checkpoint_generation, copy));
+        image.read_checkpoints();
         image
+    }
+
+    fn read_checkpoints(&mut self) {
+        let generation = self.superblock.checkpoint_generation;
+        self.checkpoints = [0, 1].map(|copy| self.checkpoint_copy(generation, copy));
+        let learned = self.checkpoints.iter().find_map(|copy| copy.as_ref().ok());
+        if let (Some(mates), Some(checkpoint)) = (self.space.mates_mut(), learned) {
+            mates.learn(checkpoint);
+        }
+    }
+
+    /// The two devices, if the cache is mirrored.
+    pub(crate) fn mates(&self) -> Option<&Mates> {
+        self.space.mates()
+    }
+
+    /// Looks at a mirrored cache through this device, which must count.
+    pub(crate) fn look_through(&mut self, member: usize) -> Result<(), Failure> {
+        if let Some(mates) = self.space.mates_mut() {
+            mates.look_through(member);
+            self.superblocks = read_superblocks(&self.space);
+            self.superblock =
+                Superblock::choose(self.superblocks.clone()).map_err(|error| refusal(&self.space, error))?;
+            self.read_checkpoints();
+        }
+        Ok(())
+    }
+
+    /// The checkpoint as it is to be followed here: of a mirrored cache, without what lay on a device that does not count.
+    pub(crate) fn localized<'a>(&self, checkpoint: &'a Checkpoint) -> Cow<'a, Checkpoint> {
+        self.mates().map_or(Cow::Borrowed(checkpoint), |mates| Cow::Owned(mates.localized(checkpoint)))
     }
 
     /// Paths of its devices, for messages.
@@ -186,20 +218,8 @@ pub(super) fn read_superblocks(space: &Space) -> [Result<Superblock, FormatError
     })
 }
 
-/// The superblock that counts.
-pub(super) fn choose(
-    space: &Space,
-    copies: &[Result<Superblock, FormatError>; 2],
-) -> Result<Superblock, Failure> {
-    let chosen = Superblock::choose(copies.clone()).map_err(|error| refusal(space, error))?;
-    if chosen.mirror.is_none() {
-        return Ok(chosen);
-    }
-    let what = format!("{}: a member of a mirrored cache", space.first().path().display());
-    Err(Failure::new(what).hint("this version reads them in the engine only; nothing was changed"))
-}
-
-fn refusal(space: &Space, error: FormatError) -> Failure {
+/// Why a cache without a superblock that can be used is not read.
+pub(super) fn refusal(space: &Space, error: FormatError) -> Failure {
     let hint = match error {
         FormatError::Magic { .. } => "this was never a cache, or both superblocks are overwritten",
         FormatError::Version { .. } => "a newer forebay made it; nothing was changed",

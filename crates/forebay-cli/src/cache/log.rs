@@ -11,6 +11,7 @@ use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
 use forebay_format::{BLOCK_BYTES, CacheUuid, StreamKind, summary};
 
 use super::image::{Bytes, Image};
+use super::mates::Mates;
 use super::{Findings, Severity};
 
 /// A batch found in a segment.
@@ -212,7 +213,8 @@ pub(crate) fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings:
     for stream in StreamKind::ALL {
         let tails = by_stream.remove(&stream.index()).unwrap_or_default();
         let expected = checkpoint.next_stream_sequence[stream.index()];
-        if let Some(lost) = follow(tails, expected, &mut replay.batches) {
+        let lacks = stream == StreamKind::Fill && image.mates().is_some_and(Mates::lacks_fills);
+        if let Some(lost) = follow(tails, expected, &mut replay.batches).filter(|_| !lacks) {
             let place = format!("log, {} stream", stream_name(stream));
             let what = format!(
                 "batch {lost} is gone although the device had acknowledged a flush of it: do not use this device"

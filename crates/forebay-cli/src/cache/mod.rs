@@ -4,6 +4,7 @@
 //! disagree, one of them has a bug.
 //!
 //! - [`space`]: the devices, and which part of the cache lies on which;
+//! - [`mates`]: the two devices of a mirrored cache, each for itself;
 //! - [`image`]: superblocks and checkpoints;
 //! - [`log`]: batches of a segment, and which of them count after a checkpoint;
 //! - [`verdict`]: what every slot is worth after all that, and whether its bytes are right;
@@ -17,6 +18,7 @@
 
 pub(crate) mod image;
 pub(crate) mod log;
+pub(crate) mod mates;
 mod rebuild;
 pub(crate) mod salvage;
 mod scan;

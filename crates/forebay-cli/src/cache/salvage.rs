@@ -33,12 +33,16 @@ use forebay_format::{BLOCK_BYTES, FormatError, SECTOR_BYTES};
 
 use super::image::{self, Image};
 use super::log::{self, Batch};
+use super::mates::{Mates, Noted};
 use super::space::Space;
 use super::verdict::{self, Block, Verdict, Watcher};
 use super::{Findings, Severity, rebuild, scan};
 use crate::failure::Failure;
 use crate::screen;
 
+/// Of a mirrored cache one device was given, and nothing says that it is the one that was used last.
+const ALONE: &str = "only one device of the mirrored cache was given, and no notes of its daemon say that the other one did not go on \
+    without it (--state-dir names their folder)";
 /// Most memory that a block in the log takes, with the tables grown to twice what is in them.
 const MEMORY_PER_SLOT: u64 = 320;
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -106,9 +110,13 @@ impl Salvage {
         findings: &mut Findings,
         note: &mut dyn FnMut(&str),
         progress: &mut dyn FnMut(u64, u64),
+        noted: Noted<'_>,
     ) -> Result<Self, Failure> {
-        let (image, superblock_certain) = open_image(paths, findings)?;
+        let (image, superblock_certain) = open_image(paths, findings, noted)?;
         image.judge(findings);
+        if let Some(mates) = image.mates() {
+            mates.judge(findings);
+        }
         let (base, base_in_effect) = base(&image);
         let mut salvage = Self {
             knows_volumes: base_in_effect && superblock_certain != Some(false),
@@ -127,6 +135,10 @@ impl Salvage {
             }
             None => salvage.by_the_log(findings, progress),
             Some(certain) => salvage.without_superblock(certain, progress),
+        }
+        if salvage.image.mates().is_some_and(Mates::is_doubtful) {
+            salvage.doubts.push(ALONE.into());
+            (salvage.base_certain, salvage.certain_from) = (false, u64::MAX);
         }
         Ok(salvage)
     }
@@ -299,15 +311,17 @@ impl Salvage {
 }
 
 /// The cache, and if its superblocks had to be rebuilt whether that is certain.
-fn open_image(paths: &[PathBuf], findings: &mut Findings) -> Result<(Image, Option<bool>), Failure> {
-    let mut space = Space::open(paths)?;
+fn open_image(
+    paths: &[PathBuf],
+    findings: &mut Findings,
+    noted: Noted<'_>,
+) -> Result<(Image, Option<bool>), Failure> {
+    let mut space = Space::open(paths, noted)?;
     let superblocks = image::read_superblocks(&space);
     let (superblock, rebuilt) = match Superblock::choose(superblocks.clone()) {
         Ok(superblock) => (superblock, None),
-        Err(FormatError::Version { .. }) => {
-            return Err(image::choose(&space, &superblocks)
-                .err()
-                .unwrap_or_else(|| Failure::new("the cache was made by a newer forebay")));
+        Err(error @ FormatError::Version { .. }) => {
+            return Err(image::refusal(&space, error));
         }
         Err(error) => {
             let rebuilt = rebuild::rebuild(&space).ok_or_else(|| {
@@ -341,7 +355,7 @@ fn open_image(paths: &[PathBuf], findings: &mut Findings) -> Result<(Image, Opti
 /// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an empty one.
 fn base(image: &Image) -> (Checkpoint, bool) {
     if let Some(checkpoint) = image.checkpoint() {
-        return (checkpoint.clone(), true);
+        return (image.localized(checkpoint).into_owned(), true);
     }
     let generation = image.superblock.checkpoint_generation;
     let older = generation.checked_sub(1).filter(|older| *older > 0);
@@ -352,5 +366,6 @@ fn base(image: &Image) -> (Checkpoint, bool) {
         segments: vec![SegmentEntry::default(); image.geometry().segment_count as usize],
         ..Checkpoint::default()
     };
-    (copies.flatten().next().unwrap_or_else(empty), false)
+    let older = copies.flatten().next().map(|older| image.localized(&older).into_owned());
+    (older.unwrap_or_else(empty), false)
 }

@@ -7,6 +7,7 @@
 //! Invariants
 //! - Every device is opened for reading only and locked, so a cache that a daemon has open is refused.
 //! - What lies on no device cannot be read; it never reads as zeroes.
+//! - A mirrored cache is seen through one of its devices ([`Mates`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 
+use super::mates::{Mates, Noted};
 use crate::failure::Failure;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -28,17 +30,23 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// The devices of a cache.
 #[derive(Debug)]
 pub(crate) struct Space {
-    /// With the superblocks.
-    first: Device,
-    /// The others, in the order of the pool's space.
+    layout: Layout,
+    /// The others, in the order of the pool's space; none if the cache is mirrored.
     others: Vec<(Device, MemberHeader)>,
     /// All paths, as they were given.
     paths: Vec<PathBuf>,
 }
 
+#[derive(Debug)]
+enum Layout {
+    /// The device with the superblocks.
+    First(Device),
+    Mirrored(Box<Mates>),
+}
+
 impl Space {
-    /// Opens devices that nobody else has open.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
+    /// Opens devices that nobody else has open; `noted` says which of a mirrored cache are known to be out.
+    pub(crate) fn open(paths: &[PathBuf], noted: Noted<'_>) -> Result<Self, Failure> {
         if paths.len() > MEMBERS_MAX {
             return Err(Failure::usage(format!("a cache lies on {MEMBERS_MAX} devices at most")));
         }
@@ -51,9 +59,12 @@ impl Space {
                 Err(_) => firsts.push(device),
             }
         }
+        if firsts.iter().any(|device| superblock_on(device).is_some_and(|found| found.mirror.is_some())) {
+            return Self::mirrored(firsts, &others, paths, noted);
+        }
         others.sort_by_key(|(_, header)| header.index);
         // A device whose headers are damaged looks like a first one, but has no superblocks either.
-        let at = firsts.iter().position(has_superblock).unwrap_or(0);
+        let at = firsts.iter().position(|device| superblock_on(device).is_some()).unwrap_or(0);
         if firsts.is_empty() {
             let what = format!("{}: further devices of a cache, and its first one is missing", list(paths));
             return Err(Failure::new(what).hint("give all devices of the cache, in any order"));
@@ -68,12 +79,51 @@ impl Space {
             return Err(Failure::new(what)
                 .hint("give the devices of one cache; leave out what does not belong to it"));
         }
-        Ok(Self { first, others, paths: paths.to_vec() })
+        Ok(Self { layout: Layout::First(first), others, paths: paths.to_vec() })
+    }
+
+    fn mirrored(
+        devices: Vec<Device>,
+        others: &[(Device, MemberHeader)],
+        paths: &[PathBuf],
+        noted: Noted<'_>,
+    ) -> Result<Self, Failure> {
+        let mut found = Vec::new();
+        for device in devices {
+            match superblock_on(&device) {
+                Some(superblock) => found.push((device, superblock)),
+                None => return Err(stranger(&device)),
+            }
+        }
+        if let Some((device, _)) = others.first() {
+            return Err(stranger(device));
+        }
+        let layout = Layout::Mirrored(Box::new(Mates::new(found, noted)?));
+        Ok(Self { layout, others: Vec::new(), paths: paths.to_vec() })
+    }
+
+    /// The two devices, if the cache is mirrored.
+    pub(crate) fn mates(&self) -> Option<&Mates> {
+        match &self.layout {
+            Layout::First(_) => None,
+            Layout::Mirrored(mates) => Some(mates),
+        }
+    }
+
+    /// The two devices, if the cache is mirrored.
+    pub(super) fn mates_mut(&mut self) -> Option<&mut Mates> {
+        match &mut self.layout {
+            Layout::First(_) => None,
+            Layout::Mirrored(mates) => Some(mates),
+        }
     }
 
     /// The device with the superblocks.
     pub(crate) fn first(&self) -> &Device {
-        &self.first
+        match &self.layout {
+            Layout::First(device) => device,
+            Layout::Mirrored(mates) => mates.device(),
+        }
     }
 
     /// The paths, for messages.
@@ -90,6 +140,9 @@ impl Space {
                 return Err(Failure::new(format!("{a} and {b} both say that they are member {}", one.index))
                     .hint("one is a copy, or was taken out of the pool: give the one that is in use"));
             }
+        }
+        if self.mates().is_some() {
+            return Ok(()); // They were looked at when they were opened.
         }
         let (devices, headers): (Vec<_>, Vec<_>) = std::mem::take(&mut self.others).into_iter().unzip();
         members::open_members(superblock, &devices).map_err(refused)?;
@@ -128,16 +181,22 @@ impl Space {
 
     /// Bytes of the pool's space, as far as devices were given.
     pub(crate) fn bytes(&self) -> u64 {
+        if let Some(mates) = self.mates() {
+            return mates.bytes();
+        }
         let end = |header: &MemberHeader| (header.first_block + header.blocks).saturating_mul(BLOCK);
-        self.others.last().map_or(self.first.size_bytes(), |(_, header)| end(header))
+        self.others.last().map_or(self.first().size_bytes(), |(_, header)| end(header))
     }
 
     /// Reads bytes that lie on one device, as everything does that a cache writes at once.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+        if let Some(mates) = self.mates() {
+            return mates.read(offset, bytes);
+        }
         let end = offset.checked_add(bytes.len() as u64).ok_or(())?;
         let next = self.others.first().map_or(u64::MAX, |(_, header)| header.first_block * BLOCK);
-        if end <= next.min(self.first.size_bytes()) {
-            return self.first.read_at(offset, bytes).map_err(drop);
+        if end <= next.min(self.first().size_bytes()) {
+            return self.first().read_at(offset, bytes).map_err(drop);
         }
         for (device, header) in &self.others {
             let from = header.first_block * BLOCK;
@@ -172,12 +231,23 @@ fn open(path: &Path) -> Result<Device, Failure> {
     })
 }
 
-fn has_superblock(device: &Device) -> bool {
-    (0..2).any(|copy| {
+/// The superblock of a device that has one.
+fn superblock_on(device: &Device) -> Option<Superblock> {
+    let copies = [0, 1].map(|copy| {
         let mut block = vec![0; BLOCK_BYTES];
-        device.read_at(Geometry::superblock_offset(copy), &mut block).is_ok()
-            && Superblock::decode(&block).is_ok()
-    })
+        // A copy that cannot be read is all zeroes, and as such not a superblock.
+        let _ = device.read_at(Geometry::superblock_offset(copy), &mut block);
+        Superblock::decode(&block)
+    });
+    Superblock::choose(copies).ok()
+}
+
+fn stranger(device: &Device) -> Failure {
+    Failure::new(format!(
+        "{}: no device of the mirrored cache: it has no intact superblock",
+        device.path().display()
+    ))
+    .hint("leave it out; the other device does alone")
 }
 
 fn list(paths: &[PathBuf]) -> String {

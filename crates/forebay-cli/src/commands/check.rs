@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::cache::image::Image;
+use crate::cache::mates::{Mates, together};
 use crate::cache::verdict::{Held, Verdict, verify};
 use crate::cache::{Finding, Findings, Severity};
 use crate::failure::Failure;
@@ -21,7 +22,7 @@ Verifies superblocks, checkpoint copies, batch headers, segment summaries, and t
 The cache is not written to. Exit codes: 0 all is well, 1 something is damaged.
 Examples:
   forebay check /dev/nvme0n1p4
-  forebay check flash0.img flash1.img        # a pool of two devices")]
+  forebay check flash0.img flash1.img        # a pool of two devices; of a mirrored one each must be right")]
 pub(crate) struct Options {
     /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it open
     #[arg(required = true)]
@@ -38,13 +39,9 @@ const BAR_AFTER: Duration = Duration::from_secs(2);
 
 /// Checks a cache.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
-    let image = Image::open(&options.cache)?;
+    let mut image = Image::open(&options.cache)?;
     let mut findings = Findings::default();
-    image.judge(&mut findings);
-    let verdict = match image.checkpoint() {
-        Some(checkpoint) => with_bar(|progress| verify(&image, checkpoint, &mut findings, progress)),
-        None => Verdict::default(),
-    };
+    let verdict = look(&mut image, &mut findings)?;
     if options.json {
         screen::print_json(&as_json(&image, &verdict, &findings))?;
     } else {
@@ -57,6 +54,35 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     };
     let what = format!("{}: {}: {}{others}", image.shown(), worst.place, worst.what);
     Err(Failure::new(what).hint(advice(&findings)))
+}
+
+/// Verifies a cache; a mirrored one through each of its devices that count, for either must do alone.
+fn look(image: &mut Image, findings: &mut Findings) -> Result<Verdict, Failure> {
+    let views = image.mates().map(Mates::views).unwrap_or_default();
+    let [first, second] = views[..] else { return Ok(look_once(image, findings)) };
+    let (mut of_first, mut of_second) = (Findings::default(), Findings::default());
+    image.look_through(second)?;
+    let other = look_once(image, &mut of_second);
+    image.look_through(first)?;
+    let mut verdict = look_once(image, &mut of_first);
+    together(of_first, of_second, findings);
+    verdict.segments_read += other.segments_read;
+    verdict.checked += other.checked;
+    Ok(verdict)
+}
+
+fn look_once(image: &Image, findings: &mut Findings) -> Verdict {
+    image.judge(findings);
+    if let Some(mates) = image.mates() {
+        mates.judge(findings);
+    }
+    match image.checkpoint() {
+        Some(checkpoint) => {
+            let checkpoint = image.localized(checkpoint);
+            with_bar(|progress| verify(image, &checkpoint, findings, progress))
+        }
+        None => Verdict::default(),
+    }
 }
 
 fn advice(findings: &Findings) -> &'static str {
@@ -123,6 +149,9 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
         "size",
         format!("{} in {} segments", bytes(image.device_bytes()), count(u64::from(geometry.segment_count))),
     );
+    for (path, standing) in image.mates().into_iter().flat_map(Mates::standing) {
+        add("mirrored on", format!("{path}, {standing}"));
+    }
     add(
         "log",
         format!(
@@ -177,6 +206,11 @@ fn table_of(findings: &Findings) -> String {
     format!("{table}\n{more}")
 }
 
+fn mirror_json(mates: &Mates) -> Value {
+    let device = |(path, standing): (String, &str)| json!({ "path": path, "state": standing });
+    mates.standing().map(device).into_iter().collect()
+}
+
 fn held_json(held: &Held) -> Value {
     json!({
         "dirty_blocks": held.dirty, "clean_blocks": held.clean, "partial_blocks": held.partial,
@@ -207,6 +241,7 @@ fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
         "state": if image.is_unclean() { "unclean" } else { "clean" },
         "format_version": forebay_format::VERSION,
         "uuid": image.superblock.uuid.to_string(),
+        "mirror": image.mates().map(mirror_json),
         "checkpoint_generation": image.superblock.checkpoint_generation,
         "replayed_batches": verdict.replayed,
         "segments_read": verdict.segments_read,

@@ -175,6 +175,9 @@ fn superblock_json(
         "checkpoint_slot_blocks": geometry.checkpoint_slot_blocks,
         "segments_start_block": geometry.segments_start_block,
         "member_count": superblock.members.count(),
+        "mirror": superblock.mirror.map(|mark| json!({
+            "member": mark.member, "out": mark.out, "tags": mark.tags.map(|tag| format!("{tag:016x}")),
+        })),
         "shard_index": superblock.shard_index,
         "shard_count": superblock.shard_count,
         "created_unix_s": superblock.created_unix_s,

@@ -37,22 +37,26 @@ enum Command {
     Shrink(Shrink),
     /// Compare everything in the cache with its checksums while it is used
     Scrub(Scrub),
-    /// Give a pool whose cache has failed a new, empty one
+    /// Give a pool whose cache has failed a new one, or a mirrored pool another device for one that failed
     Replace(Replace),
     /// Close a pool that has no volumes, and forget it
     Remove(Remove),
 }
 
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: forebay pool create fast --device /dev/nvme0n1p4 --device /srv/flash.img:10GiB"
-)]
+#[command(after_help = "\
+Examples:
+  forebay pool create fast --device /dev/nvme0n1p4 --device /srv/flash.img:10GiB
+  forebay pool create safe --mirror --device /dev/nvme0n1p4 --device /dev/nvme1n1p4")]
 struct Create {
     /// Name of the pool
     name: String,
     /// Cache device: a block device, or a file and the size to make it with; may be repeated
     #[arg(long = "device", value_name = "PATH[:SIZE]", required = true, value_parser = device)]
     devices: Vec<DeviceRequest>,
+    /// Keep what only the cache has on both of two devices: either may fail
+    #[arg(long)]
+    mirror: bool,
     /// Set a tunable; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
@@ -133,18 +137,22 @@ struct Scrub {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Its clients are disconnected for a moment, and find it again. Example: forebay pool replace fast --device /dev/nvme1n1"
-)]
+#[command(after_help = "\
+A pool whose cache has failed: its clients are disconnected for a moment, and find it again. A mirrored pool with one device that failed:
+it is used meanwhile, and a job gives the new device what it must have.
+Example: forebay pool replace fast --device /dev/nvme1n1")]
 struct Replace {
     /// Name of the pool
     name: String,
-    /// New cache device: an empty one, or a file and the size to make it with
-    #[arg(long, value_name = "PATH[:SIZE]", value_parser = device)]
-    device: DeviceRequest,
+    /// New cache device: an empty one, or a file and the size to make it with. Two if both of a mirrored pool have failed
+    #[arg(long = "device", value_name = "PATH[:SIZE]", required = true, value_parser = device)]
+    devices: Vec<DeviceRequest>,
     /// Give up what was lost with the old cache: older data stands in its place
     #[arg(long)]
     discard_lost: bool,
+    /// Do not wait until the new device of a mirrored pool has what it must have
+    #[arg(long)]
+    background: bool,
     #[command(flatten)]
     admin: Admin,
 }
@@ -189,13 +197,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
             let job = client.post(&path(&name, "/scrub"), Some(&ScrubRequest { rate }))?;
             job::attend(&client, &job, Wish { background, json: admin.json })
         }
-        Command::Replace(Replace { name, device, discard_lost, admin }) => {
-            let request = ReplaceRequest { device, discard_lost };
-            let pool = admin.client().post(&path(&name, "/replace"), Some(&request))?;
-            print(&admin, &pool, |pool| {
-                format!("pool {}: a new cache of {}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
-            })
-        }
+        Command::Replace(options) => replace(options),
         Command::Remove(Remove { name, erase, background, admin }) => {
             let client = admin.client();
             let job = client.delete(&path(&name, if erase { "?erase=true" } else { "" }))?;
@@ -212,8 +214,30 @@ fn print(admin: &Admin, pool: &Value, words: impl Fn(&PoolInfo) -> String) -> Re
     if admin.json { screen::print_json(pool) } else { screen::print(&words(&client::read(pool)?)) }
 }
 
-fn create(Create { name, devices, settings, admin }: Create) -> Result<(), Failure> {
-    let request = PoolRequest { name, devices, settings: settings.into_iter().collect::<BTreeMap<_, _>>() };
+fn replace(Replace { name, devices, discard_lost, background, admin }: Replace) -> Result<(), Failure> {
+    let mut devices = devices.into_iter();
+    let (Some(device), other, None) = (devices.next(), devices.next(), devices.next()) else {
+        return Err(Failure::usage("a cache lies on two devices at most that can be replaced"));
+    };
+    let client = admin.client();
+    let request = ReplaceRequest { device, other, discard_lost };
+    let pool = client.post(&path(&name, "/replace"), Some(&request))?;
+    let info: PoolInfo = client::read(&pool)?;
+    if let Some(job) = info.job.filter(|_| !info.mirror.is_empty()) {
+        let job = client.get(&format!("/v1/jobs/{}", escaped(&job)))?;
+        return job::attend(&client, &job, Wish { background, json: admin.json });
+    }
+    print(&admin, &pool, |pool| {
+        format!("pool {}: a new cache of {}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
+    })
+}
+
+fn create(Create { name, devices, mirror, settings, admin }: Create) -> Result<(), Failure> {
+    let mut settings = settings.into_iter().collect::<BTreeMap<_, _>>();
+    if mirror {
+        settings.insert("mirror".into(), "on".into());
+    }
+    let request = PoolRequest { name, devices, settings };
     let pool = admin.client().post("/v1/pools", Some(&request))?;
     print(&admin, &pool, |pool| {
         let cached = if pool.cached_bytes > 0 {
@@ -256,27 +280,34 @@ pub(super) fn table(pools: &[PoolInfo]) -> comfy_table::Table {
             bytes(pool.dirty_bytes),
             pool.devices.len().to_string(),
             harmless(&pool.volumes.join(", ")),
-            state(pool).into(),
+            state(pool),
         ]);
     }
     table
 }
 
-fn state(pool: &PoolInfo) -> &'static str {
+fn state(pool: &PoolInfo) -> String {
     match (pool.cache_failed, pool.fenced, pool.lost_bytes) {
-        (true, _, 0) => "CACHE FAILED: served without it",
-        (true, ..) => "CACHE FAILED: data is lost",
-        (false, true, _) => "FENCED: takes no writes",
-        (false, false, _) => "ok",
+        (true, _, 0) => "CACHE FAILED: served without it".into(),
+        (true, ..) => "CACHE FAILED: data is lost".into(),
+        (false, true, _) => "FENCED: takes no writes".into(),
+        (false, false, _) => match pool.mirror.as_str() {
+            "" => "ok".into(),
+            "whole" => "ok, mirrored".into(),
+            "degraded" => "DEGRADED: one of two devices".into(),
+            other => harmless(other),
+        },
     }
 }
 
 fn show(pool: &PoolInfo) -> String {
     let mut list = List::new();
     list.add("pool", harmless(&pool.name));
-    list.add("state", state(pool).into());
+    list.add("state", state(pool));
     for device in &pool.devices {
-        list.add("device", format!("{}, {}", harmless(&device.path), bytes(device.size_bytes)));
+        let state =
+            if device.state.is_empty() { String::new() } else { format!(", {}", harmless(&device.state)) };
+        list.add("device", format!("{}, {}{state}", harmless(&device.path), bytes(device.size_bytes)));
     }
     list.add("size", bytes(pool.capacity_bytes));
     list.add("can grow to", bytes(pool.growable_to_bytes));

@@ -25,9 +25,9 @@ pub(crate) struct Options {
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
     #[arg(long, value_name = "URI")]
     backing: BackingUri,
-    /// The fast device: a file or a block device, and the size to make a new file with (flash.img:10GiB)
-    #[arg(long, value_name = "PATH[:SIZE]", value_parser = cache_spec)]
-    cache: CacheSpec,
+    /// The fast device: a file or a block device, and the size to make a new file with (flash.img:10GiB). Give two with --set mirror=on
+    #[arg(long = "cache", value_name = "PATH[:SIZE]", required = true, value_parser = cache_spec)]
+    caches: Vec<CacheSpec>,
     /// Where clients find the volume: nbd+unix:///name?socket=/path or nbd://host:port/name; may be repeated
     #[arg(long = "export", value_name = "URI", required = true)]
     exports: Vec<ExportUri>,
@@ -52,7 +52,7 @@ pub(crate) struct Options {
 pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     let options = RunOptions {
         backing: options.backing,
-        cache: options.cache,
+        caches: options.caches,
         exports: options.exports,
         mode: options.mode,
         emulate: options.emulate,

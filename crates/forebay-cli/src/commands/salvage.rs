@@ -33,7 +33,7 @@ Sectors whose checksum is wrong are written nowhere and called lost.
 Exit codes: 0 everything dirty was extracted, 1 something is lost or uncertain, or it failed, 2 usage.
 Examples:
   forebay salvage flash.img --to rescued/ --config /etc/forebay/forebay.toml
-  forebay salvage flash0.img flash1.img --to rescued/             # a pool of two devices
+  forebay salvage flash0.img flash1.img --to rescued/             # a pool of two devices, mirrored or not
   forebay salvage flash.img --volume db --onto copy-of-disk.img   # bring a copy of the backing store up to date")]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["to", "onto"]))]
 pub(crate) struct Options {
@@ -77,7 +77,11 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
     let mut findings = Findings::default();
     let mut note = |what: &str| eprintln!("{} {what}", Paint::for_stderr().yellow("note:"));
-    let mut salvage = with_bar(|progress| Salvage::open(&options.cache, &mut findings, &mut note, progress))?;
+    let mut salvage = with_bar(|progress| {
+        Salvage::open(&options.cache, &mut findings, &mut note, progress, &|cache, tag| {
+            sought.is_out(cache, tag)
+        })
+    })?;
     let only = sought.find(salvage.superblock().uuid)?;
     let record = only.as_ref().map(record::told);
     if let Some(only) = only {

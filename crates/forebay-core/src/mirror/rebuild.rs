@@ -266,7 +266,7 @@ impl Engine {
     }
 
     /// Byte of the cache where a block of a pair lies on a member.
-    pub(super) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
+    pub(crate) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
         let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         self.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
     }

@@ -104,6 +104,14 @@ choices! {
 }
 
 choices! {
+    /// Whether a cache lies on two devices so that either may fail.
+    Mirror {
+        Off = "off": "one copy of everything",
+        On = "on": "what only the cache has is on both of two devices, the rest on one",
+    }
+}
+
+choices! {
     /// What to do if the backing store was changed while the cache was away.
     OnBackingChange {
         Refuse = "refuse": "drop what is clean; refuse to attach if anything is dirty",

@@ -1,6 +1,7 @@
 //! Settings that contradict each other. Pure functions over tunables: used for the file, for a live change, and for
 //! `forebay run`.
 
+use super::choices::Mirror;
 use super::tunables::{PoolTunables, VolumeTunables};
 
 /// Two or more settings that cannot hold together.
@@ -39,6 +40,19 @@ pub fn of_volume(volume: &VolumeTunables) -> Vec<Conflict> {
         ));
     }
     found
+}
+
+/// What contradicts between the settings of a pool and the number of its devices.
+#[must_use]
+pub fn of_pool(pool: &PoolTunables, devices: usize) -> Vec<Conflict> {
+    if pool.mirror == Mirror::Off || devices == 2 {
+        return Vec::new();
+    }
+    vec![conflict(
+        &["mirror"],
+        format!("a mirrored cache lies on two devices, not on {devices}"),
+        "give two of the same size, or leave `mirror` out",
+    )]
 }
 
 /// What contradicts between a volume and its pool.

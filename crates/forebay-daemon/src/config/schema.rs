@@ -4,7 +4,7 @@
 use super::keys::{self, Key, Shape};
 use super::model::NAME_BYTES_MAX;
 use super::tunables::{Applies, Scope, Translate, Tunable};
-use super::value::{Choice, Kind, Value as Tuned};
+use super::value::{Choice, Kind, Value as Tuned, is_switch};
 use serde_json::{Map, Value, json};
 
 /// Patterns of sizes and durations: looser than the parser, tight enough for an editor.
@@ -101,6 +101,9 @@ fn words(choices: &[Choice]) -> Value {
 
 fn of_kind(kind: &Kind) -> Value {
     match *kind {
+        Kind::Choice(choices) if is_switch(choices) => {
+            json!({ "anyOf": [words(choices), { "type": "boolean" }] })
+        }
         Kind::Choice(choices) => words(choices),
         Kind::Percent { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Count { min, max, zero: None, .. } => {

@@ -381,6 +381,8 @@ tunables! {
             "the unit in which the cache is filled and emptied; auto: by the size of the cache";
         cache_allocation: CacheAllocation = "full", Kind::Choice(CacheAllocation::CHOICES), AtCreation,
             "how the space of a new cache file is made";
+        mirror: Mirror = "off", Kind::Choice(Mirror::CHOICES), AtCreation,
+            "keep what only the cache has on both of its two devices";
     }
 }
 

@@ -90,8 +90,23 @@ pub enum Raw<'a> {
     Text(&'a str),
     /// A whole number that fits in 64 bits and is not negative.
     Integer(u64),
+    /// `true` or `false`.
+    Flag(bool),
     /// Something else, by the name of its type.
     Other(&'static str),
+}
+
+impl Raw<'_> {
+    /// Its type, for people.
+    #[must_use]
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Text(_) => "a text",
+            Self::Integer(_) => "a number",
+            Self::Flag(_) => "true or false",
+            Self::Other(what) => what,
+        }
+    }
 }
 
 /// Why a text is not a value of a kind: what is wrong, and what is right.
@@ -160,8 +175,11 @@ impl Kind {
                 "a duration needs a unit, in quotes: \"{number}s\" or \"{number}ms\""
             ))),
             (Kind::Choice(_), Raw::Integer(number)) => self.parse(&number.to_string()),
-            (_, Raw::Other(found)) => {
-                Err(ValueError::new(format!("{found} is not possible; {}", self.range())))
+            (Kind::Choice(choices), Raw::Flag(flag)) if is_switch(choices) => {
+                self.parse(if flag { "on" } else { "off" })
+            }
+            (_, other @ (Raw::Flag(_) | Raw::Other(_))) => {
+                Err(ValueError::new(format!("{} is not possible; {}", other.what(), self.range())))
             }
         }
     }
@@ -234,6 +252,11 @@ impl Kind {
     fn out_of_range(&self) -> String {
         format!("out of range; {}", self.range())
     }
+}
+
+/// The words of a choice are `on` and `off`, which a file may also say as true and false.
+pub(crate) fn is_switch(choices: &[Choice]) -> bool {
+    choices.len() == 2 && choices.iter().all(|choice| matches!(choice.name, "on" | "off"))
 }
 
 fn names(choices: &[Choice]) -> Vec<&'static str> {
@@ -334,6 +357,10 @@ mod tests {
         assert!(COUNT.read(Raw::Text("5")).unwrap_err().problem.contains("write 5"));
         assert_eq!(COUNT.read(Raw::Text("off")), Ok(Value::Count(0)));
         assert!(TIME.read(Raw::Integer(5)).unwrap_err().problem.contains("\"5s\""));
+        let switch = Kind::Choice(&[Choice { name: "off", help: "" }, Choice { name: "on", help: "" }]);
+        assert_eq!(switch.read(Raw::Flag(true)), Ok(Value::Choice("on")));
+        assert_eq!(switch.read(Raw::Flag(false)), Ok(Value::Choice("off")));
+        assert!(TIME.read(Raw::Flag(false)).unwrap_err().problem.contains("true or false is not possible"));
         assert!(
             TIME.read(Raw::Other("a boolean")).unwrap_err().problem.contains("a boolean is not possible")
         );

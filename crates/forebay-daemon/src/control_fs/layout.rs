@@ -91,6 +91,7 @@ pub(super) const POOL: &[Field<PoolInfo>] = fields! {
     "growable_to_bytes": |p| p.growable_to_bytes.to_string(),
     "fenced": |p| p.fenced.to_string(),
     "cache_failed": |p| p.cache_failed.to_string(),
+    "mirror": |p| p.mirror.clone(),
     "lost_bytes": |p| p.lost_bytes.to_string(),
     "io_engine": |p| p.io_engine.clone(),
     "volumes": |p| lines(&p.volumes),

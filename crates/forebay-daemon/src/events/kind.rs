@@ -105,6 +105,8 @@ kinds! {
     CacheWriteFailed, "cache.write-failed", Warning, "A write to the cache device failed, and is repeated elsewhere on it.";
     CacheFenced, "cache.fenced", Error, "The cache device failed, and that is not recorded yet: writes wait, or are refused.";
     CacheFailed, "cache.failed", Error, "The cache device failed; its volumes are served without it. Says what is lost.";
+    CacheDegraded, "cache.degraded", Warning, "One of the two devices of a mirrored cache failed or is missing. Nothing is lost.";
+    MirrorWhole, "cache.whole", Info, "Both devices of a mirrored cache have what only the cache has.";
     OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
     ClientRefused, "client.refused", Warning, "A client was turned away: certificate, user, address, or what it sent. Few of many are told.";

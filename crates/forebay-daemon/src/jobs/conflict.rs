@@ -1,11 +1,11 @@
 //! Which jobs go together.
 //!
-//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink | scrub |
+//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink | scrub, rebuild |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
 //! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it | beside it |
 //! | detach, mode change, resize | after it | refused | refused | refused | refused | beside it | beside it |
 //! | shrink | beside it | beside it | beside it | beside it | refused | refused | beside it |
-//! | scrub | beside it | beside it | beside it | beside it | refused | beside it | refused |
+//! | scrub, rebuild | beside it | beside it | beside it | beside it | refused | beside it | beside it; another one of its kind: refused |
 //! | remove | after it | refused | refused | refused | refused | refused | refused |
 //!
 //! A flush promises that what was dirty when it was asked for is on the backing store. A detach that drains does that
@@ -31,7 +31,7 @@ pub(super) enum Relation {
 
 /// How `new` stands to `other`, which has begun or not.
 pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) -> Relation {
-    use JobKind::{Detach, Flush, ModeChange, Remove, Resize, Scrub, Shrink};
+    use JobKind::{Detach, Flush, ModeChange, Rebuild, Remove, Resize, Scrub, Shrink};
     let both_of_volumes = new.volume.is_some() && other.volume.is_some();
     if new.pool != other.pool || (both_of_volumes && new.volume != other.volume) {
         return Relation::Beside;
@@ -40,13 +40,14 @@ pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) ->
         (Flush, Flush) if other_has_begun => Relation::After,
         (Flush, Flush | Detach(DetachHow::Drain)) => Relation::Rides,
         (Flush, Detach(_) | Remove { .. }) => Relation::Refused,
-        (Flush, ModeChange(_) | Resize(_) | Shrink(_) | Scrub(_)) => Relation::Beside,
+        (Flush, ModeChange(_) | Resize(_) | Shrink(_) | Scrub(_) | Rebuild) => Relation::Beside,
         (Detach(_) | ModeChange(_) | Resize(_) | Remove { .. }, Flush) => Relation::After,
-        (Detach(_) | ModeChange(_) | Resize(_), Shrink(_) | Scrub(_)) => Relation::Beside,
-        (Shrink(_) | Scrub(_), Flush | Detach(_) | ModeChange(_) | Resize(_)) => Relation::Beside,
-        (Shrink(_), Scrub(_)) | (Scrub(_), Shrink(_)) => Relation::Beside,
+        (Detach(_) | ModeChange(_) | Resize(_), Shrink(_) | Scrub(_) | Rebuild) => Relation::Beside,
+        (Shrink(_) | Scrub(_) | Rebuild, Flush | Detach(_) | ModeChange(_) | Resize(_)) => Relation::Beside,
+        (Shrink(_), Scrub(_) | Rebuild) | (Scrub(_), Shrink(_) | Rebuild) => Relation::Beside,
+        (Rebuild, Shrink(_) | Scrub(_)) => Relation::Beside,
         (Detach(_) | ModeChange(_) | Resize(_), _) => Relation::Refused,
-        (Shrink(_) | Scrub(_) | Remove { .. }, _) => Relation::Refused,
+        (Shrink(_) | Scrub(_) | Rebuild | Remove { .. }, _) => Relation::Refused,
     }
 }
 
@@ -63,20 +64,21 @@ mod tests {
 
     #[test]
     fn the_table_of_this_file_holds() {
-        use JobKind::{Detach, Flush, ModeChange, Remove, Resize, Scrub, Shrink};
+        use JobKind::{Detach, Flush, ModeChange, Rebuild, Remove, Resize, Scrub, Shrink};
         let (mode, drain, keep) =
             (ModeChange(Mode::Writeback), Detach(DetachHow::Drain), Detach(DetachHow::Keep));
         let remove = Remove { erase: false };
-        let others = [Flush, drain, keep, mode, remove, Shrink(1), Scrub(1)];
+        let others = [Flush, drain, keep, mode, remove, Shrink(1), Scrub(1), Rebuild];
         let table = [
-            (Flush, "arxbxbb"),
-            (drain, "axxxxbb"),
-            (keep, "axxxxbb"),
-            (mode, "axxxxbb"),
-            (Resize(1), "axxxxbb"),
-            (Shrink(1), "bbbbxxb"),
-            (Scrub(1), "bbbbxbx"),
-            (remove, "axxxxxx"),
+            (Flush, "arxbxbbb"),
+            (drain, "axxxxbbb"),
+            (keep, "axxxxbbb"),
+            (mode, "axxxxbbb"),
+            (Resize(1), "axxxxbbb"),
+            (Shrink(1), "bbbbxxbb"),
+            (Scrub(1), "bbbbxbxb"),
+            (Rebuild, "bbbbxbbx"),
+            (remove, "axxxxxxx"),
         ];
         for (new, row) in table {
             for (other, expected) in others.into_iter().zip(row.chars()) {

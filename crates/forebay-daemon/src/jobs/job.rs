@@ -50,6 +50,8 @@ pub enum JobKind {
     Shrink(u64),
     /// Pool: everything in its cache is compared with its checksums, so many bytes a second at most.
     Scrub(u64),
+    /// Pool: a new device of its mirrored cache gets what it must have.
+    Rebuild,
     /// Pool: it has no volumes, and is given up. What is cached stays on its devices unless `erase`.
     Remove {
         /// Wipe its devices.
@@ -68,6 +70,7 @@ impl JobKind {
             Self::Resize(_) => "resize",
             Self::Shrink(_) => "shrink",
             Self::Scrub(_) => "scrub",
+            Self::Rebuild => "rebuild",
             Self::Remove { .. } => "remove",
         }
     }
@@ -75,7 +78,7 @@ impl JobKind {
     /// Whether it concerns a whole pool and not one volume.
     #[must_use]
     pub fn is_of_pool(self) -> bool {
-        matches!(self, Self::Shrink(_) | Self::Scrub(_) | Self::Remove { .. })
+        matches!(self, Self::Shrink(_) | Self::Scrub(_) | Self::Rebuild | Self::Remove { .. })
     }
 
     fn parameters(self) -> Value {
@@ -85,7 +88,7 @@ impl JobKind {
             Self::Scrub(bytes_per_s) => json!({ "bytes_per_s": bytes_per_s }),
             Self::Detach(how) => json!({ "how": how }),
             Self::Remove { erase } => json!({ "erase": erase }),
-            Self::Flush => Value::Null,
+            Self::Flush | Self::Rebuild => Value::Null,
         }
     }
 }
@@ -201,6 +204,8 @@ pub enum Phase {
     Syncing,
     /// What is cached is read and compared with its checksums.
     Comparing,
+    /// What is cached gets its second copy.
+    Copying,
     /// The change itself: mode, size, the end of the volume.
     Applying,
     /// It is being ended early, and what it changed is undone.
@@ -218,6 +223,7 @@ impl Phase {
             Self::Draining => "draining",
             Self::Syncing => "syncing",
             Self::Comparing => "comparing",
+            Self::Copying => "copying",
             Self::Applying => "applying",
             Self::Undoing => "undoing",
             Self::Done => "done",

@@ -32,7 +32,7 @@ pub use age::{AGE_BOUNDS, DirtyAge};
 pub use convert::UNCOUNTED;
 pub use counters::{Counters, DERIVED, Derived, FIELDS, Field, Kind};
 pub use history::{History, Rates};
-pub use report::{About, Report, Snapshot};
+pub use report::{About, MemberState, Report, Snapshot};
 pub use summary::{Capture, MeterSnapshot, PathSnapshot, Summary, Times};
 pub use window::Window;
 

@@ -3,6 +3,35 @@
 use super::{Capture, Counters, DirtyAge, MeterSnapshot, Rates};
 use forebay_core::Nanos;
 
+/// How a device of a mirrored cache stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemberState {
+    /// It counts.
+    Ok,
+    /// It takes the place of one that failed, and does not have everything yet.
+    Filling,
+    /// It failed, or is stale.
+    Out,
+    /// It failed or is missing, and is not open.
+    Missing,
+}
+
+impl MemberState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Ok, Self::Filling, Self::Out, Self::Missing];
+
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Filling => "filling",
+            Self::Out => "out",
+            Self::Missing => "missing",
+        }
+    }
+}
+
 /// What is known of a volume and its process besides what is counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct About {
@@ -24,6 +53,8 @@ pub struct About {
     pub rss_bytes: u64,
     /// What keeps destage from being faster, in a few words; `None` if that is not known.
     pub limited_by: Option<&'static str>,
+    /// How the devices stand, of a pool whose cache is mirrored.
+    pub members: Option<[MemberState; 2]>,
 }
 
 /// Statistics of a volume at one instant.

@@ -210,6 +210,7 @@ fn report() -> Report {
         io_engine: "io_uring",
         rss_bytes: 77 << 20,
         limited_by: Some("latency_target"),
+        members: None,
     };
     let ages = [(SECOND_NS, 5), (60 * SECOND_NS, 6), (u64::MAX, 7)];
     Report {

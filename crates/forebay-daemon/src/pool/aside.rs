@@ -55,6 +55,11 @@ impl Aside {
         }
     }
 
+    /// Folder of records and notes.
+    pub(super) fn state_dir(&self) -> &std::path::Path {
+        &self.state_dir
+    }
+
     /// What was recorded last.
     pub(super) fn record(&self) -> Option<&LossRecord> {
         self.record.as_ref()

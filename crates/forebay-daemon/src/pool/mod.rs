@@ -7,11 +7,12 @@
 //! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
 //! [`Promise`] when the engine's notice has come.
 //!
-//! Files: `aside` (when the cache device fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
+//! Files: `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
 //! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now).
 
 mod aside;
 mod handle;
+mod mates;
 mod mounts;
 mod report;
 mod rest;
@@ -21,8 +22,9 @@ mod snapshot;
 mod volumes;
 
 pub(crate) use handle::{PoolGone, PoolHandle, Promise};
+pub(crate) use mates::Rebuilding;
 pub use report::PoolEvent;
-pub(crate) use snapshot::{PoolSnapshot, VolumeSnapshot};
+pub(crate) use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
 pub(crate) use volumes::{Served, VolumeSpec};
 
 use crate::engine_io::{CacheDevices, EngineIo};
@@ -119,6 +121,7 @@ pub(crate) struct Pool {
     /// For threads that work for this pool.
     myself: mpsc::Sender<Task>,
     aside: Aside,
+    mates: mates::Mates,
     started: Instant,
     completions: Vec<Completion>,
     report: Box<dyn FnMut(PoolEvent) + Send>,
@@ -161,7 +164,10 @@ impl Pool {
         let cache = CacheDevices { ids, map: parts.map };
         let io = EngineIo::new(cache, scratch, KIND_ENGINE << KIND_SHIFT);
         let engine = match &start.without_cache {
-            None => Engine::open(start.engine, parts.pool_bytes, Vec::new(), io.now()),
+            None => match parts.mirror {
+                Some(devices) => Engine::open_mirrored(start.engine, devices, Vec::new(), io.now()),
+                None => Engine::open(start.engine, parts.pool_bytes, Vec::new(), io.now()),
+            },
             Some(record) => {
                 let (entries, losses) = (record.entries(), record.losses());
                 Engine::open_without_cache(start.engine, entries, Vec::new(), &losses, io.now())
@@ -184,6 +190,7 @@ impl Pool {
             tasks,
             myself,
             aside: Aside::new(start.state_dir, start.without_cache),
+            mates: mates::Mates::default(),
             started: Instant::now(),
             completions: Vec::new(),
             report,
@@ -196,6 +203,7 @@ impl Pool {
             pool.opened_without_cache();
         } else {
             pool.recover(parts.created)?;
+            pool.take_fresh(parts.fresh);
         }
         Ok(pool)
     }
@@ -204,10 +212,13 @@ impl Pool {
         let began = Instant::now();
         while self.engine.status() == Status::Opening {
             self.turn()?;
+            // What it asks the owner for is answered by a task.
+            self.run_tasks();
         }
         if let Status::Failed(error) = self.engine.status() {
             return Err(open_error(&error));
         }
+        self.say_if_degraded();
         let stats = self.engine.stats();
         (self.report)(PoolEvent::Opened {
             created,
@@ -336,7 +347,7 @@ impl Pool {
                 let timed = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), ok);
                 if let Some(timed) = timed {
                     if timed.device == Device::Cache && failure.is_some_and(says_gone) {
-                        self.engine.cache_gone(self.io.now());
+                        self.device_gone(timed.member);
                     }
                     self.time_operation(timed);
                 }
@@ -365,6 +376,7 @@ impl Pool {
                     }
                     Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),
                     Some(Action::RecordLoss { ticket }) => self.record_loss(ticket),
+                    Some(Action::RecordOut { ticket, member }) => self.record_out(ticket, member),
                     Some(Action::Notice(notice)) => self.notice(notice),
                     Some(Action::Quiesced) => self.quiesced(),
                     Some(Action::Closed) => self.closed = true,

@@ -53,6 +53,13 @@ pub enum PoolEvent {
     },
     /// The cache device failed; requests that change something wait for the record.
     CacheFenced,
+    /// A mirrored cache has one device only.
+    Degraded {
+        /// Which one is out, or why.
+        what: String,
+    },
+    /// Both devices of a mirrored cache count again.
+    MirrorWhole,
     /// The record of a failed cache could not be made.
     RecordFailed {
         /// Where it should be.
@@ -177,6 +184,11 @@ impl fmt::Display for PoolEvent {
             Self::CacheWriteFailed { segment } => {
                 write!(f, "a write to segment {segment} of the cache device failed; it is repeated elsewhere")
             }
+            Self::Degraded { what } => write!(
+                f,
+                "{what}: what only the cache has is on one device from now on. Nothing is lost; to give it another: forebay pool replace"
+            ),
+            Self::MirrorWhole => f.write_str("what only the cache has is on both of its devices again"),
             Self::CacheFenced => f.write_str(
                 "the cache device failed: it is given up as soon as that is recorded; writes wait until then",
             ),
@@ -298,6 +310,10 @@ impl Pool {
             },
             Notice::CacheWriteFailed { segment } => PoolEvent::CacheWriteFailed { segment },
             Notice::CacheFenced => PoolEvent::CacheFenced,
+            Notice::MemberFailed { .. } => return, // What follows is told: it is out, or it could not be noted.
+            Notice::MemberOut { member } => return self.member_out(member),
+            Notice::MirrorWhole => PoolEvent::MirrorWhole,
+            Notice::RebuildFailed => return self.rebuild_failed(),
             Notice::CachePutAside => return self.put_aside(),
             Notice::RescueEnded { .. } => return self.rescue_ended(),
             Notice::OrderBroken { volume, .. }
@@ -315,12 +331,7 @@ impl Pool {
             Notice::PoolResized { .. } => return self.pool_resized(Ok(())),
             Notice::PoolResizeFailed { error } => return self.pool_resized(Err(error)),
             Notice::ScrubEnded { report, complete } => return self.scrub_ended(report, complete),
-            // The daemon opens no mirrored caches yet.
-            Notice::MemberFailed { .. }
-            | Notice::MemberOut { .. }
-            | Notice::MirrorWhole
-            | Notice::RebuildFailed
-            | Notice::Checkpointed { .. } => return,
+            Notice::Checkpointed { .. } => return,
         };
         self.note_failure(&notice);
         self.tell(event);
@@ -356,6 +367,8 @@ pub(crate) fn open_hint(error: &OpenError) -> &'static str {
         OpenError::BackingUnreadable | OpenError::BackingFlush => {
             "check the backing device; nothing was changed"
         }
+        OpenError::NoNote => "it opens when the daemon can write to its state directory (state_dir)",
+        OpenError::Mirrored | OpenError::NoMember => "give both devices of the mirrored cache",
         OpenError::CacheWrite => "check the cache device; its contents are as they were",
         OpenError::Superblock(_) => {
             "give the cache that belongs to this volume; if nothing on it is needed, erase it and make a new one"

@@ -43,6 +43,14 @@ impl Pool {
     pub(super) fn devices(&self) -> Vec<(PathBuf, u64)> {
         let end = self.engine.geometry().device_blocks * BLOCK;
         let cache = self.io.cache();
+        if self.engine.mirror_state().is_some() {
+            let bytes = self.engine.geometry().member_bytes();
+            let ids = (0..2).filter_map(|member| cache.ids.get(cache.map.device_of(member)?));
+            return ids
+                .filter_map(|id| self.reactor.device(*id))
+                .map(|device| (device.path().to_owned(), bytes))
+                .collect();
+        }
         let starts = (0..cache.ids.len()).map(|member| cache.map.start_of(member));
         let ends = starts.clone().skip(1).chain(std::iter::once(end));
         let paths =

@@ -4,8 +4,8 @@ use super::{Pool, Served};
 use crate::control::VolumeState;
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
-use crate::meter::{About, Counters, DirtyAge, Path, Snapshot};
-use forebay_core::{DestageReport, Device, Engine, Nanos, VolumeSettings, VolumeStats};
+use crate::meter::{About, Counters, DirtyAge, MemberState, Path, Snapshot};
+use forebay_core::{DestageReport, Device, Engine, MirrorState, Nanos, VolumeSettings, VolumeStats};
 use forebay_format::VolumeId;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,6 +37,8 @@ pub(crate) struct PoolSnapshot {
     pub(crate) growable_to_bytes: u64,
     pub(crate) fenced: bool,
     pub(crate) cache_failed: bool,
+    /// How a mirrored cache stands.
+    pub(crate) mirror: Option<Mirrored>,
     /// What only the failed cache had is on the backing stores, or lost.
     pub(crate) rescue_over: bool,
     /// The record of the failed cache.
@@ -47,11 +49,45 @@ pub(crate) struct PoolSnapshot {
     pub(crate) absent: BTreeMap<String, u64>,
 }
 
+/// How a mirrored cache stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Mirrored {
+    pub(crate) state: MirrorState,
+    /// Paths of its devices, as far as they are open.
+    pub(crate) paths: [Option<String>; 2],
+}
+
+impl Mirrored {
+    /// In words.
+    pub(crate) fn text(&self) -> String {
+        match (self.state.out, self.state.rebuild) {
+            (None, _) => "whole".into(),
+            (_, Some((done, all))) => format!("rebuilding {done} of {all} segments"),
+            (Some(_), None) => "degraded".into(),
+        }
+    }
+
+    /// How a device stands, in a word.
+    pub(crate) fn state_of(&self, member: usize) -> MemberState {
+        match (self.state.out.map(usize::from) == Some(member), &self.paths[member]) {
+            (false, _) => MemberState::Ok,
+            (true, Some(_)) if self.state.rebuild.is_some() => MemberState::Filling,
+            (true, Some(_)) => MemberState::Out,
+            (true, None) => MemberState::Missing,
+        }
+    }
+
+    /// How the device with this path stands, in a word.
+    pub(crate) fn state_of_path(&self, path: &str) -> &'static str {
+        let member = self.paths.iter().position(|there| there.as_deref() == Some(path));
+        member.map_or("", |member| self.state_of(member).name())
+    }
+}
+
 impl Pool {
     /// How everything is just now.
     pub(crate) fn snapshot(&self) -> PoolSnapshot {
         let stats = self.engine.stats();
-        let geometry = self.engine.geometry();
         let attached = |id: VolumeId| self.served(id).is_some();
         let absent = self.engine.volume_table().into_iter().filter(|entry| !attached(entry.id));
         PoolSnapshot {
@@ -59,10 +95,10 @@ impl Pool {
             capacity_blocks: stats.capacity_blocks,
             cached_blocks: stats.cached_blocks,
             dirty_blocks: stats.dirty_blocks,
-            growable_to_bytes: geometry.segments_start_block * 4096
-                + u64::from(geometry.segments_max()) * geometry.segment_bytes(),
+            growable_to_bytes: self.growable_to_bytes(),
             fenced: self.engine.is_fenced(),
             cache_failed: self.engine.is_aside(),
+            mirror: self.mirrored(),
             rescue_over: self.engine.is_rescue_over(),
             record: self.aside.record().cloned(),
             io_engine: self.io_engine(),
@@ -71,6 +107,21 @@ impl Pool {
                 .collect(),
             absent: absent.map(|entry| (entry.name.clone(), self.engine.dirty_blocks(entry.id))).collect(),
         }
+    }
+
+    fn growable_to_bytes(&self) -> u64 {
+        let geometry = self.engine.geometry();
+        let segments = if self.engine.mirror_state().is_some() {
+            geometry.segment_count
+        } else {
+            geometry.segments_max()
+        };
+        geometry.segments_start_block * 4096 + u64::from(segments) * geometry.segment_bytes()
+    }
+
+    fn mirrored(&self) -> Option<Mirrored> {
+        let state = self.engine.mirror_state().filter(|_| !self.engine.is_aside())?;
+        Some(Mirrored { state, paths: [0, 1].map(|member| self.member_path(member)) })
     }
 
     fn io_engine(&self) -> &'static str {
@@ -120,6 +171,7 @@ impl Pool {
                 connections: self.server.connections(),
                 io_engine: self.io_engine(),
                 rss_bytes: crate::service::resident_bytes(),
+                members: self.mirrored().map(|mirror| [0, 1].map(|member| mirror.state_of(member))),
                 ..About::default()
             },
             counters,
@@ -144,6 +196,7 @@ impl Pool {
             io_engine: self.io_engine(),
             rss_bytes: crate::service::resident_bytes(),
             limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
+            members: None,
         };
         let served = self.served_mut(id)?;
         Some(Snapshot {
@@ -177,7 +230,7 @@ impl Pool {
     }
 
     pub(super) fn time_operation(&mut self, timed: Timed) {
-        let Timed { device, path, bytes, began } = timed;
+        let Timed { device, path, bytes, began, .. } = timed;
         let now = self.io.now();
         let meter = match device {
             Device::Cache => Some(&mut self.meter),

@@ -5,7 +5,7 @@ use crate::control::{ControlError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, Vo
 use crate::jobs::{JobFilter, JobView};
 use crate::loss_record::Range;
 use crate::meter::{Report, Snapshot, format};
-use crate::pool::{PoolSnapshot, VolumeSnapshot};
+use crate::pool::{Mirrored, PoolSnapshot, VolumeSnapshot};
 use forebay_format::BLOCK_BYTES;
 use serde_json::{Map, Value, json};
 
@@ -23,7 +23,11 @@ impl Service {
             devices: snapshot
                 .devices
                 .iter()
-                .map(|(path, bytes)| DeviceInfo { path: path.display().to_string(), size_bytes: *bytes })
+                .map(|(path, bytes)| {
+                    let path = path.display().to_string();
+                    let state = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
+                    DeviceInfo { path, size_bytes: *bytes, state: state.into() }
+                })
                 .collect(),
             capacity_bytes: snapshot.capacity_blocks * BLOCK,
             cached_bytes: snapshot.cached_blocks * BLOCK,
@@ -31,9 +35,11 @@ impl Service {
             growable_to_bytes: snapshot.growable_to_bytes,
             fenced: snapshot.fenced,
             cache_failed: snapshot.cache_failed,
+            mirror: snapshot.mirror.as_ref().map_or_else(String::new, Mirrored::text),
             lost_bytes: snapshot.volumes.iter().map(|volume| volume.lost_bytes).sum(),
             io_engine: snapshot.io_engine.into(),
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
+            job: self.job_of_pool(name),
             absent: snapshot.absent.iter().map(|(name, blocks)| (name.clone(), blocks * BLOCK)).collect(),
         })
     }
@@ -42,6 +48,13 @@ impl Service {
     fn open_jobs(&self) -> Vec<JobView> {
         let all = self.jobs.list(&JobFilter::default());
         all.into_iter().filter(|job| !job.state.is_final()).collect()
+    }
+
+    /// The job that is at work on a whole pool.
+    fn job_of_pool(&self, pool: &str) -> Option<String> {
+        let jobs = self.open_jobs();
+        let job = jobs.iter().find(|job| job.spec.pool == pool && job.spec.volume.is_none());
+        job.map(|job| job.id.to_string())
     }
 
     pub(super) fn volume_infos(&self) -> Result<Vec<VolumeInfo>, ControlError> {

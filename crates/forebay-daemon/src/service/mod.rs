@@ -6,11 +6,12 @@
 //! - What takes long is a job with a thread of its own (`work`); it holds [`Service::changing`] only for the steps that
 //!   change something, not while it drains.
 //!
-//! Files: `start` (opening everything at the start, stopping it), `pools`, `volumes`, `settings`, `reload`, `work`,
+//! Files: `start` (opening everything at the start, stopping it), `pools`, `mates` (mirrored ones), `volumes`, `settings`, `reload`, `work`,
 //! `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
 
 mod handover;
 mod info;
+mod mates;
 mod pools;
 mod reload;
 mod settings;

@@ -5,8 +5,8 @@ use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::tell::reporter;
 use crate::CacheSpec;
-use crate::config::choices::CacheAllocation;
-use crate::config::{ConfigFile, Edit, PoolConfig, Scope, Settings};
+use crate::config::choices::{CacheAllocation, Mirror};
+use crate::config::{ConfigFile, Edit, PoolConfig, Scope, Settings, conflicts};
 use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
     ShrinkRequest,
@@ -31,11 +31,12 @@ impl Service {
         let making = Making {
             segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
             preallocate: tunables.cache_allocation == CacheAllocation::Full,
+            mirror: tunables.mirror == Mirror::On,
         };
         let state_dir = self.running().config.daemon.state_dir.clone();
         let without_cache = failed_before(&state_dir, name, config)?;
         let parts = match &without_cache {
-            None => open_caches(&config.devices, making)?,
+            None => open_caches(&config.devices, making, &state_dir)?,
             Some(_) => PoolParts::none(),
         };
         let engine = EngineConfig {
@@ -57,6 +58,8 @@ impl Service {
             without_cache,
         };
         let joining = parts.joining.clone();
+        // What is degraded says so itself when it is open.
+        self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, name));
         let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
         for spec in &joining {
             let joined = Self::join(&handle, spec)
@@ -67,6 +70,7 @@ impl Service {
             }
         }
         self.running_mut().pools.insert(name.into(), Arc::new(handle));
+        self.watch_rebuild(name);
         Ok(())
     }
 
@@ -93,6 +97,9 @@ impl Service {
             settings.set(key, value).map_err(|error| invalid(format!("{key}: {error}"), ""))?;
         }
         let config = PoolConfig { devices: devices.clone(), settings };
+        if let Some(conflict) = conflicts::of_pool(&config.tunables(), devices.len()).into_iter().next() {
+            return Err(invalid(conflict.message, conflict.help));
+        }
         if let Some(file) = file.as_mut() {
             let settings =
                 config.settings.iter().map(|(key, value)| (key.to_owned(), value.to_string())).collect();
@@ -162,6 +169,7 @@ impl Service {
                 "give it another: forebay pool replace",
             ));
         }
+        self.check_unmirrored(name)?;
         let promise = match (request.device, request.size) {
             (Some(wanted), None) => Self::join(&handle, &device(&wanted)?)?,
             (None, Some(size)) => {
@@ -196,6 +204,7 @@ impl Service {
         name: &str,
         request: &ShrinkRequest,
     ) -> Result<u64, ControlError> {
+        self.check_unmirrored(name)?;
         let snapshot = self.pool_snapshot(name)?;
         let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
         let Some((path, last)) = snapshot.devices.last() else {
@@ -285,11 +294,18 @@ impl Service {
     /// Gives a pool whose cache has failed a new one: the pool is closed, and opened with it.
     pub(super) fn replace(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, ControlError> {
         let mut file = self.changing()?;
-        let spec = device(&request.device)?;
+        let devices = [Some(&request.device), request.other.as_ref()].into_iter().flatten();
+        let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
+        if let Some(mirror) = self.pool_snapshot(name)?.mirror {
+            return self.replace_member(name, &devices, &mirror, file.as_mut());
+        }
         let record = self.check_replaceable(name, request.discard_lost)?;
+        self.check_devices_wanted(name, devices.len())?;
         let state_dir = self.running().config.daemon.state_dir.clone();
         // Looked at before anything is given up; made when the pool is opened.
-        drop(open_joining(&spec)?);
+        for spec in &devices {
+            drop(open_joining(spec)?);
+        }
         self.handle(name)?.stop()?;
         if request.discard_lost {
             let given_up = record.with_risk(&record.entries(), &[]);
@@ -301,7 +317,7 @@ impl Service {
             let mut running = self.running_mut();
             running.pools.remove(name);
             let config = running.config.pools.get_mut(name).map(|pool| {
-                pool.devices = vec![spec.clone()];
+                pool.devices.clone_from(&devices);
                 pool.clone()
             });
             let config = config.ok_or_else(|| ControlError::not_found("pool", name, &[]))?;
@@ -309,7 +325,7 @@ impl Service {
             (config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect::<Vec<_>>())
         };
         if let Some(file) = file.as_mut() {
-            let edit = Edit::SetDevices { pool: name.into(), devices: vec![spec] };
+            let edit = Edit::SetDevices { pool: name.into(), devices };
             file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
         }
         self.open_pool(name, &config)?;
@@ -318,6 +334,7 @@ impl Service {
         }
         drop(file);
         self.hub.clear(&AlarmKey::pool(Kind::CacheFailed, name));
+        self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, name));
         self.hub.publish(NewEvent::new(Kind::PoolCreated, format!("pool {name} has a new cache")).pool(name));
         self.pool_info(name)
     }
@@ -412,8 +429,14 @@ fn failed_before(
     config: &PoolConfig,
 ) -> Result<Option<LossRecord>, ControlError> {
     let records = LossRecord::all(state_dir)?;
-    let Some(first) = config.devices.first().filter(|_| !records.is_empty()) else { return Ok(None) };
-    match judge(records, name, &first.path, seen(first)) {
+    if records.is_empty() || config.devices.is_empty() {
+        return Ok(None);
+    }
+    // Of a mirrored cache each device can say which cache it is; of another one only the first.
+    let mirrored = config.tunables().mirror == Mirror::On;
+    let telling = if mirrored { &config.devices[..] } else { &config.devices[..1] };
+    let found: Vec<_> = telling.iter().map(|spec| (spec.path.as_path(), seen(spec))).collect();
+    match judge(&records, name, &found) {
         Verdict::Open => Ok(None),
         Verdict::WithoutCache(record) => Ok(Some(*record)),
         Verdict::Refuse(record) => Err(ControlError::new(

@@ -31,6 +31,13 @@ impl Service {
             PoolEvent::CacheWriteFailed { .. } => {
                 self.hub.publish(NewEvent::new(Kind::CacheWriteFailed, text).pool(pool));
             }
+            PoolEvent::Degraded { .. } => {
+                self.hub.raise(AlarmKey::pool(Kind::CacheDegraded, pool), Severity::Warning, &text);
+            }
+            PoolEvent::MirrorWhole => {
+                self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, pool));
+                self.hub.publish(NewEvent::new(Kind::MirrorWhole, text).pool(pool));
+            }
             PoolEvent::CacheFenced => {
                 self.hub.raise(AlarmKey::pool(Kind::CacheFenced, pool), Severity::Error, &text);
             }
@@ -41,6 +48,7 @@ impl Service {
             | PoolEvent::RescueEnded { .. }
             | PoolEvent::OpenedWithoutCache { .. } => {
                 self.hub.clear(&AlarmKey::pool(Kind::CacheFenced, pool));
+                self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, pool));
                 self.hub.raise(AlarmKey::pool(Kind::CacheFailed, pool), Severity::Error, &text);
             }
             PoolEvent::BackingChanged { volume, .. } => {

@@ -8,7 +8,7 @@ use super::{Service, lock};
 use crate::control::{ControlError, DetachHow, ErrorKind};
 use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
-use crate::pool::PoolHandle;
+use crate::pool::{PoolHandle, Rebuilding};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
@@ -116,6 +116,7 @@ impl Service {
             JobKind::Resize(bytes) => self.resize(id, volume, bytes),
             JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
             JobKind::Scrub(bytes_per_s) => self.scrub(id, &spec.pool, bytes_per_s),
+            JobKind::Rebuild => self.rebuild(id, &spec.pool),
             JobKind::Remove { erase } => self.remove(id, &spec.pool, erase),
         };
         match result {
@@ -298,6 +299,33 @@ impl Service {
     fn compared(&self, id: JobId, blocks_left: u64, errors: u64) {
         let left = Left::All(blocks_left * BLOCK_BYTES as u64);
         self.jobs.report(id, Report { left, phase: Phase::Comparing, limited_by: None, errors });
+    }
+
+    /// Watches a rebuild, which the pool has begun.
+    fn rebuild(&self, id: JobId, pool: &str) -> Result<(), End> {
+        let handle = self.handle(pool)?;
+        let mut cancelled = false;
+        loop {
+            let (left, phase) = match Self::ask(&handle, |pool| pool.rebuild_progress())? {
+                Rebuilding::Whole => return Ok(()),
+                Rebuilding::Ended if cancelled => return Err(End::Stopped),
+                Rebuilding::Ended => {
+                    return Err(End::Failed(
+                        "the new device, or the cache, failed; look at: forebay pool show".into(),
+                    ));
+                }
+                Rebuilding::Left(0) => (0, Phase::Applying),
+                Rebuilding::Left(left) => (left, Phase::Copying),
+            };
+            self.jobs.report(id, Report { left: Left::All(left), phase, limited_by: None, errors: 0 });
+            if !cancelled && self.jobs.should_stop(id) {
+                cancelled = true;
+                Self::ask(&handle, |pool| pool.cancel_rebuild())?;
+            } else if lock(&self.work).stopping {
+                return Err(End::Failed("the daemon was stopped; its next start begins again".into()));
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     fn remove(&self, id: JobId, pool: &str, erase: bool) -> Result<(), End> {

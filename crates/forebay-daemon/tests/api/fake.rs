@@ -158,7 +158,7 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
         JobKind::Shrink(size) => {
             state.pools.entry(spec.pool.clone()).and_modify(|pool| pool.info.capacity_bytes = size);
         }
-        JobKind::Flush | JobKind::ModeChange(_) | JobKind::Scrub(_) => {}
+        JobKind::Flush | JobKind::ModeChange(_) | JobKind::Scrub(_) | JobKind::Rebuild => {}
     }
     Outlook::Done
 }
@@ -197,7 +197,7 @@ fn name(name: &str, taken: bool, count: usize) -> Result<(), ControlError> {
 fn device(request: &DeviceRequest) -> Result<DeviceInfo, ControlError> {
     path(&request.path)?;
     let size_bytes = request.size.as_deref().map_or(Ok(1 << 30), size)?;
-    Ok(DeviceInfo { path: request.path.clone(), size_bytes })
+    Ok(DeviceInfo { path: request.path.clone(), size_bytes, state: String::new() })
 }
 
 /// All values with these changes.
@@ -292,8 +292,10 @@ impl Control for Fake {
             growable_to_bytes: 1 << 50,
             fenced: false,
             cache_failed: false,
+            mirror: String::new(),
             lost_bytes: 0,
             io_engine: "psync".into(),
+            job: None,
             volumes: Vec::new(),
             absent: BTreeMap::new(),
         };

@@ -71,15 +71,17 @@ impl Control for Fake {
     fn pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
         Ok(PoolInfo {
             name: name.into(),
-            devices: vec![DeviceInfo { path: "/dev/nvme\n0".into(), size_bytes: 4096 }],
+            devices: vec![DeviceInfo { path: "/dev/nvme\n0".into(), size_bytes: 4096, state: String::new() }],
             capacity_bytes: 1000,
             cached_bytes: 900,
             dirty_bytes: 7,
             growable_to_bytes: 2000,
             fenced: false,
             cache_failed: false,
+            mirror: "degraded".into(),
             lost_bytes: 0,
             io_engine: "psync".into(),
+            job: None,
             volumes: vec!["db".into(), "slow".into()],
             absent: BTreeMap::from([("old".into(), 5)]),
         })

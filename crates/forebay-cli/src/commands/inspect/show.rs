@@ -3,7 +3,7 @@
 use forebay_format::batch::{BatchKind, Entry};
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, VolumeEntry};
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, FormatError};
+use forebay_format::{BLOCK_BYTES, FormatError, MirrorMark};
 use serde_json::{Value, json};
 
 use super::{slots, state_name, stream_name};
@@ -46,6 +46,7 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
     row("segments_start_block", &|s| s.geometry.segments_start_block.to_string());
     row("checkpoint_slot_blocks", &|s| s.geometry.checkpoint_slot_blocks.to_string());
     row("members", &|s| s.members.count().to_string());
+    row("mirrored", &|s| s.mirror.map_or("no".into(), mirrored));
     row("shard", &|s| format!("{} of {}", s.shard_index, s.shard_count));
     row("created_unix_s", &|s| s.created_unix_s.to_string());
     row("written_by", &|s| screen::harmless(&s.written_by));
@@ -56,6 +57,11 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
         }
     }
     text
+}
+
+fn mirrored(mark: MirrorMark) -> String {
+    let out = mark.out.map_or("none".into(), |out| (u32::from(out) + 1).to_string());
+    format!("device {}, out: {out}, tags {:016x} {:016x}", mark.member + 1, mark.tags[0], mark.tags[1])
 }
 
 fn facts(checkpoint: &Checkpoint) -> String {

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use forebay_daemon::{OnlyCopies, only_copies, state_dir};
+use forebay_daemon::{OnlyCopies, is_noted_out, only_copies, state_dir};
 use forebay_format::CacheUuid;
 use serde_json::{Value, json};
 
@@ -76,6 +76,16 @@ impl Sought {
             }
         }
         Ok(None)
+    }
+
+    /// Whether notes say that a device of a mirrored cache was put out; `None` if there are no notes of this cache.
+    pub(super) fn is_out(&self, cache: CacheUuid, tag: u64) -> Result<Option<bool>, Failure> {
+        let mut said = None;
+        for folder in &self.folders {
+            let here = is_noted_out(folder, cache, tag).map_err(refused)?;
+            said = said.max(here);
+        }
+        Ok(said)
     }
 
     /// That there was no record, and where it was sought.

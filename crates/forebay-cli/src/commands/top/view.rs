@@ -57,6 +57,10 @@ fn headline(state: &State, now: Instant) -> Line<'static> {
             spans.push(Span::styled(" CACHE FAILED", BOLD.fg(Color::Red)));
         } else if pool.fenced {
             spans.push(Span::styled(" FENCED", BOLD.fg(Color::Red)));
+        } else if pool.mirror == "degraded" {
+            spans.push(Span::styled(" DEGRADED", BOLD.fg(Color::Yellow)));
+        } else if pool.mirror.starts_with("rebuilding") {
+            spans.push(Span::styled(format!(" {}", harmless(&pool.mirror)), BOLD.fg(Color::Yellow)));
         }
     }
     if let Some(trouble) = &state.trouble {

@@ -22,6 +22,7 @@ pub(super) fn all(reader: &mut Reader, config: &Config) {
     daemon(reader, config);
     let devices = devices(reader, config);
     geometry(reader, config);
+    mirrors(reader, config);
     backings(reader, config, &devices);
     exports(reader, config);
     guards(reader, config);
@@ -92,6 +93,16 @@ fn devices(reader: &mut Reader, config: &Config) -> Taken<PathBuf> {
         }
     }
     taken
+}
+
+/// A mirrored cache lies on two devices.
+fn mirrors(reader: &mut Reader, config: &Config) {
+    for (pool, section) in &config.pools {
+        for conflict in conflicts::of_pool(&section.tunables(), section.devices.len()) {
+            let span = at(reader, &format!("pool.{pool}.mirror"));
+            reader.push(Diagnostic::error(span, conflict.message).help(conflict.help));
+        }
+    }
 }
 
 /// A cache must have room for enough segments.

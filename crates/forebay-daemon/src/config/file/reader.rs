@@ -90,7 +90,8 @@ impl Reader {
         let size = match raw(value.get_ref()) {
             Raw::Integer(bytes) => Ok(ByteSize(bytes)),
             Raw::Text(text) => text.parse::<ByteSize>().map_err(|error| error.to_string()),
-            Raw::Other(found) => {
+            other => {
+                let found = other.what();
                 Err(format!("a size is written \"10GiB\" or as a number of bytes, not {found}"))
             }
         };
@@ -189,6 +190,7 @@ pub(super) fn raw<'a>(value: &'a DeValue<'_>) -> Raw<'a> {
             let parsed = u64::from_str_radix(integer.as_str(), integer.radix());
             parsed.map_or(Raw::Other("a negative or too large number"), Raw::Integer)
         }
+        DeValue::Boolean(flag) => Raw::Flag(*flag),
         other => Raw::Other(describe(other)),
     }
 }

@@ -135,8 +135,8 @@ fn rule(reader: &mut Reader, section: &str, table: &Table<'_>, span: Span) -> Ru
         let read = match raw(value.get_ref()) {
             Raw::Text(text) => RuleValue::Text(text.to_owned()),
             Raw::Integer(number) => RuleValue::Integer(number),
-            Raw::Other(found) => {
-                let message = format!("`{name}` takes a text or a number from 0 on, not {found}");
+            other => {
+                let message = format!("`{name}` takes a text or a number from 0 on, not {}", other.what());
                 reader.push(Diagnostic::error(value.span(), message));
                 continue;
             }

@@ -6,7 +6,7 @@
 //! that the question is about. So is what nobody counts.
 
 use super::super::convert::is_counted;
-use super::super::{AGE_BOUNDS, DirtyAge, FIELDS, Kind, Report};
+use super::super::{AGE_BOUNDS, DirtyAge, FIELDS, Kind, MemberState, Report};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -65,6 +65,7 @@ impl Collector for Reports {
         self.gauge(to, "uptime_seconds", "Time since the start", |report| {
             Gauge::Seconds(report.about.uptime_ns)
         })?;
+        self.members(to)?;
         self.ages(to)?;
         self.latency(to)
     }
@@ -105,6 +106,23 @@ impl Reports {
             match value(report) {
                 Gauge::Whole(value) => metric.encode_gauge(&clamped(value))?,
                 Gauge::Seconds(ns) => metric.encode_gauge(&(ns as f64 / 1e9))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn members(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.iter().all(|report| report.about.members.is_none()) {
+            return Ok(());
+        }
+        let help = "Devices of a mirrored cache, by how they stand";
+        let mut family = to.encode_descriptor("cache_members", help, None, MetricType::Gauge)?;
+        for (report, labels) in self.each() {
+            let Some(members) = report.about.members else { continue };
+            for state in MemberState::ALL {
+                let number = members.iter().filter(|member| **member == state).count();
+                let labels = with(&labels, ("state", state.name()));
+                family.encode_family(&labels)?.encode_gauge(&(number as i64))?;
             }
         }
         Ok(())

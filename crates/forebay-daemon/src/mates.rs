@@ -1,0 +1,560 @@
+//! A mirrored cache as the daemon has it: its two devices, and the notes of those that do not count any more.
+//!
+//! The notes of a cache are one file, `STATE_DIR/mirrors/CACHE-UUID.json`: the tags of devices that failed while the other one went
+//! on. It is made with the cache, replaced as a whole, and durable before anything counts that only one device has (I61). It never
+//! forgets a tag: a device that was put out must not be opened, alone or with the other, however much later it is found again.
+//!
+//! - Where the file cannot be read the pool is not opened: nobody knows which device is the one that counts.
+//! - Where there is none, and one device only, the pool is not opened either: the note may have been on a disk that is gone. Two
+//!   devices tell by themselves which of them counts.
+//! - A device that somebody else has open is no device that has failed: the pool is not opened.
+//!
+//! An empty device in the place of one that is out is filled at once: that is how a rebuild that was interrupted begins again.
+
+use crate::CacheSpec;
+use crate::error::RunError;
+use crate::loss_record::hex;
+use crate::members::MemberMap;
+use crate::open::{
+    Found, Making, PoolParts, create_file, device_error, foreign, is_same, look, new_params, random_uuid,
+    wait_for,
+};
+use forebay_core::{MirrorDevices, format_mirrored};
+use forebay_export::size::ByteSize;
+use forebay_format::superblock::Superblock;
+use forebay_format::{CacheUuid, Geometry};
+use forebay_io::{Device, DeviceError, DeviceOptions};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Folder of the notes in the state directory.
+const FOLDER: &str = "mirrors";
+/// Layout of the file.
+const VERSION: u32 = 1;
+
+/// What the file says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Notes {
+    /// Layout of the file.
+    version: u32,
+    /// Identity of the cache.
+    cache_uuid: String,
+    /// Tags of devices that do not count any more, in hexadecimal.
+    out: Vec<String>,
+}
+
+impl Notes {
+    fn new(cache: CacheUuid) -> Self {
+        Self { version: VERSION, cache_uuid: hex(&cache.0), out: Vec::new() }
+    }
+
+    fn path(state_dir: &Path, cache: CacheUuid) -> PathBuf {
+        state_dir.join(FOLDER).join(format!("{}.json", hex(&cache.0)))
+    }
+
+    /// The notes of a cache; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// They cannot be read, or do not say what such a file says.
+    fn read(state_dir: &Path, cache: CacheUuid) -> Result<Option<Self>, RunError> {
+        let path = Self::path(state_dir, cache);
+        let failed = |why: &dyn std::fmt::Display| {
+            RunError::failed(
+                format!(
+                    "cannot read {}, which says which device of a mirrored cache is stale: {why}",
+                    path.display()
+                ),
+                "restore it from a backup; without it old data could be served as if it were current",
+            )
+        };
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|error| failed(&error))?,
+        };
+        let notes: Self = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
+        if notes.version != VERSION || notes.cache_uuid != hex(&cache.0) {
+            return Err(failed(&"it does not say what such a file says"));
+        }
+        Ok(Some(notes))
+    }
+
+    /// True if a device with this tag does not count any more.
+    fn lists(&self, tag: u64) -> bool {
+        self.out.contains(&format!("{tag:016x}"))
+    }
+
+    /// Adds a tag, durably.
+    ///
+    /// # Errors
+    /// Any step fails. The file has the tag then, or is what it was.
+    pub(crate) fn add(state_dir: &Path, cache: CacheUuid, tag: u64) -> Result<(), String> {
+        let notes = Self::read(state_dir, cache).map_err(|error| error.to_string())?;
+        let mut notes = notes.unwrap_or_else(|| Self::new(cache));
+        if !notes.lists(tag) {
+            notes.out.push(format!("{tag:016x}"));
+        }
+        notes
+            .store(state_dir, cache)
+            .map_err(|error| format!("{}: {error}", Self::path(state_dir, cache).display()))
+    }
+
+    fn store(&self, state_dir: &Path, cache: CacheUuid) -> io::Result<()> {
+        let (folder, path) = (state_dir.join(FOLDER), Self::path(state_dir, cache));
+        fs::create_dir_all(&folder)?;
+        let fresh = path.with_extension("new");
+        let mut file = File::create(&fresh)?;
+        file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)?;
+        for folder in [folder.as_path(), state_dir].into_iter().chain(state_dir.parent()) {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file of a cache whose devices both count.
+    fn begin(state_dir: &Path, cache: CacheUuid) -> Result<(), RunError> {
+        Self::new(cache).store(state_dir, cache).map_err(|error| {
+            let path = Self::path(state_dir, cache);
+            RunError::failed(
+                format!("cannot write {}: {error}", path.display()),
+                "a mirrored cache needs it when a device fails: give the daemon the right to write there, or set state_dir",
+            )
+        })
+    }
+}
+
+/// What the notes of a mirrored cache say of a device with this tag, for offline tools: `None` if there are no notes.
+///
+/// # Errors
+/// The notes cannot be read.
+pub fn is_noted_out(state_dir: &Path, cache: CacheUuid, tag: u64) -> Result<Option<bool>, RunError> {
+    Ok(Notes::read(state_dir, cache)?.map(|notes| notes.lists(tag)))
+}
+
+/// What is in the place of a device.
+enum Place {
+    /// Nothing yet: a file is made.
+    ToMake,
+    Empty(Device),
+    Mate(Box<Mate>),
+    /// Nothing that can be used, and why.
+    Unfit(String),
+}
+
+/// A device of a mirrored cache as it was found.
+struct Mate {
+    device: Device,
+    superblock: Superblock,
+    member: u8,
+    tag: u64,
+}
+
+/// Opens the two devices of a mirrored cache, or makes one on them if both hold nothing.
+///
+/// # Errors
+/// There are not two devices, neither can be used, they do not belong together, or notes cannot be made or read. Nothing on
+/// them was changed.
+pub(crate) fn open_mirrored(
+    specs: &[CacheSpec],
+    making: Making,
+    state_dir: &Path,
+) -> Result<PoolParts, RunError> {
+    let [a, b] = specs else {
+        return Err(RunError::failed(
+            format!("a mirrored cache lies on two devices, not on {}", specs.len()),
+            "give two of the same size, or leave the cache unmirrored (mirror=off)",
+        ));
+    };
+    if is_same(&a.path, &b.path) {
+        return Err(RunError::failed(
+            format!("{} and {} are the same device", a.path.display(), b.path.display()),
+            "a mirrored cache needs two that do not fail together",
+        ));
+    }
+    match (place_of(a)?, place_of(b)?) {
+        (x @ (Place::ToMake | Place::Empty(_)), y @ (Place::ToMake | Place::Empty(_))) => {
+            make([(a, x), (b, y)], making, state_dir)
+        }
+        (Place::Mate(one), Place::Mate(other)) => use_both(*one, *other, state_dir),
+        (Place::Mate(mate), other) => use_one(*mate, (b, other), state_dir),
+        (other, Place::Mate(mate)) => use_one(*mate, (a, other), state_dir),
+        (Place::Unfit(why), _) | (_, Place::Unfit(why)) => Err(RunError::failed(
+            format!("no device of the mirrored cache can be used: {why}"),
+            "give both devices of a cache, or two that are empty",
+        )),
+    }
+}
+
+fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
+    let path = &spec.path;
+    if !path.exists() {
+        return Ok(match spec.size_bytes {
+            Some(_) => Place::ToMake,
+            None => Place::Unfit(format!("{} is not there", path.display())),
+        });
+    }
+    let device = match wait_for(|| Device::open_cache(path, DeviceOptions::default())) {
+        Ok(device) => device,
+        Err(error @ DeviceError::InUse { .. }) => return Err(device_error(error)),
+        Err(error) => return Ok(Place::Unfit(format!("{} cannot be opened: {error}", path.display()))),
+    };
+    Ok(match look(&device) {
+        Found::Blank => Place::Empty(device),
+        Found::Foreign(why) => Place::Unfit(format!("{} cannot be used as a cache: {why}", path.display())),
+        Found::Cache(superblock) => match superblock.mirror {
+            None => return Err(foreign(path, "it is a cache that is not mirrored")),
+            Some(mark) => {
+                let (member, tag) = (mark.member, mark.tags[usize::from(mark.member)]);
+                Place::Mate(Box::new(Mate { device, superblock: *superblock, member, tag }))
+            }
+        },
+    })
+}
+
+/// Both devices are of a mirrored cache.
+fn use_both(one: Mate, other: Mate, state_dir: &Path) -> Result<PoolParts, RunError> {
+    let uuid = one.superblock.uuid;
+    let (a, b) = (one.device.path().display(), other.device.path().display());
+    if uuid != other.superblock.uuid {
+        return Err(RunError::failed(
+            format!("{a} belongs to the cache {uuid}, {b} to {}", other.superblock.uuid),
+            "give the two devices of one cache",
+        ));
+    }
+    if one.member == other.member {
+        return Err(RunError::failed(
+            format!("{a} and {b} both say that they are device {} of the mirrored cache", one.member + 1),
+            "one of them is a copy, or was replaced: leave it out",
+        ));
+    }
+    let notes = match Notes::read(state_dir, uuid)? {
+        Some(notes) => notes,
+        None => {
+            Notes::begin(state_dir, uuid)?;
+            Notes::new(uuid)
+        }
+    };
+    match (notes.lists(one.tag), notes.lists(other.tag)) {
+        (false, false) => assemble([Some(one), Some(other)], Vec::new()),
+        (true, false) => assemble([None, Some(other)], vec![one.stale()]),
+        (false, true) => assemble([Some(one), None], vec![other.stale()]),
+        (true, true) => Err(none_left(&format!("{}; {}", one.stale(), other.stale()))),
+    }
+}
+
+/// Only one device is of a mirrored cache.
+fn use_one(mate: Mate, (spec, place): (&CacheSpec, Place), state_dir: &Path) -> Result<PoolParts, RunError> {
+    let uuid = mate.superblock.uuid;
+    let missing = match &place {
+        Place::ToMake => format!("{} is not there", spec.path.display()),
+        Place::Unfit(why) => why.clone(),
+        Place::Empty(_) | Place::Mate(_) => format!("{} is empty", spec.path.display()),
+    };
+    let Some(notes) = Notes::read(state_dir, uuid)? else {
+        return Err(RunError::failed(
+            format!(
+                "{missing}, and without {} nobody knows whether {} is the device that counts",
+                Notes::path(state_dir, uuid).display(),
+                mate.device.path().display()
+            ),
+            "give both devices, or bring that file back; to extract what is there: forebay salvage",
+        ));
+    };
+    if notes.lists(mate.tag) {
+        return Err(none_left(&format!("{}; {missing}", mate.stale())));
+    }
+    let bytes = mate.superblock.geometry.member_bytes();
+    let mut parts = assemble([Some(mate), None], vec![missing])?;
+    if let Place::Empty(device) = place {
+        if device.size_bytes() >= bytes {
+            parts.fresh = Some(device);
+        } else {
+            parts.notes.push(format!(
+                "it is too small to take the place of a device: less than {}",
+                ByteSize(bytes)
+            ));
+        }
+    }
+    Ok(parts)
+}
+
+fn none_left(why: &str) -> RunError {
+    RunError::failed(
+        format!("no device of the mirrored cache can be used: {why}"),
+        "bring back the device that was used last: what it has is newer than what is here",
+    )
+}
+
+impl Mate {
+    fn stale(&self) -> String {
+        format!(
+            "{} was put out before: the other device went on without it, so what is on it is old, and is not used",
+            self.device.path().display()
+        )
+    }
+}
+
+/// The devices that count, in the order of the members.
+fn assemble(mates: [Option<Mate>; 2], mut notes: Vec<String>) -> Result<PoolParts, RunError> {
+    let (mut devices, mut places, mut newest) = (Vec::new(), [None; 2], None::<Superblock>);
+    for Mate { device, superblock, member, .. } in mates.into_iter().flatten() {
+        let end = superblock.geometry.member_bytes();
+        if device.size_bytes() < end {
+            notes.push(format!("{} is shorter than its cache: it is not used", device.path().display()));
+            continue;
+        }
+        places[usize::from(member)] = Some(devices.len());
+        notes.extend(device.notes().iter().cloned());
+        devices.push(device);
+        if newest.as_ref().is_none_or(|newest| newest.generation < superblock.generation) {
+            newest = Some(superblock);
+        }
+    }
+    let Some(superblock) = newest else { return Err(none_left(&notes.join("; "))) };
+    let geometry = superblock.geometry;
+    geometry
+        .validate_mirrored()
+        .map_err(|error| RunError::failed(error, "restore the device from a copy, or make a new cache"))?;
+    Ok(parts(devices, geometry, places, false, notes))
+}
+
+fn parts(
+    devices: Vec<Device>,
+    geometry: Geometry,
+    places: [Option<usize>; 2],
+    created: bool,
+    notes: Vec<String>,
+) -> PoolParts {
+    let there = places.map(|place| place.is_some());
+    PoolParts {
+        devices,
+        map: MemberMap::mirrored(geometry, places),
+        pool_bytes: 2 * geometry.member_bytes(),
+        created,
+        mirror: Some(MirrorDevices { geometry, there }),
+        notes,
+        ..PoolParts::none()
+    }
+}
+
+/// Makes a mirrored cache on two empty devices, or in new files.
+fn make(places: [(&CacheSpec, Place); 2], making: Making, state_dir: &Path) -> Result<PoolParts, RunError> {
+    let mut made = Vec::new();
+    let result = make_on(places, making, state_dir, &mut made);
+    if result.is_err() {
+        for path in made {
+            // Ours, and of no use: do not leave it in the way of the next attempt.
+            let _ = fs::remove_file(path);
+        }
+    }
+    result
+}
+
+fn make_on(
+    places: [(&CacheSpec, Place); 2],
+    making: Making,
+    state_dir: &Path,
+    made: &mut Vec<PathBuf>,
+) -> Result<PoolParts, RunError> {
+    let (mut devices, mut sizes, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    for (spec, place) in places {
+        let device = match place {
+            Place::Empty(device) => device,
+            _ => {
+                create_file(spec, making, &mut notes)?;
+                made.push(spec.path.clone());
+                wait_for(|| Device::open_cache(&spec.path, DeviceOptions::default())).map_err(device_error)?
+            }
+        };
+        notes.extend(device.notes().iter().cloned());
+        sizes.push(spec.size_bytes.unwrap_or(u64::MAX).min(device.size_bytes()));
+        devices.push(device);
+    }
+    let bytes = sizes.iter().copied().min().unwrap_or(0);
+    let geometry = Geometry::mirrored(bytes, making.segment_blocks).map_err(|error| {
+        RunError::failed(error, "give larger devices, or make segment_size of the pool smaller")
+    })?;
+    if sizes.iter().any(|size| *size != bytes) {
+        let named = devices.iter().zip(&sizes);
+        let named: Vec<String> = named
+            .map(|(device, size)| format!("{} has {}", device.path().display(), ByteSize(*size)))
+            .collect();
+        notes.push(format!("{}: {} of each are used", named.join(", "), ByteSize(geometry.member_bytes())));
+    }
+    let params = new_params(geometry)?;
+    Notes::begin(state_dir, params.uuid)?;
+    let (a, b) = (new_tag()?, new_tag()?);
+    let tags = [a, if a == b { b ^ 2 } else { b }];
+    let writes =
+        format_mirrored(&params, tags).map_err(|error| RunError::failed(error, "choose another layout"))?;
+    for (offset, bytes) in writes {
+        let (member, offset) = geometry.mirror_place(offset);
+        let device = &devices[member];
+        device.write_at(offset, &bytes).and_then(|()| device.flush()).map_err(device_error)?;
+    }
+    Ok(parts(devices, geometry, [Some(0), Some(1)], true, notes))
+}
+
+/// A tag for a device that joins: at random, never zero.
+///
+/// # Errors
+/// There are no random numbers.
+pub(crate) fn new_tag() -> Result<u64, RunError> {
+    let random = random_uuid()?;
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&random[8..]);
+    Ok(u64::from_le_bytes(bytes) | 1)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    struct Here {
+        folder: tempfile::TempDir,
+        state: PathBuf,
+    }
+
+    impl Here {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            Self { state: folder.path().join("state"), folder }
+        }
+
+        fn spec(&self, name: &str) -> CacheSpec {
+            CacheSpec { path: self.folder.path().join(name), size_bytes: Some(8 << 20) }
+        }
+
+        fn open(&self, specs: &[CacheSpec]) -> Result<PoolParts, RunError> {
+            let making = Making { segment_blocks: Some(16), preallocate: false, mirror: true };
+            open_mirrored(specs, making, &self.state)
+        }
+
+        /// Why they are not opened.
+        fn refused(&self, specs: &[CacheSpec]) -> String {
+            self.open(specs).unwrap_err().to_string()
+        }
+
+        /// Puts a device out, as the pool does; gives the identity of the cache.
+        fn put_out(&self, spec: &CacheSpec) -> CacheUuid {
+            let Place::Mate(mate) = place_of(spec).unwrap() else { panic!("no cache") };
+            Notes::add(&self.state, mate.superblock.uuid, mate.tag).unwrap();
+            mate.superblock.uuid
+        }
+    }
+
+    fn there(parts: &PoolParts) -> [bool; 2] {
+        parts.mirror.unwrap().there
+    }
+
+    #[test]
+    fn notes_are_kept_and_one_that_cannot_be_understood_is_an_error() {
+        let here = Here::new();
+        let cache = CacheUuid([7; 16]);
+        assert_eq!(Notes::read(&here.state, cache).unwrap(), None);
+        for tag in [5, 9, 5] {
+            Notes::add(&here.state, cache, tag).unwrap();
+        }
+        let notes = Notes::read(&here.state, cache).unwrap().unwrap();
+        assert!(notes.lists(5) && notes.lists(9) && !notes.lists(6));
+        assert_eq!(notes.out.len(), 2);
+        for wrong in ["", "{}", "{\"version\": 2, \"cache_uuid\": \"07\", \"out\": []}"] {
+            fs::write(Notes::path(&here.state, cache), wrong).unwrap();
+            assert!(Notes::read(&here.state, cache).is_err(), "{wrong:?}");
+            assert!(Notes::add(&here.state, cache, 6).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn two_devices_are_found_in_any_order_and_one_that_is_noted_is_left_out() {
+        let here = Here::new();
+        let (a, b) = (here.spec("a"), here.spec("b"));
+        let made = here.open(&[a.clone(), b.clone()]).unwrap();
+        assert!(made.created && there(&made) == [true; 2]);
+        drop(made);
+        let turned = here.open(&[b.clone(), a.clone()]).unwrap();
+        assert!(!turned.created && there(&turned) == [true; 2]);
+        let first = turned.map.place(0, 4096).unwrap().0;
+        assert_eq!(turned.devices[first].path(), a.path);
+        drop(turned);
+        here.put_out(&a);
+        let one = here.open(&[a.clone(), b.clone()]).unwrap();
+        assert_eq!((there(&one), one.devices.len()), ([false, true], 1));
+        assert!(one.notes.iter().any(|note| note.contains("put out before")), "{:?}", one.notes);
+        drop(one);
+        fs::remove_file(&b.path).unwrap();
+        let none = here.refused(&[a.clone(), b.clone()]);
+        assert!(none.contains("old, and is not used") && none.contains("b is not there"), "{none}");
+        fs::write(&b.path, "something else").unwrap();
+        assert!(here.refused(&[a, b]).contains("old, and is not used"));
+    }
+
+    #[test]
+    fn one_device_without_notes_is_refused_and_two_make_them_anew() {
+        let here = Here::new();
+        let (a, b) = (here.spec("a"), here.spec("b"));
+        drop(here.open(&[a.clone(), b.clone()]).unwrap());
+        fs::remove_dir_all(&here.state).unwrap();
+        fs::rename(&b.path, here.folder.path().join("aside")).unwrap();
+        let why = here.refused(&[a.clone(), b.clone()]);
+        assert!(why.contains("b is not there") && why.contains("nobody knows whether"), "{why}");
+        fs::rename(here.folder.path().join("aside"), &b.path).unwrap();
+        drop(here.open(&[a.clone(), b.clone()]).unwrap());
+        fs::remove_file(&b.path).unwrap();
+        assert_eq!(there(&here.open(&[a, b]).unwrap()), [true, false]);
+    }
+
+    #[test]
+    fn an_empty_device_takes_the_place_of_one_that_is_out_if_it_is_large_enough() {
+        let here = Here::new();
+        let (a, b) = (here.spec("a"), here.spec("b"));
+        drop(here.open(&[a.clone(), b.clone()]).unwrap());
+        for (bytes, taken) in [(8 << 20, true), (4 << 20, false)] {
+            fs::remove_file(&b.path).unwrap();
+            File::create(&b.path).unwrap().set_len(bytes).unwrap();
+            let parts = here.open(&[a.clone(), b.clone()]).unwrap();
+            assert_eq!((there(&parts), parts.fresh.is_some()), ([true, false], taken));
+        }
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_refused() {
+        let here = Here::new();
+        let (a, b) = (here.spec("a"), here.spec("b"));
+        drop(here.open(&[a.clone(), b.clone()]).unwrap());
+        let copy = here.spec("copy");
+        fs::copy(&a.path, &copy.path).unwrap();
+        assert!(here.refused(&[a.clone(), copy]).contains("both say that they are device 1"));
+        let (c, d) = (here.spec("c"), here.spec("d"));
+        drop(here.open(&[c, d.clone()]).unwrap());
+        assert!(here.refused(&[a.clone(), d]).contains("belongs to the cache"));
+        assert!(here.refused(std::slice::from_ref(&a)).contains("not on 1"));
+        assert!(here.refused(&[a.clone(), a.clone()]).contains("the same device"));
+        assert!(here.refused(&[a.clone(), b.clone(), here.spec("e")]).contains("not on 3"));
+        let held = Device::open_cache(&b.path, DeviceOptions::default()).unwrap();
+        let why = here.refused(&[a, b]);
+        assert!(why.contains("in use") || why.contains("lock"), "{why}");
+        drop(held);
+    }
+
+    #[test]
+    fn unequal_devices_are_used_alike_and_what_cannot_be_made_leaves_nothing() {
+        let here = Here::new();
+        let (a, b) = (here.spec("a"), CacheSpec { size_bytes: Some(12 << 20), ..here.spec("b") });
+        let made = here.open(&[a, b]).unwrap();
+        assert!(made.notes.iter().any(|note| note.contains("of each are used")), "{:?}", made.notes);
+        assert!(made.mirror.unwrap().geometry.member_bytes() <= 8 << 20);
+        let (c, tiny) = (here.spec("c"), CacheSpec { size_bytes: Some(1 << 20), ..here.spec("d") });
+        assert!(here.open(&[c.clone(), tiny.clone()]).is_err());
+        assert!(!c.path.exists() && !tiny.path.exists());
+        let nowhere =
+            Here { state: here.folder.path().join("a/state"), folder: tempfile::tempdir().unwrap() };
+        let (e, f) = (nowhere.spec("e"), nowhere.spec("f"));
+        assert!(nowhere.refused(&[e.clone(), f]).contains("cannot write"));
+        assert!(!e.path.exists());
+    }
+}

@@ -1,0 +1,214 @@
+//! When a device of a mirrored cache fails: the note that the engine asks for is made, and another device takes its place.
+//!
+//! Making the note durable may take long, so a thread does it. If it cannot be made the engine asks again some times, and then gives
+//! the cache up as a whole.
+//!
+//! A device that is out stays open until another one takes its place: nothing is asked of it any more, but operations from before may
+//! still be under way, and nothing is written to its successor before they have ended.
+
+use super::{Pool, PoolEvent};
+use crate::control::{ControlError, ErrorKind};
+use crate::mates::Notes;
+use forebay_core::{MirrorState, Status};
+use forebay_io::Device;
+use std::thread::JoinHandle;
+
+/// What a pool keeps in mind of its mirrored cache.
+#[derive(Debug, Default)]
+pub(super) struct Mates {
+    /// It notes that a device has failed.
+    noter: Option<JoinHandle<()>>,
+    /// Somebody has asked for the end of the rebuild.
+    cancelled: bool,
+}
+
+/// How a rebuild stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rebuilding {
+    /// So many bytes are to be copied yet; none: it is being made durable.
+    Left(u64),
+    /// Both devices count.
+    Whole,
+    /// It has ended without that.
+    Ended,
+}
+
+impl Pool {
+    /// The engine wants a device to be noted as stale.
+    pub(super) fn record_out(&mut self, ticket: u64, member: u8) {
+        let Some(state) = self.engine.mirror_state() else { return };
+        let (cache, tag) = (self.engine.uuid(), state.tags[usize::from(member)]);
+        if self.mates.noter.as_ref().is_some_and(|noter| !noter.is_finished()) {
+            self.out_recorded(ticket, Err("the attempt before this one has not ended".into()));
+            return;
+        }
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let state_dir = self.aside.state_dir().to_owned();
+        let work = move || {
+            let result = Notes::add(&state_dir, cache, tag);
+            // Nobody listens any more if the pool has ended.
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.out_recorded(ticket, result)));
+            waker.wake();
+        };
+        match std::thread::Builder::new().name(format!("note-{}", self.name)).spawn(work) {
+            Ok(noter) => self.mates.noter = Some(noter),
+            Err(error) => self.out_recorded(ticket, Err(format!("cannot start a thread: {error}"))),
+        }
+    }
+
+    fn out_recorded(&mut self, ticket: u64, result: Result<(), String>) {
+        if let Err(why) = &result {
+            let note = format!("cannot note that a device of the mirrored cache failed: {why}; writes wait");
+            self.tell(PoolEvent::Note(note));
+        }
+        let now = self.io.now();
+        self.engine.member_recorded(now, ticket, result.is_ok());
+    }
+
+    /// A device says that it is gone; which one, if the cache is mirrored.
+    pub(super) fn device_gone(&mut self, member: Option<u8>) {
+        let now = self.io.now();
+        match member {
+            Some(member) => self.engine.member_gone(now, member),
+            None => self.engine.cache_gone(now),
+        }
+    }
+
+    pub(super) fn member_out(&mut self, member: u8) {
+        if self.engine.status() == Status::Opening {
+            return; // It is said when the cache is open.
+        }
+        let path = self.member_path(member).unwrap_or_default();
+        self.tell(PoolEvent::Degraded { what: format!("the cache device {path} failed") });
+    }
+
+    /// At a start: one of the two devices is missing, stale or failed.
+    pub(super) fn say_if_degraded(&mut self) {
+        let Some(out) = self.engine.mirror_state().and_then(|state| state.out) else { return };
+        let what = match self.member_path(out) {
+            Some(path) => format!("the cache device {path} failed, or is older than the other one"),
+            None => "a device of the mirrored cache is missing, or was put out before".into(),
+        };
+        self.tell(PoolEvent::Degraded { what });
+    }
+
+    pub(super) fn rebuild_failed(&mut self) {
+        if self.stopping {
+            self.tell(PoolEvent::Note(
+                "the new cache device is filled from the beginning at the next start".into(),
+            ));
+            return;
+        }
+        let how = if std::mem::take(&mut self.mates.cancelled) { "was not wanted" } else { "failed" };
+        self.tell(PoolEvent::Degraded { what: format!("the new cache device {how} before it was filled") });
+    }
+
+    /// Path of a device of a mirrored cache, if it is open.
+    pub(super) fn member_path(&self, member: u8) -> Option<String> {
+        let cache = self.io.cache();
+        let id = cache.map.device_of(member).and_then(|at| cache.ids.get(at)).copied();
+        id.and_then(|id| self.reactor.device(id)).map(|device| device.path().display().to_string())
+    }
+
+    // --- another device
+
+    fn refuse_replacement(&self, why: &dyn std::fmt::Display, hint: &str) -> ControlError {
+        let what = format!("cannot replace a device of pool {}: {why}", self.name);
+        ControlError::new(ErrorKind::Conflict, what, hint)
+    }
+
+    /// The member that another device may take the place of.
+    fn replaceable(&self) -> Result<u8, ControlError> {
+        match self.engine.mirror_state() {
+            Some(MirrorState { out: Some(member), noted: true, rebuild: None, .. }) => Ok(member),
+            Some(MirrorState { rebuild: Some(_), .. }) => {
+                Err(self
+                    .refuse_replacement(&"one is being filled", "wait for it, or cancel it: forebay jobs"))
+            }
+            Some(MirrorState { out: Some(_), .. }) => {
+                Err(self.refuse_replacement(&"it is being noted that one has failed", "try again"))
+            }
+            _ => Err(self.refuse_replacement(&"both are sound", "only one that has failed can be replaced")),
+        }
+    }
+
+    /// Closes the device that is out, so that it, or another one in its place, can be opened.
+    ///
+    /// # Errors
+    /// No device is out, one is being filled, or operations on the old one have not ended.
+    pub(crate) fn let_go_of_member(&mut self) -> Result<(), ControlError> {
+        let member = self.replaceable()?;
+        let cache = self.io.cache();
+        let Some(id) = cache.map.device_of(member).and_then(|at| cache.ids.get(at)).copied() else {
+            return Ok(());
+        };
+        let idle = self.io.member_is_idle(member) && self.reactor.remove_device(id).is_some();
+        if !idle {
+            return Err(ControlError::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "operations on the device of pool {} that failed have not ended: it neither answers nor fails",
+                    self.name
+                ),
+                "try again when the kernel has given them up, or take the device away",
+            ));
+        }
+        self.io.cache_mut().map.set_device(member, None);
+        Ok(())
+    }
+
+    /// An empty device takes the place of the one that is out, which was let go of: it is filled from now on.
+    ///
+    /// # Errors
+    /// No device is out, or one is being filled.
+    pub(crate) fn replace_member(&mut self, device: Device, tag: u64) -> Result<(), ControlError> {
+        let member = self.replaceable()?;
+        let path = device.path().display().to_string();
+        let id = self.reactor.add_device(device);
+        self.reactor.prefer_device(id);
+        let cache = self.io.cache_mut();
+        cache.ids.push(id);
+        cache.map.set_device(member, Some(cache.ids.len() - 1));
+        let now = self.io.now();
+        if let Err(error) = self.engine.begin_rebuild(now, tag) {
+            let cache = self.io.cache_mut();
+            cache.ids.pop();
+            cache.map.set_device(member, None);
+            drop(self.reactor.remove_device(id));
+            return Err(self.refuse_replacement(&error, "look at its state: forebay pool show"));
+        }
+        self.mates.cancelled = false;
+        self.tell(PoolEvent::Note(format!("the new cache device {path} is being filled")));
+        Ok(())
+    }
+
+    /// At a start: an empty device stands in the place of one that is out, so a rebuild was interrupted, or is wanted.
+    pub(super) fn take_fresh(&mut self, fresh: Option<Device>) {
+        let Some(device) = fresh else { return };
+        let taken = crate::mates::new_tag().map_err(ControlError::from);
+        let taken = taken.and_then(|tag| self.replace_member(device, tag));
+        if let Err(error) = taken {
+            self.tell(PoolEvent::Note(error.what));
+        }
+    }
+
+    /// How the rebuild stands.
+    pub(crate) fn rebuild_progress(&self) -> Rebuilding {
+        match self.engine.mirror_state().filter(|_| !self.engine.is_fenced()) {
+            Some(MirrorState { out: None, .. }) => Rebuilding::Whole,
+            Some(MirrorState { rebuild: Some((done, all)), .. }) => {
+                Rebuilding::Left(u64::from(all - done) * self.engine.geometry().segment_bytes())
+            }
+            _ => Rebuilding::Ended,
+        }
+    }
+
+    /// Ends a rebuild early: the new device does not count, and the cache goes on with one.
+    pub(crate) fn cancel_rebuild(&mut self) {
+        if let Some(MirrorState { out: Some(member), rebuild: Some(_), .. }) = self.engine.mirror_state() {
+            self.mates.cancelled = true;
+            let now = self.io.now();
+            self.engine.member_gone(now, member);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Mirrored pools: what they refuse, and another device in place of one that failed.
+//!
+//! The configuration names the new device before it is written to: after a crash the next start finds it there, empty, and
+//! begins the rebuild again.
+
+use super::settings::{invalid, stored};
+use super::start::check_rules;
+use super::{Service, Told};
+use crate::CacheSpec;
+use crate::config::choices::Mirror;
+use crate::config::{ConfigFile, Edit};
+use crate::control::{ControlError, ErrorKind, PoolInfo};
+use crate::jobs::{JobKind, JobSpec};
+use crate::mates::new_tag;
+use crate::open::{is_same, open_joining};
+use crate::pool::{Mirrored, PoolHandle};
+use forebay_export::size::ByteSize;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Operations on a device that failed are waited for so long, and looked after so often.
+const PATIENCE: Duration = Duration::from_secs(4);
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Service {
+    /// A mirrored pool has the size that it was made with.
+    pub(super) fn check_unmirrored(&self, name: &str) -> Result<(), ControlError> {
+        if self.pool_snapshot(name)?.mirror.is_none() {
+            return Ok(());
+        }
+        Err(ControlError::new(
+            ErrorKind::Conflict,
+            format!("pool {name} is mirrored: its size cannot be changed"),
+            "to change a device that has failed: forebay pool replace",
+        ))
+    }
+
+    /// A new cache for a pool has two devices if the pool is mirrored.
+    pub(super) fn check_devices_wanted(&self, name: &str, given: usize) -> Result<(), ControlError> {
+        let mirrored = self.running().config.pools.get(name).map(|pool| pool.tunables().mirror);
+        match (mirrored == Some(Mirror::On), given) {
+            (true, 2) | (false, 1) => Ok(()),
+            (true, _) => Err(invalid(
+                format!("pool {name} is mirrored, and both of its devices have failed"),
+                "give two new ones: --device PATH --device PATH",
+            )),
+            (false, _) => Err(invalid(
+                format!("pool {name} is not mirrored"),
+                "give one new device; pool grow adds others",
+            )),
+        }
+    }
+
+    /// Gives a mirrored pool another device in place of the one that is out, while it goes on; a job watches how it is filled.
+    pub(super) fn replace_member(
+        &self,
+        name: &str,
+        devices: &[CacheSpec],
+        mirror: &Mirrored,
+        mut file: Option<&mut ConfigFile>,
+    ) -> Result<PoolInfo, ControlError> {
+        let [spec] = devices else {
+            let what = format!("pool {name} has one device that is sound");
+            return Err(invalid(what, "give one new device, for the other one"));
+        };
+        let handle = self.handle(name)?;
+        let bytes = self.pool_snapshot(name)?.devices.first().map_or(0, |(_, bytes)| *bytes);
+        if spec.size_bytes.is_some_and(|size| size < bytes) {
+            return Err(too_small(spec, bytes));
+        }
+        Self::let_go(&handle)?;
+        let opened = open_joining(spec)?;
+        if opened.size_bytes() < bytes {
+            return Err(too_small(spec, bytes));
+        }
+        let tag = new_tag()?;
+        let survivor = mirror.state.out.and_then(|out| mirror.paths[usize::from(1 - out)].as_deref());
+        let old = self.devices_of(name);
+        let new = devices_after(&old, survivor, spec);
+        self.write_members(name, &new, file.as_deref_mut())?;
+        if let Err(error) =
+            Self::ask(&handle, move |pool| pool.replace_member(opened, tag)).and_then(|done| done)
+        {
+            // It was written a moment ago; the error of the change is what matters.
+            let _ = self.write_members(name, &old, file);
+            return Err(error);
+        }
+        self.watch_rebuild(name);
+        self.pool_info(name)
+    }
+
+    /// Has the pool close the device that is out, once operations on it have ended.
+    fn let_go(handle: &PoolHandle) -> Result<(), ControlError> {
+        let since = Instant::now();
+        loop {
+            match Self::ask(handle, |pool| pool.let_go_of_member())? {
+                Err(error) if error.kind == ErrorKind::Unavailable && since.elapsed() < PATIENCE => {
+                    std::thread::sleep(LOOK);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn devices_of(&self, name: &str) -> Vec<CacheSpec> {
+        self.running().config.pools.get(name).map_or_else(Vec::new, |pool| pool.devices.clone())
+    }
+
+    fn write_members(
+        &self,
+        name: &str,
+        devices: &[CacheSpec],
+        file: Option<&mut ConfigFile>,
+    ) -> Result<(), ControlError> {
+        if let Some(file) = file {
+            let edit = Edit::SetDevices { pool: name.into(), devices: devices.to_vec() };
+            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
+        }
+        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
+            pool.devices = devices.to_vec();
+        }
+        Ok(())
+    }
+
+    /// A device of the pool is being filled: a job shows how far that is, and can end it.
+    pub(super) fn watch_rebuild(&self, name: &str) {
+        let Ok(snapshot) = self.pool_snapshot(name) else { return };
+        let Some(mirror) = snapshot.mirror else { return };
+        if mirror.state.rebuild.is_none() {
+            return;
+        }
+        if let Err(error) = self.begin_job(JobSpec::pool(JobKind::Rebuild, name)) {
+            self.tell(Told::Problem(format!("pool {name} is rebuilt without a job: {}", error.what)));
+        }
+    }
+}
+
+fn too_small(spec: &CacheSpec, bytes: u64) -> ControlError {
+    invalid(
+        format!(
+            "{} is smaller than the other device of the pool: it needs {}",
+            spec.path.display(),
+            ByteSize(bytes)
+        ),
+        "give a device at least as large",
+    )
+}
+
+/// The devices in the order of the configuration, with a new one in place of the one that is not the survivor. Without
+/// sizes: a device that is there is used as it is, and one that has vanished must not be made again as if there had been nothing.
+fn devices_after(old: &[CacheSpec], survivor: Option<&str>, new: &CacheSpec) -> Vec<CacheSpec> {
+    let bare = |path: &Path| CacheSpec { path: path.to_owned(), size_bytes: None };
+    let survives = |spec: &CacheSpec| {
+        survivor.is_some_and(|path| spec.path == Path::new(path) || is_same(&spec.path, Path::new(path)))
+    };
+    match old {
+        [a, b] if survives(a) != survives(b) => {
+            [a, b].map(|spec| bare(if survives(spec) { &spec.path } else { &new.path })).into()
+        }
+        _ => survivor.map(Path::new).into_iter().chain([new.path.as_path()]).map(bare).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_device_stands_where_the_old_one_stood() {
+        let spec = |path: &str| CacheSpec { path: path.into(), size_bytes: Some(1 << 30) };
+        let paths = |old: &[CacheSpec], survivor| {
+            let after = devices_after(old, survivor, &spec("/new"));
+            assert!(after.iter().all(|spec| spec.size_bytes.is_none()));
+            after.iter().map(|spec| spec.path.display().to_string()).collect::<Vec<_>>()
+        };
+        let old = [spec("/a"), spec("/b")];
+        assert_eq!(paths(&old, Some("/a")), ["/a", "/new"]);
+        assert_eq!(paths(&old, Some("/b")), ["/new", "/b"]);
+        assert_eq!(paths(&old, Some("/elsewhere")), ["/elsewhere", "/new"]);
+    }
+}
