@@ -96,4 +96,6 @@ planted! {
     read_one_copy: ReadOneCopy,
     leave_unmended: LeaveUnmended,
     forget_in_rebuild: ForgetInRebuild,
+    write_meta_in_clear: WriteMetaInClear,
+    tweak_of_failed_write: TweakOfFailedWrite,
 }

@@ -1,12 +1,10 @@
 //! A cache opened for reading: superblocks and checkpoints.
 
-use std::path::PathBuf;
-
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
 
-use super::space::Space;
+use super::space::{Given, Space};
 use super::{Findings, Severity};
 use crate::failure::Failure;
 
@@ -27,10 +25,12 @@ pub(crate) struct Image {
 
 impl Image {
     /// Opens a cache that nobody else has open: all of its devices, in any order.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
+    pub(crate) fn open<'a>(given: impl Into<Given<'a>>) -> Result<Self, Failure> {
+        let Given { paths, key } = given.into();
         let mut space = Space::open(paths)?;
         let superblocks = read_superblocks(&space);
         let superblock = choose(&space, &superblocks)?;
+        space.unlock(&superblock, key)?;
         space.arrange(&superblock)?;
         superblock.geometry.validate(space.bytes()).map_err(|error| refusal(&space, error))?;
         Ok(Self::with(space, superblocks, superblock))

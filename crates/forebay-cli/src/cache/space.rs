@@ -11,11 +11,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_daemon::RunError;
-use forebay_daemon::members;
+use forebay_crypt::CacheCipher;
+use forebay_daemon::encryption::{Key, unlock};
+use forebay_daemon::{RunError, members};
 use forebay_format::member::{DATA_START_BLOCK, MEMBERS_MAX, MemberHeader};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, Geometry};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Encryption, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 
 use crate::failure::Failure;
@@ -25,6 +26,21 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
+/// What was given of a cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given<'a> {
+    /// Its devices, in any order.
+    pub(crate) paths: &'a [PathBuf],
+    /// Its key, if it is encrypted.
+    pub(crate) key: Option<&'a Key>,
+}
+
+impl<'a> From<&'a [PathBuf]> for Given<'a> {
+    fn from(paths: &'a [PathBuf]) -> Self {
+        Self { paths, key: None }
+    }
+}
+
 /// The devices of a cache.
 #[derive(Debug)]
 pub(crate) struct Space {
@@ -32,6 +48,8 @@ pub(crate) struct Space {
     first: Device,
     /// The others, in the order of the pool's space.
     others: Vec<(Device, MemberHeader)>,
+    /// What is read is decrypted, and how the superblock says so.
+    cipher: Option<(CacheCipher, Encryption)>,
     /// All paths, as they were given.
     paths: Vec<PathBuf>,
 }
@@ -68,7 +86,40 @@ impl Space {
             return Err(Failure::new(what)
                 .hint("give the devices of one cache; leave out what does not belong to it"));
         }
-        Ok(Self { first, others, paths: paths.to_vec() })
+        Ok(Self { first, others, cipher: None, paths: paths.to_vec() })
+    }
+
+    /// Reads with the key of the cache from now on, if it is encrypted.
+    ///
+    /// # Errors
+    /// The key is missing, is another one, or is not needed.
+    pub(crate) fn unlock(&mut self, superblock: &Superblock, key: Option<&Key>) -> Result<(), Failure> {
+        let cipher = unlock(superblock, key, &self.shown()).map_err(refused)?;
+        self.cipher = cipher.zip(superblock.encryption);
+        Ok(())
+    }
+
+    /// Reads as if the cache, whose superblocks are lost, were this one and encrypted with this key.
+    pub(crate) fn unlock_as(&mut self, uuid: CacheUuid, key: &Key) {
+        self.cipher = Some(key.of_cache(uuid));
+    }
+
+    /// What a superblock must say of the encryption.
+    pub(crate) fn encryption(&self) -> Option<Encryption> {
+        self.cipher.as_ref().map(|(_, mark)| *mark)
+    }
+
+    /// Reads from the first device, whatever lies on the others.
+    pub(crate) fn read_first(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+        self.first.read_at(offset, bytes).map_err(drop)?;
+        self.decrypt(offset, bytes);
+        Ok(())
+    }
+
+    fn decrypt(&self, offset: u64, bytes: &mut [u8]) {
+        if let Some((cipher, _)) = &self.cipher {
+            cipher.open(offset, bytes);
+        }
     }
 
     /// The device with the superblocks.
@@ -134,6 +185,12 @@ impl Space {
 
     /// Reads bytes that lie on one device, as everything does that a cache writes at once.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+        self.read_raw(offset, bytes)?;
+        self.decrypt(offset, bytes);
+        Ok(())
+    }
+
+    fn read_raw(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(())?;
         let next = self.others.first().map_or(u64::MAX, |(_, header)| header.first_block * BLOCK);
         if end <= next.min(self.first.size_bytes()) {

@@ -44,6 +44,7 @@ impl Cache {
         let params = FormatParams {
             geometry,
             uuid: UUID,
+            encryption: None,
             volumes: vec![volume],
             members: Default::default(),
             created_unix_s: 0,
@@ -124,7 +125,7 @@ impl Cache {
     fn found(&self, say: impl FnOnce(&mut Salvage)) -> Found {
         let mut findings = Findings::default();
         let mut salvage =
-            Salvage::open(std::slice::from_ref(&self.path), &mut findings, &mut |_| {}, &mut |_, _| {})
+            Salvage::open(std::slice::from_ref(&self.path), None, &mut findings, &mut |_| {}, &mut |_, _| {})
                 .unwrap();
         say(&mut salvage);
         extracted(&salvage, &mut findings)
@@ -507,8 +508,14 @@ fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
     let notes = |cache: &Cache| {
         let mut notes = Vec::new();
         let mut note = |what: &str| notes.push(what.to_owned());
-        Salvage::open(std::slice::from_ref(&cache.path), &mut Findings::default(), &mut note, &mut |_, _| {})
-            .unwrap();
+        Salvage::open(
+            std::slice::from_ref(&cache.path),
+            None,
+            &mut Findings::default(),
+            &mut note,
+            &mut |_, _| {},
+        )
+        .unwrap();
         notes
     };
     let cache = Cache::new();
@@ -550,7 +557,8 @@ fn salvaged(cache: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Found {
     std::fs::write(file.path(), &bytes).unwrap();
     let mut findings = Findings::default();
     let salvage =
-        Salvage::open(&[file.path().to_owned()], &mut findings, &mut |_| {}, &mut |_, _| {}).unwrap();
+        Salvage::open(&[file.path().to_owned()][..], None, &mut findings, &mut |_| {}, &mut |_, _| {})
+            .unwrap();
     extracted(&salvage, &mut findings)
 }
 

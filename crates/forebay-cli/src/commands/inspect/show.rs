@@ -46,6 +46,7 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
     row("segments_start_block", &|s| s.geometry.segments_start_block.to_string());
     row("checkpoint_slot_blocks", &|s| s.geometry.checkpoint_slot_blocks.to_string());
     row("members", &|s| s.members.count().to_string());
+    row("encryption", &|s| s.encryption.map_or("none", |_| "AES-256-XTS").into());
     row("shard", &|s| format!("{} of {}", s.shard_index, s.shard_count));
     row("created_unix_s", &|s| s.created_unix_s.to_string());
     row("written_by", &|s| screen::harmless(&s.written_by));
