@@ -18,9 +18,8 @@ key() { # PATH: a new key
 key "$T/key"
 key "$T/other-key"
 WITH=(--set "encryption_key_file=$T/key" --set idle_delay=off --set dirty_low_pct=80 --set dirty_high_pct=80)
-run() { # OPTION...: as start does, for commands that must be refused
-    "$FOREBAY" run --backing "file:$BACKING" --cache "$CACHE:$CACHE_SIZE" --export "$URI" "$@"
-}
+# As start does it, for commands that must be refused.
+RUN=("$FOREBAY" run --backing "file:$BACKING" --cache "$CACHE:$CACHE_SIZE" --export "$URI")
 shows() { grep -aqF "$PATTERN" "$1"; }
 copied() { # WHAT: the volume holds the pattern
     nbdcopy "$URI" "$T/back"
@@ -33,7 +32,7 @@ nbdcopy --flush "$T/pattern" "$URI"
 stop
 shows "$CACHE" || fail "the pattern is not even on a cache in clear"
 before=$(checksum "$CACHE")
-refused 1 "is not encrypted, but a key was given" run "${WITH[@]}"
+refused 1 "is not encrypted, but a key was given" "${RUN[@]}" "${WITH[@]}"
 refused 1 "is not encrypted" "$FOREBAY" check "$CACHE" --key-file "$T/key"
 [ "$before" = "$(checksum "$CACHE")" ] || fail "a cache that was refused was changed"
 rm "$CACHE" "$BACKING"
@@ -50,16 +49,16 @@ crash
 
 say "kill -9: refused without the right key, unchanged, and whole with it"
 before=$(checksum "$CACHE")
-refused 1 "is encrypted, and no key was given" run
-refused 1 "is not that of the cache" run --set "encryption_key_file=$T/other-key"
-refused 1 "cannot be read" run --set "encryption_key_file=$T/no-key"
+refused 1 "is encrypted, and no key was given" "${RUN[@]}"
+refused 1 "is not that of the cache" "${RUN[@]}" --set "encryption_key_file=$T/other-key"
+refused 1 "cannot be read" "${RUN[@]}" --set "encryption_key_file=$T/no-key"
 head -c 32 "$T/key" >"$T/short-key"
 chmod 600 "$T/short-key"
-refused 1 "it has 32 bytes" run --set "encryption_key_file=$T/short-key"
+refused 1 "it has 32 bytes" "${RUN[@]}" --set "encryption_key_file=$T/short-key"
 cp "$T/key" "$T/open-key"
 chmod 644 "$T/open-key"
-refused 1 "everybody on this machine" run --set "encryption_key_file=$T/open-key"
-refused 2 "whole path" run --set encryption_key_file=key
+refused 1 "everybody on this machine" "${RUN[@]}" --set "encryption_key_file=$T/open-key"
+refused 2 "whole path" "${RUN[@]}" --set encryption_key_file=key
 [ "$before" = "$(checksum "$CACHE")" ] || fail "a cache that was refused was changed"
 CREDENTIALS_DIRECTORY=$T start --set encryption_key_file=credential:key --set idle_delay=off
 copied "after kill -9, with a credential"
@@ -165,9 +164,9 @@ mv "$T/key" "$T/key.away"
 refused 1 "key" "$FOREBAY" upgrade --admin "$ADMIN"
 copied "after an upgrade that was refused"
 mv "$T/key.away" "$T/key"
-ask upgrade
+ask upgrade --json
+DAEMON=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["to_pid"])' <"$T/ask.out")
 copied "after an upgrade"
-DAEMON=$("$FOREBAY" status --admin "$ADMIN" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
 kill -9 "$DAEMON"
 for ((tries = 0; tries < 200; tries++)); do
     kill -0 "$DAEMON" 2>/dev/null || break

@@ -134,7 +134,8 @@ fn checkpoint_at(space: &Space, block: u64, header: &[u8]) -> Option<Checkpoint>
     if bytes > BODY_BYTES_MAX.min(space.first().size_bytes()) {
         return None;
     }
-    let mut bytes = vec![0; bytes as usize];
+    // Whole blocks: what is encrypted is read so.
+    let mut bytes = vec![0; (bytes as usize).next_multiple_of(BLOCK_BYTES)];
     space.read_first(block * BLOCK, &mut bytes).ok()?;
     Checkpoint::decode(&bytes).ok()
 }

@@ -109,7 +109,7 @@ impl Space {
         self.cipher.as_ref().map(|(_, mark)| *mark)
     }
 
-    /// Reads from the first device, whatever lies on the others.
+    /// Reads whole sectors from the first device, whatever lies on the others.
     pub(crate) fn read_first(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
         self.first.read_at(offset, bytes).map_err(drop)?;
         self.decrypt(offset, bytes);
