@@ -209,6 +209,7 @@ fn format(file: &File, gib: u64) -> Outcome<()> {
         geometry: Geometry::for_device(gib << 30, None)?,
         members: Members::default(),
         uuid: CacheUuid([7; 16]),
+        encryption: None,
         volumes: Vec::new(),
         created_unix_s: 1_700_000_000,
         written_by: "large".into(),

@@ -62,6 +62,8 @@ pub struct FormatParams {
     pub members: forebay_format::Members,
     /// Identity, drawn at random.
     pub uuid: forebay_format::CacheUuid,
+    /// The cache is encrypted: who writes it to its devices does that, and the superblock says so.
+    pub encryption: Option<forebay_format::Encryption>,
     /// Volumes of the cache.
     pub volumes: Vec<forebay_format::checkpoint::VolumeEntry>,
     /// Seconds since 1970.
@@ -205,11 +207,15 @@ pub enum PlantedBug {
     MendInVain,
     /// What is filled on a member of a mirrored cache that is out stays in the map.
     KeepLostFill,
+    /// The owner of an encrypted cache writes metadata without encrypting it.
+    WriteMetaInClear,
+    /// The owner of an encrypted cache encrypts a batch that could not be written, and is written elsewhere, for its first place.
+    TweakOfFailedWrite,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 66] = [
+    pub const ALL: [(Self, &'static str); 68] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -276,6 +282,8 @@ impl PlantedBug {
         (Self::TrustWholeCopy, "trust-whole-copy"),
         (Self::MendInVain, "mend-in-vain"),
         (Self::KeepLostFill, "keep-lost-fill"),
+        (Self::WriteMetaInClear, "write-meta-in-clear"),
+        (Self::TweakOfFailedWrite, "tweak-of-failed-write"),
     ];
 
     /// The name used on the command line.

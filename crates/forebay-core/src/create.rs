@@ -90,6 +90,7 @@ fn superblock(params: &FormatParams, mirror: Option<MirrorMark>) -> Superblock {
         geometry: params.geometry,
         members: params.members,
         mirror,
+        encryption: params.encryption,
         shard_index: 0,
         shard_count: 1,
         created_unix_s: params.created_unix_s,

@@ -233,6 +233,7 @@ pub(crate) fn blank_superblock() -> Superblock {
         geometry: blank_geometry(),
         members: forebay_format::Members::default(),
         mirror: None,
+        encryption: None,
         shard_index: 0,
         shard_count: 1,
         created_unix_s: 0,

@@ -36,6 +36,7 @@ impl Machine {
         let params = FormatParams {
             geometry: Geometry::for_device(CACHE_BYTES as u64, Some(16)).expect("a device of that size"),
             uuid: CacheUuid([7; 16]),
+            encryption: None,
             members: Members::default(),
             volumes: vec![entry],
             created_unix_s: 0,

@@ -4,6 +4,7 @@
 
 use crate::members::MemberMap;
 use crate::meter::Path;
+use crate::sealer::{Sealer, Waiting};
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{DeviceId, Op, Reactor};
@@ -26,6 +27,8 @@ struct Held {
     /// Members whose part of a flush has not ended, beyond the first, and whether one has failed.
     others: usize,
     failed: bool,
+    /// Where in the pool's space the encrypted bytes lie that are read.
+    opens: Option<u64>,
 }
 
 /// An operation whose time is taken.
@@ -56,6 +59,8 @@ pub(crate) struct EngineIo {
     /// By volume number.
     backings: Vec<Option<DeviceId>>,
     scratch: forebay_io::BufId,
+    /// The cache is encrypted.
+    sealer: Option<Sealer>,
     held: Vec<Held>,
     spans: Vec<forebay_io::Span>,
     crcs: Vec<u32>,
@@ -74,6 +79,7 @@ impl EngineIo {
             cache,
             backings: Vec::new(),
             scratch,
+            sealer: None,
             held: Vec::new(),
             spans: Vec::new(),
             crcs: Vec::new(),
@@ -83,6 +89,11 @@ impl EngineIo {
             under_way: [0; 2],
             ready: Vec::new(),
         }
+    }
+
+    /// Everything that goes to the cache and comes from it is encrypted; said before the first operation.
+    pub(crate) fn encrypt(&mut self, sealer: Sealer) {
+        self.sealer = Some(sealer);
     }
 
     /// Time as the engine counts it, when the clock was last read.
@@ -145,6 +156,9 @@ impl EngineIo {
             }
             Err(failure) => {
                 self.release(reactor, op);
+                if let Some(sealer) = &mut self.sealer {
+                    sealer.give_back(op);
+                }
                 self.ready.push((op, Err(failure)));
             }
         }
@@ -225,6 +239,7 @@ impl EngineIo {
                 self.time(op, device, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
                 self.take_spans(engine, op);
                 self.held(op).crc = crc;
+                self.will_open(op, device, offset);
                 let range = (device, offset, len.into());
                 self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
             }
@@ -268,6 +283,13 @@ impl EngineIo {
         None
     }
 
+    /// What is read is to be decrypted.
+    fn will_open(&mut self, op: OpId, device: Device, offset: u64) {
+        if self.sealer.is_some() && device == Device::Cache {
+            self.held(op).opens = Some(offset);
+        }
+    }
+
     fn time(&mut self, op: OpId, device: Device, path: Path, bytes: u64) {
         let began = self.now();
         self.held(op).timed = Some(Timed { device, path, bytes, member: None, began });
@@ -279,6 +301,10 @@ impl EngineIo {
 
     fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, range: (Device, u64, u64)) {
         self.take_spans(engine, op);
+        if range.0 == Device::Cache && self.sealer.is_some() {
+            self.write_sealed(engine, reactor, Waiting { op, offset: range.1, len: range.2 });
+            return;
+        }
         if let Some(header) = engine.header(op) {
             let Some(buffer) = reactor.pool_mut().alloc(BLOCK_BYTES) else {
                 self.ready.push((op, Err(DeviceFailure)));
@@ -292,12 +318,33 @@ impl EngineIo {
         self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
     }
 
+    /// Writes an encrypted copy of the spans and of the header, as soon as there is memory for it.
+    fn write_sealed(&mut self, engine: &Engine, reactor: &mut Reactor, write: Waiting) {
+        let Some(sealer) = &mut self.sealer else { return };
+        let header = engine.header(write.op).unwrap_or_default();
+        let Some((copy, ours)) = sealer.batch(reactor.pool_mut(), write, header, &self.spans) else { return };
+        self.held(write.op).buffers.extend(ours.then_some(copy.buf));
+        self.spans.clear();
+        self.spans.push(copy);
+        let range = (Device::Cache, write.offset, write.len);
+        self.submit(reactor, write.op, range, |device, offset, spans| Op::Write { device, offset, spans });
+    }
+
+    /// An operation has ended: writes that wait for memory may find some.
+    fn write_waiting(&mut self, engine: &Engine, reactor: &mut Reactor, ended: OpId) {
+        while let Some(write) = self.sealer.as_mut().and_then(|sealer| sealer.next(ended)) {
+            self.take_spans(engine, write.op);
+            self.write_sealed(engine, reactor, write);
+        }
+    }
+
     fn read_meta(&mut self, reactor: &mut Reactor, op: OpId, offset: u64, len: usize) {
         let Some(spans) = self.meta_buffers(reactor, op, len) else {
             self.ready.push((op, Err(DeviceFailure)));
             return;
         };
         self.held(op).meta_bytes = Some(len);
+        self.will_open(op, Device::Cache, offset);
         self.spans = spans;
         let range = (Device::Cache, offset, len as u64);
         self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
@@ -313,6 +360,9 @@ impl EngineIo {
         for span in &spans {
             let (piece, rest) = left.split_at(span.len as usize);
             reactor.pool_mut().copy_in(*span, piece);
+            if let Some(sealer) = &self.sealer {
+                sealer.seal(reactor.pool_mut(), *span, offset + (bytes.len() - left.len()) as u64);
+            }
             left = rest;
         }
         let range = (Device::Cache, offset, bytes.len() as u64);
@@ -349,8 +399,7 @@ impl EngineIo {
         for (op, result) in &ready {
             let now = self.now();
             let meta = self.held(*op).meta_bytes.take().is_some();
-            self.held(*op).crc = false;
-            self.held(*op).timed = None;
+            (self.held(*op).crc, self.held(*op).opens, self.held(*op).timed) = (false, None, None);
             match result {
                 Err(failure) if !meta => engine.complete(now, *op, Err(*failure), &[]),
                 result => engine.complete_meta(now, *op, result.as_deref().map_err(|failure| *failure)),
@@ -380,6 +429,11 @@ impl EngineIo {
         }
         let crc = std::mem::take(&mut self.held(op).crc);
         let meta = self.held(op).meta_bytes.take();
+        let opens = self.held(op).opens.take().filter(|_| ok);
+        if let (Some(sealer), Some(offset), None) = (&self.sealer, opens, meta) {
+            let spans = engine.spans(op).iter().map(|span| self.span(*span));
+            sealer.open(reactor.pool_mut(), spans, offset);
+        }
         self.crcs.clear();
         if crc && ok {
             for at in 0..engine.spans(op).len() {
@@ -397,11 +451,16 @@ impl EngineIo {
                     bytes.extend_from_slice(&reactor.pool().bytes(*buffer)[..piece]);
                 }
             }
+            if let (Some(sealer), Some(offset)) = (&self.sealer, opens) {
+                sealer.open_bytes(offset, &mut bytes);
+            }
             self.release(reactor, op);
+            self.write_waiting(engine, reactor, op);
             engine.complete_meta(now, op, result.map(|()| &bytes[..]));
             return timed;
         }
         self.release(reactor, op);
+        self.write_waiting(engine, reactor, op);
         engine.complete(now, op, result, &self.crcs);
         timed
     }

@@ -260,6 +260,7 @@ mod tests {
             geometry: Geometry::for_device(64 << 20, Some(64)).unwrap(),
             members: Members::new(&[11, 22]).unwrap(),
             mirror: None,
+            encryption: None,
             shard_index: 0,
             shard_count: 1,
             created_unix_s: 0,

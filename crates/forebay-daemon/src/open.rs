@@ -4,10 +4,12 @@
 //! that somebody put there is never written over.
 
 use crate::CacheSpec;
+use crate::encryption::{Key, unlock};
 use crate::error::RunError;
 use crate::loss_record::Seen;
 use crate::members::{MemberMap, open_members};
 use forebay_core::{FormatParams, MirrorDevices};
+use forebay_crypt::CacheCipher;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
 use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
@@ -24,15 +26,17 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes at the start of a device that must be zero for it to be taken as unused.
 const BLANK_BYTES: usize = 256 << 10;
 
-/// How to make a cache where there is none.
+/// How to make a cache where there is none, and the key of one that there is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Making {
+pub(crate) struct Making<'a> {
     /// Blocks of a segment; chosen by the size of the cache if `None`.
     pub(crate) segment_blocks: Option<u32>,
     /// Reserve the space of a new file.
     pub(crate) preallocate: bool,
     /// What only the cache has lies on both of its two devices.
     pub(crate) mirror: bool,
+    /// The cache is encrypted with it.
+    pub(crate) key: Option<&'a Key>,
 }
 
 /// The cache devices of a pool, opened and checked.
@@ -46,6 +50,8 @@ pub(crate) struct PoolParts {
     pub(crate) pool_bytes: u64,
     /// Devices that are configured but that the cache does not lie on yet.
     pub(crate) joining: Vec<CacheSpec>,
+    /// Everything behind the superblocks is encrypted.
+    pub(crate) cipher: Option<CacheCipher>,
     /// It was made just now.
     pub(crate) created: bool,
     /// The cache is mirrored.
@@ -64,6 +70,7 @@ impl PoolParts {
             map: MemberMap::single(),
             pool_bytes: 0,
             joining: Vec::new(),
+            cipher: None,
             created: false,
             mirror: None,
             fresh: None,
@@ -91,6 +98,19 @@ pub(crate) fn seen(spec: &CacheSpec) -> Seen {
     }
 }
 
+/// Whether the key of a pool is that of its cache, while somebody else has it open.
+///
+/// # Errors
+/// It is not. A cache that cannot be looked at is no error here.
+pub(crate) fn check_key(spec: &CacheSpec, key: Option<&Key>) -> Result<(), RunError> {
+    let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
+    let Ok(device) = Device::open_cache(&spec.path, options) else { return Ok(()) };
+    match look(&device) {
+        Found::Cache(superblock) => unlock(&superblock, key, &spec.path.display()).map(drop),
+        Found::Blank | Found::Foreign(_) => Ok(()),
+    }
+}
+
 /// Makes a device that no pool uses forget that it was a cache.
 ///
 /// # Errors
@@ -109,7 +129,7 @@ pub(crate) fn erase_cache(path: &Path) -> Result<(), RunError> {
 /// A device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
 pub(crate) fn open_caches(
     specs: &[CacheSpec],
-    making: Making,
+    making: Making<'_>,
     state_dir: &Path,
 ) -> Result<PoolParts, RunError> {
     if making.mirror {
@@ -127,18 +147,31 @@ pub(crate) fn open_caches(
     let cache = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
     notes.extend(cache.notes().iter().cloned());
     match look(&cache) {
-        Found::Cache(superblock) => open_existing(spec, others, cache, &superblock, notes),
+        Found::Cache(superblock) => {
+            let cipher = unlock(&superblock, making.key, &path.display())?;
+            let parts = open_existing(spec, others, cache, &superblock, notes)?;
+            Ok(PoolParts { cipher, ..parts })
+        }
         Found::Blank => {
             let made = format(spec, making, &cache);
             if made.is_err() && !existed {
                 // Ours, and of no use: do not leave it in the way of the next attempt.
                 let _ = std::fs::remove_file(path);
             }
-            made?;
+            let cipher = made?;
             let (pool_bytes, joining) = (cache.size_bytes(), others.to_vec());
             let map = MemberMap::single();
             let parts = PoolParts::none();
-            Ok(PoolParts { devices: vec![cache], map, pool_bytes, joining, created: true, notes, ..parts })
+            Ok(PoolParts {
+                devices: vec![cache],
+                map,
+                pool_bytes,
+                joining,
+                cipher,
+                created: true,
+                notes,
+                ..parts
+            })
         }
         Found::Foreign(why) => Err(foreign(path, &why)),
     }
@@ -185,7 +218,7 @@ fn open_existing(
 pub(crate) fn open_joining(spec: &CacheSpec) -> Result<Device, RunError> {
     let existed = spec.path.exists();
     if !existed {
-        let making = Making { segment_blocks: None, preallocate: true, mirror: false };
+        let making = Making { segment_blocks: None, preallocate: true, mirror: false, key: None };
         create_file(spec, making, &mut Vec::new())?;
     }
     let device = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
@@ -363,7 +396,11 @@ pub(crate) fn foreign(path: &Path, why: &str) -> RunError {
 ///
 /// # Errors
 /// It has no size, or cannot be made.
-pub(crate) fn create_file(spec: &CacheSpec, making: Making, notes: &mut Vec<String>) -> Result<(), RunError> {
+pub(crate) fn create_file(
+    spec: &CacheSpec,
+    making: Making<'_>,
+    notes: &mut Vec<String>,
+) -> Result<(), RunError> {
     let path = &spec.path;
     let Some(size) = spec.size_bytes else {
         return Err(RunError::failed(
@@ -384,7 +421,7 @@ pub(crate) fn create_file(spec: &CacheSpec, making: Making, notes: &mut Vec<Stri
     }
 }
 
-fn geometry(device_bytes: u64, making: Making) -> Result<Geometry, RunError> {
+fn geometry(device_bytes: u64, making: Making<'_>) -> Result<Geometry, RunError> {
     Geometry::for_device(device_bytes, making.segment_blocks)
         .map_err(|error| RunError::failed(error, "give the cache more space, or smaller segments"))
 }
@@ -411,15 +448,20 @@ fn check_size(spec: &CacheSpec, cache: &Device, geometry: Geometry) -> Result<()
     ))
 }
 
-fn format(spec: &CacheSpec, making: Making, cache: &Device) -> Result<(), RunError> {
+fn format(spec: &CacheSpec, making: Making<'_>, cache: &Device) -> Result<Option<CacheCipher>, RunError> {
     let bytes = spec.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
     let params = new_params(geometry(bytes, making)?)?;
+    let (cipher, encryption) = making.key.map(|key| key.of_cache(params.uuid)).unzip();
+    let params = FormatParams { encryption, ..params };
     let writes = forebay_core::format_cache(&params)
         .map_err(|error| RunError::failed(error, "choose another layout"))?;
-    for (offset, bytes) in writes {
+    for (offset, mut bytes) in writes {
+        if let Some(cipher) = &cipher {
+            cipher.seal(offset, &mut bytes);
+        }
         cache.write_at(offset, &bytes).and_then(|()| cache.flush()).map_err(device_error)?;
     }
-    Ok(())
+    Ok(cipher)
 }
 
 /// A new cache without volumes.
@@ -430,6 +472,7 @@ pub(crate) fn new_params(geometry: Geometry) -> Result<FormatParams, RunError> {
     Ok(FormatParams {
         geometry,
         uuid: CacheUuid(random_uuid()?),
+        encryption: None,
         volumes: Vec::new(),
         members: forebay_format::Members::default(),
         created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

@@ -9,8 +9,10 @@ use crate::api::ApiServer;
 use crate::config::{Config, ConfigFile, DaemonConfig};
 use crate::control::{Control, ControlError, UpgradeBegun, UpgradeInfo};
 use crate::control_fs::{self, AlarmSource, ControlFs};
+use crate::encryption::Key;
 use crate::error::RunError;
 use crate::handover::{Duties, Keeper, Manager, Predecessor, Successor};
+use crate::open::check_key;
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
 use crate::start::{LOOK, Word, api_failed, hear, open_api, say, start_service, stop, teller, watch_signals};
 use crate::{RunEvent, ServeOptions};
@@ -57,8 +59,13 @@ fn serve_after(
     place: &Place<'_>,
     report: Report<'_>,
 ) -> Result<(), RunError> {
-    let load =
-        || crate::service::load(place.config).map_err(|error| RunError::failed(error, "nothing was started"));
+    let load = || {
+        let loaded = crate::service::load(place.config)
+            .map_err(|error| RunError::failed(error, "nothing was started"))?;
+        // Whoever takes over must be able to open what the predecessor closes.
+        predecessor.map_or(Ok(()), |_| check_keys(&loaded.1.config))?;
+        Ok::<_, RunError>(loaded)
+    };
     let (mut file, mut checked) = load()?;
     for line in checked.warnings.lines() {
         report(RunEvent::Problem(line));
@@ -94,6 +101,15 @@ fn serve_after(
         return Err(house.close(&words.1, report).err().unwrap_or(error));
     }
     house.keep_on(place, &words, report)
+}
+
+/// Whether the caches of all pools can be opened with the keys that are configured.
+fn check_keys(config: &Config) -> Result<(), RunError> {
+    for pool in config.pools.values() {
+        let key = pool.tunables().encryption_key_file.as_ref().map(Key::read).transpose()?;
+        pool.devices.first().map_or(Ok(()), |spec| check_key(spec, key.as_ref()))?;
+    }
+    Ok(())
 }
 
 /// Everything that is open while the daemon serves.

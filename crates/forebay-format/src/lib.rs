@@ -22,6 +22,7 @@
 
 pub mod batch;
 pub mod checkpoint;
+pub mod encryption;
 pub mod error;
 pub mod geometry;
 pub mod layout;
@@ -31,6 +32,7 @@ pub mod summary;
 pub mod superblock;
 pub mod units;
 
+pub use encryption::Encryption;
 pub use error::FormatError;
 pub use geometry::Geometry;
 pub use member::Members;

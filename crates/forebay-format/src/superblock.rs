@@ -4,6 +4,7 @@
 //! update writes copy A, flushes, writes copy B, flushes: at any instant at least one copy is intact, and the intact
 //! copy with the higher `generation` is the one that counts.
 
+use crate::encryption::Encryption;
 use crate::geometry::Geometry;
 use crate::layout::{check_envelope_of, check_zero, crc_without, fitting, structure};
 use crate::member::{MEMBERS_MAX, Members};
@@ -16,8 +17,14 @@ const _: () = assert!(F_MEMBER_TAGS.len == (MEMBERS_MAX - 1) * 8);
 /// Version of the superblock of a mirrored cache: a reader that knows only [`VERSION`] must not open one member alone.
 pub const MIRROR_VERSION: u32 = 2;
 
+/// Version of the superblock of an encrypted cache, mirrored or not: a reader without the cipher would take everything for damage.
+pub const ENCRYPTED_VERSION: u32 = 3;
+
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
+
+/// The one cipher that there is.
+const AES_256_XTS: u64 = 1;
 
 structure! { "superblock", 512;
     F_MAGIC = "magic", 0, 8;
@@ -43,7 +50,10 @@ structure! { "superblock", 512;
     F_MIRROR_OUT = "mirror_out", 257, 1;
     F_RESERVED_B = "reserved_b", 258, 6;
     F_MIRROR_TAGS = "mirror_tags", 264, 16;
-    F_RESERVED = "reserved", 280, 228;
+    F_ENCRYPTION = "encryption", 280, 1;
+    F_RESERVED_C = "reserved_c", 281, 7;
+    F_KEY_CHECK = "key_check", 288, 16;
+    F_RESERVED = "reserved", 304, 204;
     F_CRC = "crc32c", 508, 4;
 }
 
@@ -76,6 +86,8 @@ pub struct Superblock {
     pub members: Members,
     /// The cache is mirrored, and what this copy says of its two members.
     pub mirror: Option<MirrorMark>,
+    /// The cache is encrypted, and how its key is recognised.
+    pub encryption: Option<Encryption>,
     /// This shard among the shards of the cache (0 of 1 until a cache is sharded).
     pub shard_index: u16,
     /// Number of shards of the cache.
@@ -97,7 +109,7 @@ impl Superblock {
         let mut block = vec![0; BLOCK_BYTES];
         let to = &mut block[..];
         F_MAGIC.put_bytes(to, &MAGIC);
-        F_VERSION.put(to, u64::from(if self.mirror.is_some() { MIRROR_VERSION } else { VERSION }));
+        F_VERSION.put(to, u64::from(self.version()));
         F_STATE.put(to, self.state as u64);
         F_UUID.put_bytes(to, &self.uuid.0);
         F_GENERATION.put(to, self.generation);
@@ -119,6 +131,10 @@ impl Superblock {
                 to.copy_from_slice(&tag.to_le_bytes());
             }
         }
+        if let Some(encryption) = &self.encryption {
+            F_ENCRYPTION.put(to, AES_256_XTS);
+            F_KEY_CHECK.put_bytes(to, &encryption.key_check);
+        }
         F_SHARD_INDEX.put(to, u64::from(self.shard_index));
         F_SHARD_COUNT.put(to, u64::from(self.shard_count));
         F_CREATED.put(to, self.created_unix_s);
@@ -128,13 +144,22 @@ impl Superblock {
         block
     }
 
+    /// The lowest version whose readers understand this superblock.
+    fn version(&self) -> u32 {
+        match (&self.encryption, &self.mirror) {
+            (Some(_), _) => ENCRYPTED_VERSION,
+            (None, Some(_)) => MIRROR_VERSION,
+            (None, None) => VERSION,
+        }
+    }
+
     /// Decodes one copy.
     ///
     /// # Errors
     /// Not a superblock, torn, of a newer version, or with fields out of range. The geometry is not checked against
     /// the device: see [`Geometry::validate`].
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
-        let version = (F_VERSION, MIRROR_VERSION);
+        let version = (F_VERSION, ENCRYPTED_VERSION);
         check_envelope_of(&STRUCTURE, block, (F_MAGIC, &MAGIC), version, F_CRC)?;
         let field = |field, value| FormatError::Field { structure: STRUCTURE.name, field, value };
         let state = match F_STATE.get(block) {
@@ -142,9 +167,10 @@ impl Superblock {
             2 => CacheState::Open,
             other => return Err(field(F_STATE.name, other)),
         };
-        check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED_B, F_RESERVED])?;
+        check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED_B, F_RESERVED_C, F_RESERVED])?;
         let members = decode_members(block)?;
         let mirror = decode_mirror(block)?;
+        let encryption = decode_encryption(block)?;
         if F_SHARD_INDEX.get(block) >= F_SHARD_COUNT.get(block) {
             return Err(field(F_SHARD_INDEX.name, F_SHARD_INDEX.get(block)));
         }
@@ -167,11 +193,21 @@ impl Superblock {
             },
             members,
             mirror,
+            encryption,
             shard_index: F_SHARD_INDEX.get(block) as u16,
             shard_count: F_SHARD_COUNT.get(block) as u16,
             created_unix_s: F_CREATED.get(block),
             written_by: String::from_utf8_lossy(&written_by[..end]).into_owned(),
         })
+    }
+
+    /// The identity that a damaged copy says, if its beginning is that of a superblock; it may be wrong.
+    #[must_use]
+    pub fn identity_of_damaged(block: &[u8]) -> Option<CacheUuid> {
+        let whole = block.len() >= STRUCTURE.len && F_MAGIC.bytes(block) == MAGIC;
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(if whole { F_UUID.bytes(block) } else { return None });
+        Some(CacheUuid(uuid))
     }
 
     /// Chooses between the two copies: the intact one with the higher generation.
@@ -209,7 +245,8 @@ fn decode_mirror(block: &[u8]) -> Result<Option<MirrorMark>, FormatError> {
         u64::from_le_bytes(bytes)
     };
     let (mark, out, tags) = (F_MIRROR.get(block), F_MIRROR_OUT.get(block), [half(0), half(1)]);
-    if F_VERSION.get_u32(block) != MIRROR_VERSION {
+    let version = F_VERSION.get_u32(block);
+    if version != MIRROR_VERSION && !(version == ENCRYPTED_VERSION && mark != 0) {
         check_zero(&STRUCTURE, block, &[F_MIRROR, F_MIRROR_OUT, F_MIRROR_TAGS])?;
         return Ok(None);
     }
@@ -224,6 +261,24 @@ fn decode_mirror(block: &[u8]) -> Result<Option<MirrorMark>, FormatError> {
         return Err(FormatError::Field { structure: STRUCTURE.name, field: F_MIRROR_TAGS.name, value });
     }
     Ok(Some(MirrorMark { member: mark as u8 - 1, out: (out as u8).checked_sub(1), tags }))
+}
+
+fn decode_encryption(block: &[u8]) -> Result<Option<Encryption>, FormatError> {
+    if F_VERSION.get_u32(block) != ENCRYPTED_VERSION {
+        check_zero(&STRUCTURE, block, &[F_ENCRYPTION, F_KEY_CHECK])?;
+        return Ok(None);
+    }
+    let cipher = F_ENCRYPTION.get(block);
+    if cipher != AES_256_XTS {
+        return Err(FormatError::Field {
+            structure: STRUCTURE.name,
+            field: F_ENCRYPTION.name,
+            value: cipher,
+        });
+    }
+    let mut key_check = [0; 16];
+    key_check.copy_from_slice(F_KEY_CHECK.bytes(block));
+    Ok(Some(Encryption { key_check }))
 }
 
 fn decode_members(block: &[u8]) -> Result<Members, FormatError> {

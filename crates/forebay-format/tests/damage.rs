@@ -104,13 +104,34 @@ fn a_superblock_that_contradicts_itself_about_its_mirror_is_refused() {
 }
 
 #[test]
+fn a_superblock_that_contradicts_itself_about_its_encryption_is_refused() {
+    let refused = |block: Vec<u8>, name: &str, value| {
+        let changed = with_field(block, "superblock", name, value);
+        assert!(Superblock::decode(&changed).is_err(), "{name} {value}");
+    };
+    for (name, value) in [("encryption", 0), ("encryption", 2), ("version", 1), ("version", 2), ("mirror", 1)]
+    {
+        refused(samples::encrypted_superblock().encode(), name, value);
+    }
+    for (name, value) in [("encryption", 1), ("version", 3)] {
+        refused(samples::superblock().encode(), name, value);
+        refused(samples::mirrored_superblock().encode(), name, value);
+    }
+    let both = Superblock {
+        encryption: samples::encrypted_superblock().encryption,
+        ..samples::mirrored_superblock()
+    };
+    assert_eq!(Superblock::decode(&both.encode()), Ok(both));
+}
+
+#[test]
 fn a_newer_version_is_refused_by_name() {
     let message = |error: FormatError| error.to_string();
-    let superblock = with_field(samples::superblock().encode(), "superblock", "version", 3);
+    let superblock = with_field(samples::superblock().encode(), "superblock", "version", 4);
     let checkpoint = with_field(samples::checkpoint().encode(), "checkpoint header", "version", 2);
     let header = with_field(records_block(), "batch header", "version", 2);
     for (name, found, message) in [
-        ("superblock", 3, message(Superblock::decode(&superblock).unwrap_err())),
+        ("superblock", 4, message(Superblock::decode(&superblock).unwrap_err())),
         ("checkpoint header", 2, message(Checkpoint::decode(&checkpoint).unwrap_err())),
         ("batch header", 2, message(decode_header(&header).unwrap_err())),
     ] {

@@ -23,6 +23,12 @@ fn superblock_of_a_mirrored_cache_bytes() {
 }
 
 #[test]
+fn superblock_of_an_encrypted_cache_bytes() {
+    let golden = golden("superblock-encrypted", &samples::encrypted_superblock().encode());
+    assert_eq!(Superblock::decode(&golden), Ok(samples::encrypted_superblock()));
+}
+
+#[test]
 fn superblock_bytes() {
     let golden = golden("superblock", &samples::superblock().encode());
     assert_eq!(Superblock::decode(&golden), Ok(samples::superblock()));

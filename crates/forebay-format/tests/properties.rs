@@ -14,7 +14,9 @@ use forebay_format::layout;
 use forebay_format::member::MEMBERS_MAX;
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId};
+use forebay_format::{
+    BLOCK_BYTES, CacheUuid, Encryption, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -27,6 +29,7 @@ prop_compose! {
         created_unix_s in any::<u64>(),
         tags in vec(1_u64.., 0..MEMBERS_MAX),
         mirror in any::<Option<(bool, bool, u64)>>(),
+        key_check in any::<Option<[u8; 16]>>(),
         written_by in "[ -~]{0,32}",
     ) -> Superblock {
         let geometry =
@@ -40,6 +43,7 @@ prop_compose! {
         Superblock {
             uuid: CacheUuid(uuid), generation, epoch, checkpoint_generation, state, geometry, shard_index,
             members: Members::new(&tags).unwrap(), mirror,
+            encryption: key_check.map(|key_check| Encryption { key_check }),
             shard_count, created_unix_s, written_by,
         }
     }

@@ -9,7 +9,7 @@
 //!   receives). A buffer that is freed while a count is above zero goes back to the pool when the last one ends.
 //! - No `&[u8]` to a buffer exists while the kernel may write it, and no `&mut [u8]` while the kernel may touch it
 //!   at all: [`BufPool::bytes`] and [`BufPool::bytes_mut`] assert this.
-//! - The span methods (`copy`, `copy_in`, `copy_out`, `fill_zero`, `crc32c_blocks`) work on raw memory and are
+//! - The span methods (`copy`, `copy_in`, `copy_out`, `fill_zero`, `change`, `crc32c_blocks`) work on raw memory and are
 //!   allowed while *other parts* of the same buffer are in flight: one client buffer filled by several device
 //!   reads is checked piece by piece as they complete. A caller that reads a span whose operation has not
 //!   completed gets undefined contents, never a memory error.
@@ -221,6 +221,17 @@ impl BufPool {
         // kernel does not write these bytes.
         let bytes = unsafe { std::slice::from_raw_parts(memory, span.len as usize) };
         out.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
+    }
+
+    /// Lets `change` work on the bytes of the span where they lie.
+    ///
+    /// # Panics
+    /// When the span is not inside an allocated buffer.
+    pub fn change(&mut self, span: Span, change: impl FnOnce(&mut [u8])) {
+        let memory = self.locate(span);
+        // SAFETY: `locate` checked the range. No operation on these bytes is under way (caller's contract), so the kernel does
+        // not touch them, and nobody else can: the pool is borrowed mutably.
+        change(unsafe { std::slice::from_raw_parts_mut(memory, span.len as usize) });
     }
 
     /// Copies `from` to `to`; they must have the same length and may overlap.

@@ -2,6 +2,7 @@
 //!
 //! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
 
+use crate::cipher::{self, CacheWrite};
 use crate::device::{OpKind, WriteEnd};
 use crate::life::Place;
 use crate::mates::device_of;
@@ -216,11 +217,24 @@ impl World {
             self.pace.wrote(volume, self.now, len, &self.disks.settings[volume], oldest)?;
         }
         let data = Rc::new(data);
-        let number = self.disks.devices[device].submit_write(offset, Rc::clone(&data), &mut self.rng);
+        let bytes = match &self.plan.cipher {
+            Some(_) if device == CACHE => Rc::new(self.seal(offset, header, &data)),
+            _ => Rc::clone(&data),
+        };
+        let number = self.disks.devices[device].submit_write(offset, bytes, &mut self.rng);
         let kind = FlightKind::Write { number, offset, data, header };
         self.launch(op, OpKind::Write, len, Flight { device, spans, kind })?;
         self.crash_point();
         Ok(())
+    }
+
+    /// What the cache device gets of a write.
+    fn seal(&mut self, offset: u64, header: usize, data: &[u8]) -> Vec<u8> {
+        // A batch that could not be written is written elsewhere: as long, but for its header the same.
+        let len = data.len() as u64;
+        let failed = if header > 0 { self.unwritten.take() } else { None };
+        let failed = failed.filter(|(_, long)| *long == len).map(|(place, _)| place);
+        cipher::seal(&self.plan, CacheWrite { offset, meta: header == 0 }, failed, data)
     }
 
     fn launch(&mut self, op: OpId, kind: OpKind, len: u64, flight: Flight) -> Result<(), String> {
@@ -286,7 +300,11 @@ impl World {
     /// What a device returns for a read at this instant; `None` for an error.
     fn sample(&mut self, device: usize, offset: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
-        self.disks.devices[device].read(offset, &mut bytes, &mut self.rng).then_some(bytes)
+        let good = self.disks.devices[device].read(offset, &mut bytes, &mut self.rng);
+        if device == CACHE {
+            cipher::open(&self.plan, offset, &mut bytes);
+        }
+        good.then_some(bytes)
     }
 
     /// As [`Self::sample`], for data: of the cache device there may be none for a while.
@@ -323,7 +341,10 @@ impl World {
                     spans.is_empty() || now == data[header..],
                     "the bytes of a write at {offset} changed under way"
                 );
-                self.finish_write(op, device, number)?;
+                let end = self.finish_write(op, device, number)?;
+                if end == WriteEnd::Failed && device == CACHE && header > 0 {
+                    self.unwritten = Some((offset, data.len() as u64));
+                }
                 self.crash_point();
             }
             FlightKind::Flush { covered } => {
@@ -367,7 +388,7 @@ impl World {
         Ok(())
     }
 
-    fn finish_write(&mut self, op: u32, device: usize, number: u64) -> Result<(), String> {
+    fn finish_write(&mut self, op: u32, device: usize, number: u64) -> Result<WriteEnd, String> {
         let end = self.disks.devices[device].complete_write(number);
         let mut result = Ok(());
         match end {
@@ -384,7 +405,7 @@ impl World {
             }
         }
         self.engine.complete(self.now, OpId(op), result, &[]);
-        Ok(())
+        Ok(end)
     }
 
     /// A device is about to report an error.

@@ -86,6 +86,14 @@ impl Content {
         if tag.is(bytes) { tag } else { Self::Bytes(Rc::new(*bytes)) }
     }
 
+    /// The content of a sector, if its bytes are of a kind that is recognised by itself.
+    #[must_use]
+    pub fn of_sector(bytes: &[u8]) -> Option<Self> {
+        debug_assert_eq!(bytes.len(), SECTOR_BYTES);
+        let tag = Self::Tag(word_of(&bytes[..8]));
+        if Self::Zero.is(bytes) { Some(Self::Zero) } else { tag.is(bytes).then_some(tag) }
+    }
+
     /// What these bytes are, for a message: the number they belong to, if they belong to one.
     #[must_use]
     pub fn describe(found: &[u8]) -> String {

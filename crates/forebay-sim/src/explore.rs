@@ -8,6 +8,7 @@
 //! Invariant: what a fork does never changes the main line, so a run with a smaller budget of crash points is a prefix of
 //! a run with a larger one.
 
+use crate::cipher::{nothing_shows, read_at_rest, sealed};
 use crate::content::Content;
 use crate::device::{Faults, SimDevice};
 use crate::life::{Place, Tenant};
@@ -214,6 +215,7 @@ impl Run {
         } else if !world.stopped {
             ensure!(relaxed || faulty(&world), "does not open: {:?}", world.engine.status());
         }
+        nothing_shows(&self.plan, &world.disks.devices[0])?;
         self.close(&world);
         let next = world.snapshots.pop();
         if world.stopped || relaxed || !rng.chance(3, 4) {
@@ -242,6 +244,7 @@ impl Run {
             crash_name(&snapshot)
         });
         backing_alone(&self.plan, &snapshot)?;
+        nothing_shows(&self.plan, &snapshot.disks.devices[0])?;
         check_images(&mut snapshot)?;
         if snapshot.rng.chance(1, 6) {
             damage_one_copy(&self.plan, &mut snapshot);
@@ -302,7 +305,7 @@ pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
     let cache = &mut snapshot.disks.devices[0];
     let mut bytes = vec![0; geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
     let mut read = |cache: &SimDevice, offset: u64, len: usize| {
-        cache.visible().read(offset, &mut bytes[..len]);
+        read_at_rest(plan, cache.visible(), offset, &mut bytes[..len]);
         bytes[..len].to_vec()
     };
     let superblocks = [0, 1].map(|copy| {
@@ -437,7 +440,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
         cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
         for (offset, bytes) in format_cache(&params).map_err(|why| format!("format_cache: {why}"))? {
-            cache.preset(offset, &bytes);
+            cache.preset(offset, &sealed(plan, offset, &bytes));
         }
         (cache, None)
     };
@@ -495,6 +498,7 @@ pub(crate) fn format_params(plan: &Plan, tenants: &[Tenant]) -> FormatParams {
         geometry: plan.geometry,
         members: forebay_format::Members::default(),
         uuid: plan.uuid,
+        encryption: plan.cipher.as_ref().map(|cipher| cipher.mark()),
         volumes: tenants.iter().enumerate().map(entry).collect(),
         created_unix_s: 1_700_000_000,
         written_by: "forebay-sim".into(),

@@ -12,6 +12,7 @@
 
 pub mod actions;
 pub mod arm;
+pub mod cipher;
 pub mod client;
 pub mod content;
 pub mod device;

@@ -132,6 +132,7 @@ impl<D: Disk> Machine<D> {
             geometry: Geometry::for_device(setup.cache_bytes, setup.segment_blocks).expect("a legal layout"),
             members: forebay_format::Members::default(),
             uuid: CacheUuid([7; 16]),
+            encryption: None,
             volumes: volumes.clone().map(entry).collect(),
             created_unix_s: 0,
             written_by: "machine".into(),

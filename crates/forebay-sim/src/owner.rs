@@ -268,7 +268,7 @@ pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Re
     for (offset, bytes) in
         forebay_core::format_cache(&params).map_err(|why| format!("format_cache: {why}"))?
     {
-        cache.preset(offset, &bytes);
+        cache.preset(offset, &crate::cipher::sealed(plan, offset, &bytes));
     }
     disks.devices[CACHE] = cache;
     disks.places = Places::new(&plan.geometry, plan.cache_bytes_max());

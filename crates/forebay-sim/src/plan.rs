@@ -4,6 +4,7 @@
 //! situations in which it shows). Swarm testing: every run has its own mixture, in which many things do not happen at
 //! all, so that what does happen happens often.
 
+use crate::cipher::{CipherPlan, is_of_cipher};
 use crate::device::{Death, Faults, Latency};
 use crate::mates::{MirrorPlan, is_of_mirror};
 use crate::rng::{Rng, mix};
@@ -153,6 +154,8 @@ pub struct Plan {
     pub outage: Option<(u64, u64)>,
     /// The cache is mirrored over two devices, and this happens to them.
     pub mirror: Option<MirrorPlan>,
+    /// The cache is encrypted.
+    pub cipher: Option<CipherPlan>,
     /// What the owner does then, and whenever the cache is fenced.
     pub owner: OwnerPlan,
     /// Requests of the main line.
@@ -208,6 +211,7 @@ impl Plan {
             death: None,
             outage: None,
             mirror: None,
+            cipher: None,
             owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
             requests: rng.range(60, 200) as u32 * if sample == 1 { 1 } else { sample as u32 / 2 + 1 },
             depth: rng.pick(&[1, 2, 4, 8, 8, 16, 16]),
@@ -229,8 +233,11 @@ impl Plan {
         }
         // Without a bug some seeds still go where one would show: what is looked for must not be there.
         let aimed = rng.chance(1, 4);
-        let plain: Vec<PlantedBug> =
-            PlantedBug::ALL.iter().map(|(bug, _)| *bug).filter(|bug| !is_of_mirror(*bug)).collect();
+        let plain: Vec<PlantedBug> = PlantedBug::ALL
+            .iter()
+            .map(|(bug, _)| *bug)
+            .filter(|bug| !is_of_mirror(*bug) && !is_of_cipher(*bug))
+            .collect();
         let aim = rng.pick(&plain);
         if let Some(aim) = bug.or(aimed.then_some(aim)) {
             plan.direct(aim, rng);
@@ -247,6 +254,11 @@ impl Plan {
         if bug == Some(PlantedBug::GiveUpAtOnce) || bug.is_none() && own.chance(1, 8) {
             plan.fail_over(own);
         }
+        let own = &mut Rng::new(mix(seed) ^ 0x4349_5048_4552);
+        let encrypted = bug.is_some_and(is_of_cipher) || bug.is_none() && own.chance(1, 5);
+        if encrypted && plan.mirror.is_none() {
+            plan.cipher = Some(CipherPlan::draw(seed, plan.uuid));
+        }
         plan
     }
 
@@ -259,13 +271,14 @@ impl Plan {
         }
     }
 
-    /// The plan for a seed whose cache is not mirrored: the next one from this seed on.
+    /// The plan for a seed whose cache is not mirrored: the next one from this seed on. It is not encrypted either, so that its
+    /// device can be looked at.
     #[must_use]
     pub fn unmirrored(mut seed: u64) -> Self {
         loop {
             let plan = Self::new(seed, None);
             if plan.mirror.is_none() {
-                return plan;
+                return Self { cipher: None, ..plan };
             }
             seed = mix(seed);
         }
@@ -401,6 +414,7 @@ impl Plan {
             death: None,
             outage: None,
             mirror: None,
+            cipher: None,
             owner: OwnerPlan::Records,
             requests: 0,
             depth: 1,
@@ -510,6 +524,14 @@ impl Plan {
                 self.mix.read += 20;
                 self.settings.dirty_low_pct = self.settings.dirty_high_pct.min(40);
             }
+            PlantedBug::TweakOfFailedWrite => {
+                self.only_writeback(rng);
+                self.faults = FaultPlan::default();
+                self.faults.cache =
+                    Faults { write_error: 50_000, spares_metadata: true, ..Faults::default() };
+                self.mix.read += 20;
+                self.death = None;
+            }
             PlantedBug::ScrubJudgesVoid => {
                 self.only_writeback(rng);
                 self.faults = FaultPlan { rot: 200_000, ..FaultPlan::default() };
@@ -565,6 +587,7 @@ impl Plan {
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy
+            | PlantedBug::WriteMetaInClear
             // Shown by `hostile`.
             | PlantedBug::BelieveEarlierUse => {}
             PlantedBug::GiveUpAtOnce => {

@@ -267,6 +267,8 @@ pub struct World {
     /// By volume: the step of the last loss, and of the last FLUSH that told.
     pub(crate) lost_at: Vec<Option<u64>>,
     pub(crate) told_at: Vec<Option<u64>>,
+    /// Place and length of the batch that could not be written to the cache device last.
+    pub(crate) unwritten: Option<(u64, u64)>,
     pub(crate) stopping: bool,
     pub(crate) quiesced: bool,
     pub(crate) closed: bool,
@@ -348,6 +350,7 @@ impl World {
             touched: Risk::new(),
             lost_at: vec![None; volumes],
             told_at: vec![None; volumes],
+            unwritten: None,
             stopping: false,
             quiesced: false,
             closed: false,
@@ -390,6 +393,7 @@ impl World {
         (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
         (self.without_cache, self.refused, self.refusals) = (false, false, 0);
         (self.owner, self.note, self.at_risk) = (None, None, None);
+        self.unwritten = None;
         self.scrubs = Scrubs::default();
         self.counters.opens += 1;
         self.begin_aside();

@@ -106,4 +106,6 @@ planted! {
     trust_whole_copy: TrustWholeCopy,
     mend_in_vain: MendInVain,
     keep_lost_fill: KeepLostFill,
+    write_meta_in_clear: WriteMetaInClear,
+    tweak_of_failed_write: TweakOfFailedWrite,
 }

@@ -1,14 +1,13 @@
 //! A cache opened for reading: superblocks and checkpoints.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
 
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
 
 use super::mates::Mates;
-use super::space::Space;
+use super::space::{Given, Space};
 use super::{Findings, Severity};
 use crate::failure::Failure;
 
@@ -29,10 +28,12 @@ pub(crate) struct Image {
 
 impl Image {
     /// Opens a cache that nobody else has open: all of its devices, in any order.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, Failure> {
+    pub(crate) fn open<'a>(given: impl Into<Given<'a>>) -> Result<Self, Failure> {
+        let Given { paths, key } = given.into();
         let mut space = Space::open(paths, &|_, _| Ok(None))?;
         let superblocks = read_superblocks(&space);
         let superblock = Superblock::choose(superblocks.clone()).map_err(|error| refusal(&space, error))?;
+        space.unlock(&superblock, key)?;
         space.arrange(&superblock)?;
         superblock.geometry.validate(space.bytes()).map_err(|error| refusal(&space, error))?;
         Ok(Self::with(space, superblocks, superblock))

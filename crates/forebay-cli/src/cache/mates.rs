@@ -340,6 +340,7 @@ mod tests {
             let params = FormatParams {
                 geometry,
                 uuid: UUID,
+                encryption: None,
                 volumes: vec![volume],
                 members: Default::default(),
                 created_unix_s: 0,
@@ -389,7 +390,7 @@ mod tests {
             };
             header.encode(&[entry], &mut bytes);
             bytes.extend_from_slice(&payload);
-            let image = Image::open(&self.paths).unwrap();
+            let image = Image::open(&self.paths[..]).unwrap();
             let mut checkpoint = image.checkpoint().unwrap().clone();
             drop(image);
             checkpoint.window.retain(|number| *number != 2);
@@ -427,7 +428,7 @@ mod tests {
 
         /// What check says: dirty blocks, and findings.
         fn checked(&self) -> (u64, Findings) {
-            let mut image = Image::open(&self.paths).unwrap();
+            let mut image = Image::open(&self.paths[..]).unwrap();
             let views = image.mates().unwrap().views();
             let mut each = Vec::new();
             let mut dirty = 0;
@@ -454,7 +455,7 @@ mod tests {
             let mut findings = Findings::default();
             // The second device is the one that may have been noted.
             let noted = |_, tag| Ok(note.map(|out| out && tag == 9));
-            let salvage = Salvage::open(&paths, &mut findings, &mut |_| {}, &mut |_, _| {}, &noted);
+            let salvage = Salvage::open(&paths[..], None, &mut findings, &mut |_| {}, &mut |_, _| {}, &noted);
             let salvage = salvage.map_err(|failure| failure.to_string())?;
             let mut found = Vec::new();
             salvage.extract(&mut findings, &mut |_, _| {}, &mut |piece| {
@@ -491,7 +492,7 @@ mod tests {
         let (dirty, findings) = pair.checked();
         assert_eq!((dirty, findings.lost, findings.damaged), (1, 0, 1), "{findings:?}");
         assert!(findings.kept[0].what.contains("put out"), "{findings:?}");
-        let image = Image::open(&pair.paths).unwrap();
+        let image = Image::open(&pair.paths[..]).unwrap();
         assert_eq!(image.mates().unwrap().standing().map(|(_, word)| word), ["counts", "out"]);
     }
 

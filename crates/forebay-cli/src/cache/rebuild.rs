@@ -7,10 +7,11 @@
 //! since the newer one was complete, and together with everything logged after it that one is the truth. Otherwise a newer
 //! one may have been there, and nothing is certain.
 
+use forebay_daemon::encryption::Key;
 use forebay_format::checkpoint::{Checkpoint, MAGIC, SegmentState, slot_blocks_for};
 use forebay_format::geometry::{CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK};
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, FormatError, Geometry, Members};
+use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, Members};
 
 use super::space::Space;
 
@@ -26,6 +27,25 @@ pub(super) struct Rebuilt {
     pub(super) superblock: Superblock,
     /// The checkpoint that it names is certainly the latest.
     pub(super) certain: bool,
+}
+
+/// As [`rebuild`], for a cache that was encrypted with this key. Its keys depend on its identity, which checkpoints say only to whoever
+/// has them: so everything is tried that may be it: what is left of superblocks, headers of members, and what the user knows.
+pub(super) fn rebuild_encrypted(space: &mut Space, key: &Key, known: Option<CacheUuid>) -> Option<Rebuilt> {
+    let mut candidates: Vec<CacheUuid> = known.into_iter().collect();
+    candidates.extend(space.headers().map(|header| header.uuid));
+    candidates.extend((0..2).filter_map(|copy| torn_identity(space, copy)));
+    candidates.into_iter().find_map(|uuid| {
+        space.unlock_as(uuid, key);
+        rebuild(space).filter(|rebuilt| rebuilt.superblock.uuid == uuid)
+    })
+}
+
+/// The identity in a superblock that is not intact as a whole.
+fn torn_identity(space: &Space, copy: usize) -> Option<CacheUuid> {
+    let mut block = vec![0; BLOCK_BYTES];
+    space.read_first(Geometry::superblock_offset(copy), &mut block).ok()?;
+    Superblock::identity_of_damaged(&block)
 }
 
 /// Looks for checkpoints, and derives the superblock.
@@ -69,6 +89,7 @@ pub(super) fn rebuild(space: &Space) -> Option<Rebuilt> {
             created_unix_s: 0,
             written_by: String::new(),
             mirror: None,
+            encryption: space.encryption(),
         },
         certain: certain && complete && tags.is_empty(),
     })
@@ -83,7 +104,7 @@ fn checkpoints(space: &Space) -> Vec<(u64, Checkpoint)> {
     while at < end.min(slots_end) && (found.len() as u64) < CHECKPOINT_SLOTS {
         let count = STEP_BLOCKS.min(end - at);
         let mut bytes = vec![0; (count * BLOCK) as usize];
-        if space.first().read_at(at * BLOCK, &mut bytes).is_err() {
+        if space.read_first(at * BLOCK, &mut bytes).is_err() {
             bytes.fill(0);
         }
         for (block, header) in (at..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
@@ -113,8 +134,9 @@ fn checkpoint_at(space: &Space, block: u64, header: &[u8]) -> Option<Checkpoint>
     if bytes > BODY_BYTES_MAX.min(space.first().size_bytes()) {
         return None;
     }
-    let mut bytes = vec![0; bytes as usize];
-    space.first().read_at(block * BLOCK, &mut bytes).ok()?;
+    // Whole blocks: what is encrypted is read so.
+    let mut bytes = vec![0; (bytes as usize).next_multiple_of(BLOCK_BYTES)];
+    space.read_first(block * BLOCK, &mut bytes).ok()?;
     Checkpoint::decode(&bytes).ok()
 }
 

@@ -24,17 +24,16 @@
 //! uncertain: the record is brought up to date some seconds after a range was rescued or written past the cache.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use forebay_daemon::OnlyCopies;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SlotState, VolumeEntry};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, FormatError, SECTOR_BYTES};
+use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, SECTOR_BYTES};
 
 use super::image::{self, Image};
 use super::log::{self, Batch};
 use super::mates::{Mates, Noted};
-use super::space::Space;
+use super::space::{Given, Space};
 use super::verdict::{self, Block, Verdict, Watcher};
 use super::{Findings, Severity, rebuild, scan};
 use crate::failure::Failure;
@@ -105,14 +104,15 @@ pub(crate) struct Salvage {
 impl Salvage {
     /// Opens a cache and finds out what there is to go by. `note` hears what to know before it takes long, `progress` how many
     /// segments of how many were looked at.
-    pub(crate) fn open(
-        paths: &[PathBuf],
+    pub(crate) fn open<'a>(
+        given: impl Into<Given<'a>>,
+        identity: Option<CacheUuid>,
         findings: &mut Findings,
         note: &mut dyn FnMut(&str),
         progress: &mut dyn FnMut(u64, u64),
         noted: Noted<'_>,
     ) -> Result<Self, Failure> {
-        let (image, superblock_certain) = open_image(paths, findings, noted)?;
+        let (image, superblock_certain) = open_image(given.into(), identity, findings, noted)?;
         image.judge(findings);
         if let Some(mates) = image.mates() {
             mates.judge(findings);
@@ -312,21 +312,32 @@ impl Salvage {
 
 /// The cache, and if its superblocks had to be rebuilt whether that is certain.
 fn open_image(
-    paths: &[PathBuf],
+    Given { paths, key }: Given<'_>,
+    identity: Option<CacheUuid>,
     findings: &mut Findings,
     noted: Noted<'_>,
 ) -> Result<(Image, Option<bool>), Failure> {
     let mut space = Space::open(paths, noted)?;
     let superblocks = image::read_superblocks(&space);
     let (superblock, rebuilt) = match Superblock::choose(superblocks.clone()) {
-        Ok(superblock) => (superblock, None),
+        Ok(superblock) => {
+            space.unlock(&superblock, key)?;
+            (superblock, None)
+        }
         Err(error @ FormatError::Version { .. }) => {
             return Err(image::refusal(&space, error));
         }
         Err(error) => {
-            let rebuilt = rebuild::rebuild(&space).ok_or_else(|| {
+            let rebuilt = match key {
+                Some(key) => rebuild::rebuild_encrypted(&mut space, key, identity),
+                None => rebuild::rebuild(&space),
+            };
+            let rebuilt = rebuilt.ok_or_else(|| {
                 let what = format!("{}: {error}, and there is no intact checkpoint either", space.shown());
-                Failure::new(what).hint("nothing on it says that it is a cache, or how it was laid out")
+                Failure::new(what).hint(match key {
+                    Some(_) => "nothing can be read with this key: give the identity of the cache with --uuid, if it is known",
+                    None => "nothing on it says that it is a cache, or how it was laid out; if it is encrypted, give --key-file",
+                })
             })?;
             findings.add(
                 Severity::Damaged,

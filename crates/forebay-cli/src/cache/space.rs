@@ -12,11 +12,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_daemon::RunError;
-use forebay_daemon::members;
+use forebay_crypt::CacheCipher;
+use forebay_daemon::encryption::{Key, unlock};
+use forebay_daemon::{RunError, members};
 use forebay_format::member::{DATA_START_BLOCK, MEMBERS_MAX, MemberHeader};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, Geometry};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Encryption, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 
 use super::mates::{Mates, Noted};
@@ -27,12 +28,29 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
+/// What was given of a cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given<'a> {
+    /// Its devices, in any order.
+    pub(crate) paths: &'a [PathBuf],
+    /// Its key, if it is encrypted.
+    pub(crate) key: Option<&'a Key>,
+}
+
+impl<'a> From<&'a [PathBuf]> for Given<'a> {
+    fn from(paths: &'a [PathBuf]) -> Self {
+        Self { paths, key: None }
+    }
+}
+
 /// The devices of a cache.
 #[derive(Debug)]
 pub(crate) struct Space {
     layout: Layout,
     /// The others, in the order of the pool's space; none if the cache is mirrored.
     others: Vec<(Device, MemberHeader)>,
+    /// What is read is decrypted, and how the superblock says so.
+    cipher: Option<(CacheCipher, Encryption)>,
     /// All paths, as they were given.
     paths: Vec<PathBuf>,
 }
@@ -79,7 +97,7 @@ impl Space {
             return Err(Failure::new(what)
                 .hint("give the devices of one cache; leave out what does not belong to it"));
         }
-        Ok(Self { layout: Layout::First(first), others, paths: paths.to_vec() })
+        Ok(Self { layout: Layout::First(first), others, cipher: None, paths: paths.to_vec() })
     }
 
     fn mirrored(
@@ -99,7 +117,7 @@ impl Space {
             return Err(stranger(device));
         }
         let layout = Layout::Mirrored(Box::new(Mates::new(found, noted)?));
-        Ok(Self { layout, others: Vec::new(), paths: paths.to_vec() })
+        Ok(Self { layout, others: Vec::new(), cipher: None, paths: paths.to_vec() })
     }
 
     /// The two devices, if the cache is mirrored.
@@ -115,6 +133,39 @@ impl Space {
         match &mut self.layout {
             Layout::First(_) => None,
             Layout::Mirrored(mates) => Some(mates),
+        }
+    }
+
+    /// Reads with the key of the cache from now on, if it is encrypted.
+    ///
+    /// # Errors
+    /// The key is missing, is another one, or is not needed.
+    pub(crate) fn unlock(&mut self, superblock: &Superblock, key: Option<&Key>) -> Result<(), Failure> {
+        let cipher = unlock(superblock, key, &self.shown()).map_err(refused)?;
+        self.cipher = cipher.zip(superblock.encryption);
+        Ok(())
+    }
+
+    /// Reads as if the cache, whose superblocks are lost, were this one and encrypted with this key.
+    pub(crate) fn unlock_as(&mut self, uuid: CacheUuid, key: &Key) {
+        self.cipher = Some(key.of_cache(uuid));
+    }
+
+    /// What a superblock must say of the encryption.
+    pub(crate) fn encryption(&self) -> Option<Encryption> {
+        self.cipher.as_ref().map(|(_, mark)| *mark)
+    }
+
+    /// Reads whole sectors from the first device, whatever lies on the others.
+    pub(crate) fn read_first(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+        self.first().read_at(offset, bytes).map_err(drop)?;
+        self.decrypt(offset, bytes);
+        Ok(())
+    }
+
+    fn decrypt(&self, offset: u64, bytes: &mut [u8]) {
+        if let Some((cipher, _)) = &self.cipher {
+            cipher.open(offset, bytes);
         }
     }
 
@@ -190,6 +241,12 @@ impl Space {
 
     /// Reads bytes that lie on one device, as everything does that a cache writes at once.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+        self.read_raw(offset, bytes)?;
+        self.decrypt(offset, bytes);
+        Ok(())
+    }
+
+    fn read_raw(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
         if let Some(mates) = self.mates() {
             return mates.read(offset, bytes);
         }

@@ -44,6 +44,7 @@ impl Cache {
         let params = FormatParams {
             geometry,
             uuid: UUID,
+            encryption: None,
             volumes: vec![volume],
             members: Default::default(),
             created_unix_s: 0,
@@ -125,6 +126,7 @@ impl Cache {
         let mut findings = Findings::default();
         let mut salvage = Salvage::open(
             std::slice::from_ref(&self.path),
+            None,
             &mut findings,
             &mut |_| {},
             &mut |_, _| {},
@@ -514,6 +516,7 @@ fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
         let mut note = |what: &str| notes.push(what.to_owned());
         Salvage::open(
             std::slice::from_ref(&cache.path),
+            None,
             &mut Findings::default(),
             &mut note,
             &mut |_, _| {},
@@ -560,11 +563,15 @@ fn salvaged(cache: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Found {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
     let mut findings = Findings::default();
-    let salvage =
-        Salvage::open(&[file.path().to_owned()], &mut findings, &mut |_| {}, &mut |_, _| {}, &|_, _| {
-            Ok(None)
-        })
-        .unwrap();
+    let salvage = Salvage::open(
+        &[file.path().to_owned()][..],
+        None,
+        &mut findings,
+        &mut |_| {},
+        &mut |_, _| {},
+        &|_, _| Ok(None),
+    )
+    .unwrap();
     extracted(&salvage, &mut findings)
 }
 

@@ -8,8 +8,10 @@ use forebay_format::checkpoint::Checkpoint;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::key::KeyOption;
 use crate::cache::image::Image;
 use crate::cache::mates::{Mates, together};
+use crate::cache::space::Given;
 use crate::cache::verdict::{Held, Verdict, verify};
 use crate::cache::{Finding, Findings, Severity};
 use crate::failure::Failure;
@@ -27,6 +29,8 @@ pub(crate) struct Options {
     /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it open
     #[arg(required = true)]
     cache: Vec<PathBuf>,
+    #[command(flatten)]
+    key: KeyOption,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -39,7 +43,8 @@ const BAR_AFTER: Duration = Duration::from_secs(2);
 
 /// Checks a cache.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
-    let mut image = Image::open(&options.cache)?;
+    let key = options.key.read()?;
+    let mut image = Image::open(Given { paths: &options.cache, key: key.as_ref() })?;
     let mut findings = Findings::default();
     let verdict = look(&mut image, &mut findings)?;
     if options.json {
@@ -143,6 +148,7 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
     let mut add = |name: &str, value: String| list.add(name, value);
     add("state", state.into());
     add("format version", forebay_format::VERSION.to_string());
+    add("encryption", superblock.encryption.map_or("none", |_| "AES-256-XTS").into());
     add("written by", screen::harmless(&superblock.written_by));
     add("identity", superblock.uuid.to_string());
     add(
@@ -240,6 +246,7 @@ fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
         "ok": findings.faults() == 0,
         "state": if image.is_unclean() { "unclean" } else { "clean" },
         "format_version": forebay_format::VERSION,
+        "encrypted": image.superblock.encryption.is_some(),
         "uuid": image.superblock.uuid.to_string(),
         "mirror": image.mates().map(mirror_json),
         "checkpoint_generation": image.superblock.checkpoint_generation,

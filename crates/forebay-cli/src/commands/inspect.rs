@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotState};
 use serde_json::{Map, Value, json};
 
+use super::key::KeyOption;
 use crate::cache::image::Image;
 use crate::cache::log::{self, Batch};
+use crate::cache::space::Given;
 use crate::failure::Failure;
 use crate::screen;
 
@@ -35,6 +37,8 @@ pub(crate) struct Options {
     /// Every batch with its entries, of the segment asked for or of all in use
     #[arg(long)]
     batches: bool,
+    #[command(flatten)]
+    key: KeyOption,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -42,7 +46,8 @@ pub(crate) struct Options {
 
 /// Prints a cache.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
-    let image = Image::open(&options.cache)?;
+    let key = options.key.read()?;
+    let image = Image::open(Given { paths: &options.cache, key: key.as_ref() })?;
     if let Some(number) = options.segment.filter(|number| *number >= image.geometry().segment_count) {
         let last = image.geometry().segment_count - 1;
         return Err(Failure::usage(format!("--segment {number}: the cache has segments 0 to {last}")));

@@ -10,6 +10,7 @@ mod events;
 mod flush;
 mod inspect;
 mod jobs;
+mod key;
 mod man;
 mod pool;
 mod reload;

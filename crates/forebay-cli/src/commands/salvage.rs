@@ -11,12 +11,15 @@ mod record;
 use std::path::PathBuf;
 
 use forebay_export::uri::BackingUri;
+use forebay_format::CacheUuid;
 use serde_json::{Value, json};
 
 use self::output::{Outputs, Volume};
 use self::record::Sought;
 use super::check::with_bar;
+use super::key::KeyOption;
 use crate::cache::salvage::{Salvage, Worth};
+use crate::cache::space::Given;
 use crate::cache::verdict::Verdict;
 use crate::cache::{Finding, Findings, Severity};
 use crate::failure::Failure;
@@ -61,6 +64,11 @@ pub(crate) struct Options {
     /// That state directory itself [default: those of `forebay run` and of /etc/forebay/forebay.toml]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    key: KeyOption,
+    /// Identity of the cache (`forebay check` shows it), if it is encrypted and nothing is left of its superblocks
+    #[arg(long, value_name = "UUID", requires = "key_file", value_parser = identity)]
+    uuid: Option<CacheUuid>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -77,10 +85,11 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
     let mut findings = Findings::default();
     let mut note = |what: &str| eprintln!("{} {what}", Paint::for_stderr().yellow("note:"));
+    let key = options.key.read()?;
+    let given = Given { paths: &options.cache, key: key.as_ref() };
     let mut salvage = with_bar(|progress| {
-        Salvage::open(&options.cache, &mut findings, &mut note, progress, &|cache, tag| {
-            sought.is_out(cache, tag)
-        })
+        let noted = |cache, tag| sought.is_out(cache, tag);
+        Salvage::open(given, options.uuid, &mut findings, &mut note, progress, &noted)
     })?;
     let only = sought.find(salvage.superblock().uuid)?;
     let record = only.as_ref().map(record::told);
@@ -108,6 +117,16 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         false => screen::print(&report.text())?,
     }
     report.verdict()
+}
+
+/// Reads the identity of a cache as it is printed.
+fn identity(text: &str) -> Result<CacheUuid, String> {
+    let digits: Vec<u8> =
+        text.chars().filter(|c| *c != '-').map_while(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
+    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    let whole = text.chars().filter(|c| *c != '-').count() == digits.len();
+    let uuid = <[u8; 16]>::try_from(bytes).ok().filter(|_| whole && digits.len() == 32);
+    uuid.map(CacheUuid).ok_or_else(|| "an identity has 32 hexadecimal digits".into())
 }
 
 fn volumes(salvage: &Salvage) -> Vec<Volume> {

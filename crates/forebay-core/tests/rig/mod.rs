@@ -102,6 +102,7 @@ impl Rig {
             geometry,
             members: Members::default(),
             uuid: CacheUuid([7; 16]),
+            encryption: None,
             volumes: volumes.iter().enumerate().map(entry).collect(),
             created_unix_s: 1_700_000_000,
             written_by: "rig".into(),

@@ -176,16 +176,16 @@ impl Token {
 
 /// Reads a file that only its owner and group may use.
 pub(super) fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
-    let read = || {
-        let file = File::open(path)?;
-        // Of the file that is open, not of one that takes its name meanwhile.
-        let mode = file.metadata()?.mode() & 0o7777;
-        if mode & 0o007 != 0 {
-            return Err(FileProblem::Open { mode });
-        }
-        read_bounded(file, bytes_max)
-    };
+    let read = || read_bounded(open_secret(path)?, bytes_max);
     read().map_err(|problem| FileError { path: path.into(), problem })
+}
+
+/// Opens a file that only its owner and group may use.
+pub(crate) fn open_secret(path: &Path) -> Result<File, FileProblem> {
+    let file = File::open(path)?;
+    // Of the file that is open, not of one that takes its name meanwhile.
+    let mode = file.metadata()?.mode() & 0o7777;
+    if mode & 0o007 != 0 { Err(FileProblem::Open { mode }) } else { Ok(file) }
 }
 
 /// Reads a file that holds no secret.

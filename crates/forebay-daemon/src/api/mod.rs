@@ -25,6 +25,7 @@ mod routes;
 mod server;
 pub(crate) mod tls;
 
+pub(crate) use access::open_secret;
 pub use access::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use extract::BODY_BYTES_MAX;
 pub(crate) use extract::{Names, Parameters};

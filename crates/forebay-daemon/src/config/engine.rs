@@ -156,6 +156,7 @@ mod tests {
             Kind::Percent { .. } | Kind::Count { .. } => Some("33"),
             Kind::Size { .. } | Kind::Rate => Some("2MiB"),
             Kind::Duration { .. } => Some("3s"),
+            Kind::Key => Some("/key"),
         };
         value.unwrap().to_owned()
     }

@@ -122,6 +122,9 @@ fn of_kind(kind: &Kind) -> Value {
             }
             json!({ "anyOf": ways })
         }
+        Kind::Key => {
+            json!({ "anyOf": [{ "const": "off" }, { "type": "string", "pattern": "^(/|credential:)." }] })
+        }
         Kind::Rate => {
             json!({ "anyOf": [{ "type": "string", "pattern": RATE }, { "type": "integer", "minimum": 0 }] })
         }

@@ -66,27 +66,27 @@ impl Settings {
     /// What was set for a tunable.
     #[must_use]
     pub fn explicit(&self, name: &str) -> Option<Value> {
-        tunables::find(self.scope, name).and_then(|tunable| self.values.get(tunable.name).copied())
+        tunables::find(self.scope, name).and_then(|tunable| self.values.get(tunable.name).cloned())
     }
 
     /// What holds for a tunable: what was set, or the default. Nothing if there is no such tunable.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<Value> {
         let tunable = tunables::find(self.scope, name)?;
-        Some(self.values.get(tunable.name).copied().unwrap_or_else(|| tunable.default_value()))
+        Some(self.values.get(tunable.name).cloned().unwrap_or_else(|| tunable.default_value()))
     }
 
     /// Every tunable of the scope with the value that holds.
     pub fn effective(&self) -> impl Iterator<Item = (&'static Tunable, Value)> + '_ {
         let table = self.scope.tunables().iter();
         table.map(|tunable| {
-            let set = self.values.get(tunable.name).copied();
+            let set = self.values.get(tunable.name).cloned();
             (tunable, set.unwrap_or_else(|| tunable.default_value()))
         })
     }
 
     /// What was set, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Value)> + '_ {
-        self.values.iter().map(|(name, value)| (*name, *value))
+        self.values.iter().map(|(name, value)| (*name, value.clone()))
     }
 }

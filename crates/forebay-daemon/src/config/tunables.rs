@@ -8,6 +8,7 @@
 use super::choices::*;
 use super::settings::Settings;
 use super::value::{Choice, Kind, Value, ValueError, nearest};
+use crate::encryption::KeySource;
 use forebay_export::size::ByteSize;
 use std::time::Duration;
 
@@ -224,6 +225,16 @@ impl FromValue for Duration {
     }
 }
 
+impl FromValue for Option<KeySource> {
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Off => Some(None),
+            Value::Key(source) => Some(Some(source)),
+            _ => None,
+        }
+    }
+}
+
 impl FromValue for Option<Duration> {
     fn from_value(value: Value) -> Option<Self> {
         if value == Value::Off { Some(None) } else { Duration::from_value(value).map(Some) }
@@ -376,6 +387,8 @@ tunables! {
             "put the pool's thread above others by so much niceness, if the process may; 0: not";
         io: IoEngine = "auto", Kind::Choice(IoEngine::CHOICES), AtStart,
             "how operations reach the kernel";
+        encryption_key_file: Option<KeySource> = "off", Kind::Key, AtStart,
+            "the cache is encrypted with the key in this file, or in this credential of the service; a cache is made with it or without";
         segment_size: Option<ByteSize> = "auto",
             Kind::Size { min: 64 << 10, max: 16 << 20, power_of_two: true, auto: true }, AtCreation,
             "the unit in which the cache is filled and emptied; auto: by the size of the cache";

@@ -81,6 +81,12 @@ fn any_value(kind: Kind) -> BoxedStrategy<Value> {
             (min.ilog2()..=max.ilog2()).prop_map(|power| Value::Size(ByteSize(1 << power))).boxed()
         }
         Kind::Size { min, max, .. } => (min..=max).prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed(),
+        Kind::Key => {
+            proptest::string::string_regex("/[a-zA-Z0-9/._-]{0,20}|credential:[a-z][a-z0-9._-]{0,9}")
+                .unwrap()
+                .prop_map(|text| Value::Key(text.parse().unwrap()))
+                .boxed()
+        }
         Kind::Rate => any::<u64>().prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed(),
         Kind::Duration { min, max, off } => {
             let least = (min.as_nanos() as u64).max(u64::from(off));

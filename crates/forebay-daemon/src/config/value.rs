@@ -5,6 +5,7 @@
 //! - What is printed reads back as the same value (tested for arbitrary values of every tunable).
 //! - Errors say what is right; they do not repeat the name of the tunable or the place, which the caller knows.
 
+use crate::encryption::KeySource;
 use forebay_export::size::{ByteSize, parse_duration};
 use std::fmt;
 use std::time::Duration;
@@ -64,10 +65,12 @@ pub enum Kind {
         /// `off` is possible too.
         off: bool,
     },
+    /// Where a key is, or `off`.
+    Key,
 }
 
 /// A value within the limits of its [`Kind`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     /// A word of a [`Kind::Choice`].
     Choice(&'static str),
@@ -77,7 +80,9 @@ pub enum Value {
     Size(ByteSize),
     /// A time.
     Duration(Duration),
-    /// A duration that is switched off.
+    /// Where a key is.
+    Key(KeySource),
+    /// Something that is switched off.
     Off,
     /// A size that is decided elsewhere.
     Auto,
@@ -146,6 +151,8 @@ impl Kind {
                 let read = parse_duration(text).map_err(|error| ValueError::new(error.to_string()))?;
                 self.within(Value::Duration(read))
             }
+            Kind::Key if text == "off" => Ok(Value::Off),
+            Kind::Key => text.parse().map(Value::Key).map_err(ValueError::new),
         }
     }
 
@@ -181,6 +188,9 @@ impl Kind {
             (_, other @ (Raw::Flag(_) | Raw::Other(_))) => {
                 Err(ValueError::new(format!("{} is not possible; {}", other.what(), self.range())))
             }
+            (Kind::Key, Raw::Integer(_)) => {
+                Err(ValueError::new(format!("a number is not possible; {}", self.range())))
+            }
         }
     }
 
@@ -208,6 +218,7 @@ impl Kind {
                 Value::Duration(max),
                 if off { ", or off" } else { "" }
             ),
+            Kind::Key => "path, credential:NAME, or off".into(),
         }
     }
 
@@ -227,18 +238,18 @@ impl Kind {
 
     /// Gives the value back if it is within the limits.
     fn within(&self, value: Value) -> Result<Value, ValueError> {
-        let fits = match (*self, value) {
+        let fits = match (*self, &value) {
             (Kind::Percent { min, max } | Kind::Count { min, max, .. }, Value::Count(number)) => {
-                (min..=max).contains(&number)
+                (min..=max).contains(number)
             }
             (Kind::Size { power_of_two: true, .. }, Value::Size(size)) if !size.0.is_power_of_two() => {
                 return Err(ValueError::new(format!("{size} is not a power of two")));
             }
             (Kind::Size { min, max, .. }, Value::Size(size)) => (min..=max).contains(&size.0),
-            (Kind::Duration { off: true, .. }, Value::Duration(Duration::ZERO)) => {
+            (Kind::Duration { off: true, .. }, Value::Duration(time)) if time.is_zero() => {
                 return Err(ValueError::new("0 could mean at once or never: write off, or a time above 0"));
             }
-            (Kind::Duration { min, max, .. }, Value::Duration(time)) => (min..=max).contains(&time),
+            (Kind::Duration { min, max, .. }, Value::Duration(time)) => (min..=max).contains(time),
             (Kind::Rate, Value::Size(_)) => true,
             _ => false,
         };
@@ -306,17 +317,18 @@ const TIMES: [(&str, u128); 7] = [
 impl fmt::Display for Value {
     /// In the largest unit that is exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
+        match self {
             Value::Choice(name) => f.write_str(name),
             Value::Count(number) => write!(f, "{number}"),
             Value::Size(ByteSize(0)) => f.write_str("0"),
             Value::Size(size) => write!(f, "{size}"),
-            Value::Duration(Duration::ZERO) => f.write_str("0s"),
+            Value::Duration(time) if time.is_zero() => f.write_str("0s"),
             Value::Duration(time) => {
                 let ns = time.as_nanos();
                 let unit = TIMES.iter().find(|(_, unit)| ns.is_multiple_of(*unit)).unwrap_or(&TIMES[6]);
                 write!(f, "{}{}", ns / unit.1, unit.0)
             }
+            Value::Key(source) => write!(f, "{source}"),
             Value::Off => f.write_str("off"),
             Value::Auto => f.write_str("auto"),
         }

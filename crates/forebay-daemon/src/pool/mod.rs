@@ -34,6 +34,7 @@ use crate::handover::Keeper;
 use crate::loss_record::LossRecord;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
+use crate::sealer::Sealer;
 use crate::server::{Refused, Server, ServerToken};
 use aside::Aside;
 use forebay_core::{Action, Device, Engine, EngineConfig, OpId, OpenError, Status};
@@ -162,7 +163,13 @@ impl Pool {
         let ids: Vec<DeviceId> = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
         ids.iter().for_each(|id| reactor.prefer_device(*id));
         let cache = CacheDevices { ids, map: parts.map };
-        let io = EngineIo::new(cache, scratch, KIND_ENGINE << KIND_SHIFT);
+        let mut io = EngineIo::new(cache, scratch, KIND_ENGINE << KIND_SHIFT);
+        if let Some(cipher) = parts.cipher {
+            let sealer = Sealer::new(cipher, reactor.pool_mut());
+            io.encrypt(sealer.ok_or_else(|| {
+                RunError::failed("no memory for what is to be encrypted", "raise buffer_memory")
+            })?);
+        }
         let engine = match &start.without_cache {
             None => match parts.mirror {
                 Some(devices) => Engine::open_mirrored(start.engine, devices, Vec::new(), io.now()),

@@ -11,6 +11,7 @@ use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
     ShrinkRequest,
 };
+use crate::encryption::Key;
 use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::loss_record::{LossRecord, Verdict, judge};
 use crate::open::{Making, PoolParts, erase_cache, open_caches, open_joining, seen};
@@ -28,17 +29,26 @@ impl Service {
     /// Opens a configured pool (or makes it, where there is none), without volumes.
     pub(super) fn open_pool(&self, name: &str, config: &PoolConfig) -> Result<(), ControlError> {
         let tunables = config.tunables();
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let without_cache = failed_before(&state_dir, name, config)?;
+        let key = match &tunables.encryption_key_file {
+            Some(source) if without_cache.is_none() => Some(Key::read(source)?),
+            _ => None,
+        };
         let making = Making {
             segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
             preallocate: tunables.cache_allocation == CacheAllocation::Full,
             mirror: tunables.mirror == Mirror::On,
+            key: key.as_ref(),
         };
-        let state_dir = self.running().config.daemon.state_dir.clone();
-        let without_cache = failed_before(&state_dir, name, config)?;
         let parts = match &without_cache {
             None => open_caches(&config.devices, making, &state_dir)?,
             Some(_) => PoolParts::none(),
         };
+        if key.is_some() && parts.cipher.is_none() {
+            let what = format!("the cache of pool {name} cannot be encrypted");
+            return Err(ControlError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
+        }
         let engine = EngineConfig {
             scratch_blocks: (tunables.scratch_size.0 / 4096) as u32,
             pool: PoolSettings::from(&tunables),

@@ -7,7 +7,9 @@ use forebay_format::checkpoint::{
 use forebay_format::member::MemberHeader;
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId};
+use forebay_format::{
+    BLOCK_BYTES, CacheUuid, Encryption, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId,
+};
 
 pub(crate) const UUID: CacheUuid = CacheUuid([
     0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe, 0x0f, 0x1e, 0x2d, 0x3c, 0x4b, 0x5a, 0x69, 0x78,
@@ -23,6 +25,7 @@ pub(crate) fn superblock() -> Superblock {
         geometry: Geometry::for_device(64 << 20, None).unwrap(),
         members: Members::new(&[0x1112_1314_1516_1718, 0x2122_2324_2526_2728]).unwrap(),
         mirror: None,
+        encryption: None,
         shard_index: 1,
         shard_count: 2,
         created_unix_s: 1_793_226_645,
@@ -38,6 +41,11 @@ pub(crate) fn mirrored_superblock() -> Superblock {
         mirror: Some(MirrorMark { member: 1, out: Some(0), tags }),
         ..superblock()
     }
+}
+
+pub(crate) fn encrypted_superblock() -> Superblock {
+    let key_check = core::array::from_fn(|index| 0x51 + index as u8);
+    Superblock { encryption: Some(Encryption { key_check }), ..superblock() }
 }
 
 pub(crate) fn member() -> MemberHeader {

@@ -47,6 +47,7 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
     row("checkpoint_slot_blocks", &|s| s.geometry.checkpoint_slot_blocks.to_string());
     row("members", &|s| s.members.count().to_string());
     row("mirrored", &|s| s.mirror.map_or("no".into(), mirrored));
+    row("encryption", &|s| s.encryption.map_or("none", |_| "AES-256-XTS").into());
     row("shard", &|s| format!("{} of {}", s.shard_index, s.shard_count));
     row("created_unix_s", &|s| s.created_unix_s.to_string());
     row("written_by", &|s| screen::harmless(&s.written_by));

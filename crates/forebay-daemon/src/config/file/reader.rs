@@ -151,7 +151,7 @@ impl Reader {
                 let message = format!("`{name}`: {}", error.problem);
                 self.push(Diagnostic::error(value.span(), message).label(hint.unwrap_or_default()));
             }
-            Ok(read) if settings.put(tunable, read) => self.note(place, key_span),
+            Ok(read) if settings.put(tunable, read.clone()) => self.note(place, key_span),
             Ok(_) => {
                 let first = self.place(&place).unwrap_or(0..0);
                 let message = format!("`{name}` sets `{}` a second time", tunable.name);

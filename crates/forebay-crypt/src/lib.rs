@@ -1,0 +1,78 @@
+//! Cached data encrypted at rest: the cipher between a cache and its devices.
+//!
+//! ```text
+//!   key file, 64 bytes ── HKDF-SHA256, salt: UUID of the cache ──▶ key of the data, key of the tweaks ──▶ AES-256-XTS
+//!                                                            └──▶ key check, in the superblock
+//! ```
+//!
+//! Whoever reads and writes cache devices calls [`CacheCipher::seal`] on everything before it is written and
+//! [`CacheCipher::open`] on everything that was read, with its place in the pool's space; the engine never knows.
+//! Why XTS, and what it does not do: docs/decisions/0023-encryption-at-rest.md and docs/security.md.
+//!
+//! Invariants:
+//! - The unit is a block of 4096 bytes, its tweak the number of the block in the pool's space. Each 16 bytes of a unit are
+//!   encrypted by themselves: a write that was torn between sectors decrypts to a mixture of the sectors before and after.
+//! - Blocks below [`CHECKPOINT_START_BLOCK`] (the superblocks) stay as they are, everything else is encrypted: batch
+//!   headers, payload, summaries, checkpoints. Headers of members do not lie in the pool's space.
+//! - Checksums are those of the plaintext.
+//! - Keys have no `Debug`, are in no error, and are overwritten when they are dropped.
+//!
+//! This crate knows no file, device, clock or random source.
+#![forbid(unsafe_code)]
+
+mod key;
+mod xts;
+
+pub use key::{FileKey, KEY_BYTES, KeyError};
+
+use forebay_format::geometry::CHECKPOINT_START_BLOCK;
+use forebay_format::{BLOCK_BYTES, SECTOR_BYTES};
+use xts::Xts;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// The cipher of one cache. It is the same for reads and writes, and keeps no state between them.
+pub struct CacheCipher {
+    xts: Xts,
+}
+
+impl std::fmt::Debug for CacheCipher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CacheCipher").finish_non_exhaustive() // keys are in it
+    }
+}
+
+impl CacheCipher {
+    /// Encrypts bytes in place that are to be written at byte `offset` of the pool's space. A write that is repeated
+    /// elsewhere starts from the plaintext again.
+    ///
+    /// # Panics
+    /// If `offset` or the length is not a multiple of 512: a bug of the caller.
+    pub fn seal(&self, offset: u64, bytes: &mut [u8]) {
+        self.each_unit(offset, bytes, Xts::encrypt);
+    }
+
+    /// Decrypts bytes in place that were read at byte `offset` of the pool's space.
+    ///
+    /// # Panics
+    /// As [`CacheCipher::seal`].
+    pub fn open(&self, offset: u64, bytes: &mut [u8]) {
+        self.each_unit(offset, bytes, Xts::decrypt);
+    }
+
+    /// Calls `apply` for each unit of the range, or part of one, with its number, first byte in it, and bytes.
+    fn each_unit(&self, mut offset: u64, mut bytes: &mut [u8], apply: impl Fn(&Xts, u64, usize, &mut [u8])) {
+        let sector = SECTOR_BYTES as u64;
+        let whole = offset.is_multiple_of(sector) && (bytes.len() as u64).is_multiple_of(sector);
+        assert!(whole, "{} bytes at {offset} are not whole sectors", bytes.len());
+        while !bytes.is_empty() {
+            let (unit, from) = (offset / BLOCK, (offset % BLOCK) as usize);
+            let (piece, rest) = bytes.split_at_mut((BLOCK_BYTES - from).min(bytes.len()));
+            offset += piece.len() as u64;
+            if unit >= CHECKPOINT_START_BLOCK {
+                apply(&self.xts, unit, from, piece);
+            }
+            bytes = rest;
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Encryption of what goes to the cache devices of a pool and comes from them, at the last place where the daemon sees it.
+//!
+//! What is read is decrypted where it lies, before its checksums are computed. What is written is copied and encrypted in the
+//! copy (the *bounce*), because the engine and its clients go on using the original, and a batch that could not be written is
+//! encrypted anew for another place.
+//!
+//! Invariants
+//! - The memory for bounces comes from the pool's and never touches its last sixteenth, which metadata needs. One bounce that is
+//!   long enough for any batch is put by when the pool is opened: a write waits only while that one is in use, so it never waits
+//!   for anything but a device, and never fails for want of memory.
+//! - Writes that wait get it in the order in which they came. (The engine relies on no order between writes.)
+
+use forebay_core::OpId;
+use forebay_crypt::CacheCipher;
+use forebay_format::BLOCK_BYTES;
+use forebay_format::batch::ENTRIES_MAX;
+use forebay_io::{BufId, BufPool, Span};
+use std::collections::VecDeque;
+
+/// Bytes of the longest batch: its header and a block for each entry.
+const BATCH_BYTES_MAX: usize = (1 + ENTRIES_MAX) * BLOCK_BYTES;
+/// This part of the pool's memory is left to others.
+const LEAVING: usize = 16;
+
+/// A write to the cache that has no bounce yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) op: OpId,
+    /// Byte of the pool's space.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// The cipher of a pool, and the memory that it needs.
+#[derive(Debug)]
+pub(crate) struct Sealer {
+    cipher: CacheCipher,
+    /// Long enough for any batch.
+    reserve: BufId,
+    /// The write that uses the reserve.
+    lent_to: Option<OpId>,
+    waiting: VecDeque<Waiting>,
+}
+
+impl Sealer {
+    /// Puts the reserve by; `None` if there is no memory.
+    pub(crate) fn new(cipher: CacheCipher, pool: &mut BufPool) -> Option<Self> {
+        let reserve = pool.alloc(BATCH_BYTES_MAX)?;
+        Some(Self { cipher, reserve, lent_to: None, waiting: VecDeque::new() })
+    }
+
+    /// Memory for the encrypted copy of a write, and whether it is to be freed when the write has ended.
+    fn bounce(&mut self, pool: &mut BufPool, op: OpId, len: usize) -> Option<(BufId, bool)> {
+        if let Some(buffer) = pool.alloc_leaving(LEAVING, len) {
+            return Some((buffer, true));
+        }
+        if self.lent_to.is_some() || len > pool.capacity(self.reserve) {
+            return None;
+        }
+        self.lent_to = Some(op);
+        Some((self.reserve, false))
+    }
+
+    /// The encrypted copy of a batch: where it is, and whether it is to be freed when the write has ended. `None` if there is no
+    /// memory now; then the write waits for [`Sealer::next`].
+    pub(crate) fn batch(
+        &mut self,
+        pool: &mut BufPool,
+        write: Waiting,
+        header: &[u8],
+        spans: &[Span],
+    ) -> Option<(Span, bool)> {
+        let Some((buf, ours)) = self.bounce(pool, write.op, write.len as usize) else {
+            self.waiting.push_back(write);
+            return None;
+        };
+        let mut at = header.len() as u32;
+        pool.copy_in(Span { buf, offset: 0, len: at }, header);
+        for span in spans {
+            pool.copy(*span, Span { buf, offset: at, len: span.len });
+            at += span.len;
+        }
+        let whole = Span { buf, offset: 0, len: at };
+        self.seal(pool, whole, write.offset);
+        Some((whole, ours))
+    }
+
+    /// Encrypts a copy, which nobody else uses, for its place.
+    pub(crate) fn seal(&self, pool: &mut BufPool, copy: Span, offset: u64) {
+        pool.change(copy, |bytes| self.cipher.seal(offset, bytes));
+    }
+
+    /// Decrypts what was read from byte `offset` of the pool's space on.
+    pub(crate) fn open(&self, pool: &mut BufPool, spans: impl Iterator<Item = Span>, mut offset: u64) {
+        for span in spans {
+            pool.change(span, |bytes| self.cipher.open(offset, bytes));
+            offset += u64::from(span.len);
+        }
+    }
+
+    /// As [`Sealer::open`], for metadata.
+    pub(crate) fn open_bytes(&self, offset: u64, bytes: &mut [u8]) {
+        self.cipher.open(offset, bytes);
+    }
+
+    /// An operation has ended, or never began.
+    pub(crate) fn give_back(&mut self, ended: OpId) {
+        if self.lent_to == Some(ended) {
+            self.lent_to = None;
+        }
+    }
+
+    /// An operation has ended. The next of those that wait, if the reserve is free now; it is to be tried again.
+    pub(crate) fn next(&mut self, ended: OpId) -> Option<Waiting> {
+        self.give_back(ended);
+        if self.lent_to.is_none() { self.waiting.pop_front() } else { None }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use forebay_crypt::FileKey;
+    use forebay_format::CacheUuid;
+
+    const BLOCK: usize = BLOCK_BYTES;
+
+    fn cipher() -> CacheCipher {
+        let key: Vec<u8> = (0..64).collect();
+        FileKey::parse(&key).unwrap().cipher(CacheUuid([3; 16]))
+    }
+
+    fn write(op: u32, block: u64) -> Waiting {
+        Waiting { op: OpId(op), offset: block * BLOCK as u64, len: 3 * BLOCK as u64 }
+    }
+
+    /// Two blocks of client data in parts of a larger buffer, the second before the first.
+    fn data(pool: &mut BufPool) -> (BufId, [Span; 2]) {
+        let buf = pool.alloc(4 * BLOCK).unwrap();
+        pool.bytes_mut(buf).chunks_mut(BLOCK).zip(1..).for_each(|(block, byte)| block.fill(byte));
+        let part = |index: u32| Span { buf, offset: index * BLOCK as u32, len: BLOCK as u32 };
+        (buf, [part(2), part(1)])
+    }
+
+    #[test]
+    fn a_batch_is_encrypted_in_a_copy_for_its_place_and_decrypts_where_it_lies() {
+        let mut pool = BufPool::new(64 << 20);
+        let mut sealer = Sealer::new(cipher(), &mut pool).unwrap();
+        let (buf, spans) = data(&mut pool);
+        let header = vec![9; BLOCK];
+        let (copy, ours) = sealer.batch(&mut pool, write(1, 100), &header, &spans).unwrap();
+        assert!(ours && copy.len as usize == 3 * BLOCK);
+        let mut wanted = [header, vec![3; BLOCK], vec![2; BLOCK]].concat();
+        cipher().seal(100 * BLOCK as u64, &mut wanted);
+        assert_eq!(pool.bytes(copy.buf)[..wanted.len()], wanted[..]);
+        assert_eq!((pool.bytes(buf)[2 * BLOCK], pool.bytes(buf)[BLOCK]), (3, 2), "the original is used on");
+        let into: Vec<Span> = spans.to_vec();
+        for (span, bytes) in into.iter().zip(wanted[BLOCK..].chunks(BLOCK)) {
+            pool.copy_in(*span, bytes);
+        }
+        sealer.open(&mut pool, into.into_iter(), 101 * BLOCK as u64);
+        assert_eq!(
+            (pool.bytes(buf)[2 * BLOCK], pool.bytes(buf)[3 * BLOCK - 1], pool.bytes(buf)[BLOCK]),
+            (3, 3, 2)
+        );
+    }
+
+    #[test]
+    fn without_memory_writes_take_the_reserve_in_turn() {
+        let mut pool = BufPool::new(4 << 20);
+        let mut sealer = Sealer::new(cipher(), &mut pool).unwrap();
+        let (_, spans) = data(&mut pool);
+        while pool.alloc_leaving(LEAVING, BLOCK).is_some() {}
+        let header = vec![9; BLOCK];
+        let mut batch = |sealer: &mut Sealer, write| sealer.batch(&mut pool, write, &header, &spans);
+        let (_, ours) = batch(&mut sealer, write(1, 100)).unwrap();
+        assert!(!ours, "the first has the reserve, which is not to be freed");
+        assert_eq!(batch(&mut sealer, write(2, 200)), None);
+        assert_eq!(batch(&mut sealer, write(3, 300)), None);
+        assert_eq!(sealer.next(OpId(7)), None, "another operation has ended");
+        assert_eq!(sealer.next(OpId(1)), Some(write(2, 200)));
+        assert!(batch(&mut sealer, write(2, 200)).is_some());
+        assert_eq!(sealer.next(OpId(8)), None);
+        assert_eq!(sealer.next(OpId(2)), Some(write(3, 300)));
+        assert!(batch(&mut sealer, write(3, 300)).is_some());
+        assert_eq!(sealer.next(OpId(3)), None);
+    }
+}

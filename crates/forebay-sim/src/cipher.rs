@@ -1,0 +1,118 @@
+//! Caches that are encrypted at rest: the cipher between the engine and the cache device, and what must not be seen there.
+//!
+//! The owner seals what it writes to the cache device and opens what it reads, as the daemon does and with the same
+//! module (`forebay-crypt`); the engine does not know. Faults happen to what lies on the device: a torn write tears the
+//! ciphertext, rot flips its bits.
+//!
+//! The check ([`nothing_shows`]): behind the superblocks no sector of the device, after any crash, holds contents that a client
+//! wrote, and no block begins like a structure of the format. It looks at the device alone, so whatever way around the
+//! cipher there may be, it is found.
+//!
+//! Planted bugs: [`PlantedBug::WriteMetaInClear`] and [`PlantedBug::TweakOfFailedWrite`], both here and not in the engine.
+
+use crate::content::Content;
+use crate::device::{Image, SimDevice};
+use crate::plan::Plan;
+use crate::rng::{Rng, mix};
+use crate::world::ensure;
+use forebay_core::PlantedBug;
+use forebay_crypt::{CacheCipher, FileKey, KEY_BYTES};
+use forebay_format::geometry::CHECKPOINT_START_BLOCK;
+use forebay_format::{BLOCK_BYTES, CacheUuid, Encryption, SECTOR_BYTES};
+use std::sync::Arc;
+
+/// Beginnings of structures that lie behind the superblocks.
+const MAGICS: [&[u8]; 2] = [b"FBAT", b"FBAYCKPT"];
+
+/// The cipher of an encrypted cache, and what its superblock says of it.
+#[derive(Clone, Debug)]
+pub struct CipherPlan {
+    cipher: Arc<CacheCipher>,
+    mark: Encryption,
+}
+
+impl CipherPlan {
+    /// One with a key of this seed.
+    pub(crate) fn draw(seed: u64, uuid: CacheUuid) -> Self {
+        let mut rng = Rng::new(mix(seed ^ 0x6b65_7973));
+        let mut bytes = [0; KEY_BYTES];
+        bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.word().to_le_bytes()));
+        let key = FileKey::parse(&bytes).expect("64 bytes, drawn at random");
+        Self { cipher: Arc::new(key.cipher(uuid)), mark: key.mark(uuid) }
+    }
+
+    /// For the superblock.
+    pub(crate) fn mark(&self) -> Encryption {
+        self.mark
+    }
+}
+
+/// True for bugs of whoever encrypts.
+pub(crate) fn is_of_cipher(bug: PlantedBug) -> bool {
+    matches!(bug, PlantedBug::WriteMetaInClear | PlantedBug::TweakOfFailedWrite)
+}
+
+/// A write to a cache device, as its owner sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CacheWrite {
+    pub(crate) offset: u64,
+    /// Of metadata: a checkpoint, a superblock, or a summary.
+    pub(crate) meta: bool,
+}
+
+/// The bytes that go to the cache device; `failed` is the place of a batch as long as this one that could not be written
+/// just now.
+pub(crate) fn seal(plan: &Plan, write: CacheWrite, failed: Option<u64>, data: &[u8]) -> Vec<u8> {
+    let mut data = data.to_vec();
+    let Some(CipherPlan { cipher, .. }) = &plan.cipher else { return data };
+    let planted = |bug| plan.engine.planted == Some(bug);
+    match failed.filter(|_| planted(PlantedBug::TweakOfFailedWrite)) {
+        Some(failed) => cipher.seal(failed, &mut data),
+        None if write.meta && planted(PlantedBug::WriteMetaInClear) => {}
+        None => cipher.seal(write.offset, &mut data),
+    }
+    data
+}
+
+/// As [`seal`], for what a tool writes while no engine runs.
+pub(crate) fn sealed(plan: &Plan, offset: u64, data: &[u8]) -> Vec<u8> {
+    seal(plan, CacheWrite { offset, meta: false }, None, data)
+}
+
+/// What was read from a cache device.
+pub(crate) fn open(plan: &Plan, offset: u64, data: &mut [u8]) {
+    if let Some(CipherPlan { cipher, .. }) = &plan.cipher {
+        cipher.open(offset, data);
+    }
+}
+
+/// Reads whole sectors of a cache device at rest.
+pub(crate) fn read_at_rest(plan: &Plan, image: &Image, offset: u64, to: &mut [u8]) {
+    image.read(offset, to);
+    open(plan, offset, to);
+}
+
+/// Nothing that the engine wrote can be read on an encrypted cache device without the key.
+///
+/// # Errors
+/// Says what shows where.
+pub(crate) fn nothing_shows(plan: &Plan, cache: &SimDevice) -> Result<(), String> {
+    if plan.cipher.is_none() {
+        return Ok(());
+    }
+    let mut block = [0; BLOCK_BYTES];
+    for number in CHECKPOINT_START_BLOCK..cache.bytes() / BLOCK_BYTES as u64 {
+        cache.visible().read(number * BLOCK_BYTES as u64, &mut block);
+        let clear = MAGICS.iter().any(|magic| block.starts_with(magic));
+        ensure!(!clear, "a structure can be read on the encrypted cache device, in block {number}");
+        for (sector, bytes) in block.chunks_exact(SECTOR_BYTES).enumerate() {
+            let shows = matches!(Content::of_sector(bytes), Some(Content::Tag(_)));
+            ensure!(
+                !shows,
+                "{} of a client can be read on the encrypted cache device, in sector {sector} of block {number}",
+                Content::describe(bytes)
+            );
+        }
+    }
+    Ok(())
+}
