@@ -164,11 +164,6 @@ impl MirrorPlan {
                 self.failures = (0..40).map(|nth| (at, nth % 2, Some(Death::All))).collect();
                 (self.misses_of, self.replaces_of) = (2, 2);
             }
-            PlantedBug::TrustWholeCopy => {
-                // The copy that is looked at first.
-                self.faults[0].lost = 30_000;
-                self.misses_of = 0;
-            }
             PlantedBug::MendInVain => {
                 (self.opening_errors, self.misses_of, self.replaces_of) = (500_000, 0, 1);
             }
@@ -195,7 +190,6 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
             | PlantedBug::ListAtOnce
-            | PlantedBug::TrustWholeCopy
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
     )

@@ -560,7 +560,6 @@ impl Plan {
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
             | PlantedBug::ListAtOnce
-            | PlantedBug::TrustWholeCopy
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             // Shown by `hostile`.

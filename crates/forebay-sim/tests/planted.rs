@@ -101,7 +101,6 @@ planted! {
     give_up_at_once: GiveUpAtOnce,
     count_anywhere: CountAnywhere,
     list_at_once: ListAtOnce,
-    trust_whole_copy: TrustWholeCopy,
     mend_in_vain: MendInVain,
     keep_lost_fill: KeepLostFill,
 }
