@@ -169,8 +169,8 @@ impl MirrorPlan {
             }
             PlantedBug::KeepLostFill => {
                 let at = rng.below(30);
-                self.failures = (0..40).map(|nth| (at + 5 * nth as u64, nth % 2, None)).collect();
-                (self.misses_of, self.replaces_of) = (0, 15);
+                self.failures = (0..40).map(|nth| (at, nth % 2, Some(Death::All))).collect();
+                (self.misses_of, self.replaces_of) = (0, 10);
             }
             _ => {}
         }

@@ -307,9 +307,9 @@ impl Plan {
             }
             PlantedBug::ListAtOnce => (self.style, self.mix.flush) = (Style::InLine, 2),
             PlantedBug::KeepLostFill => {
-                // Fills that take longer than a note.
-                (self.mix.read, self.depth, self.cache_latency.spread) = (60, 16, 20);
-                self.cache_latency.write_ns = 1_000_000;
+                // Copies of what is written through, on a slow backing store.
+                (self.style, self.depth, self.mix.rule_pct) = (Style::InLine, 16, 50);
+                self.backing_latency.write_ns = 4_000_000;
                 self.settings.admission = Admission::Always;
             }
             _ => {}
