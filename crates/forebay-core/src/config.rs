@@ -193,8 +193,6 @@ pub enum PlantedBug {
     GiveUpAtOnce,
     /// A batch of a mirrored cache counts although only a member has it that does not count.
     CountAnywhere,
-    /// At the end of a rebuild the superblocks of both members are written at once.
-    ListAtOnce,
     /// A cache is opened although a member that counts does not take what it lacks.
     MendInVain,
     /// What is filled on a member of a mirrored cache that is out stays in the map.
@@ -203,7 +201,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 63] = [
+    pub const ALL: [(Self, &'static str); 62] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -264,7 +262,6 @@ impl PlantedBug {
         (Self::BelieveEarlierUse, "believe-earlier-use"),
         (Self::GiveUpAtOnce, "give-up-at-once"),
         (Self::CountAnywhere, "count-anywhere"),
-        (Self::ListAtOnce, "list-at-once"),
         (Self::MendInVain, "mend-in-vain"),
         (Self::KeepLostFill, "keep-lost-fill"),
     ];

@@ -158,12 +158,6 @@ impl MirrorPlan {
                 self.faults = [Faults { write_error, ..Faults::default() }; 2];
                 (self.misses_of, self.replaces_of) = (2, 3);
             }
-            PlantedBug::ListAtOnce => {
-                // Every life has a rebuild.
-                let at = rng.below(30);
-                self.failures = (0..40).map(|nth| (at, nth % 2, Some(Death::All))).collect();
-                (self.misses_of, self.replaces_of) = (2, 2);
-            }
             PlantedBug::MendInVain => {
                 (self.opening_errors, self.misses_of, self.replaces_of) = (500_000, 0, 1);
             }
@@ -189,7 +183,6 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
-            | PlantedBug::ListAtOnce
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
     )

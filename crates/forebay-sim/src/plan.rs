@@ -305,7 +305,6 @@ impl Plan {
             PlantedBug::LeaveUnmended | PlantedBug::MendInVain => {
                 (self.style, self.cache_latency.spread) = (Style::InLine, 20);
             }
-            PlantedBug::ListAtOnce => (self.style, self.mix.flush) = (Style::InLine, 2),
             PlantedBug::KeepLostFill => {
                 // Copies of what is written through, on a slow backing store.
                 (self.style, self.depth, self.mix.rule_pct) = (Style::InLine, 16, 50);
@@ -559,7 +558,6 @@ impl Plan {
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
-            | PlantedBug::ListAtOnce
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             // Shown by `hostile`.

@@ -100,7 +100,6 @@ planted! {
     forget_in_rebuild: ForgetInRebuild,
     give_up_at_once: GiveUpAtOnce,
     count_anywhere: CountAnywhere,
-    list_at_once: ListAtOnce,
     mend_in_vain: MendInVain,
     keep_lost_fill: KeepLostFill,
 }
