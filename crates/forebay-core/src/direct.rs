@@ -499,6 +499,19 @@ impl Engine {
         self.direct_part_done(direct, true);
     }
 
+    /// Copies that wait for their backing store were appended on a member of a mirrored cache that is lost: they are left out.
+    pub(crate) fn forget_lost_copies(&mut self) {
+        let copies = self.directs.iter().flat_map(|direct| &direct.copies);
+        let gone = |slot: &u32| self.is_gone(self.map.place(*slot).0);
+        let lost: Vec<u32> = copies.copied().filter(gone).collect();
+        for direct in self.directs.iter_mut() {
+            direct.copies.retain(|slot| !lost.contains(slot));
+        }
+        for slot in lost {
+            self.map.unpin(slot);
+        }
+    }
+
     fn end_direct(&mut self, direct: u32) {
         let d = self.directs.remove(direct);
         for slot in &d.copies {

@@ -275,6 +275,9 @@ impl Engine {
         mirror.spare = mirror.spare.filter(|spare| u8::from(*spare >= mirror.columns) != member);
         self.mark_superblock();
         self.notice(Notice::MemberOut { member });
+        if !self.planted(PlantedBug::KeepLostFill) {
+            self.forget_lost_copies();
+        }
         self.settle_all_batches();
         self.end_waiting_flush();
         if self.status != Status::Opening {
@@ -388,7 +391,10 @@ impl Engine {
             assert!(paired || segment.unclean == 0, "I60: what is not clean is on both members");
             let forgotten = matches!(mirror.standing, Standing::Out(_)) && mirror.sweep.is_none();
             let lost = forgotten && self.is_gone(number) && segment.has_table();
-            assert!(!lost || segment.live == 0, "I62: nothing counts that only the lost member has");
+            assert!(
+                !lost || segment.live == 0,
+                "I62: nothing counts that only the lost member has: segment {number}"
+            );
             if segment.phase == Phase::Twin {
                 let first = &self.map.segments[(number - mirror.columns) as usize];
                 let used = matches!(first.phase, Phase::Open | Phase::Sealed);

@@ -378,6 +378,7 @@ fn open_with_errors(world: &mut World) -> Result<bool, String> {
     if serves || world.stopped {
         return Ok(serves);
     }
+    world.wait_flights()?;
     world.reopen(OnBackingChange::Refuse);
     let serves = world.wait_open()?;
     ensure!(serves || world.stopped, "does not open without errors: {:?}", world.engine.status());

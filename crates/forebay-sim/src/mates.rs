@@ -162,24 +162,13 @@ impl MirrorPlan {
                 self.faults = [Faults { write_error, ..Faults::default() }; 2];
                 (self.misses_of, self.replaces_of) = (2, 3);
             }
-            PlantedBug::ListAtOnce => {
-                // Every life has a rebuild.
-                let at = rng.below(30);
-                self.failures = (0..40).map(|nth| (at, nth % 2, Some(Death::All))).collect();
-                (self.misses_of, self.replaces_of) = (2, 2);
-            }
-            PlantedBug::TrustWholeCopy => {
-                // The copy that is looked at first.
-                self.faults[0].lost = 30_000;
-                self.misses_of = 0;
-            }
             PlantedBug::MendInVain => {
                 (self.opening_errors, self.misses_of, self.replaces_of) = (500_000, 0, 1);
             }
             PlantedBug::KeepLostFill => {
                 let at = rng.below(30);
-                self.failures = (0..40).map(|nth| (at + 5 * nth as u64, nth % 2, None)).collect();
-                (self.misses_of, self.replaces_of) = (0, 15);
+                self.failures = (0..40).map(|nth| (at, nth % 2, Some(Death::All))).collect();
+                (self.misses_of, self.replaces_of) = (0, 10);
             }
             _ => {}
         }
@@ -198,8 +187,6 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
-            | PlantedBug::ListAtOnce
-            | PlantedBug::TrustWholeCopy
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy

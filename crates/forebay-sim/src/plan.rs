@@ -317,12 +317,11 @@ impl Plan {
             PlantedBug::LeaveUnmended | PlantedBug::MendInVain => {
                 (self.style, self.cache_latency.spread) = (Style::InLine, 20);
             }
-            PlantedBug::ListAtOnce => (self.style, self.mix.flush) = (Style::InLine, 2),
             PlantedBug::ScrubOneCopy => (self.mix.scrub, self.mix.restart) = (30, 0),
             PlantedBug::KeepLostFill => {
-                // Fills that take longer than a note.
-                (self.mix.read, self.depth, self.cache_latency.spread) = (60, 16, 20);
-                self.cache_latency.write_ns = 1_000_000;
+                // Copies of what is written through, on a slow backing store.
+                (self.style, self.depth, self.mix.rule_pct) = (Style::InLine, 16, 50);
+                self.backing_latency.write_ns = 4_000_000;
                 self.settings.admission = Admission::Always;
             }
             _ => {}
@@ -582,8 +581,6 @@ impl Plan {
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
-            | PlantedBug::ListAtOnce
-            | PlantedBug::TrustWholeCopy
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy

@@ -463,6 +463,17 @@ impl World {
         Ok(!self.stopped)
     }
 
+    /// Waits until no operation is under way: what an opening that failed has begun ends before the next one.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub(crate) fn wait_flights(&mut self) -> Result<(), String> {
+        while !self.flights.is_empty() && !self.stopped {
+            self.step(u64::MAX)?;
+        }
+        Ok(())
+    }
+
     /// The operator changes settings of a volume.
     ///
     /// # Errors

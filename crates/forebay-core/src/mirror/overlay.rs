@@ -17,14 +17,12 @@ type Copy<'a> = (&'a mut [u8], &'a mut [bool]);
 
 /// Puts together what two copies of one segment have: afterwards the first has every batch that both together have whole. Returns what
 /// the copies lacked of the batches after a checkpoint: which copy, first block, end.
-/// `trusts` is a planted bug.
 pub(super) fn overlay(
     (a, a_bad): Copy<'_>,
     (b, b_bad): Copy<'_>,
     place: Place,
     used: u32,
     after: After,
-    trusts: bool,
 ) -> Vec<(u32, u32, u32)> {
     let own = [(a.to_vec(), a_bad.to_vec()), (b.to_vec(), b_bad.to_vec())];
     // What cannot be read here may be readable there.
@@ -42,26 +40,18 @@ pub(super) fn overlay(
     while at < a_bad.len() as u32 {
         let new = at >= used;
         let find = |all: &[u8], bad: &[bool]| {
-            let bytes = Bytes { all, bad };
-            let found = batch_at(bytes, place, at).filter(|found| !new || after.holds(found))?;
-            let whole = is_whole(bytes, &found);
-            Some((found, whole))
+            batch_at(Bytes { all, bad }, place, at).filter(|found| !new || after.holds(found))
         };
-        let (here, there) = (find(a, a_bad), find(b, b_bad));
-        let (found, from_there) = match (here, there) {
+        let age = |found: &Found| (found.header.epoch, found.header.sequence);
+        let (found, from_there) = match (find(a, a_bad), find(b, b_bad)) {
             (None, None) if new => break,
             (None, None) => {
                 at += 1;
                 continue;
             }
-            (Some((here, _)), None) => (here, false),
-            (None, Some((there, _))) => (there, true),
-            (Some((here, here_whole)), Some((there, there_whole))) => {
-                let age = |found: &Found| (found.header.epoch, found.header.sequence);
-                let newer = age(&there) > age(&here);
-                let takes = if trusts { there_whole && !here_whole } else { newer };
-                if takes { (there, true) } else { (here, false) }
-            }
+            (Some(here), Some(there)) if age(&there) > age(&here) => (there, true),
+            (Some(here), _) => (here, false),
+            (None, Some(there)) => (there, true),
         };
         complete((&mut *a, &mut *a_bad), (&*b, &*b_bad), &found, from_there);
         if new && !is_whole(Bytes { all: a, bad: a_bad }, &found) {
@@ -188,7 +178,7 @@ mod tests {
         b: &mut (Vec<u8>, Vec<bool>),
         used: u32,
     ) -> Vec<(u32, u32, u32)> {
-        overlay((&mut a.0, &mut a.1), (&mut b.0, &mut b.1), PLACE, used, AFTER, false)
+        overlay((&mut a.0, &mut a.1), (&mut b.0, &mut b.1), PLACE, used, AFTER)
     }
 
     #[test]

@@ -11,10 +11,10 @@ use std::rc::Rc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A world with a sound mirrored cache of 16 columns under one volume of so many blocks.
+/// A world with a sound mirrored cache of 32 columns under one volume of so many blocks.
 fn sound(blocks: u64) -> World {
     let mirrored = |plan: &Plan| {
-        plan.mirror.is_some() && plan.geometry.columns() == 16 && plan.geometry.segment_blocks == 16
+        plan.mirror.is_some() && plan.geometry.columns() == 32 && plan.geometry.segment_blocks == 16
     };
     let plans = (1..).map(|seed| Plan::new(seed, None));
     let mut plan = plans.into_iter().find(mirrored).expect("one seed in five is mirrored");
@@ -44,9 +44,9 @@ fn read(world: &mut World, block: u64) {
 
 #[test]
 fn a_volume_that_is_only_read_fills_both_halves() {
-    let mut world = sound(400);
+    let mut world = sound(900);
     for _ in 0..4 {
-        (0..400).for_each(|block| read(&mut world, block));
+        (0..900).for_each(|block| read(&mut world, block));
         pass(&mut world, 2_000_000_000);
     }
     let geometry = world.plan.geometry;
