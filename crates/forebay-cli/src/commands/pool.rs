@@ -310,7 +310,9 @@ fn show(pool: &PoolInfo) -> String {
         list.add("device", format!("{}, {}{state}", harmless(&device.path), bytes(device.size_bytes)));
     }
     list.add("size", bytes(pool.capacity_bytes));
-    list.add("can grow to", bytes(pool.growable_to_bytes));
+    if pool.mirror.is_empty() {
+        list.add("can grow to", bytes(pool.growable_to_bytes));
+    }
     let share = percent(pool.cached_bytes, pool.capacity_bytes);
     list.add("cached", format!("{} ({share})", bytes(pool.cached_bytes)));
     list.add("dirty", bytes(pool.dirty_bytes));
