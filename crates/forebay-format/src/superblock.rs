@@ -145,7 +145,8 @@ impl Superblock {
     }
 
     /// The lowest version whose readers understand this superblock.
-    fn version(&self) -> u32 {
+    #[must_use]
+    pub fn version(&self) -> u32 {
         match (&self.encryption, &self.mirror) {
             (Some(_), _) => ENCRYPTED_VERSION,
             (None, Some(_)) => MIRROR_VERSION,

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forebay_format::checkpoint::Checkpoint;
-use forebay_format::superblock::MIRROR_VERSION;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -148,7 +147,7 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
     let mut list = screen::List::new();
     let mut add = |name: &str, value: String| list.add(name, value);
     add("state", state.into());
-    add("format version", version(image).to_string());
+    add("format version", superblock.version().to_string());
     add("encryption", superblock.encryption.map_or("none", |_| "AES-256-XTS").into());
     add("written by", screen::harmless(&superblock.written_by));
     add("identity", superblock.uuid.to_string());
@@ -173,11 +172,6 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
         add("dropped at next start", blocks(total.dropped));
     }
     list.to_string()
-}
-
-/// Version of the format that the cache has.
-fn version(image: &Image) -> u32 {
-    if image.mates().is_some() { MIRROR_VERSION } else { forebay_format::VERSION }
 }
 
 fn blocks(number: u64) -> String {
@@ -251,7 +245,7 @@ fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
         "path": image.shown(),
         "ok": findings.faults() == 0,
         "state": if image.is_unclean() { "unclean" } else { "clean" },
-        "format_version": version(image),
+        "format_version": image.superblock.version(),
         "encrypted": image.superblock.encryption.is_some(),
         "uuid": image.superblock.uuid.to_string(),
         "mirror": image.mates().map(mirror_json),
