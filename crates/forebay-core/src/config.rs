@@ -199,6 +199,8 @@ pub enum PlantedBug {
     AcknowledgeUnrecorded,
     /// A batch of a mirrored cache counts although only a member has it that does not count.
     CountAnywhere,
+    /// At the end of a rebuild the superblocks of both members are written at once.
+    ListAtOnce,
     /// A cache is opened although a member that counts does not take what it lacks.
     MendInVain,
     /// What is filled on a member of a mirrored cache that is out stays in the map.
@@ -211,7 +213,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 66] = [
+    pub const ALL: [(Self, &'static str); 67] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -274,6 +276,7 @@ impl PlantedBug {
         (Self::GiveUpAtOnce, "give-up-at-once"),
         (Self::AcknowledgeUnrecorded, "acknowledge-unrecorded"),
         (Self::CountAnywhere, "count-anywhere"),
+        (Self::ListAtOnce, "list-at-once"),
         (Self::MendInVain, "mend-in-vain"),
         (Self::KeepLostFill, "keep-lost-fill"),
         (Self::WriteMetaInClear, "write-meta-in-clear"),

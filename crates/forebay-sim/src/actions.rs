@@ -177,9 +177,12 @@ impl World {
     fn start_write_meta(&mut self, op: OpId, offset: u64) -> Result<(), String> {
         let data = self.engine.meta(op).to_vec();
         let (end, len) = (self.plan.geometry.segments_start_block * BLOCK_BYTES as u64, data.len() as u64);
-        let (_, local) = self.cache_at(offset);
+        let (device, local) = self.cache_at(offset);
         if local < end {
             ensure!(local + len <= end, "metadata of {len} bytes at {local} beyond {end}");
+            if self.plan.mirror.is_some() {
+                self.check_new_member(device, local, &data)?;
+            }
         } else {
             // A summary, which is a batch, or what a member lacks of one.
             let batch = self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default());

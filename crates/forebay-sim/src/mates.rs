@@ -10,7 +10,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::device::{Death, Faults, SimDevice};
+use crate::device::{Death, Faults, Image, SimDevice};
 use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, Disks, World, ensure};
@@ -152,6 +152,10 @@ impl MirrorPlan {
                 (self.rot, self.misses_of) = (5_000, 0);
                 self.harms[rng.below(2) as usize] = true;
             }
+            PlantedBug::ListAtOnce => {
+                let (at, member, death) = dies(rng, Death::All);
+                (self.failures, self.replaces_of) = (vec![(at / 2, member, death)], 2);
+            }
             PlantedBug::ForgetInRebuild => {
                 let (at, member, death) = dies(rng, Death::All);
                 self.failures = vec![(at, member, death), (at + 60, 1 - member, death)];
@@ -187,6 +191,7 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
+            | PlantedBug::ListAtOnce
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy
@@ -200,9 +205,13 @@ pub(crate) fn device_of(plan: &Plan, member: usize) -> usize {
 
 /// The superblock that a device has.
 fn superblock_on(device: &SimDevice) -> Option<Superblock> {
+    superblock_in(device.visible())
+}
+
+fn superblock_in(image: &Image) -> Option<Superblock> {
     let copies = [0, 1].map(|copy| {
         let mut bytes = vec![0; BLOCK_BYTES];
-        device.visible().read(Geometry::superblock_offset(copy), &mut bytes);
+        image.read(Geometry::superblock_offset(copy), &mut bytes);
         Superblock::decode(&bytes)
     });
     Superblock::choose(copies).ok()
@@ -254,6 +263,27 @@ impl World {
         let Some(state) = self.engine.mirror_state().filter(|state| state.noted) else { return Ok(()) };
         let out = state.out.map(|member| device_of(&self.plan, usize::from(member)));
         ensure!(out != Some(device) || state.rebuild.is_some(), "a write to a member that is out");
+        Ok(())
+    }
+
+    /// A superblock may call a member one that counts for the first time only once the other member says so durably: else a start
+    /// with the other one alone would go on without knowing of this one, and a start with this one alone would believe it.
+    pub(crate) fn check_new_member(&self, device: usize, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        let is_superblock = [0, 1].iter().any(|copy| Geometry::superblock_offset(*copy) == offset);
+        let Some(mark) = Superblock::decode(bytes).ok().filter(|_| is_superblock).and_then(|new| new.mirror)
+        else {
+            return Ok(());
+        };
+        let (member, other) = (usize::from(mark.member), 1 - usize::from(mark.member));
+        let durably = |member: usize, tag: u64| {
+            let found = superblock_in(self.disks.devices[device_of(&self.plan, member)].durable());
+            found
+                .and_then(|found| found.mirror)
+                .is_some_and(|mark| mark.out.is_none() && mark.tags.contains(&tag))
+        };
+        let tag = mark.tags[member];
+        let new = device == device_of(&self.plan, member) && mark.out.is_none() && !durably(member, tag);
+        ensure!(!new || durably(other, tag), "a new member has a superblock before the other one knows it");
         Ok(())
     }
 

@@ -581,6 +581,7 @@ impl Plan {
             | PlantedBug::LeaveUnmended
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
+            | PlantedBug::ListAtOnce
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy

@@ -102,6 +102,7 @@ planted! {
     give_up_at_once: GiveUpAtOnce,
     acknowledge_unrecorded: AcknowledgeUnrecorded,
     count_anywhere: CountAnywhere,
+    list_at_once: ListAtOnce,
     mend_in_vain: MendInVain,
     keep_lost_fill: KeepLostFill,
     write_meta_in_clear: WriteMetaInClear,

@@ -228,7 +228,7 @@ impl Engine {
     /// The new member, if the checkpoint under way lists it.
     pub(crate) fn joining_member(&self) -> Option<usize> {
         let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
-        let joins = rebuild.ticket.is_some() && !rebuild.abandoned;
+        let joins = rebuild.ticket.is_some() && !rebuild.abandoned && !self.planted(PlantedBug::ListAtOnce);
         joins.then_some(usize::from(rebuild.member))
     }
 
