@@ -4,7 +4,7 @@
 //! module (`forebay-crypt`); the engine does not know. Faults happen to what lies on the device: a torn write tears the
 //! ciphertext, rot flips its bits.
 //!
-//! The check ([`nothing_shows`]): behind the superblocks no sector of the device, after any crash, holds contents that a client
+//! The check (`nothing_shows`): behind the superblocks no sector of the device, after any crash, holds contents that a client
 //! wrote, and no block begins like a structure of the format. It looks at the device alone, so whatever way around the
 //! cipher there may be, it is found.
 //!
