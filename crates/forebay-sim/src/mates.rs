@@ -275,15 +275,14 @@ impl World {
             return Ok(());
         };
         let (member, other) = (usize::from(mark.member), 1 - usize::from(mark.member));
-        let durably = |member: usize, tag: u64| {
-            let found = superblock_in(self.disks.devices[device_of(&self.plan, member)].durable());
-            found
-                .and_then(|found| found.mirror)
-                .is_some_and(|mark| mark.out.is_none() && mark.tags.contains(&tag))
+        let durable = |member: usize| {
+            superblock_in(self.disks.devices[device_of(&self.plan, member)].durable())?.mirror
         };
         let tag = mark.tags[member];
-        let new = device == device_of(&self.plan, member) && mark.out.is_none() && !durably(member, tag);
-        ensure!(!new || durably(other, tag), "a new member has a superblock before the other one knows it");
+        let known = durable(member).is_some_and(|mark| mark.tags[member] == tag);
+        let listed = durable(other).is_some_and(|mark| mark.out.is_none() && mark.tags[member] == tag);
+        let new = device == device_of(&self.plan, member) && mark.out.is_none() && !known;
+        ensure!(!new || listed, "a new member has a superblock before the other one knows it");
         Ok(())
     }
 
