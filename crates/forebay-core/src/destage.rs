@@ -491,12 +491,13 @@ impl Engine {
                     self.rescued(slot);
                     blocks += 1;
                 } else if self.map.state(slot) == State::Dirty {
+                    // A shadow is an older version: of its block a newer one is at risk.
+                    if self.fenced && !self.map.is_shadow(slot) {
+                        self.note_safer(self.map.key(slot), self.map.mask(slot));
+                    }
                     self.map.set_state(slot, State::Destaged);
                     self.add_mark(slot);
                     blocks += 1;
-                    if self.fenced {
-                        self.note_safer(self.map.key(slot), self.map.mask(slot));
-                    }
                 }
                 self.map.unpin(slot);
             }

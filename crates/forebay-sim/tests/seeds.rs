@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 4] = [
+const SEEDS: [(u64, u64, &str); 5] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -15,6 +15,7 @@ const SEEDS: [(u64, u64, &str); 4] = [
         "the last part of the index was ready, and nothing woke the destage that had waited for it",
     ),
     (92_000_079, 345, "a summary was written for a segment whose flush epochs were forgotten"),
+    (600_000_006, 1_576, "the record called a block safe of which an older version was written back"),
 ];
 
 #[test]
