@@ -102,7 +102,11 @@ impl Job {
     pub(crate) fn ending(&self) -> String {
         let took = screen::uptime(self.elapsed_s as u64);
         let written = self.bytes_total.filter(|total| *total > 0 && self.is_done());
-        let done = if self.kind == "scrub" { "compared" } else { "written back" };
+        let done = match self.kind.as_str() {
+            "scrub" => "compared",
+            "rebuild" => "copied",
+            _ => "written back",
+        };
         let written = written.map_or(String::new(), |total| format!(", {} {done}", bytes(total)));
         format!("{}: {} after {took}{written}", self.title(), self.state)
     }

@@ -99,8 +99,12 @@ impl Pool {
             ));
             return;
         }
-        let how = if std::mem::take(&mut self.mates.cancelled) { "was not wanted" } else { "failed" };
-        self.tell(PoolEvent::Degraded { what: format!("the new cache device {how} before it was filled") });
+        let cancelled = std::mem::take(&mut self.mates.cancelled);
+        let what = match cancelled {
+            true => "filling the new cache device was cancelled",
+            false => "the new cache device failed before it was filled",
+        };
+        self.tell(PoolEvent::Degraded { what: what.into() });
     }
 
     /// Path of a device of a mirrored cache, if it is open.
