@@ -6,7 +6,7 @@
 //!
 //! Beside it lies `CACHE-UUID.safe`: ranges of it that came to be safe since, one line for each time that the record was brought up
 //! to date, so that a write need not wait for a file as long as the list. What is safe stays safe, so lines that belong to an
-//! older record take nothing away that counts. See [`safe`](self::safe).
+//! older record take nothing away that counts. See [`safe`].
 //!
 //! A record that cannot be read is an error of its own: whoever does not know what was lost must not serve the volume.
 
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(left.volumes[0].lost, [Range { offset_bytes: 66560, bytes: 3072, written_unix_s: 5 }]);
         // A whole one takes the place of both files.
         whole.store(folder.path()).unwrap();
-        assert_eq!(LossRecord::all(folder.path()).unwrap(), [whole.clone()]);
+        assert_eq!(LossRecord::all(folder.path()).unwrap(), std::slice::from_ref(&whole));
         assert!(whole.has_table(&whole.entries()));
         let mut other = whole.entries();
         other[0].size_bytes += 4096;

@@ -430,7 +430,7 @@ mod tests {
         }
 
         fn open(&self, specs: &[CacheSpec]) -> Result<PoolParts, RunError> {
-            let making = Making { segment_blocks: Some(16), preallocate: false, mirror: true };
+            let making = Making { segment_blocks: Some(16), preallocate: false, mirror: true, key: None };
             open_mirrored(specs, making, &self.state)
         }
 
