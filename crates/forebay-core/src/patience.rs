@@ -23,8 +23,8 @@ const PAUSES: u8 = 7;
 /// Reads that are to be asked for again.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
-    /// When and which operation, with its slot and its attempts before.
-    waiting: BTreeMap<(Nanos, u32), (u32, u32)>,
+    /// When and which operation, and the byte of the cache where it reads then.
+    waiting: BTreeMap<(Nanos, u32), u64>,
     /// A block was given up, or the device is known to be gone, and no read has succeeded since.
     exhausted: bool,
 }
@@ -50,7 +50,7 @@ impl Engine {
     pub(crate) fn is_asked_again(&mut self, op: OpId) -> bool {
         let state = self.ops.get(op.0);
         let (asked, member) = (state.asked, state.member);
-        let Some((slot, tries)) = self.last_attempt(&state.kind) else { return false };
+        let Some((slot, offset)) = self.last_attempt(&state.kind, u32::from(asked) + 1) else { return false };
         if asked >= PAUSES {
             self.patience.end();
         }
@@ -59,12 +59,13 @@ impl Engine {
         }
         self.note_cache_read(Some(slot), member, false);
         self.ops.get_mut(op.0).asked += 1;
-        self.patience.waiting.insert((self.now + (FIRST_PAUSE_NS << asked), op.0), (slot, tries));
+        self.patience.waiting.insert((self.now + (FIRST_PAUSE_NS << asked), op.0), offset);
         true
     }
 
-    /// Slot and number of a read of one dirty block after which nothing else would be tried.
-    fn last_attempt(&self, kind: &OpKind) -> Option<(u32, u32)> {
+    /// The slot of a read of one dirty block after which nothing else would be tried, and where to read it for the so-many-th time
+    /// after that.
+    fn last_attempt(&self, kind: &OpKind, again: u32) -> Option<(u32, u64)> {
         let (slot, tries) = match *kind {
             OpKind::ReadHit { slot, count: 1, tries, .. } => (slot, tries),
             OpKind::MergeCached { merge, tries } => (self.merges.get(merge).cached_slot()?, tries),
@@ -75,19 +76,25 @@ impl Engine {
                 let relocation = self.relocations.get(relocation);
                 (relocation.from(), relocation.tries())
             }
+            OpKind::CopyRead => {
+                let copy = self.last_copy_read()?;
+                return self.is_only_copy(copy.0).then_some(copy);
+            }
             _ => return None,
         };
-        let counts = self.map.state(slot) == State::Dirty && !self.map.is_lost(slot);
-        (counts && tries >= self.slot_tries(slot)).then_some((slot, tries))
+        let is_last = self.is_only_copy(slot) && tries >= self.slot_tries(slot);
+        is_last.then(|| (slot, self.slot_offset(slot, tries + again)))
+    }
+
+    fn is_only_copy(&self, slot: u32) -> bool {
+        self.map.state(slot) == State::Dirty && !self.map.is_lost(slot)
     }
 
     /// Asks again for what has waited long enough.
     pub(crate) fn step_patience(&mut self) {
         while let Some(due) = self.patience.waiting.first_entry().filter(|entry| entry.key().0 <= self.now) {
-            let ((_, op), (slot, tries)) = due.remove_entry();
+            let ((_, op), offset) = due.remove_entry();
             self.reached(Landmark::DirtyReadLater);
-            let asked = u32::from(self.ops.get(op).asked);
-            let offset = self.slot_offset(slot, tries + asked);
             let member = self.member_at(offset);
             let state = self.ops.get_mut(op);
             state.member = member;

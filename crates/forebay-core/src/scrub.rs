@@ -61,6 +61,8 @@ pub(crate) struct Scrub {
     /// Reads of the cache and of backing stores under way.
     under_way: usize,
     cancelled: bool,
+    /// Slots of which a copy is being written again.
+    writing: Vec<u32>,
     wake_at: Option<Nanos>,
     report: ScrubReport,
 }
@@ -130,6 +132,7 @@ impl Engine {
             index: 0,
             under_way: 0,
             cancelled: false,
+            writing: Vec::new(),
             wake_at: None,
             report: ScrubReport { total_blocks, ..ScrubReport::default() },
         }));
@@ -333,6 +336,15 @@ impl Engine {
 
     /// The copy of one member is right, that of the other is not: it is written there. A write that fails puts that member out.
     fn write_copy_again(&mut self, slot: u32, page: Page, from: From) {
+        if self.is_repairing(slot) {
+            // Somebody who came by is at it: look again when that has ended.
+            self.pages.give(PageUse::Scrub, page);
+            if let Some(scrub) = &mut self.scrub {
+                scrub.begins(1);
+            }
+            self.read_for_scrub(slot, 1, from);
+            return;
+        }
         let bad = from.member.map(|member| 1 - member);
         let counts = |bad: &u8| self.mirror.as_ref().is_some_and(|mirror| mirror.counts(*bad));
         let Some(bad) = bad.filter(|bad| counts(bad) && self.is_worth_scrubbing(slot) && !self.fenced) else {
@@ -349,8 +361,14 @@ impl Engine {
         self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
         if let Some(scrub) = &mut self.scrub {
             scrub.begins(1);
+            scrub.writing.push(slot);
             scrub.report.damaged_blocks += 1;
         }
+    }
+
+    /// A scrub is writing a copy of this slot again.
+    pub(crate) fn is_scrub_writing(&self, slot: u32) -> bool {
+        self.scrub.as_ref().is_some_and(|scrub| scrub.writing.contains(&slot))
     }
 
     pub(crate) fn scrub_written(&mut self, slot: u32, page: Page, member: u8, ok: bool) {
@@ -359,6 +377,7 @@ impl Engine {
         self.cache_flush.unflushed = true;
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way -= 1;
+            scrub.writing.retain(|written| *written != slot);
             scrub.report.repaired_blocks += u64::from(ok);
         }
         if ok {

@@ -312,7 +312,7 @@ impl World {
 
     /// As [`Self::sample`], for data: of the cache device there may be none for a while.
     fn sample_data(&mut self, device: usize, offset: u64, len: usize) -> Option<Vec<u8>> {
-        let unreadable = device == CACHE && self.unreadable_until.is_some_and(|until| self.now < until);
+        let unreadable = self.is_cache(device) && self.unreadable_until.is_some_and(|until| self.now < until);
         if unreadable { None } else { self.sample(device, offset, len) }
     }
 

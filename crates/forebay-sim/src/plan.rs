@@ -265,7 +265,7 @@ impl Plan {
     /// The cache device answers no read for some seconds. Nothing else is wrong with it, so no block may be lost.
     fn fail_over(&mut self, rng: &mut Rng) {
         let sound = !self.faults.damages() && self.faults.cache.read_error == 0;
-        if sound && self.death.is_none() && self.mirror.is_none() {
+        if sound && self.death.is_none() {
             let at = rng.range(u64::from(self.requests) / 10, u64::from(self.requests) * 9 / 10);
             self.outage = Some((at, rng.range(20_000_000, 5_000_000_000)));
         }

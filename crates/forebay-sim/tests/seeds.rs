@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 5] = [
+const SEEDS: [(u64, u64, &str); 6] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -16,6 +16,7 @@ const SEEDS: [(u64, u64, &str); 5] = [
     ),
     (92_000_079, 345, "a summary was written for a segment whose flush epochs were forgotten"),
     (600_000_006, 1_576, "the record called a block safe of which an older version was written back"),
+    (7_100_255, 35, "a scrub and a reader each wrote a bad copy of one block again, at once"),
 ];
 
 #[test]

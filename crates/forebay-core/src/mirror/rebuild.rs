@@ -296,6 +296,15 @@ impl Engine {
         self.put_copy(copying);
     }
 
+    /// The slot, and the byte of the cache, of a read for the new member that is the last attempt at one block.
+    pub(crate) fn last_copy_read(&self) -> Option<(u32, u64)> {
+        let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
+        let copying = rebuild.copying.as_ref()?;
+        let is_last = copying.busy && copying.blocks == 1 && copying.tries + 1 >= CACHE_READ_TRIES;
+        let offset = self.half_offset(copying.segment, 1 - rebuild.member, copying.at);
+        is_last.then(|| (self.map.slot(copying.segment, copying.at), offset))
+    }
+
     /// The copy whose operation has ended, if the rebuild goes on.
     fn take_copy(&mut self) -> Option<Copying> {
         let rebuild = self.mirror.as_mut()?.rebuild.as_mut()?;

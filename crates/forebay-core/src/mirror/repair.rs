@@ -55,6 +55,12 @@ impl Engine {
         }
     }
 
+    /// The copies of this slot are being looked at, or one is being written again.
+    pub(crate) fn is_repairing(&self, slot: u32) -> bool {
+        let current = self.mirror.as_ref().and_then(|mirror| mirror.repairs.current.as_ref());
+        current.is_some_and(|repair| repair.slot == slot)
+    }
+
     /// Both members count, and nothing speaks against writing to them.
     fn may_repair(&self) -> bool {
         let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
@@ -120,7 +126,8 @@ impl Engine {
         };
         let counts = self.map.state(repair.slot) != State::Void;
         let right = ok && crcs.first() == Some(&self.map.crc(repair.slot));
-        if !counts || !self.may_repair() {
+        // No two writes to one place at once.
+        if !counts || !self.may_repair() || self.is_scrub_writing(repair.slot) {
             self.end_repair(repair);
             return;
         }
