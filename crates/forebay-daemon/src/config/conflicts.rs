@@ -45,14 +45,25 @@ pub fn of_volume(volume: &VolumeTunables) -> Vec<Conflict> {
 /// What contradicts between the settings of a pool and the number of its devices.
 #[must_use]
 pub fn of_pool(pool: &PoolTunables, devices: usize) -> Vec<Conflict> {
-    if pool.mirror == Mirror::Off || devices == 2 {
-        return Vec::new();
+    let mut found = Vec::new();
+    if pool.mirror == Mirror::Off {
+        return found;
     }
-    vec![conflict(
-        &["mirror"],
-        format!("a mirrored cache lies on two devices, not on {devices}"),
-        "give two of the same size, or leave `mirror` out",
-    )]
+    if devices != 2 {
+        found.push(conflict(
+            &["mirror"],
+            format!("a mirrored cache lies on two devices, not on {devices}"),
+            "give two of the same size, or leave `mirror` out",
+        ));
+    }
+    if pool.encryption_key_file.is_some() {
+        found.push(conflict(
+            &["encryption_key_file", "mirror"],
+            "a mirrored cache cannot be encrypted yet".into(),
+            "leave one of them out; or encrypt below the cache, with dm-crypt on both devices",
+        ));
+    }
+    found
 }
 
 /// What contradicts between a volume and its pool.
@@ -67,4 +78,30 @@ pub fn of_volume_in_pool(volume: &VolumeTunables, pool: &PoolTunables) -> Vec<Co
         format!("dirty_high_pct ({high}) is above dirty_limit_pct ({limit}) of the pool"),
         "lower the first, or raise dirty_limit_pct in the section of the pool",
     )]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Scope, Settings};
+
+    fn pool(settings: &[(&str, &str)]) -> PoolTunables {
+        let mut all = Settings::new(Scope::Pool);
+        for (key, value) in settings {
+            all.set(key, value).unwrap();
+        }
+        crate::config::PoolConfig { devices: Vec::new(), settings: all }.tunables()
+    }
+
+    #[test]
+    fn a_mirrored_cache_has_two_devices_and_no_key() {
+        assert_eq!(of_pool(&pool(&[]), 5), []);
+        assert_eq!(of_pool(&pool(&[("mirror", "on")]), 2), []);
+        let one = of_pool(&pool(&[("mirror", "on")]), 1);
+        assert!(one.len() == 1 && one[0].message.contains("two devices, not on 1"), "{one:?}");
+        let key = [("encryption_key_file", "/etc/key")];
+        assert_eq!(of_pool(&pool(&key), 2), []);
+        let both = of_pool(&pool(&[key[0], ("mirror", "on")]), 2);
+        assert!(both.len() == 1 && both[0].keys == ["encryption_key_file", "mirror"], "{both:?}");
+    }
 }
