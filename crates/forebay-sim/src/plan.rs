@@ -623,6 +623,8 @@ impl Plan {
                 self.squeeze();
                 self.start_in(rng);
                 (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
+                // It shows by a request that is not answered in ten minutes: they should not be made of millions of moves.
+                (self.cache_latency.read_ns, self.cache_latency.write_ns) = (2_000_000, 10_000_000);
             }
         }
     }
