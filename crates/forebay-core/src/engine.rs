@@ -579,7 +579,7 @@ impl Engine {
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         self.advance(now);
         let ok = result.is_ok();
-        if !ok && self.is_asked_again(op) {
+        if (!ok || self.mirror.is_some()) && self.is_asked_again(op, ok, crcs) {
             return;
         }
         let op = self.take_op(op);

@@ -3,6 +3,7 @@
 //! A read error says nothing lasting: a path that fails over, a device that resets, takes seconds, and then answers again. A dirty
 //! block that is called lost stays lost. So when all attempts to read one have ended in errors (not in a wrong checksum, which is
 //! certain), the operation is asked for again, after growing pauses, about 6 s in all, before whoever wanted the block hears of it (I71).
+//! Of a block with two copies each time both are read, and a wrong checksum of one says nothing of the other.
 //! Until then the operation is under way like one of a slow device: pins, locks and memory stay as they are.
 //!
 //! A device on which a block was given up and nothing was read since is not waited for again, so that a rescue from a dead device
@@ -12,6 +13,7 @@ use crate::api::{Action, Device, Nanos, OpId};
 use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind};
 use crate::landmarks::Landmark;
+use crate::read::CACHE_READ_TRIES;
 use crate::segment::State;
 use alloc::collections::BTreeMap;
 
@@ -46,20 +48,26 @@ impl Patience {
 }
 
 impl Engine {
-    /// An operation has failed. True if it is a last attempt to read a dirty block, and will be asked for again.
-    pub(crate) fn is_asked_again(&mut self, op: OpId) -> bool {
+    /// An operation has ended. True if it is a last attempt to read a dirty block, has not brought it, and will be asked for again.
+    pub(crate) fn is_asked_again(&mut self, op: OpId, ok: bool, crcs: &[u32]) -> bool {
         let state = self.ops.get(op.0);
         let (asked, member) = (state.asked, state.member);
         let Some((slot, offset)) = self.last_attempt(&state.kind, u32::from(asked) + 1) else { return false };
-        if asked >= PAUSES {
+        let copies = if self.slot_tries(slot) > CACHE_READ_TRIES { 2 } else { 1 };
+        if ok && (copies == 1 || crcs.first() == Some(&self.map.crc(slot))) {
+            return false;
+        }
+        if asked >= copies * PAUSES {
             self.patience.end();
         }
         if self.patience.exhausted || self.planted(PlantedBug::GiveUpAtOnce) {
             return false;
         }
-        self.note_cache_read(Some(slot), member, false);
+        self.note_cache_read(Some(slot), member, ok);
         self.ops.get_mut(op.0).asked += 1;
-        self.patience.waiting.insert((self.now + (FIRST_PAUSE_NS << asked), op.0), offset);
+        // The other copy is read at once.
+        let pause = if asked % copies == 0 { FIRST_PAUSE_NS << (asked / copies) } else { 0 };
+        self.patience.waiting.insert((self.now + pause, op.0), offset);
         true
     }
 

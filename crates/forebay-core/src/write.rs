@@ -143,7 +143,8 @@ impl Engine {
             return;
         }
         let failed = request.failed;
-        if failed && self.fenced && self.redo_mutation(req) {
+        // What went well in part through the log, before the cache failed, is at risk there: all of it is done over as well.
+        if (failed && self.fenced || self.is_aside()) && self.redo_mutation(req) {
             return;
         }
         let request = self.reqs.get_mut(req);
