@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 6] = [
+const SEEDS: [(u64, u64, &str); 8] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -17,6 +17,8 @@ const SEEDS: [(u64, u64, &str); 6] = [
     (92_000_079, 345, "a summary was written for a segment whose flush epochs were forgotten"),
     (600_000_006, 1_576, "the record called a block safe of which an older version was written back"),
     (7_100_255, 35, "a scrub and a reader each wrote a bad copy of one block again, at once"),
+    (620_000_107, 2, "a request of which a part was in the failed cache only was acknowledged"),
+    (7_300_116, 151, "a pair was given up although only one of its copies was wrong"),
 ];
 
 #[test]
