@@ -21,6 +21,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// What may be added to a record, in bytes, before it is written anew; more for each of its ranges, so that this stays rare.
 const ADDED_BYTES_MAX: u64 = 1 << 20;
 const ADDED_BYTES_PER_RANGE: u64 = 100;
+/// A record of so many ranges is written anew each time once the rescue has ended: people read it then.
+const SHORT_RANGES: u64 = 4096;
 
 /// The record of a pool's cache.
 #[derive(Debug)]
@@ -105,8 +107,8 @@ impl Pool {
         let aside = &self.aside;
         let record = aside.record.as_ref().filter(|_| self.engine.is_aside() && !aside.is_doubtful)?;
         let long = aside.added_bytes > ADDED_BYTES_MAX + ADDED_BYTES_PER_RANGE * record.ranges();
-        let ends = self.engine.is_rescue_over() && !aside.is_final;
-        if long || ends || !record.has_table(table) {
+        let ended = self.engine.is_rescue_over() && (!aside.is_final || record.ranges() <= SHORT_RANGES);
+        if long || ended || !record.has_table(table) {
             return None;
         }
         let safe = self.engine.made_safe()?;

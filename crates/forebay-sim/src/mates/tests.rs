@@ -1,10 +1,11 @@
 //! Mirrored caches without chance: what a run hardly shows by itself.
 
 use super::{MirrorPlan, device_of};
+use crate::device::Latency;
 use crate::explore::first_state;
 use crate::plan::{FaultPlan, Plan, VolumePlan};
 use crate::world::{Trap, World};
-use forebay_core::{OnBackingChange, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{EngineConfig, OnBackingChange, RequestKind, Treatment, VolumeSettings};
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::Mode;
 use std::rc::Rc;
@@ -23,6 +24,17 @@ fn sound(blocks: u64) -> World {
     plan.settings = VolumeSettings { idle_delay: 0, flush_period: 0, ..VolumeSettings::default() };
     plan.settings.skip_sequential_bytes = 0;
     (plan.mirror, plan.faults) = (Some(MirrorPlan::default()), FaultPlan::default());
+    plan.engine = EngineConfig { scratch_blocks: plan.engine.scratch_blocks, ..EngineConfig::default() };
+    let latency = |ns| Latency {
+        read_ns: ns,
+        write_ns: ns,
+        flush_ns: ns,
+        block_ns: 1_000,
+        spread: 0,
+        slow_ppm: 0,
+        slow_ns: 0,
+    };
+    (plan.cache_latency, plan.backing_latency) = (latency(50_000), latency(2_000_000));
     plan.mix.rule_pct = 0;
     let plan = Rc::new(plan);
     let first = first_state(&plan).expect("the devices can be formatted");
