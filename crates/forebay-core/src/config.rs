@@ -173,6 +173,8 @@ pub enum PlantedBug {
     ScrubJudgesVoid,
     /// A scrub of a mirrored cache looks at one copy only.
     ScrubOneCopy,
+    /// A scrub judges a block by what it read from a member that does not count any more.
+    JudgeFailedCopy,
     /// A shrink fails if the cache fails, though blocks beyond the new end were given up.
     FailAfterCut,
     /// After a start, blocks that have no place in the index yet are not found.
@@ -213,7 +215,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 67] = [
+    pub const ALL: [(Self, &'static str); 68] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -263,6 +265,7 @@ impl PlantedBug {
         (Self::ScrubOverlooksDirty, "scrub-overlooks-dirty"),
         (Self::ScrubJudgesVoid, "scrub-judges-void"),
         (Self::ScrubOneCopy, "scrub-one-copy"),
+        (Self::JudgeFailedCopy, "judge-failed-copy"),
         (Self::FailAfterCut, "fail-after-cut"),
         (Self::OverlookListed, "overlook-listed"),
         (Self::CountHalfBatches, "count-half-batches"),

@@ -168,11 +168,6 @@ pub(crate) enum OpKind {
     ScrubRead {
         read: u32,
     },
-    /// A copy that was not right, on a member of a mirrored cache.
-    ScrubWrite {
-        slot: u32,
-        page: Page,
-    },
     ScrubFetch {
         key: Key,
         page: Page,
@@ -217,7 +212,6 @@ impl OpKind {
             | Self::DestageRead { .. }
             | Self::RelocateRead { .. }
             | Self::ScrubRead { .. }
-            | Self::ScrubWrite { .. }
             | Self::Flush(Device::Cache)
             | Self::Checkpoint
             | Self::Recovery(_)
@@ -584,7 +578,13 @@ impl Engine {
         }
         let op = self.take_op(op);
         self.note_latency(&op, ok);
-        self.note_cache_read(self.cached_slot(&op.kind), op.member, ok);
+        let slot = self.cached_slot(&op.kind);
+        self.note_cache_read(slot, op.member, ok);
+        if let Some(slot) =
+            slot.filter(|_| self.mirror.is_some() && !matches!(op.kind, OpKind::ScrubRead { .. }))
+        {
+            self.suspect_first_copy(op.member, slot);
+        }
         if !ok {
             self.count_failure(&op.kind);
         }
@@ -606,7 +606,6 @@ impl Engine {
             OpKind::DestageWrite { extent } => self.destage_written(extent, ok),
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
             OpKind::ScrubRead { read } => self.scrub_read(read, ok, crcs),
-            OpKind::ScrubWrite { slot, page } => self.scrub_written(slot, page, op.member, ok),
             OpKind::ScrubFetch { key, page, token } => self.scrub_fetched(key, page, token, ok, crcs),
             OpKind::Flush(Device::Cache) if self.mirror.is_some() => self.member_flushed(op.member, ok),
             OpKind::Flush(device) => self.flushed(device, ok),

@@ -41,8 +41,6 @@ macro_rules! landmarks {
 landmarks! {
     /// A scrub fetched a damaged block from the backing store.
     ScrubRepaired = "scrub-repaired",
-    /// A scrub has written a copy of a mirrored cache again from the other one.
-    CopyWrittenAgain = "copy-written-again",
     /// A member of a mirrored cache failed.
     MemberFailed = "member-failed",
     /// The owner could not note that a member of a mirrored cache failed.

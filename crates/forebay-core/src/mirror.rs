@@ -35,6 +35,7 @@ mod repair;
 pub(crate) use rebuild::Rebuild;
 pub use recover::MirrorDevices;
 pub(crate) use recover::Pairs;
+pub(crate) use repair::Outcome;
 use repair::Repairs;
 
 use crate::api::{Action, Nanos, Notice};
@@ -322,15 +323,21 @@ impl Engine {
         })
     }
 
+    /// Somebody who wanted the block has read a slot from this member: if it is not the one that is read first, that one's copy is
+    /// not as it should be.
+    pub(crate) fn suspect_first_copy(&mut self, member: u8, slot: u32) {
+        let segment = self.map.place(slot).0;
+        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
+        if whole && u32::from(member) != segment % 2 && self.is_pair(segment) {
+            self.suspect_copy(slot);
+        }
+    }
+
     /// A read of a slot from a member has ended.
     pub(crate) fn note_member_read(&mut self, member: u8, slot: u32, ok: bool) {
         let segment = self.map.place(slot).0;
         let Some(mirror) = &self.mirror else { return };
         let failed = mirror.failed();
-        if failed.is_none() && u32::from(member) != segment % 2 && self.is_pair(segment) {
-            // The first attempt was made at the other one.
-            self.suspect_copy(slot);
-        }
         let Some(mirror) = &mut self.mirror else { return };
         let unreadable = &mut mirror.unreadable[usize::from(member)];
         if ok {

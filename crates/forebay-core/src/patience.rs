@@ -6,8 +6,9 @@
 //! Of a block with two copies each time both are read, and a wrong checksum of one says nothing of the other.
 //! Until then the operation is under way like one of a slow device: pins, locks and memory stay as they are.
 //!
-//! A device on which a block was given up and nothing was read since is not waited for again, so that a rescue from a dead device
-//! takes one such time and not one for every block.
+//! Where a block was given up and nothing was read since, the next one is not waited for, so that a rescue from a dead device takes
+//! one such time and not one for every block. While the cache is in use this is believed for some seconds only: one bad block must not
+//! be the end of another one an hour later.
 
 use crate::api::{Action, Device, Nanos, OpId};
 use crate::config::PlantedBug;
@@ -21,14 +22,18 @@ use alloc::collections::BTreeMap;
 const FIRST_PAUSE_NS: Nanos = 50_000_000;
 /// Pauses: 6.35 s in all, more than a path or a controller takes to fail over and less than what clients take for a hang.
 const PAUSES: u8 = 7;
+/// How long a cache in use is not waited for after a block was given up. As long as the pauses, and then some.
+const GIVEN_UP_NS: Nanos = 10_000_000_000;
 
 /// Reads that are to be asked for again.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     /// When and which operation, and the byte of the cache where it reads then.
     waiting: BTreeMap<(Nanos, u32), u64>,
-    /// A block was given up, or the device is known to be gone, and no read has succeeded since.
-    exhausted: bool,
+    /// When a block was given up, if no read has succeeded since.
+    given_up_at: Option<Nanos>,
+    /// The device is known to be gone, and no read has succeeded since.
+    gone: bool,
 }
 
 impl Patience {
@@ -36,14 +41,30 @@ impl Patience {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
+    /// Operations that wait, so that nothing is asked of a device just now.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = u32> {
+        self.waiting.keys().map(|(_, op)| *op)
+    }
+
     /// The device is gone: nothing will come of waiting.
     pub(crate) fn end(&mut self) {
-        self.exhausted = true;
+        self.gone = true;
     }
 
     /// A cached block was read.
     pub(crate) fn renew(&mut self) {
-        self.exhausted = false;
+        (self.given_up_at, self.gone) = (None, false);
+    }
+
+    /// An operation that was asked for again `asked` times, of `most`, has failed once more: is it given up?
+    fn gives_up(&mut self, asked: u8, most: u8, now: Nanos, aside: bool) -> bool {
+        let since = self.given_up_at.map(|at| now - at);
+        let hopeless = since.is_some_and(|since| aside || since < GIVEN_UP_NS);
+        if asked >= most {
+            self.given_up_at = Some(now);
+        }
+        // Who waits already has its whole time.
+        self.gone || asked >= most || asked == 0 && hopeless
     }
 }
 
@@ -57,10 +78,10 @@ impl Engine {
         if ok && (copies == 1 || crcs.first() == Some(&self.map.crc(slot))) {
             return false;
         }
-        if asked >= copies * PAUSES {
-            self.patience.end();
-        }
-        if self.patience.exhausted || self.planted(PlantedBug::GiveUpAtOnce) {
+        let (now, aside) = (self.now, self.is_aside());
+        if self.patience.gives_up(asked, copies * PAUSES, now, aside)
+            || self.planted(PlantedBug::GiveUpAtOnce)
+        {
             return false;
         }
         self.note_cache_read(Some(slot), member, ok);
@@ -116,5 +137,29 @@ impl Engine {
                 crc: true,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    #[test]
+    fn a_block_that_was_given_up_is_not_the_end_of_another_one_later() {
+        let mut patience = Patience::default();
+        assert!(!patience.gives_up(PAUSES - 1, PAUSES, 6 * SECOND, false));
+        assert!(patience.gives_up(PAUSES, PAUSES, 7 * SECOND, false));
+        // Nothing was read since: the next block is not waited for, but those that wait already have their time.
+        assert!(patience.gives_up(0, PAUSES, 8 * SECOND, false));
+        assert!(!patience.gives_up(1, PAUSES, 8 * SECOND, false));
+        // An hour later nobody knows what is the matter. A cache that is put aside has been written off.
+        assert!(!patience.gives_up(0, PAUSES, 3600 * SECOND, false));
+        assert!(patience.gives_up(0, PAUSES, 3600 * SECOND, true));
+        patience.renew();
+        assert!(!patience.gives_up(0, PAUSES, 3600 * SECOND, true));
+        patience.end();
+        assert!(patience.gives_up(1, PAUSES, 3600 * SECOND, true));
     }
 }

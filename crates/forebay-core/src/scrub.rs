@@ -5,21 +5,21 @@
 //! treated as if a client had read it ([`Engine::give_up`]): a clean block is dropped, and fetched again from the backing store; a
 //! dirty one is lost, and reported. An error is no damage: a dirty block that cannot be read is counted and left alone.
 //!
-//! Of a pair of a mirrored cache both copies are read, the segment of one member after that of the other, if both count. A copy that is damaged
-//! or cannot be read is written again in its place from the other one, if that is right; only if neither is right the block is.
-//! Nothing is promised of what was written again: the other copy is what counts until a flush.
+//! Of a pair of a mirrored cache both copies are read, the segment of one member after that of the other, if both count. A block with a copy that is damaged
+//! or cannot be read is handed to `mirror::repair`, which writes it again from the other one, or says what is the matter.
 //!
 //! It takes no lock: a slot is judged after it was read only if it is still the one that counts, and is never written again
 //! while its segment is pinned. It yields to everybody by its rate alone. What is written while it is under way need not be
 //! checked, and is checked only where the scrub has not been.
 
-use crate::api::{Action, Device, Nanos, Notice, OpId};
+use crate::api::{Device, Nanos, Notice};
 use crate::bucket::Bucket;
 use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind};
 use crate::landmarks::Landmark;
 use crate::life::{LifeError, sweep_slots};
 use crate::locks::BlockRange;
+use crate::mirror::Outcome;
 use crate::pages::{Page, PageUse};
 use crate::read::{CACHE_READ_TRIES, Damage};
 use crate::segment::{Key, State};
@@ -58,11 +58,11 @@ pub(crate) struct Scrub {
     segment: u32,
     copy: u8,
     index: u32,
-    /// Reads of the cache and of backing stores under way.
+    /// Reads of the cache and of backing stores under way, and suspects that are being looked at.
     under_way: usize,
     cancelled: bool,
-    /// Slots of which a copy is being written again.
-    writing: Vec<u32>,
+    /// Slots that are to be read once more, of the one copy that they have now.
+    again: Vec<u32>,
     wake_at: Option<Nanos>,
     report: ScrubReport,
 }
@@ -89,8 +89,6 @@ struct From {
     /// Of a pair: which of the members.
     member: Option<u8>,
     tries: u32,
-    /// The copy of the other member is not right: this one is to be written in its place.
-    mends: bool,
 }
 
 /// What a read of a slot has brought.
@@ -132,7 +130,7 @@ impl Engine {
             index: 0,
             under_way: 0,
             cancelled: false,
-            writing: Vec::new(),
+            again: Vec::new(),
             wake_at: None,
             report: ScrubReport { total_blocks, ..ScrubReport::default() },
         }));
@@ -161,6 +159,9 @@ impl Engine {
         let Some(mut scrub) = self.scrub.take() else { return };
         scrub.wake_at = None;
         let ends = scrub.cancelled || self.fenced || self.stopping;
+        if ends {
+            scrub.under_way -= self.forget_asked_repairs();
+        }
         let through = !ends && self.scrub_on(&mut scrub);
         if scrub.under_way == 0 && (ends || through) {
             self.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
@@ -178,11 +179,19 @@ impl Engine {
                 scrub.wake_at = scrub.bucket.opens_at(scrub.bytes_per_s);
                 return false;
             }
+            if let Some(slot) = scrub.again.pop() {
+                if self.is_worth_scrubbing(slot) {
+                    scrub.begins(1);
+                    let member = self.scrubbed_member(slot, 0);
+                    self.read_for_scrub(slot, 1, From { member, tries: 1 });
+                }
+                continue;
+            }
             match self.next_run(scrub, &mut looks) {
                 Some((slot, count, copy)) => {
                     scrub.begins(count);
                     let member = self.scrubbed_member(slot, copy);
-                    self.read_for_scrub(slot, count, From { member, tries: 1, mends: false });
+                    self.read_for_scrub(slot, count, From { member, tries: 1 });
                 }
                 None if looks == 0 => {
                     scrub.wake_at = Some(self.now + 1);
@@ -208,13 +217,12 @@ impl Engine {
 
     /// True if a slot counts, is not known to be lost, and was not on a member that is.
     fn is_worth_scrubbing(&self, slot: u32) -> bool {
-        let (segment, index) = self.map.place(slot);
-        if self.mirror.is_some() && self.is_gone(segment) {
+        let state = self.map.state(slot);
+        if state == State::Void || self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
             return false;
         }
-        let state = self.map.segments[segment as usize].state(index);
         let overlooked = self.planted(PlantedBug::ScrubOverlooksDirty) && state == State::Dirty;
-        state != State::Void && !overlooked && !(state == State::Dirty && self.map.is_lost(slot))
+        !overlooked && !(state == State::Dirty && self.map.is_lost(slot))
     }
 
     /// The same for one that was read: it may have been overwritten meanwhile.
@@ -275,16 +283,11 @@ impl Engine {
     pub(crate) fn scrub_read(&mut self, read: u32, ok: bool, crcs: &[u32]) {
         let ScrubRead { slot: first, pages, from } = self.scrub_reads.remove(read);
         for ((slot, page), index) in (first..).zip(pages).zip(0..) {
-            let right = ok && crcs.get(index) == Some(&self.map.crc(slot));
-            if right && from.mends {
-                self.write_copy_again(slot, page, from);
-                continue;
-            }
             self.pages.give(PageUse::Scrub, page);
-            let found = match (right, ok) {
-                (true, _) => Found::Right,
-                (false, true) => Found::Wrong,
-                (false, false) => Found::Nothing,
+            let found = match crcs.get(index) {
+                _ if !ok => Found::Nothing,
+                Some(crc) if *crc == self.map.crc(slot) => Found::Right,
+                _ => Found::Wrong,
             };
             self.scrubbed(slot, found, from);
         }
@@ -297,93 +300,69 @@ impl Engine {
     /// A slot was read; its segment is still pinned.
     fn scrubbed(&mut self, slot: u32, found: Found, from: From) {
         let stale = !self.is_worth_judging(slot);
-        let other = self.other_copy(slot, from);
+        let paired = self.has_two_copies(self.map.place(slot).0);
+        let elsewhere =
+            self.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
+        let elsewhere = elsewhere && !self.planted(PlantedBug::JudgeFailedCopy);
         let Some(scrub) = &mut self.scrub else { return };
         let right = found == Found::Right;
+        if elsewhere && !stale {
+            // Of a member that does not count any more: what does is on the other one.
+            scrub.again.push(slot);
+            return;
+        }
         if !right && !stale && from.tries < CACHE_READ_TRIES {
             scrub.begins(1);
             self.read_for_scrub(slot, 1, From { tries: from.tries + 1, ..from });
             return;
         }
-        scrub.report.checked_blocks += u64::from(!from.mends);
+        scrub.report.checked_blocks += 1;
         if right || stale || self.fenced {
             return;
         }
-        if let Some(member) = other {
-            scrub.begins(1);
-            self.read_for_scrub(slot, 1, From { member: Some(member), tries: 1, mends: true });
-            return;
+        if paired {
+            let waits = self.ask_repair(slot);
+            self.scrub_does(|scrub| scrub.under_way += usize::from(waits));
+        } else {
+            self.condemn(slot, found == Found::Wrong);
         }
-        if found == Found::Nothing && self.map.state(slot) != State::Clean {
+    }
+
+    /// No copy of a slot is right; `certain`: it was read, and is wrong.
+    fn condemn(&mut self, slot: u32, certain: bool) {
+        if !certain && self.map.state(slot) != State::Clean {
             // A path that fails over takes seconds, and this is the only copy: whoever needs it decides.
-            scrub.report.unreadable_blocks += 1;
+            self.scrub_does(|scrub| scrub.report.unreadable_blocks += 1);
             return;
         }
-        scrub.report.damaged_blocks += 1;
+        self.scrub_does(|scrub| scrub.report.damaged_blocks += 1);
         let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
         match self.give_up(slot) {
-            Damage::Lost => self.scrub_counts(|report| report.lost_blocks += 1),
+            Damage::Lost => self.scrub_does(|scrub| scrub.report.lost_blocks += 1),
             Damage::Dropped => self.fetch_again(key, pinned),
             Damage::Kept => {}
         }
     }
 
-    /// The member that has another copy of what was read, if that was not the other one already.
-    fn other_copy(&self, slot: u32, from: From) -> Option<u8> {
-        let pair = self.mirror.is_some() && self.is_pair(self.map.place(slot).0);
-        from.member.filter(|_| pair && !from.mends).map(|member| 1 - member)
-    }
-
-    /// The copy of one member is right, that of the other is not: it is written there. A write that fails puts that member out.
-    fn write_copy_again(&mut self, slot: u32, page: Page, from: From) {
-        if self.is_repairing(slot) {
-            // Somebody who came by is at it: look again when that has ended.
-            self.pages.give(PageUse::Scrub, page);
-            if let Some(scrub) = &mut self.scrub {
-                scrub.begins(1);
-            }
-            self.read_for_scrub(slot, 1, from);
+    /// What was found out about a slot with two copies, of which one was not right.
+    pub(crate) fn scrub_repaired(&mut self, slot: u32, outcome: Outcome) {
+        self.scrub_does(|scrub| scrub.under_way -= 1);
+        self.settle_again();
+        if !self.is_worth_judging(slot) || self.fenced {
             return;
         }
-        let bad = from.member.map(|member| 1 - member);
-        let counts = |bad: &u8| self.mirror.as_ref().is_some_and(|mirror| mirror.counts(*bad));
-        let Some(bad) = bad.filter(|bad| counts(bad) && self.is_worth_scrubbing(slot) && !self.fenced) else {
-            self.pages.give(PageUse::Scrub, page);
-            return;
-        };
-        self.map.pin(slot);
-        let (offset, len) = (self.copy_offset(slot, Some(bad)), BLOCK as u32);
-        let op = self.new_op(OpKind::ScrubWrite { slot, page });
-        let state = self.ops.get_mut(op);
-        state.spans.push(page.span());
-        state.member = bad;
-        self.stats.count_write(Device::Cache, len);
-        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
-        if let Some(scrub) = &mut self.scrub {
-            scrub.begins(1);
-            scrub.writing.push(slot);
-            scrub.report.damaged_blocks += 1;
-        }
-    }
-
-    /// A scrub is writing a copy of this slot again.
-    pub(crate) fn is_scrub_writing(&self, slot: u32) -> bool {
-        self.scrub.as_ref().is_some_and(|scrub| scrub.writing.contains(&slot))
-    }
-
-    pub(crate) fn scrub_written(&mut self, slot: u32, page: Page, member: u8, ok: bool) {
-        self.pages.give(PageUse::Scrub, page);
-        self.map.unpin(slot);
-        self.cache_flush.unflushed = true;
-        if let Some(scrub) = &mut self.scrub {
-            scrub.under_way -= 1;
-            scrub.writing.retain(|written| *written != slot);
-            scrub.report.repaired_blocks += u64::from(ok);
-        }
-        if ok {
-            self.reached(Landmark::CopyWrittenAgain);
-        } else {
-            self.member_failed(member);
+        match outcome {
+            Outcome::Sound => {}
+            Outcome::Mended => self.scrub_does(|scrub| {
+                scrub.report.damaged_blocks += 1;
+                scrub.report.repaired_blocks += 1;
+            }),
+            Outcome::Wrong => self.condemn(slot, true),
+            Outcome::Unread => self.condemn(slot, false),
+            Outcome::Alone => self.scrub_does(|scrub| {
+                scrub.report.checked_blocks -= 1;
+                scrub.again.push(slot);
+            }),
         }
     }
 
@@ -398,9 +377,9 @@ impl Engine {
         slots.map(move |slot| ([place(slot, 0), place(slot, 1)], self.map.crc(slot)))
     }
 
-    fn scrub_counts(&mut self, count: impl FnOnce(&mut ScrubReport)) {
+    fn scrub_does(&mut self, change: impl FnOnce(&mut Scrub)) {
         if let Some(scrub) = &mut self.scrub {
-            count(&mut scrub.report);
+            change(scrub);
         }
     }
 
@@ -436,7 +415,7 @@ impl Engine {
             self.settle_again();
             return;
         };
-        self.scrub_counts(|report| report.repaired_blocks += 1);
+        self.scrub_does(|scrub| scrub.report.repaired_blocks += 1);
         self.reached(Landmark::ScrubRepaired);
         self.append_fill(key, *crc, page, token);
     }

@@ -322,6 +322,8 @@ pub struct SimDevice {
     in_flight: BTreeMap<u64, InFlight>,
     next_write: u64,
     latent: BTreeSet<u64>,
+    /// A sector, and how many more reads of it bring wrong bytes.
+    misread: (u64, u32),
     dead: Option<Death>,
     /// A failed flush dropped something.
     dropped: bool,
@@ -350,6 +352,7 @@ impl SimDevice {
             in_flight: BTreeMap::new(),
             next_write: 0,
             latent: BTreeSet::new(),
+            misread: (0, 0),
             dead: None,
             dropped: false,
             faults: Faults::default(),
@@ -560,7 +563,7 @@ impl SimDevice {
     }
 
     /// Reads what is visible now; false if the device reports an error.
-    pub fn read(&self, offset: u64, to: &mut [u8], rng: &mut Rng) -> bool {
+    pub fn read(&mut self, offset: u64, to: &mut [u8], rng: &mut Rng) -> bool {
         if self.dead == Some(Death::All) || rng.ppm(self.faults.read_error) {
             return false;
         }
@@ -572,6 +575,12 @@ impl SimDevice {
             }
         }
         self.visible.read(offset, to);
+        let (first, sectors) = (offset / SECTOR_BYTES as u64, (to.len() / SECTOR_BYTES) as u64);
+        let (at, reads) = &mut self.misread;
+        if *reads > 0 && (first..first + sectors).contains(at) {
+            *reads -= 1;
+            to[(*at - first) as usize * SECTOR_BYTES] ^= 1;
+        }
         true
     }
 
@@ -584,6 +593,11 @@ impl SimDevice {
     /// Makes a sector unreadable until it is written.
     pub fn spoil(&mut self, offset: u64) {
         self.latent.insert(offset / SECTOR_BYTES as u64);
+    }
+
+    /// The next so many reads of this sector bring wrong bytes, without an error; what is there stays as it is.
+    pub fn misread(&mut self, offset: u64, reads: u32) {
+        self.misread = (offset / SECTOR_BYTES as u64, reads);
     }
 
     /// Stops all faults that happen by rate.
@@ -706,6 +720,7 @@ impl SimDevice {
             in_flight: BTreeMap::new(),
             next_write: 0,
             latent: self.latent.clone(),
+            misread: self.misread,
             dead: None,
             dropped: self.dropped,
             faults: self.faults,

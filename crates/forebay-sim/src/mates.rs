@@ -86,6 +86,11 @@ impl MirrorPlan {
                 (plan.rot, plan.spoil) = (rng.pick(&rates), rng.pick(&rates));
                 plan.faults[one].read_error = rng.pick(&[0, 20_000, 200_000]);
                 plan.faults[one].lost = rng.pick(&[0, 0, 3_000, 30_000]);
+                if rng.chance(1, 3) {
+                    // It fails in the end, while its bad copies are being looked at, and so does its successor.
+                    plan.failures = Self::draw_failures(requests, rng);
+                    plan.failures.iter_mut().for_each(|failure| failure.1 = one);
+                }
             }
             2 => {
                 // Two that rot, and do not fail.
@@ -152,6 +157,12 @@ impl MirrorPlan {
                 (self.rot, self.misses_of) = (5_000, 0);
                 self.harms[rng.below(2) as usize] = true;
             }
+            PlantedBug::JudgeFailedCopy => {
+                let member = rng.below(2) as usize;
+                (self.rot, self.misses_of, self.replaces_of) = (500_000, 0, 2);
+                self.harms[member] = true;
+                self.failures = (1..20).map(|nth| (nth * 20, member, Some(Death::Writes))).collect();
+            }
             PlantedBug::ListAtOnce => {
                 let (at, member, death) = dies(rng, Death::All);
                 (self.failures, self.replaces_of) = (vec![(at / 2, member, death)], 2);
@@ -195,6 +206,7 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy
+            | PlantedBug::JudgeFailedCopy
     )
 }
 

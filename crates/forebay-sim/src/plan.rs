@@ -317,7 +317,9 @@ impl Plan {
             PlantedBug::LeaveUnmended | PlantedBug::MendInVain => {
                 (self.style, self.cache_latency.spread) = (Style::InLine, 20);
             }
-            PlantedBug::ScrubOneCopy => (self.mix.scrub, self.mix.restart) = (30, 0),
+            PlantedBug::ScrubOneCopy | PlantedBug::JudgeFailedCopy => {
+                (self.mix.scrub, self.mix.restart) = (30, 0);
+            }
             PlantedBug::KeepLostFill => {
                 // Copies of what is written through, on a slow backing store.
                 (self.style, self.depth, self.mix.rule_pct) = (Style::InLine, 16, 50);
@@ -585,6 +587,7 @@ impl Plan {
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy
+            | PlantedBug::JudgeFailedCopy
             | PlantedBug::WriteMetaInClear
             // Shown by `hostile`.
             | PlantedBug::BelieveEarlierUse => {}

@@ -90,6 +90,7 @@ planted! {
     scrub_overlooks_dirty: ScrubOverlooksDirty,
     scrub_judges_void: ScrubJudgesVoid,
     scrub_one_copy: ScrubOneCopy,
+    judge_failed_copy: JudgeFailedCopy,
     fail_after_cut: FailAfterCut,
     overlook_listed: OverlookListed,
     count_half_batches: CountHalfBatches,

@@ -104,9 +104,10 @@ impl Engine {
         if tag == 0 || self.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
             return Err(LifeError::TagInUse);
         }
-        // What the old device says of an operation says nothing of the new one.
-        let old = |op: &Op| op.member == member && op.kind.is_of_cache();
-        if mirror.rebuild.is_some() || self.ops.iter().any(old) {
+        // What the old device says of an operation says nothing of the new one. Reads that wait for better times are not under way.
+        let old = |op: &&Op| op.member == member && op.kind.is_of_cache();
+        let waiting = self.patience.operations().map(|op| self.ops.get(op)).filter(old).count();
+        if mirror.rebuild.is_some() || self.ops.iter().filter(old).count() > waiting {
             return Err(LifeError::Busy);
         }
         let columns = mirror.columns;

@@ -129,9 +129,9 @@ impl Engine {
         }
         let believed = best[other].as_ref().is_some_and(|found| self.believes(&superblock, found));
         if let Some(mirror) = self.mirror.as_mut().filter(|_| !believed) {
-            let noted = superblock.mirror.is_some_and(|mark| mark.out == Some(other as u8));
             mirror.standing = Standing::Out(other as u8);
-            mirror.unnoted = !noted && self.config.planted != Some(PlantedBug::TrustStaleMember);
+            // Even if a superblock says so already: the owner may have lost its notes, and gives the other one alone some day.
+            mirror.unnoted = self.config.planted != Some(PlantedBug::TrustStaleMember);
             self.reached(Landmark::MemberMissing);
         }
         self.begin_mirrored_map(superblock, &all);

@@ -1,8 +1,9 @@
 //! A copy on one member that could not be read, or not as it should be, while the other one is good, is written again.
 //!
-//! A slot of a pair that had to be read from the member that does not come first is a *suspect*. Suspects are looked at one after the other: first one copy, then
-//! the other one is read and compared with the checksum. If exactly one of them is right, it is written over the other. Where both are right an
-//! error has passed; where both are wrong, those who want the block find out by themselves.
+//! A slot of a pair that had to be read from the member that does not come first is a *suspect*, and so is one of which a scrub has found a copy that is
+//! not right. Suspects are looked at one after the other: first one copy, then the other one is read and compared with the checksum. If exactly one of them is
+//! right, it is written over the other. Where both are right an error has passed; where neither is, those who want the block find out by themselves, and a
+//! scrub is told whether that is certain ([`Outcome`]).
 //!
 //! Only as long as both members count. What fails on the way is a failure of its member like any other.
 
@@ -11,6 +12,7 @@ use crate::api::{Action, Device, Nanos, OpId};
 use crate::engine::{Engine, OpKind};
 use crate::landmarks::Landmark;
 use crate::pages::{Page, PageUse};
+use crate::read::CACHE_READ_TRIES;
 use crate::segment::State;
 use alloc::collections::BTreeSet;
 use forebay_format::BLOCK_BYTES;
@@ -24,6 +26,8 @@ const RETRY_NS: Nanos = 100_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
     suspects: BTreeSet<u32>,
+    /// Suspects, or the current one, of which the scrub under way waits to be told.
+    asked: BTreeSet<u32>,
     current: Option<Repair>,
     next_at: Nanos,
     mended: u64,
@@ -38,6 +42,25 @@ struct Repair {
     reads: u8,
     /// The member with the bad copy, once that is known.
     bad: Option<u8>,
+    /// How often both copies have been looked at.
+    looks: u32,
+    /// A read has failed, or a copy was right before: what the last reads brought says nothing certain.
+    unread: bool,
+}
+
+/// What became of a suspect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// Both copies are right, or the block is not there any more.
+    Sound,
+    /// The good copy was written over the bad one.
+    Mended,
+    /// Both copies were read more than once, and were wrong each time.
+    Wrong,
+    /// Neither is right, and at least one could not be read: that may pass.
+    Unread,
+    /// One member does not count any more: it is to be asked again, in the way of a block with one copy.
+    Alone,
 }
 
 impl Repairs {
@@ -55,10 +78,25 @@ impl Engine {
         }
     }
 
-    /// The copies of this slot are being looked at, or one is being written again.
-    pub(crate) fn is_repairing(&self, slot: u32) -> bool {
-        let current = self.mirror.as_ref().and_then(|mirror| mirror.repairs.current.as_ref());
-        current.is_some_and(|repair| repair.slot == slot)
+    /// A scrub has found a copy of this slot that is not right, and waits to be told by [`Engine::scrub_repaired`]. False if it waits
+    /// for that already.
+    pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
+        let Some(mirror) = self.mirror.as_mut() else { return false };
+        mirror.repairs.suspects.insert(slot);
+        self.settle_again();
+        self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.insert(slot))
+    }
+
+    /// A scrub that ends does not wait any more. Returns for how many suspects it has waited.
+    pub(crate) fn forget_asked_repairs(&mut self) -> usize {
+        self.mirror.as_mut().map_or(0, |mirror| core::mem::take(&mut mirror.repairs.asked).len())
+    }
+
+    /// Tells the scrub, if it waits for this.
+    fn tell_outcome(&mut self, slot: u32, outcome: Outcome) {
+        if self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
+            self.scrub_repaired(slot, outcome);
+        }
     }
 
     /// Both members count, and nothing speaks against writing to them.
@@ -78,7 +116,10 @@ impl Engine {
         let Some(mirror) = &mut self.mirror else { return };
         let repairs = &mut mirror.repairs;
         if !may {
-            repairs.suspects.clear();
+            for slot in core::mem::take(&mut repairs.suspects) {
+                self.tell_outcome(slot, Outcome::Alone);
+            }
+            return;
         }
         if repairs.current.is_some() || now < repairs.next_at {
             return;
@@ -89,6 +130,7 @@ impl Engine {
                 self.begin_repair(slot);
                 return;
             }
+            self.tell_outcome(slot, Outcome::Sound);
         }
     }
 
@@ -101,7 +143,7 @@ impl Engine {
             return;
         };
         self.map.pin(slot);
-        self.read_copy_of(Repair { slot, page, reads: 0, bad: None });
+        self.read_copy_of(Repair { slot, page, reads: 0, bad: None, looks: 1, unread: false });
     }
 
     fn read_copy_of(&mut self, repair: Repair) {
@@ -113,31 +155,43 @@ impl Engine {
         self.read(Device::Cache, offset, &[span], true, OpKind::RepairRead);
     }
 
-    fn end_repair(&mut self, repair: Repair) {
+    fn end_repair(&mut self, repair: Repair, outcome: Outcome) {
         self.pages.give(PageUse::Survivor, repair.page);
+        self.tell_outcome(repair.slot, outcome);
         self.map.unpin(repair.slot);
         self.settle_again();
     }
 
     /// A copy has been read.
     pub(crate) fn repair_read(&mut self, ok: bool, crcs: &[u32]) {
-        let Some(repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
+        let Some(mut repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
             return;
         };
-        let counts = self.map.state(repair.slot) != State::Void;
-        let right = ok && crcs.first() == Some(&self.map.crc(repair.slot));
-        // No two writes to one place at once.
-        if !counts || !self.may_repair() || self.is_scrub_writing(repair.slot) {
-            self.end_repair(repair);
+        if self.map.state(repair.slot) == State::Void {
+            self.end_repair(repair, Outcome::Sound);
             return;
         }
+        if !self.may_repair() {
+            self.end_repair(repair, Outcome::Alone);
+            return;
+        }
+        let right = ok && crcs.first() == Some(&self.map.crc(repair.slot));
+        repair.unread |= !ok || right;
         match (repair.bad, repair.reads, right) {
             (None, 0, true) => self.read_copy_of(Repair { reads: 1, ..repair }),
             (None, 0, false) => self.read_copy_of(Repair { reads: 1, bad: Some(0), ..repair }),
             // The page has what this copy has: the good one is wanted.
             (None, _, false) => self.read_copy_of(Repair { reads: 0, bad: Some(1), ..repair }),
             (Some(bad), _, true) => self.write_copy_of(repair, bad),
-            (None, _, true) | (Some(_), _, false) => self.end_repair(repair),
+            (None, _, true) => self.end_repair(repair, Outcome::Sound),
+            // A read may bring wrong bytes once.
+            (Some(_), _, false) if repair.looks < CACHE_READ_TRIES => {
+                self.read_copy_of(Repair { reads: 0, bad: None, looks: repair.looks + 1, ..repair });
+            }
+            (Some(_), _, false) => {
+                let outcome = if repair.unread { Outcome::Unread } else { Outcome::Wrong };
+                self.end_repair(repair, outcome);
+            }
         }
     }
 
@@ -162,7 +216,7 @@ impl Engine {
         let Some(mirror) = &mut self.mirror else { return };
         mirror.repairs.mended += u64::from(ok);
         if let Some(repair) = mirror.repairs.current.take() {
-            self.end_repair(repair);
+            self.end_repair(repair, if ok { Outcome::Mended } else { Outcome::Alone });
         }
         if ok {
             self.reached(Landmark::CopyMended);

@@ -100,3 +100,24 @@ fn a_copy_that_is_bad_is_written_again_before_the_other_one_goes_bad() {
     }
     assert_eq!(mended, 1);
 }
+
+#[test]
+fn a_read_that_brings_wrong_bytes_does_not_condemn_the_only_good_copy() {
+    for (member, misreads) in [(0, 1), (0, 2), (1, 1), (1, 2)] {
+        let mut world = sound(64);
+        world.ask(0, RequestKind::Write { fua: true }, (0, BLOCK), Treatment::Cache).expect("no violation");
+        world.wait_requests().expect("no violation");
+        let (copies, _) = world.engine.pair_copies().next().expect("what is dirty has two copies");
+        let [bad, good] = [member, 1 - member].map(|member| world.cache_at(copies[member]));
+        world.disks.devices[bad.0].rot(bad.1, 3);
+        world.disks.devices[good.0].misread(good.1, misreads);
+        world.note_harm();
+        while !world.scrubs.is_running() {
+            world.scrub().expect("no violation");
+        }
+        // A block that is lost is a violation.
+        pass(&mut world, 5_000_000_000);
+        assert!(!world.scrubs.is_running());
+        assert_eq!(world.engine.mirror_state().expect("it is mirrored").mended_blocks, 1);
+    }
+}
