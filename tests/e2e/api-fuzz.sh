@@ -13,7 +13,8 @@ need curl
 
 if [ -z "${FAKE_DAEMON:-}" ]; then
     need cargo
-    cargo build --quiet --locked --manifest-path "$ROOT/Cargo.toml" -p forebay-daemon --example fake-daemon
+    # Of the whole workspace, as the unit tests build it: for one crate alone the libraries have other features, and all are built again.
+    cargo build --quiet --locked --manifest-path "$ROOT/Cargo.toml" --workspace --example fake-daemon
     FAKE_DAEMON=${CARGO_TARGET_DIR:-$ROOT/target}/debug/examples/fake-daemon
 fi
 

@@ -25,14 +25,6 @@ alarms() {
     ask alarms --json
     grep -c destage.failed "$T/ask.out" || true
 }
-eventually() { # SECONDS COMMAND...
-    local until=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        [ "$SECONDS" -lt "$until" ] || return 1
-        sleep 0.5
-    done
-}
 alarms_are() { [ "$(alarms)" = "$1" ]; }
 flushed() { timeout "${1:-60}" "$FOREBAY" flush db --admin "$ADMIN" >"$T/flush.out" 2>&1; }
 client() { qemu-io -f raw "$@" "$DB" >"$T/qemu-io.out" 2>&1 || { cat "$T/qemu-io.out"; fail "the client got an error"; }; }

@@ -40,14 +40,6 @@ fio_on() { # VOLUME OPTION...
     (cd "$T" && fio --name="$volume" --ioengine=nbd --uri="nbd+unix:///$volume?socket=$T/$volume.sock" --iodepth=8 \
         --randrepeat=1 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --bs=16k --output="$T/fio-$volume.out" "$@")
 }
-eventually() { # SECONDS COMMAND...
-    local until=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        [ "$SECONDS" -lt "$until" ] || return 1
-        sleep 0.1
-    done
-}
 alarmed() {
     ask alarms --json
     grep -q cache.failed "$T/ask.out"

@@ -7,6 +7,7 @@
 #   crash                 kill -9
 #   fail TEXT, skip TEXT  end the test (skip exits with 77)
 #   on_exit COMMAND       runs at the end, the newest first, whatever happens
+#   eventually SECONDS COMMAND   waits until the command succeeds, for so long
 
 set -euo pipefail
 
@@ -56,6 +57,15 @@ say() { echo "- $*"; }
 fail() {
     echo "FAILED: $*"
     exit 1
+}
+
+eventually() { # SECONDS COMMAND...: true once the command is
+    local until=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ "$SECONDS" -lt "$until" ] || return 1
+        sleep 0.1
+    done
 }
 
 skip() {

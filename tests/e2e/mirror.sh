@@ -46,14 +46,6 @@ fio_on() { # NAME OPTION...: each name has a region of the volume, and what is v
 OLD=(--rw=randwrite --offset=0 --size=8M)
 NEW=(--rw=randwrite --offset=16M --size=8M)
 LAST=(--rw=randwrite --offset=32M --size=8M)
-eventually() { # SECONDS COMMAND...
-    local until=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        [ "$SECONDS" -lt "$until" ] || return 1
-        sleep 0.1
-    done
-}
 degraded() {
     ask alarms --json
     grep -q cache.degraded "$T/ask.out"
@@ -90,8 +82,8 @@ whole || fail "not whole: $(cat "$T/ask.out")"
 
 say "one device takes no more writes: no error, and an alarm"
 fio_on old "${OLD[@]}" --do_verify=1
+head -c 80M /dev/zero >"$T/b/filler" 2>/dev/null || true # before the log has been everywhere in the file
 busy
-head -c 80M /dev/zero >"$T/b/filler" 2>/dev/null || true
 eventually 20 degraded || fail "no alarm: $(cat "$T/stderr")"
 fio_on new "${NEW[@]}" --do_verify=1
 at_ease
