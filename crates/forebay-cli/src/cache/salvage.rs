@@ -5,7 +5,7 @@
 //!
 //! | damaged | read instead | what is certain |
 //! | --- | --- | --- |
-//! | one copy of something | the other copy | everything |
+//! | one copy of something, or one device of a mirrored cache | the other copy | everything |
 //! | both superblocks | checkpoints, searched for ([`rebuild`]) | everything, if two generations are intact |
 //! | the log (flushed batches are gone) | all segments ([`scan`]) | what was logged behind the last hole |
 //! | the log (its end cannot be read) | all segments | nothing |
@@ -112,12 +112,12 @@ impl Salvage {
         progress: &mut dyn FnMut(u64, u64),
         noted: Noted<'_>,
     ) -> Result<Self, Failure> {
-        let (image, superblock_certain) = open_image(given.into(), identity, findings, noted)?;
+        let (mut image, superblock_certain) = open_image(given.into(), identity, findings, noted)?;
         image.judge(findings);
         if let Some(mates) = image.mates() {
             mates.judge(findings);
         }
-        let (base, base_in_effect) = base(&image);
+        let (base, base_in_effect) = base(&mut image);
         let mut salvage = Self {
             knows_volumes: base_in_effect && superblock_certain != Some(false),
             image,
@@ -364,7 +364,7 @@ fn open_image(
 }
 
 /// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an empty one.
-fn base(image: &Image) -> (Checkpoint, bool) {
+fn base(image: &mut Image) -> (Checkpoint, bool) {
     if let Some(checkpoint) = image.checkpoint() {
         return (image.localized(checkpoint).into_owned(), true);
     }
@@ -377,6 +377,7 @@ fn base(image: &Image) -> (Checkpoint, bool) {
         segments: vec![SegmentEntry::default(); image.geometry().segment_count as usize],
         ..Checkpoint::default()
     };
-    let older = copies.flatten().next().map(|older| image.localized(&older).into_owned());
-    (older.unwrap_or_else(empty), false)
+    let base = copies.flatten().next().unwrap_or_else(empty);
+    image.learn_by_heads(&base);
+    (image.localized(&base).into_owned(), false)
 }

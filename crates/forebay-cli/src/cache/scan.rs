@@ -47,7 +47,9 @@ pub(super) fn everything(
         let bytes = image.segment(number);
         let mut at = 0;
         while at < image.geometry().segment_blocks {
-            unreadable |= bytes.unreadable.contains(&at) && may_follow(base, number, at);
+            unreadable |= bytes.unreadable.contains(&at)
+                && may_follow(base, number, at)
+                && !image.holds_only_fills(number);
             match log::batch_at(&bytes, image.superblock.uuid, number, at) {
                 Ok(batch) => {
                     at = batch.end();

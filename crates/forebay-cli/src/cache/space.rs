@@ -7,7 +7,7 @@
 //! Invariants
 //! - Every device is opened for reading only and locked, so a cache that a daemon has open is refused.
 //! - What lies on no device cannot be read; it never reads as zeroes.
-//! - A mirrored cache is seen through one of its devices ([`Mates`]).
+//! - A mirrored cache is seen through both of its devices or through one ([`Mates`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
