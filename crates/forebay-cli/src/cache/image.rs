@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind};
 
 use super::copies;
 use super::mates::Mates;
@@ -68,6 +68,11 @@ impl Image {
     /// The two devices, if the cache is mirrored.
     pub(crate) fn mates(&self) -> Option<&Mates> {
         self.space.mates()
+    }
+
+    /// Batches of this stream may be missing: of a mirrored cache, clean blocks that one device has, and can lose.
+    pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
+        stream == StreamKind::Fill && self.mates().is_some()
     }
 
     /// Nothing but clean blocks can be in this segment: of a mirrored cache, what is no pair.

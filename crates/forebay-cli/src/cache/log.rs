@@ -213,9 +213,7 @@ pub(crate) fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings:
         let tails = by_stream.remove(&stream.index()).unwrap_or_default();
         let expected = checkpoint.next_stream_sequence[stream.index()];
         let lost = follow(tails, expected, &mut replay.batches);
-        if let Some(lost) = lost.filter(|_| {
-            !(stream == StreamKind::Fill && image.mates().is_some_and(|mates| mates.views().len() < 2))
-        }) {
+        if let Some(lost) = lost.filter(|_| !image.may_lack(stream)) {
             let place = format!("log, {} stream", stream_name(stream));
             let what = format!(
                 "batch {lost} is gone although the device had acknowledged a flush of it: do not use this device"

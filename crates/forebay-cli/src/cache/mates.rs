@@ -3,7 +3,7 @@
 //! Whoever wants the data takes what both have together, as recovery does: of checkpoints, and of what both have (*pairs*), whichever copy is
 //! right ([`super::copies`]). Whoever wants to know whether either device would do without the other looks through each alone. What only
 //! one of them has (clean blocks) is read where it is. Which segments are pairs the checkpoint says, by the twins; of a
-//! column that was free then, the first header of a batch says it. What is no pair holds nothing but fills.
+//! column that was free then, the first header of a batch says it, if it was written since. What is no pair holds nothing but fills.
 //!
 //! A device counts if the superblock with the highest generation lists it. That one of them was put out may be known only to the
 //! notes of its daemon; who knows where those are asks them.
@@ -196,18 +196,21 @@ impl Mates {
         let free = |number: u32| state(number) == Some(SegmentState::Free);
         for number in &checkpoint.window {
             let first = number % columns;
-            if free(first) && free(first + columns) && self.holds_pair(first) {
+            if free(first) && free(first + columns) && self.holds_pair(first, checkpoint) {
                 self.pairs.insert(first);
             }
         }
     }
 
-    /// Whether a column that the checkpoint calls free was used for a pair since.
-    fn holds_pair(&self, first: u32) -> bool {
+    /// Whether a column that the checkpoint calls free was used for a pair since. What is left of an earlier use does not say so.
+    fn holds_pair(&self, first: u32, checkpoint: &Checkpoint) -> bool {
+        let epoch = self.superblock().map(|superblock| superblock.epoch);
+        let since =
+            |head: &BatchHeader| Some(head.epoch) == epoch && head.sequence >= checkpoint.next_sequence;
         let (mut holds, mut readable) = (false, false);
         for head in self.seen().map(|member| self.head(member, first)) {
             readable |= head.is_ok();
-            holds |= matches!(head, Ok(Some(head)) if head.stream != StreamKind::Fill);
+            holds |= matches!(head, Ok(Some(head)) if since(&head) && head.stream != StreamKind::Fill);
         }
         // The log may go on there: not knowing it is no less than a pair that cannot be read.
         holds || !readable

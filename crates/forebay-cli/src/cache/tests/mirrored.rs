@@ -310,3 +310,49 @@ fn each_copy_is_compared_with_a_summary_whatever_the_headers_say() {
         assert_eq!(pair.salvaged(&[0, 1], None).unwrap(), [(7, Worth::Dirty, 8)], "device {member}");
     }
 }
+
+/// Clean blocks were logged in halves of columns of which the devices still have what was there before.
+#[test]
+fn fills_where_a_pair_was_before_are_no_damage_and_neither_is_the_lack_of_them() {
+    let fills = |pair: &Pair, first: bool| {
+        let twin = 5 + pair.geometry.columns();
+        for (segment, member, number) in [(4, 0, (20, 1)), (twin, 1, (21, 2))] {
+            let mut header = header(segment, 0, number, 1);
+            header.stream = StreamKind::Fill;
+            header.flushed_stream_sequence = number.1;
+            if first || member == 1 {
+                pair.batch(&[member], &header, (20 + number.1, 1, false));
+            }
+        }
+        // A superblock of the second device that is the newer one, as a crash leaves it.
+        pair.superblock(1, |superblock| superblock.generation += 1);
+    };
+    for first in [true, false] {
+        let pair = Pair::new();
+        for segment in [4, 5] {
+            let earlier = header(segment, 0, (u64::from(segment), u64::from(segment)), 1);
+            pair.batch(&[0, 1], &earlier, (30, 2, true));
+        }
+        fills(&pair, first);
+        let (held, findings) = pair.checked();
+        let clean = if first { 2 } else { 0 };
+        assert_eq!((held, findings.faults()), ([1, clean], 0), "{findings:?}");
+        assert_eq!(pair.salvaged(&[0, 1], None).unwrap(), [(7, Worth::Dirty, 8)]);
+        pair.log(&[0, 1]);
+        pair.damage_log(0, 0);
+        assert_eq!(pair.salvaged(&[0, 1], None).unwrap(), LOGGED);
+    }
+}
+
+#[test]
+fn clean_blocks_that_are_missing_make_nothing_uncertain_where_the_log_has_holes() {
+    let pair = Pair::new();
+    let mut behind_a_hole = header(3, 0, (23, 21), 1);
+    behind_a_hole.flushed_stream_sequence = 21;
+    pair.batch(&[0, 1], &behind_a_hole, (8, 10, true));
+    let mut fill = header(4, 0, (30, 5), 1);
+    (fill.stream, fill.flushed_stream_sequence) = (StreamKind::Fill, 5);
+    pair.batch(&[0], &fill, (20, 1, false));
+    let found = pair.salvaged(&[0, 1], None).unwrap();
+    assert_eq!(found, [(7, Worth::Uncertain, 8), (8, Worth::Dirty, 10)]);
+}
