@@ -332,13 +332,7 @@ fn open_image(
                 Some(key) => rebuild::rebuild_encrypted(&mut space, key, identity),
                 None => rebuild::rebuild(&space),
             };
-            let rebuilt = rebuilt.ok_or_else(|| {
-                let what = format!("{}: {error}, and there is no intact checkpoint either", space.shown());
-                Failure::new(what).hint(match key {
-                    Some(_) => "nothing can be read with this key: give the identity of the cache with --uuid, if it is known",
-                    None => "nothing on it says that it is a cache, or how it was laid out; if it is encrypted, give --key-file",
-                })
-            })?;
+            let rebuilt = rebuilt.ok_or_else(|| nothing_to_rebuild(&mut space, &error, key.is_some()))?;
             findings.add(
                 Severity::Damaged,
                 "superblocks",
@@ -361,6 +355,27 @@ fn open_image(
         findings.add(Severity::Lost, "devices", what);
     }
     Ok((Image::with(space, superblocks, superblock), rebuilt))
+}
+
+/// Why a cache without superblocks is not read: no checkpoint was found, with the key if one was given.
+fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) -> Failure {
+    space.read_plainly();
+    let (what, hint) = match with_key {
+        // An encrypted cache may lie where another one was before.
+        true if rebuild::rebuild(space).is_some() => (
+            "no checkpoint can be read with this key, but one that is not encrypted is intact",
+            "leave --key-file out if the cache is not encrypted; if it is, give its identity with --uuid",
+        ),
+        true => (
+            "there is no intact checkpoint either",
+            "nothing can be read with this key: give the identity of the cache with --uuid, if it is known",
+        ),
+        false => (
+            "there is no intact checkpoint either",
+            "nothing on it says that it is a cache, or how it was laid out; if it is encrypted, give --key-file",
+        ),
+    };
+    Failure::new(format!("{}: {error}, and {what}", space.shown())).hint(hint)
 }
 
 /// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an empty one.

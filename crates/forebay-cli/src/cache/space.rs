@@ -151,6 +151,11 @@ impl Space {
         self.cipher = Some(key.of_cache(uuid));
     }
 
+    /// Reads as if the cache were not encrypted.
+    pub(crate) fn read_plainly(&mut self) {
+        self.cipher = None;
+    }
+
     /// What a superblock must say of the encryption.
     pub(crate) fn encryption(&self) -> Option<Encryption> {
         self.cipher.as_ref().map(|(_, mark)| *mark)

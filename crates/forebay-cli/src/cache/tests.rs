@@ -9,6 +9,7 @@ use super::{Findings, Severity};
 use crate::failure::Failure;
 use forebay_core::{FormatParams, format_cache};
 use forebay_daemon::OnlyCopies;
+use forebay_daemon::encryption::Key;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{Mode, SegmentEntry, SegmentState, SlotState, SlotStates, VolumeEntry};
 use forebay_format::summary::SummaryItem;
@@ -540,6 +541,32 @@ fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not
     let found = cache.found(|salvage| assert!(!salvage.knows_volumes && !salvage.doubts.is_empty()));
     let blocks: Vec<_> = found.iter().map(|piece| (piece.0, piece.1, piece.2)).collect();
     assert_eq!(blocks, [(5, 4096, Worth::Uncertain), (0, (1 << 30) + 4096, Worth::Uncertain)]);
+}
+
+#[test]
+fn a_key_for_a_cache_that_is_not_encrypted_is_told_from_a_lost_identity() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let cache = Cache::new();
+    for copy in 0..2 {
+        // Its identity can still be read, and is tried with the key.
+        cache.file.write_all_at(&[0xff; 4], Geometry::superblock_offset(copy) + 508).unwrap();
+    }
+    let key = cache.path.with_file_name("key");
+    std::fs::write(&key, (0..64).collect::<Vec<u8>>()).unwrap();
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+    let key = Key::from_file(&key).unwrap();
+    let refused = || {
+        let given = Given { paths: std::slice::from_ref(&cache.path), key: Some(&key) };
+        opened(given, &mut |_| {}, &|_, _| Ok(None)).map(drop).unwrap_err()
+    };
+    let failure = refused();
+    assert!(failure.to_string().contains("not encrypted is intact"), "{failure}");
+    for copy in 0..2 {
+        cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, copy)).unwrap();
+    }
+    let failure = refused();
+    assert!(failure.to_string().contains("no intact checkpoint"), "{failure}");
 }
 
 type Found = Vec<(u16, u64, Worth, Vec<u8>)>;
