@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind};
 
+use super::copies;
 use super::mates::Mates;
 use super::space::{Given, Space};
 use super::{Findings, Severity};
@@ -69,7 +70,17 @@ impl Image {
         self.space.mates()
     }
 
-    /// Looks at a mirrored cache through this device, which must count.
+    /// Batches of this stream may be missing: of a mirrored cache, clean blocks that one device has, and can lose.
+    pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
+        stream == StreamKind::Fill && self.mates().is_some()
+    }
+
+    /// Nothing but clean blocks can be in this segment: of a mirrored cache, what is no pair.
+    pub(crate) fn holds_only_fills(&self, number: u32) -> bool {
+        self.mates().is_some_and(|mates| !mates.is_pair(number))
+    }
+
+    /// Looks at a mirrored cache through this device alone, which must count.
     pub(crate) fn look_through(&mut self, member: usize) -> Result<(), Failure> {
         if let Some(mates) = self.space.mates_mut() {
             mates.look_through(member);
@@ -111,15 +122,32 @@ impl Image {
         self.checkpoints.iter().find_map(|copy| copy.as_ref().ok())
     }
 
-    /// One copy of a checkpoint, checked to be of this cache and of this generation.
+    /// One copy of a checkpoint, checked to be of this cache and of this generation; of a mirrored cache, as either device has it.
     pub(crate) fn checkpoint_copy(&self, generation: u64, copy: u64) -> Result<Checkpoint, FormatError> {
+        let found = self.checkpoint_by(generation, copy, |at, bytes| self.space.read(at, bytes));
+        let Some((mates, other)) = self.mates().and_then(|mates| Some((mates, mates.other()?))) else {
+            return found;
+        };
+        found.or_else(|error| {
+            let there = self.checkpoint_by(generation, copy, |at, bytes| mates.read_from(other, at, bytes));
+            there.map_err(|_| error)
+        })
+    }
+
+    fn checkpoint_by(
+        &self,
+        generation: u64,
+        copy: u64,
+        read: impl Fn(u64, &mut [u8]) -> Result<(), ()>,
+    ) -> Result<Checkpoint, FormatError> {
         let geometry = self.geometry();
         let slot_bytes = u64::from(geometry.checkpoint_slot_blocks) * BLOCK_BYTES as u64;
         if slot_bytes > CHECKPOINT_BYTES_MAX {
             let why = format!("checkpoint slots of {slot_bytes} bytes");
             return Err(FormatError::Geometry(why));
         }
-        let bytes = self.read(geometry.checkpoint_offset(generation, copy), slot_bytes).bytes;
+        let offset = geometry.checkpoint_offset(generation, copy);
+        let bytes = read_blocks(slot_bytes, |at, bytes| read(offset + at, bytes)).bytes;
         let checkpoint = Checkpoint::decode(&bytes)?;
         let check = |field, expected: u64, found: u64| {
             if expected == found {
@@ -134,9 +162,17 @@ impl Image {
         Ok(checkpoint)
     }
 
-    /// Reads a whole segment.
+    /// Reads a whole segment; of a pair, what both copies have together.
     pub(crate) fn segment(&self, number: u32) -> Bytes {
-        self.read(self.geometry().segment_offset(number, 0), self.geometry().segment_bytes())
+        let (geometry, len) = (self.geometry(), self.geometry().segment_bytes());
+        let here = self.read(geometry.segment_offset(number, 0), len);
+        let Some((mates, other)) = self.mates().and_then(|mates| Some((mates, mates.other_of_pair(number)?)))
+        else {
+            return here;
+        };
+        let offset = geometry.segment_offset(number % geometry.columns(), 0);
+        let there = read_blocks(len, |at, bytes| mates.read_from(other, offset + at, bytes));
+        copies::merged(here, there, self.superblock.uuid, number)
     }
 
     /// Reads the first block of a segment.
@@ -146,17 +182,14 @@ impl Image {
 
     /// Reads whole blocks; those that the device does not give up are zeroes.
     pub(super) fn read(&self, offset: u64, len: u64) -> Bytes {
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        let mut unreadable = Vec::new();
-        if self.space.read(offset, &mut bytes).is_err() {
-            for (index, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
-                if self.space.read(offset + (index * BLOCK_BYTES) as u64, block).is_err() {
-                    block.fill(0);
-                    unreadable.push(index as u32);
-                }
-            }
+        read_blocks(len, |at, bytes| self.space.read(offset + at, bytes))
+    }
+
+    /// Learns from the heads of all columns which of them are pairs: the checkpoint in effect is lost.
+    pub(super) fn learn_by_heads(&mut self, base: &Checkpoint) {
+        if let Some(mates) = self.space.mates_mut() {
+            mates.learn_by_heads(base);
         }
-        Bytes { bytes, unreadable }
     }
 
     /// What there is to say about superblocks and checkpoints.
@@ -230,6 +263,21 @@ pub(super) fn refusal(space: &Space, error: FormatError) -> Failure {
         }
     };
     Failure::new(format!("{}: {error}", space.first().path().display())).hint(hint)
+}
+
+/// Reads so many bytes as `read` does from an offset; blocks that it does not give up are zeroes.
+fn read_blocks(len: u64, read: impl Fn(u64, &mut [u8]) -> Result<(), ()>) -> Bytes {
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+    let mut unreadable = Vec::new();
+    if read(0, &mut bytes).is_err() {
+        for (index, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
+            if read((index * BLOCK_BYTES) as u64, block).is_err() {
+                block.fill(0);
+                unreadable.push(index as u32);
+            }
+        }
+    }
+    Bytes { bytes, unreadable }
 }
 
 /// What was read, and which blocks of it could not be.

@@ -11,7 +11,6 @@ use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
 use forebay_format::{BLOCK_BYTES, CacheUuid, StreamKind, summary};
 
 use super::image::{Bytes, Image};
-use super::mates::Mates;
 use super::{Findings, Severity};
 
 /// A batch found in a segment.
@@ -201,7 +200,7 @@ pub(crate) fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings:
     let mut by_stream: BTreeMap<usize, Vec<Tail>> = BTreeMap::new();
     for (number, from) in candidates(image, checkpoint) {
         let (tail, unreadable) = tail(image, number, from, checkpoint.next_sequence);
-        if unreadable {
+        if unreadable && !image.holds_only_fills(number) {
             let what = "the device cannot read where the log may go on: the cache will be refused";
             findings.add(Severity::Lost, format!("segment {number}"), what);
             replay.doubt = Some(format!("segment {number} cannot be read where the log may go on"));
@@ -213,8 +212,8 @@ pub(crate) fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings:
     for stream in StreamKind::ALL {
         let tails = by_stream.remove(&stream.index()).unwrap_or_default();
         let expected = checkpoint.next_stream_sequence[stream.index()];
-        let lacks = stream == StreamKind::Fill && image.mates().is_some_and(Mates::lacks_fills);
-        if let Some(lost) = follow(tails, expected, &mut replay.batches).filter(|_| !lacks) {
+        let lost = follow(tails, expected, &mut replay.batches);
+        if let Some(lost) = lost.filter(|_| !image.may_lack(stream)) {
             let place = format!("log, {} stream", stream_name(stream));
             let what = format!(
                 "batch {lost} is gone although the device had acknowledged a flush of it: do not use this device"
@@ -236,6 +235,10 @@ fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
         }
     }
     for number in &checkpoint.window {
+        if image.mates().is_some_and(|mates| mates.is_pair(*number)) {
+            candidates.push((*number, 0)); // That it was written since made it a pair.
+            continue;
+        }
         let head = image.segment_head(*number);
         let mut entries = Vec::new();
         let written = head.block(0).map(|block| BatchHeader::decode(block, &mut entries));

@@ -1,8 +1,9 @@
-//! A mirrored cache, seen through one of its two devices.
+//! A mirrored cache, seen through its two devices or through one of them.
 //!
-//! Either device must do without the other, so each is looked at alone: its superblocks, its checkpoints, its copies of what both have
-//! (*pairs*). What only one of them has (clean blocks) is read where it is. Which segments are pairs the checkpoint says, by the
-//! twins; of a column that was free then, the first header of a batch says it.
+//! Whoever wants the data takes what both have together, as recovery does: of checkpoints, and of what both have (*pairs*), whichever copy is
+//! right ([`super::copies`]). Whoever wants to know whether either device would do without the other looks through each alone. What only
+//! one of them has (clean blocks) is read where it is. Which segments are pairs the checkpoint says, by the twins; of a
+//! column that was free then, the first header of a batch says it, if it was written since. What is no pair holds nothing but fills.
 //!
 //! A device counts if the superblock with the highest generation lists it. That one of them was put out may be known only to the
 //! notes of its daemon; who knows where those are asks them.
@@ -39,8 +40,10 @@ struct Mate {
 pub(crate) struct Mates {
     mates: [Option<Mate>; 2],
     geometry: Geometry,
-    /// The device that it is seen through.
+    /// The device that it is seen through: superblocks come from it, and what it has right of all else.
     view: usize,
+    /// Nothing is taken from the other one that both should have.
+    alone: bool,
     /// Columns that are used for pairs.
     pairs: BTreeSet<u32>,
 }
@@ -90,7 +93,7 @@ impl Mates {
         let Some(view) = (0..2).rev().filter(|member| counts(member).is_some()).max_by_key(counts) else {
             return Err(none_counts(&mates));
         };
-        Ok(Self { mates, geometry: newest.geometry, view, pairs: BTreeSet::new() })
+        Ok(Self { mates, geometry: newest.geometry, view, alone: false, pairs: BTreeSet::new() })
     }
 
     /// The devices that count.
@@ -109,9 +112,25 @@ impl Mates {
             && self.mates.iter().flatten().count() == 1
     }
 
-    /// Looks through the other device; it must count.
+    /// Looks through one device alone from now on; it must count.
     pub(super) fn look_through(&mut self, member: usize) {
-        self.view = member;
+        (self.view, self.alone) = (member, true);
+    }
+
+    /// The other device, if what it has is taken as well.
+    pub(super) fn other(&self) -> Option<usize> {
+        let other = 1 - self.view;
+        (!self.alone && self.counts(other)).then_some(other)
+    }
+
+    /// The device with the other copy of this segment, if it is a pair and that is taken as well.
+    pub(super) fn other_of_pair(&self, segment: u32) -> Option<usize> {
+        self.other().filter(|_| self.is_pair(segment))
+    }
+
+    /// Both devices have the column of this segment. Else there is nothing in it but fills.
+    pub(super) fn is_pair(&self, segment: u32) -> bool {
+        self.pairs.contains(&(segment % self.geometry.columns()))
     }
 
     /// The device that it is seen through.
@@ -141,19 +160,29 @@ impl Mates {
         self.read_from(member, start + column * unit + rest, bytes)
     }
 
-    fn read_from(&self, member: usize, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+    /// Reads bytes of one of the devices, if it counts.
+    pub(super) fn read_from(&self, member: usize, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
         let device = &self.mates[member].as_ref().filter(|mate| mate.counts).ok_or(())?.device;
         let end = offset.checked_add(bytes.len() as u64).ok_or(())?;
         if end > device.size_bytes() { Err(()) } else { device.read_at(offset, bytes).map_err(drop) }
     }
 
-    /// A block of a pair as the other device has it.
-    pub(super) fn other_copy(&self, segment: u32, index: u32) -> Option<Vec<u8>> {
-        let column = segment % self.geometry.columns();
-        let offset = self.geometry.segment_offset(column, index);
-        let mut block = vec![0; BLOCK_BYTES];
-        let pair = self.pairs.contains(&column);
-        (pair && self.read_from(1 - self.view, offset, &mut block).is_ok()).then_some(block)
+    /// The devices that are taken into account.
+    fn seen(&self) -> impl Iterator<Item = usize> {
+        [Some(self.view), self.other()].into_iter().flatten()
+    }
+
+    /// A block of a pair as each of the devices has it.
+    pub(super) fn copies(&self, segment: u32, index: u32) -> impl Iterator<Item = Vec<u8>> {
+        let offset = self.geometry.segment_offset(segment % self.geometry.columns(), index);
+        self.seen().filter(move |_| self.is_pair(segment)).filter_map(move |member| {
+            let mut block = vec![0; BLOCK_BYTES];
+            self.read_from(member, offset, &mut block).is_ok().then_some(block)
+        })
+    }
+
+    fn superblock(&self) -> Option<&Superblock> {
+        self.mates[self.view].as_ref().map(|mate| &mate.superblock)
     }
 
     // --- what a checkpoint says
@@ -173,16 +202,41 @@ impl Mates {
         }
     }
 
-    /// Whether a column that the checkpoint calls free was used for a pair since.
+    /// Whether a column that the checkpoint calls free was used for a pair since. What is left of an earlier use does not say so.
     fn holds_pair(&self, first: u32, checkpoint: &Checkpoint) -> bool {
-        let mut block = vec![0; BLOCK_BYTES];
-        if self.read_from(self.view, self.geometry.segment_offset(first, 0), &mut block).is_err() {
-            return true; // The log may go on there: not knowing it is no less than a pair that cannot be read.
+        let epoch = self.superblock().map(|superblock| superblock.epoch);
+        let since =
+            |head: &BatchHeader| Some(head.epoch) == epoch && head.sequence >= checkpoint.next_sequence;
+        let (mut holds, mut readable) = (false, false);
+        for head in self.seen().map(|member| self.head(member, first)) {
+            readable |= head.is_ok();
+            holds |= matches!(head, Ok(Some(head)) if since(&head) && head.stream != StreamKind::Fill);
         }
-        let mut entries = Vec::new();
-        BatchHeader::decode(&block, &mut entries).is_ok_and(|header| {
-            header.check_place(checkpoint.uuid, first, 0).is_ok() && header.stream != StreamKind::Fill
-        })
+        // The log may go on there: not knowing it is no less than a pair that cannot be read.
+        holds || !readable
+    }
+
+    /// The header at the start of a segment as a device has it; an error if it cannot be read.
+    fn head(&self, member: usize, segment: u32) -> Result<Option<BatchHeader>, ()> {
+        let mut block = vec![0; BLOCK_BYTES];
+        let offset = self.geometry.segment_offset(segment % self.geometry.columns(), 0);
+        self.read_from(member, offset, &mut block)?;
+        let header = BatchHeader::decode(&block, &mut Vec::new()).ok();
+        let uuid = self.superblock().map(|superblock| superblock.uuid);
+        Ok(header.filter(|header| uuid.is_some_and(|uuid| header.check_place(uuid, segment, 0).is_ok())))
+    }
+
+    /// Learns which columns are pairs without the checkpoint in effect: the latest head says it, else an older checkpoint.
+    pub(super) fn learn_by_heads(&mut self, base: &Checkpoint) {
+        let columns = self.geometry.columns();
+        let is_pair = |first: &u32| {
+            let places = self.seen().flat_map(|member| [(member, *first), (member, *first + columns)]);
+            let heads = places.filter_map(|(member, segment)| self.head(member, segment).ok()?);
+            let latest = heads.max_by_key(|head| (head.epoch, head.sequence));
+            let twin = base.segments.get((*first + columns) as usize).map(|entry| entry.state);
+            latest.map_or(twin == Some(SegmentState::Twin), |head| head.stream != StreamKind::Fill)
+        };
+        self.pairs = (0..columns).filter(is_pair).collect();
     }
 
     /// The checkpoint without what lay on a device that does not count, and with both halves of free columns in its window.
@@ -213,11 +267,6 @@ impl Mates {
             .collect();
         checkpoint.window = window.into_iter().collect();
         checkpoint
-    }
-
-    /// True if clean blocks may be missing from the log: a device does not count.
-    pub(super) fn lacks_fills(&self) -> bool {
-        self.views().len() < 2
     }
 
     // --- for people
@@ -290,224 +339,5 @@ fn add(into: &mut Findings, finding: &super::Finding, spared: bool) {
         into.add(Severity::Damaged, finding.place.clone(), what);
     } else {
         into.add(finding.severity, finding.place.clone(), finding.what.clone());
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use super::*;
-    use crate::cache::image::Image;
-    use crate::cache::salvage::{Salvage, Worth};
-    use crate::cache::verdict::verify;
-    use forebay_core::{FormatParams, format_mirrored};
-    use forebay_format::VolumeId;
-    use forebay_format::batch::{BatchKind, Entry};
-    use forebay_format::checkpoint::{Mode, SlotState, SlotStates, VolumeEntry};
-    use forebay_format::superblock::CacheState;
-    use std::fs::File;
-    use std::os::unix::fs::FileExt;
-    use std::path::PathBuf;
-
-    const UUID: CacheUuid = CacheUuid([7; 16]);
-
-    /// A mirrored cache in two files, with one dirty block in slot 1 of the pair of column 2.
-    struct Pair {
-        _folder: tempfile::TempDir,
-        paths: [PathBuf; 2],
-        files: [File; 2],
-        geometry: Geometry,
-    }
-
-    impl Pair {
-        fn new() -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let paths = ["a", "b"].map(|name| folder.path().join(name));
-            let geometry = Geometry::mirrored(8 << 20, Some(16)).unwrap();
-            let create = |path: &PathBuf| {
-                let file = File::options().create_new(true).read(true).write(true).open(path).unwrap();
-                file.set_len(geometry.member_bytes()).unwrap();
-                file
-            };
-            let pair =
-                Self { files: [create(&paths[0]), create(&paths[1])], _folder: folder, paths, geometry };
-            let volume = VolumeEntry {
-                name: "v".into(),
-                size_bytes: 1 << 30,
-                mode: Mode::Writeback,
-                ..VolumeEntry::default()
-            };
-            let params = FormatParams {
-                geometry,
-                uuid: UUID,
-                encryption: None,
-                volumes: vec![volume],
-                members: Default::default(),
-                created_unix_s: 0,
-                written_by: "test".into(),
-            };
-            for (offset, bytes) in format_mirrored(&params, [5, 9]).unwrap() {
-                let (member, offset) = geometry.mirror_place(offset);
-                pair.files[member].write_all_at(&bytes, offset).unwrap();
-            }
-            pair.fill();
-            pair
-        }
-
-        fn superblock(&self, member: usize, change: impl Fn(&mut Superblock)) {
-            for copy in 0..2 {
-                let mut block = vec![0; BLOCK_BYTES];
-                let offset = Geometry::superblock_offset(copy);
-                self.files[member].read_exact_at(&mut block, offset).unwrap();
-                let mut superblock = Superblock::decode(&block).unwrap();
-                change(&mut superblock);
-                self.files[member].write_all_at(&superblock.encode(), offset).unwrap();
-            }
-        }
-
-        /// The batch, and a checkpoint that accounts for it.
-        fn fill(&self) {
-            let (mut bytes, payload) = (vec![0; BLOCK_BYTES], vec![8; BLOCK_BYTES]);
-            let entry = Entry::Data {
-                volume: VolumeId(0),
-                block: 7,
-                crc32c: forebay_format::checksum(&payload),
-                sector_mask: 0xff,
-                dirty: true,
-                flush_epoch: 0,
-            };
-            let header = BatchHeader {
-                kind: BatchKind::Records,
-                stream: StreamKind::Write,
-                uuid_tag: UUID.tag(),
-                epoch: 1,
-                sequence: 1,
-                stream_sequence: 1,
-                flushed_stream_sequence: 0,
-                segment: 2,
-                block_in_segment: 0,
-                payload_blocks: 1,
-            };
-            header.encode(&[entry], &mut bytes);
-            bytes.extend_from_slice(&payload);
-            let image = Image::open(&self.paths[..]).unwrap();
-            let mut checkpoint = image.checkpoint().unwrap().clone();
-            drop(image);
-            checkpoint.window.retain(|number| *number != 2);
-            (checkpoint.generation, checkpoint.next_sequence) = (2, 20);
-            checkpoint.next_stream_sequence = [20, 1, 1];
-            let mut packed = vec![0; 4];
-            packed[0] = (SlotState::Dirty as u8) << 2;
-            checkpoint.segments[2] = SegmentEntry {
-                state: SegmentState::Sealed,
-                stream: StreamKind::Write as u8,
-                first_stream_sequence: 1,
-                first_sequence: 1,
-                used_blocks: 2,
-                summary_block: 0,
-                slots: SlotStates::from_packed(packed),
-            };
-            let twin = 2 + self.geometry.columns();
-            checkpoint.segments[twin as usize].state = SegmentState::Twin;
-            for member in 0..2 {
-                self.files[member].write_all_at(&bytes, self.geometry.segment_offset(2, 0)).unwrap();
-                for copy in 0..2 {
-                    let offset = self.geometry.checkpoint_offset(2, copy);
-                    self.files[member].write_all_at(&checkpoint.encode(), offset).unwrap();
-                }
-                self.superblock(member, |superblock| {
-                    (superblock.checkpoint_generation, superblock.state) = (2, CacheState::Open);
-                });
-            }
-        }
-
-        /// Changes the dirty block on one device.
-        fn damage(&self, member: usize) {
-            self.files[member].write_all_at(b"x", self.geometry.segment_offset(2, 1) + 100).unwrap();
-        }
-
-        /// What check says: dirty blocks, and findings.
-        fn checked(&self) -> (u64, Findings) {
-            let mut image = Image::open(&self.paths[..]).unwrap();
-            let views = image.mates().unwrap().views();
-            let mut each = Vec::new();
-            let mut dirty = 0;
-            for view in views {
-                image.look_through(view).unwrap();
-                let mut findings = Findings::default();
-                image.judge(&mut findings);
-                image.mates().unwrap().judge(&mut findings);
-                let checkpoint = image.localized(image.checkpoint().unwrap()).into_owned();
-                dirty = verify(&image, &checkpoint, &mut findings, &mut |_, _| {}).total().dirty;
-                each.push(findings);
-            }
-            let mut findings = each.remove(0);
-            if let Some(second) = each.pop() {
-                let first = std::mem::take(&mut findings);
-                together(first, second, &mut findings);
-            }
-            (dirty, findings)
-        }
-
-        /// What salvage finds of the dirty block on these devices.
-        fn salvaged(&self, members: &[usize], note: Option<bool>) -> Result<Vec<(Worth, Vec<u8>)>, String> {
-            let paths: Vec<PathBuf> = members.iter().map(|member| self.paths[*member].clone()).collect();
-            let mut findings = Findings::default();
-            // The second device is the one that may have been noted.
-            let noted = |_, tag| Ok(note.map(|out| out && tag == 9));
-            let salvage = Salvage::open(&paths[..], None, &mut findings, &mut |_| {}, &mut |_, _| {}, &noted);
-            let salvage = salvage.map_err(|failure| failure.to_string())?;
-            let mut found = Vec::new();
-            salvage.extract(&mut findings, &mut |_, _| {}, &mut |piece| {
-                assert_eq!((piece.volume, piece.offset, piece.len), (0, 7 * BLOCK, BLOCK));
-                found.push((piece.worth, piece.bytes.to_vec()));
-            });
-            Ok(found)
-        }
-    }
-
-    #[test]
-    fn damage_on_one_device_is_no_loss() {
-        let pair = Pair::new();
-        let (dirty, findings) = pair.checked();
-        assert_eq!((dirty, findings.faults()), (1, 0), "{findings:?}");
-        pair.damage(1);
-        let (_, findings) = pair.checked();
-        assert_eq!((findings.lost, findings.damaged), (0, 1), "{findings:?}");
-        assert!(findings.kept[0].what.contains("the copy on the other device is intact"), "{findings:?}");
-        pair.damage(0);
-        assert_eq!(pair.checked().1.lost, 1);
-    }
-
-    #[test]
-    fn a_device_that_was_put_out_does_not_count() {
-        let pair = Pair::new();
-        pair.superblock(0, |superblock| {
-            superblock.generation += 1;
-            if let Some(mark) = &mut superblock.mirror {
-                mark.out = Some(1);
-            }
-        });
-        pair.damage(1);
-        let (dirty, findings) = pair.checked();
-        assert_eq!((dirty, findings.lost, findings.damaged), (1, 0, 1), "{findings:?}");
-        assert!(findings.kept[0].what.contains("put out"), "{findings:?}");
-        let image = Image::open(&pair.paths[..]).unwrap();
-        assert_eq!(image.mates().unwrap().standing().map(|(_, word)| word), ["counts", "out"]);
-    }
-
-    #[test]
-    fn salvage_takes_whichever_copy_is_right_and_no_device_that_was_put_out() {
-        let pair = Pair::new();
-        let dirty = Ok(vec![(Worth::Dirty, vec![8; BLOCK_BYTES])]);
-        assert_eq!(pair.salvaged(&[0, 1], None), dirty);
-        assert_eq!(pair.salvaged(&[0], Some(false)), dirty);
-        assert_eq!(pair.salvaged(&[1, 0], Some(true)), dirty);
-        let alone = pair.salvaged(&[0], None).unwrap();
-        assert_eq!(alone[0].0, Worth::Uncertain, "nobody knows whether the other one went on alone");
-        assert!(pair.salvaged(&[1], Some(true)).unwrap_err().contains("put out"));
-        pair.damage(0);
-        assert_eq!(pair.salvaged(&[0, 1], Some(false)), dirty);
-        assert_eq!(pair.salvaged(&[0], Some(false)).unwrap()[0].0, Worth::Lost);
     }
 }

@@ -4,7 +4,7 @@
 //! disagree, one of them has a bug.
 //!
 //! - [`space`]: the devices, and which part of the cache lies on which;
-//! - [`mates`]: the two devices of a mirrored cache, each for itself;
+//! - [`mates`]: the two devices of a mirrored cache, together or each for itself; [`copies`]: a segment that both have;
 //! - [`image`]: superblocks and checkpoints;
 //! - [`log`]: batches of a segment, and which of them count after a checkpoint;
 //! - [`verdict`]: what every slot is worth after all that, and whether its bytes are right;
@@ -13,9 +13,10 @@
 //!
 //! Invariants
 //! - Any bytes may be on the device; what cannot be believed becomes a [`Finding`] or a [`crate::failure::Failure`].
-//! - Memory is bounded by a segment, the checkpoint, and what was logged after it, not by the size of the cache. Only salvage of
-//!   a cache without a checkpoint holds an entry for every block in it.
+//! - Memory is bounded by a segment (of a mirrored cache two), the checkpoint, and what was logged after it, not by the size of
+//!   the cache. Only salvage of a cache without a checkpoint holds an entry for every block in it.
 
+mod copies;
 pub(crate) mod image;
 pub(crate) mod log;
 pub(crate) mod mates;

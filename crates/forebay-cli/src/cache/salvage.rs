@@ -5,7 +5,7 @@
 //!
 //! | damaged | read instead | what is certain |
 //! | --- | --- | --- |
-//! | one copy of something | the other copy | everything |
+//! | one copy of something, or one device of a mirrored cache | the other copy | everything |
 //! | both superblocks | checkpoints, searched for ([`rebuild`]) | everything, if two generations are intact |
 //! | the log (flushed batches are gone) | all segments ([`scan`]) | what was logged behind the last hole |
 //! | the log (its end cannot be read) | all segments | nothing |
@@ -112,12 +112,12 @@ impl Salvage {
         progress: &mut dyn FnMut(u64, u64),
         noted: Noted<'_>,
     ) -> Result<Self, Failure> {
-        let (image, superblock_certain) = open_image(given.into(), identity, findings, noted)?;
+        let (mut image, superblock_certain) = open_image(given.into(), identity, findings, noted)?;
         image.judge(findings);
         if let Some(mates) = image.mates() {
             mates.judge(findings);
         }
-        let (base, base_in_effect) = base(&image);
+        let (base, base_in_effect) = base(&mut image);
         let mut salvage = Self {
             knows_volumes: base_in_effect && superblock_certain != Some(false),
             image,
@@ -332,13 +332,7 @@ fn open_image(
                 Some(key) => rebuild::rebuild_encrypted(&mut space, key, identity),
                 None => rebuild::rebuild(&space),
             };
-            let rebuilt = rebuilt.ok_or_else(|| {
-                let what = format!("{}: {error}, and there is no intact checkpoint either", space.shown());
-                Failure::new(what).hint(match key {
-                    Some(_) => "nothing can be read with this key: give the identity of the cache with --uuid, if it is known",
-                    None => "nothing on it says that it is a cache, or how it was laid out; if it is encrypted, give --key-file",
-                })
-            })?;
+            let rebuilt = rebuilt.ok_or_else(|| nothing_to_rebuild(&mut space, &error, key.is_some()))?;
             findings.add(
                 Severity::Damaged,
                 "superblocks",
@@ -363,8 +357,29 @@ fn open_image(
     Ok((Image::with(space, superblocks, superblock), rebuilt))
 }
 
+/// Why a cache without superblocks is not read: no checkpoint was found, with the key if one was given.
+fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) -> Failure {
+    space.read_plainly();
+    let (what, hint) = match with_key {
+        // An encrypted cache may lie where another one was before.
+        true if rebuild::rebuild(space).is_some() => (
+            "no checkpoint can be read with this key, but one that is not encrypted is intact",
+            "leave --key-file out if the cache is not encrypted; if it is, give its identity with --uuid",
+        ),
+        true => (
+            "there is no intact checkpoint either",
+            "nothing can be read with this key: give the identity of the cache with --uuid, if it is known",
+        ),
+        false => (
+            "there is no intact checkpoint either",
+            "nothing on it says that it is a cache, or how it was laid out; if it is encrypted, give --key-file",
+        ),
+    };
+    Failure::new(format!("{}: {error}, and {what}", space.shown())).hint(hint)
+}
+
 /// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an empty one.
-fn base(image: &Image) -> (Checkpoint, bool) {
+fn base(image: &mut Image) -> (Checkpoint, bool) {
     if let Some(checkpoint) = image.checkpoint() {
         return (image.localized(checkpoint).into_owned(), true);
     }
@@ -377,6 +392,7 @@ fn base(image: &Image) -> (Checkpoint, bool) {
         segments: vec![SegmentEntry::default(); image.geometry().segment_count as usize],
         ..Checkpoint::default()
     };
-    let older = copies.flatten().next().map(|older| image.localized(&older).into_owned());
-    (older.unwrap_or_else(empty), false)
+    let base = copies.flatten().next().unwrap_or_else(empty);
+    image.learn_by_heads(&base);
+    (image.localized(&base).into_owned(), false)
 }

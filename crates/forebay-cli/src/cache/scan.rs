@@ -47,7 +47,9 @@ pub(super) fn everything(
         let bytes = image.segment(number);
         let mut at = 0;
         while at < image.geometry().segment_blocks {
-            unreadable |= bytes.unreadable.contains(&at) && may_follow(base, number, at);
+            unreadable |= bytes.unreadable.contains(&at)
+                && may_follow(base, number, at)
+                && !image.holds_only_fills(number);
             match log::batch_at(&bytes, image.superblock.uuid, number, at) {
                 Ok(batch) => {
                     at = batch.end();
@@ -68,7 +70,7 @@ pub(super) fn everything(
     }
     progress(u64::from(count), u64::from(count));
     let mut log = Log { certain_from: base.next_sequence, ..Log::default() };
-    follow_epochs(candidates, base, &mut log);
+    follow_epochs(candidates, base, |stream| image.may_lack(stream), &mut log);
     if unreadable {
         // Where a header cannot be read nobody knows what it said last.
         log.certain_from = u64::MAX;
@@ -87,7 +89,13 @@ fn may_follow(base: &Checkpoint, segment: u32, at: u32) -> bool {
 }
 
 /// Takes start by start what counts: what an earlier start left behind its end has numbers that the next one gave again.
-fn follow_epochs(candidates: Vec<Candidate>, base: &Checkpoint, log: &mut Log) {
+/// Of streams that may lack batches, holes take nothing from what is certain.
+fn follow_epochs(
+    candidates: Vec<Candidate>,
+    base: &Checkpoint,
+    may_lack: impl Fn(StreamKind) -> bool,
+    log: &mut Log,
+) {
     let mut epochs: BTreeMap<u64, Vec<Candidate>> = BTreeMap::new();
     for candidate in candidates {
         epochs.entry(candidate.batch.header.epoch).or_default().push(candidate);
@@ -109,7 +117,11 @@ fn follow_epochs(candidates: Vec<Candidate>, base: &Checkpoint, log: &mut Log) {
         for stream in StreamKind::ALL {
             let of_stream = by_stream.remove(&stream.index()).unwrap_or_default();
             let next = &mut expected[stream.index()];
+            let before = (log.certain_from, log.missing);
             *next = follow(of_stream, *next, log);
+            if may_lack(stream) {
+                (log.certain_from, log.missing) = before;
+            }
         }
     }
 }

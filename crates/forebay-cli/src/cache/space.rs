@@ -7,7 +7,7 @@
 //! Invariants
 //! - Every device is opened for reading only and locked, so a cache that a daemon has open is refused.
 //! - What lies on no device cannot be read; it never reads as zeroes.
-//! - A mirrored cache is seen through one of its devices ([`Mates`]).
+//! - A mirrored cache is seen through both of its devices or through one ([`Mates`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -149,6 +149,11 @@ impl Space {
     /// Reads as if the cache, whose superblocks are lost, were this one and encrypted with this key.
     pub(crate) fn unlock_as(&mut self, uuid: CacheUuid, key: &Key) {
         self.cipher = Some(key.of_cache(uuid));
+    }
+
+    /// Reads as if the cache were not encrypted.
+    pub(crate) fn read_plainly(&mut self) {
+        self.cipher = None;
     }
 
     /// What a superblock must say of the encryption.

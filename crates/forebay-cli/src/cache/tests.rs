@@ -1,11 +1,15 @@
 //! Caches made by hand, in a file: what the verdict on them is.
 
 use super::image::Image;
+use super::mates::Noted;
 use super::salvage::{Salvage, Worth};
+use super::space::Given;
 use super::verdict::{Verdict, verify};
 use super::{Findings, Severity};
+use crate::failure::Failure;
 use forebay_core::{FormatParams, format_cache};
 use forebay_daemon::OnlyCopies;
+use forebay_daemon::encryption::Key;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{Mode, SegmentEntry, SegmentState, SlotState, SlotStates, VolumeEntry};
 use forebay_format::summary::SummaryItem;
@@ -14,6 +18,8 @@ use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeI
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+
+mod mirrored;
 
 const UUID: CacheUuid = CacheUuid([7; 16]);
 
@@ -35,22 +41,7 @@ impl Cache {
         let file = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
         let geometry = Geometry::for_device(8 << 20, Some(16)).unwrap();
         file.set_len(8 << 20).unwrap();
-        let volume = VolumeEntry {
-            name: "v".into(),
-            size_bytes: 1 << 30,
-            mode: Mode::Writeback,
-            ..VolumeEntry::default()
-        };
-        let params = FormatParams {
-            geometry,
-            uuid: UUID,
-            encryption: None,
-            volumes: vec![volume],
-            members: Default::default(),
-            created_unix_s: 0,
-            written_by: "test".into(),
-        };
-        for (offset, bytes) in format_cache(&params).unwrap() {
+        for (offset, bytes) in format_cache(&params(geometry)).unwrap() {
             file.write_all_at(&bytes, offset).unwrap();
         }
         let cache = Self { _folder: folder, path, file, geometry, next: (1, 1) };
@@ -70,31 +61,16 @@ impl Cache {
 
     /// Appends a batch to the write stream, at a block of a segment; returns the block behind it.
     fn batch(&mut self, segment: u32, at: u32, entries: &[Entry], payload: &[u8]) -> u32 {
-        let header = self.header(segment, at, self.next, (payload.len() / BLOCK_BYTES) as u16);
+        let header = header(segment, at, self.next, (payload.len() / BLOCK_BYTES) as u16);
         self.put(&header, entries, payload);
         self.next = (self.next.0 + 1, self.next.1 + 1);
         at + 1 + u32::from(header.payload_blocks)
     }
 
-    fn header(&self, segment: u32, at: u32, number: (u64, u64), payload_blocks: u16) -> BatchHeader {
-        BatchHeader {
-            kind: BatchKind::Records,
-            stream: StreamKind::Write,
-            uuid_tag: UUID.tag(),
-            epoch: 1,
-            sequence: number.0,
-            stream_sequence: number.1,
-            flushed_stream_sequence: 0,
-            segment,
-            block_in_segment: at,
-            payload_blocks,
-        }
-    }
-
     /// Puts a summary at a block of a segment.
     fn summary(&self, segment: u32, at: u32, sequence: u64, payload: &[u8]) {
         let entry = Entry::Summary { slots: at, crc32c: forebay_format::checksum(payload) };
-        let header = self.header(segment, at, (sequence, sequence), (payload.len() / BLOCK_BYTES) as u16);
+        let header = header(segment, at, (sequence, sequence), (payload.len() / BLOCK_BYTES) as u16);
         self.put(&BatchHeader { kind: BatchKind::Summary, ..header }, &[entry], payload);
     }
 
@@ -123,26 +99,15 @@ impl Cache {
 
     /// What salvage finds, after something was said to it.
     fn found(&self, say: impl FnOnce(&mut Salvage)) -> Found {
-        let mut findings = Findings::default();
-        let mut salvage = Salvage::open(
-            std::slice::from_ref(&self.path),
-            None,
-            &mut findings,
-            &mut |_| {},
-            &mut |_, _| {},
-            &|_, _| Ok(None),
-        )
-        .unwrap();
+        let (mut salvage, mut findings) =
+            opened(std::slice::from_ref(&self.path), &mut |_| {}, &|_, _| Ok(None)).unwrap();
         say(&mut salvage);
         extracted(&salvage, &mut findings)
     }
 
     fn put(&self, header: &BatchHeader, entries: &[Entry], payload: &[u8]) {
-        let mut bytes = vec![0; BLOCK_BYTES];
-        header.encode(entries, &mut bytes);
-        bytes.extend_from_slice(payload);
         let offset = self.geometry.segment_offset(header.segment, header.block_in_segment);
-        self.file.write_all_at(&bytes, offset).unwrap();
+        self.file.write_all_at(&in_bytes(header, entries, payload), offset).unwrap();
     }
 
     fn damage(&self, segment: u32, block: u32) {
@@ -165,6 +130,48 @@ impl Cache {
         let (verdict, findings) = self.verdict();
         (verdict.total().dirty, verdict.total().clean, findings.faults())
     }
+}
+
+/// How a cache with one volume is made.
+fn params(geometry: Geometry) -> FormatParams {
+    let volume = VolumeEntry {
+        name: "v".into(),
+        size_bytes: 1 << 30,
+        mode: Mode::Writeback,
+        ..VolumeEntry::default()
+    };
+    FormatParams {
+        geometry,
+        uuid: UUID,
+        encryption: None,
+        volumes: vec![volume],
+        members: Default::default(),
+        created_unix_s: 0,
+        written_by: "test".into(),
+    }
+}
+
+/// The header of a batch of the write stream at a block of a segment.
+fn header(segment: u32, at: u32, number: (u64, u64), payload_blocks: u16) -> BatchHeader {
+    BatchHeader {
+        kind: BatchKind::Records,
+        stream: StreamKind::Write,
+        uuid_tag: UUID.tag(),
+        epoch: 1,
+        sequence: number.0,
+        stream_sequence: number.1,
+        flushed_stream_sequence: 0,
+        segment,
+        block_in_segment: at,
+        payload_blocks,
+    }
+}
+
+fn in_bytes(header: &BatchHeader, entries: &[Entry], payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK_BYTES];
+    header.encode(entries, &mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes
 }
 
 fn data(block: u64, fill: u8, dirty: bool) -> (Entry, Vec<u8>) {
@@ -239,18 +246,8 @@ fn a_flushed_batch_that_is_gone_is_found() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1]);
     let at = cache.batch(0, 0, &entries, &bytes);
-    let header = BatchHeader {
-        kind: BatchKind::Records,
-        stream: StreamKind::Write,
-        uuid_tag: UUID.tag(),
-        epoch: 1,
-        sequence: 9,
-        stream_sequence: 3,
-        flushed_stream_sequence: 3,
-        segment: 0,
-        block_in_segment: at + 2,
-        payload_blocks: 0,
-    };
+    let mut header = header(0, at + 2, (9, 3), 0);
+    header.flushed_stream_sequence = 3;
     cache.put(&header, &[], &[]);
     let (verdict, findings) = cache.verdict();
     assert_eq!((verdict.replayed, findings.lost), (1, 1));
@@ -465,11 +462,11 @@ fn an_older_summary_where_the_write_of_the_newer_was_lost_does_not_count() {
 fn a_batch_of_an_earlier_start_with_a_number_that_was_given_again_does_not_count() {
     let cache = lost_write(false);
     let (entries, bytes) = dirty(&[91, 92]);
-    let header = cache.header(3, 2, (11, 11), 2);
-    cache.put(&header, &entries, &bytes); // as if nothing was lost
+    let again = header(3, 2, (11, 11), 2);
+    cache.put(&again, &entries, &bytes); // as if nothing was lost
     assert_eq!(cache.verdict().0.unknown_dirty, 0);
     for (at, number) in [(0, 10), (5, 12)] {
-        let mut header = cache.header(3, at, (number, number), 1);
+        let mut header = header(3, at, (number, number), 1);
         header.epoch = 2;
         let (entries, bytes) = dirty(&[u64::from(at) + 1]);
         cache.put(&header, &entries, &bytes);
@@ -486,7 +483,7 @@ fn where_summary_and_header_disagree_the_summary_counts_and_nothing_is_certain()
     if let Entry::Data { block, .. } = &mut entries[0] {
         *block = 50;
     }
-    cache.put(&cache.header(3, 2, (11, 11), 2), &entries, &bytes);
+    cache.put(&header(3, 2, (11, 11), 2), &entries, &bytes);
     let found = cache.found(|_| {});
     let blocks: Vec<_> = found.iter().map(|piece| (piece.1 / 4096, piece.2)).collect();
     assert_eq!(blocks, [(1, Worth::Dirty), (2, Worth::Uncertain), (3, Worth::Dirty), (4, Worth::Dirty)]);
@@ -514,15 +511,7 @@ fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
     let notes = |cache: &Cache| {
         let mut notes = Vec::new();
         let mut note = |what: &str| notes.push(what.to_owned());
-        Salvage::open(
-            std::slice::from_ref(&cache.path),
-            None,
-            &mut Findings::default(),
-            &mut note,
-            &mut |_, _| {},
-            &|_, _| Ok(None),
-        )
-        .unwrap();
+        opened(std::slice::from_ref(&cache.path), &mut note, &|_, _| Ok(None)).unwrap();
         notes
     };
     let cache = Cache::new();
@@ -554,6 +543,32 @@ fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not
     assert_eq!(blocks, [(5, 4096, Worth::Uncertain), (0, (1 << 30) + 4096, Worth::Uncertain)]);
 }
 
+#[test]
+fn a_key_for_a_cache_that_is_not_encrypted_is_told_from_a_lost_identity() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let cache = Cache::new();
+    for copy in 0..2 {
+        // Its identity can still be read, and is tried with the key.
+        cache.file.write_all_at(&[0xff; 4], Geometry::superblock_offset(copy) + 508).unwrap();
+    }
+    let key = cache.path.with_file_name("key");
+    std::fs::write(&key, (0..64).collect::<Vec<u8>>()).unwrap();
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+    let key = Key::from_file(&key).unwrap();
+    let refused = || {
+        let given = Given { paths: std::slice::from_ref(&cache.path), key: Some(&key) };
+        opened(given, &mut |_| {}, &|_, _| Ok(None)).map(drop).unwrap_err()
+    };
+    let failure = refused();
+    assert!(failure.to_string().contains("not encrypted is intact"), "{failure}");
+    for copy in 0..2 {
+        cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, copy)).unwrap();
+    }
+    let failure = refused();
+    assert!(failure.to_string().contains("no intact checkpoint"), "{failure}");
+}
+
 type Found = Vec<(u16, u64, Worth, Vec<u8>)>;
 
 /// Salvages a cache given as bytes, after something was done to it.
@@ -562,17 +577,19 @@ fn salvaged(cache: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Found {
     change(&mut bytes);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
-    let mut findings = Findings::default();
-    let salvage = Salvage::open(
-        &[file.path().to_owned()][..],
-        None,
-        &mut findings,
-        &mut |_| {},
-        &mut |_, _| {},
-        &|_, _| Ok(None),
-    )
-    .unwrap();
+    let (salvage, mut findings) =
+        opened(&[file.path().to_owned()][..], &mut |_| {}, &|_, _| Ok(None)).unwrap();
     extracted(&salvage, &mut findings)
+}
+
+fn opened<'a>(
+    given: impl Into<Given<'a>>,
+    note: &mut dyn FnMut(&str),
+    noted: Noted<'_>,
+) -> Result<(Salvage, Findings), Failure> {
+    let mut findings = Findings::default();
+    let salvage = Salvage::open(given, None, &mut findings, note, &mut |_, _| {}, noted)?;
+    Ok((salvage, findings))
 }
 
 fn extracted(salvage: &Salvage, findings: &mut Findings) -> Found {

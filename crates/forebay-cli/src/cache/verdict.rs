@@ -405,8 +405,8 @@ impl Walk<'_, '_> {
         let mut intact = found == Some(content.crc32c) && !unreadable;
         // Who wants to know each copy looks through each device; who wants the bytes takes either.
         let mates = self.image.mates().filter(|_| self.watcher.dirty_only && !intact);
-        let other = mates.and_then(|mates| mates.other_copy(self.number, index));
-        let other = other.filter(|block| forebay_format::checksum(block) == content.crc32c);
+        let mut copies = mates.into_iter().flat_map(|mates| mates.copies(self.number, index));
+        let other = copies.find(|block| forebay_format::checksum(block) == content.crc32c);
         intact |= other.is_some();
         (self.watcher.block)(Block {
             key: content.key,

@@ -1,0 +1,82 @@
+//! Two copies of a segment of a mirrored cache as one.
+//!
+//! A batch is whole if of each of its blocks one copy is right: its header stands in one of them, its payload is where the checksums say. Where
+//! different batches stand at one place the later one counts, by epoch and then by sequence, whole or not: the device that has the other one
+//! lost a write, or was put out. So nothing that was replaced comes back, and the log is as long as both together have it.
+
+use forebay_format::batch::Entry;
+use forebay_format::{BLOCK_BYTES, CacheUuid};
+
+use super::image::Bytes;
+use super::log::{self, Batch};
+
+/// What two copies of a segment have together.
+pub(super) fn merged(mut here: Bytes, mut there: Bytes, uuid: CacheUuid, segment: u32) -> Bytes {
+    fill_from(&mut here, &there);
+    fill_from(&mut there, &here);
+    let blocks = (here.bytes.len().min(there.bytes.len()) / BLOCK_BYTES) as u32;
+    let mut at = 0;
+    while at < blocks {
+        let batch = |bytes: &Bytes| log::batch_at(bytes, uuid, segment, at).ok();
+        let age = |batch: &Batch| (batch.header.epoch, batch.header.sequence);
+        let (batch, is_there) = match (batch(&here), batch(&there)) {
+            (None, None) => {
+                at += 1;
+                continue;
+            }
+            (Some(ours), Some(theirs)) if age(&theirs) > age(&ours) => (theirs, true),
+            (Some(ours), _) => (ours, false),
+            (None, Some(theirs)) => (theirs, true),
+        };
+        complete(&mut here, &there, &batch, is_there);
+        at = batch.end();
+    }
+    here
+}
+
+/// Takes what cannot be read from the other copy.
+fn fill_from(bytes: &mut Bytes, other: &Bytes) {
+    let lacks = std::mem::take(&mut bytes.unreadable);
+    for index in lacks {
+        if other.unreadable.contains(&index) || !bytes.take(other, index) {
+            bytes.unreadable.push(index);
+        }
+    }
+}
+
+/// Makes a batch as whole as both copies are together.
+fn complete(here: &mut Bytes, there: &Bytes, batch: &Batch, is_there: bool) {
+    if is_there {
+        here.take(there, batch.start);
+    }
+    if let [Entry::Summary { .. }] = batch.entries[..] {
+        // One checksum for all of its payload: it comes from one of them.
+        if !log::is_whole(here, batch) && log::is_whole(there, batch) {
+            for index in batch.start + 1..batch.end() {
+                here.take(there, index);
+            }
+        }
+        return;
+    }
+    for (index, entry) in batch.data() {
+        let Entry::Data { crc32c, .. } = *entry else { continue };
+        if !here.is_right(index, crc32c) && there.is_right(index, crc32c) {
+            here.take(there, index);
+        }
+    }
+}
+
+impl Bytes {
+    fn is_right(&self, index: u32, crc32c: u32) -> bool {
+        self.block(index).is_some_and(|block| forebay_format::checksum(block) == crc32c)
+    }
+
+    /// Takes a block from another copy, which has it; false if there is no such block.
+    fn take(&mut self, other: &Self, index: u32) -> bool {
+        let start = index as usize * BLOCK_BYTES;
+        let to = self.bytes.get_mut(start..start + BLOCK_BYTES);
+        let (Some(to), Some(from)) = (to, other.block(index)) else { return false };
+        to.copy_from_slice(from);
+        true
+    }
+}
