@@ -7,6 +7,7 @@ use crate::CacheSpec;
 use crate::encryption::{Key, unlock};
 use crate::error::RunError;
 use crate::loss_record::Seen;
+use crate::mates::Notes;
 use crate::members::{MemberMap, open_members};
 use forebay_core::{FormatParams, MirrorDevices};
 use forebay_crypt::CacheCipher;
@@ -56,6 +57,8 @@ pub(crate) struct PoolParts {
     pub(crate) created: bool,
     /// The cache is mirrored.
     pub(crate) mirror: Option<MirrorDevices>,
+    /// The notes of a mirrored cache.
+    pub(crate) mates: Option<Notes>,
     /// An empty device that takes the place of the member of a mirrored cache that is out.
     pub(crate) fresh: Option<Device>,
     /// What the operator should know.
@@ -73,6 +76,7 @@ impl PoolParts {
             cipher: None,
             created: false,
             mirror: None,
+            mates: None,
             fresh: None,
             notes: Vec::new(),
         }

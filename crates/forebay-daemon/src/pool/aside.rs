@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// So long is waited for a record.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// So long is waited for a record, or a note.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(10);
 /// What may be added to a record, in bytes, before it is written anew; more for each of its ranges, so that this stays rare.
