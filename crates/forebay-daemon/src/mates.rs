@@ -18,14 +18,15 @@ use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::members::MemberMap;
 use crate::open::{
-    Found, Making, PoolParts, create_file, device_error, foreign, is_same, look, new_params, random_uuid,
-    wait_for,
+    Found, Making, PoolParts, create_file, device_error, foreign, is_same, look, mirrored_geometry,
+    new_params, random_uuid, same_device, wait_for,
 };
 use forebay_core::{MirrorDevices, format_mirrored};
 use forebay_export::size::ByteSize;
 use forebay_format::superblock::Superblock;
 use forebay_format::{CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
+use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -36,6 +37,9 @@ use std::sync::{Mutex, PoisonError};
 const FOLDER: &str = "mirrors";
 /// Layout of the file.
 const VERSION: u32 = 1;
+
+/// What to do if it cannot be written.
+const UNWRITABLE: &str = "a mirrored cache needs it when a device fails: give the daemon the right to write there, or set state_dir";
 
 /// What the file says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -136,11 +140,19 @@ impl Notes {
     /// Makes the file of a cache, with the tags that are known to be out.
     fn begin(mut self, state_dir: &Path, out: &[u64]) -> Result<Self, RunError> {
         out.iter().for_each(|tag| self.put(*tag));
-        self.keep(state_dir).map_err(|why| {
-            RunError::failed(
-                why,
-                "a mirrored cache needs it when a device fails: give the daemon the right to write there, or set state_dir",
-            )
+        self.keep(state_dir).map_err(|why| RunError::failed(why, UNWRITABLE))
+    }
+
+    /// Whether notes can be made, as far as that can be told without making any.
+    ///
+    /// # Errors
+    /// The folder may not be written, or is none.
+    pub(crate) fn are_possible(state_dir: &Path) -> Result<(), RunError> {
+        let folder = Self::folder(state_dir);
+        let there = folder.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
+        let usable = fs::read_dir(there).and_then(|_| Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?));
+        usable.map_err(|error| {
+            RunError::failed(format!("cannot write {}: {error}", there.display()), UNWRITABLE)
         })
     }
 }
@@ -188,10 +200,7 @@ pub(crate) fn open_mirrored(
         ));
     };
     if is_same(&a.path, &b.path) {
-        return Err(RunError::failed(
-            format!("{} and {} are the same device", a.path.display(), b.path.display()),
-            "a mirrored cache needs two that do not fail together",
-        ));
+        return Err(same_device(&a.path, &b.path));
     }
     match (place_of(a)?, place_of(b)?) {
         (x @ (Place::ToMake | Place::Empty(_)), y @ (Place::ToMake | Place::Empty(_))) => {
@@ -436,9 +445,7 @@ fn make_on(
         devices.push(device);
     }
     let bytes = sizes.iter().copied().min().unwrap_or(0);
-    let geometry = Geometry::mirrored(bytes, making.segment_blocks).map_err(|error| {
-        RunError::failed(error, "give larger devices, or make segment_size of the pool smaller")
-    })?;
+    let geometry = mirrored_geometry(bytes, making)?;
     if sizes.iter().any(|size| *size != bytes) {
         let named = devices.iter().zip(&sizes);
         let named: Vec<String> = named

@@ -96,7 +96,7 @@ impl Pool {
     }
 
     /// A device says that it is gone; which one, if the cache is mirrored.
-    pub(super) fn device_gone(&mut self, member: Option<u8>) {
+    pub(crate) fn device_gone(&mut self, member: Option<u8>) {
         let now = self.io.now();
         match member {
             Some(member) => self.engine.member_gone(now, member),
