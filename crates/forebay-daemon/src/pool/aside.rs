@@ -148,7 +148,7 @@ impl Pool {
         if let Err(why) = &result {
             let path = self.aside.path().unwrap_or_default();
             if self.engine.is_aside() {
-                let what = "until it can be, a FLUSH of a volume that had dirty data fails";
+                let what = "until it can be, a FLUSH of a volume that had dirty data, and a write over what the record lists, fail";
                 self.tell(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
             } else {
                 self.tell(PoolEvent::RecordFailed { path, why: why.clone() });
