@@ -28,10 +28,11 @@ use forebay_format::{CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Folder of the notes in the state directory.
 const FOLDER: &str = "mirrors";
@@ -112,13 +113,17 @@ impl Notes {
     /// Any step fails. The file has all of it then, or is what it was.
     pub(crate) fn keep(mut self, state_dir: &Path) -> Result<Self, String> {
         // A thread that was given up on may end late: it must not put an older file in the place of a newer one.
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        static WRITERS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+        let path = Self::path(state_dir, &self.cache_uuid);
+        let writer = {
+            let mut writers = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(writers.entry(path.clone()).or_default())
+        };
+        let _alone = writer.lock().unwrap_or_else(PoisonError::into_inner);
         let there = Self::read(state_dir, &self.cache_uuid).map_err(|error| error.to_string())?;
         let more: Vec<String> = there.into_iter().flat_map(|there| there.out).collect();
         self.out.extend(more.into_iter().filter(|tag| !self.out.contains(tag)).collect::<Vec<_>>());
         let stored = self.store(state_dir);
-        let path = Self::path(state_dir, &self.cache_uuid);
         stored.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(self)
     }
