@@ -177,6 +177,7 @@ impl Pool {
         let now = Instant::now();
         if let Some((ticket, _)) = self.aside.under_way.filter(|(_, due)| *due <= now) {
             self.loss_recorded(ticket, Err(format!("it took longer than {} s", PATIENCE.as_secs())));
+            return Some(Duration::from_millis(1)); // What that led to is for the next turn.
         }
         if self.aside.again_at.take_if(|due| *due <= now).is_some() {
             let now = self.io.now();

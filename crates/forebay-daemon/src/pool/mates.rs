@@ -90,6 +90,7 @@ impl Pool {
         let now = Instant::now();
         if let Some((ticket, _)) = self.mates.under_way.filter(|(_, due)| *due <= now) {
             self.out_recorded(ticket, Err(format!("it took longer than {} s", PATIENCE.as_secs())));
+            return Some(Duration::from_millis(1)); // What that led to is for the next turn.
         }
         let due = self.mates.under_way.map(|(_, due)| due);
         due.map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
