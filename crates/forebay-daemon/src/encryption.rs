@@ -81,9 +81,15 @@ impl Key {
             RunError::failed(format!("the key file {}: {what}", path.display()), hint)
         };
         let (bytes, len) = read(&path).map_err(|problem| wrong(&problem, "nothing was changed"))?;
-        let key = FileKey::parse(&bytes[..len]).map_err(|error| {
-            wrong(&error, "give the file that the cache was made with, or make a new key for a new cache")
-        })?;
+        let hint = "give the file that the cache was made with, or make a new key for a new cache";
+        if len == READ_BYTES_MAX {
+            let least = len - 1;
+            let what = format!(
+                "it has more than {least} bytes; a key is 64 random bytes, or 128 hexadecimal digits"
+            );
+            return Err(wrong(&what, hint));
+        }
+        let key = FileKey::parse(&bytes[..len]).map_err(|error| wrong(&error, hint))?;
         Ok(Self { source: source.clone(), key })
     }
 
@@ -240,7 +246,10 @@ mod tests {
         assert!(read("group", &random(1), 0o640).is_ok());
         assert!(says(read("open", &random(1), 0o644)).contains("chmod o="));
         assert!(says(read("short", &random(1)[..32], 0o600)).contains("it has 32 bytes"));
-        assert!(says(read("long", &[7; 5000], 0o600)).contains("a key is 64 random bytes"));
+        assert!(
+            says(read("long", &[7; 5000], 0o600)).contains("more than 255 bytes; a key is 64 random bytes")
+        );
+        assert!(says(read("255", &[7; 255], 0o600)).contains("it has 255 bytes; a key is 64 random bytes"));
         assert!(says(read("zero", &[0; 64], 0o600)).contains("no random key"));
         assert!(says(Key::from_file(&folder.path().join("none"))).contains("cannot be read"));
         assert!(says(Key::from_file(folder.path())).contains("the key file"));

@@ -3,6 +3,8 @@
 //! The notes of a cache are one file, `STATE_DIR/mirrors/CACHE-UUID.json`: the tags of devices that failed while the other one went
 //! on. It is made with the cache, replaced as a whole, and durable before anything counts that only one device has (I61). It never
 //! forgets a tag: a device that was put out must not be opened, alone or with the other, however much later it is found again.
+//! Where both devices are there, what they tell that the file lacks is put into it first: the file may be lost, and the next start may
+//! find the stale device only.
 //!
 //! - Where the file cannot be read the pool is not opened: nobody knows which device is the one that counts.
 //! - Where there is none, and one device only, the pool is not opened either: the note may have been on a disk that is gone. Two
@@ -16,23 +18,29 @@ use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::members::MemberMap;
 use crate::open::{
-    Found, Making, PoolParts, create_file, device_error, foreign, is_same, look, new_params, random_uuid,
-    wait_for,
+    Found, Making, PoolParts, create_file, device_error, foreign, is_same, look, mirrored_geometry,
+    new_params, random_uuid, same_device, wait_for,
 };
 use forebay_core::{MirrorDevices, format_mirrored};
 use forebay_export::size::ByteSize;
 use forebay_format::superblock::Superblock;
 use forebay_format::{CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
+use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Folder of the notes in the state directory.
 const FOLDER: &str = "mirrors";
 /// Layout of the file.
 const VERSION: u32 = 1;
+
+/// What to do if it cannot be written.
+const UNWRITABLE: &str = "a mirrored cache needs it when a device fails: give the daemon the right to write there, or set state_dir";
 
 /// What the file says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -46,20 +54,25 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    fn new(cache: CacheUuid) -> Self {
+    pub(crate) fn new(cache: CacheUuid) -> Self {
         Self { version: VERSION, cache_uuid: hex(&cache.0), out: Vec::new() }
     }
 
-    fn path(state_dir: &Path, cache: CacheUuid) -> PathBuf {
-        state_dir.join(FOLDER).join(format!("{}.json", hex(&cache.0)))
+    /// Where the notes of all caches are.
+    pub(crate) fn folder(state_dir: &Path) -> PathBuf {
+        state_dir.join(FOLDER)
+    }
+
+    fn path(state_dir: &Path, cache_uuid: &str) -> PathBuf {
+        Self::folder(state_dir).join(format!("{cache_uuid}.json"))
     }
 
     /// The notes of a cache; `None` if there is no such file.
     ///
     /// # Errors
     /// They cannot be read, or do not say what such a file says.
-    fn read(state_dir: &Path, cache: CacheUuid) -> Result<Option<Self>, RunError> {
-        let path = Self::path(state_dir, cache);
+    fn read(state_dir: &Path, cache_uuid: &str) -> Result<Option<Self>, RunError> {
+        let path = Self::path(state_dir, cache_uuid);
         let failed = |why: &dyn std::fmt::Display| {
             RunError::failed(
                 format!(
@@ -70,11 +83,13 @@ impl Notes {
             )
         };
         let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
             other => other.map_err(|error| failed(&error))?,
         };
         let notes: Self = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
-        if notes.version != VERSION || notes.cache_uuid != hex(&cache.0) {
+        if notes.version != VERSION || notes.cache_uuid != cache_uuid {
             return Err(failed(&"it does not say what such a file says"));
         }
         Ok(Some(notes))
@@ -85,23 +100,36 @@ impl Notes {
         self.out.contains(&format!("{tag:016x}"))
     }
 
-    /// Adds a tag, durably.
-    ///
-    /// # Errors
-    /// Any step fails. The file has the tag then, or is what it was.
-    pub(crate) fn add(state_dir: &Path, cache: CacheUuid, tag: u64) -> Result<(), String> {
-        let notes = Self::read(state_dir, cache).map_err(|error| error.to_string())?;
-        let mut notes = notes.unwrap_or_else(|| Self::new(cache));
-        if !notes.lists(tag) {
-            notes.out.push(format!("{tag:016x}"));
+    /// A device with this tag does not count any more; [`Notes::keep`] makes that durable.
+    pub(crate) fn put(&mut self, tag: u64) {
+        if !self.lists(tag) {
+            self.out.push(format!("{tag:016x}"));
         }
-        notes
-            .store(state_dir, cache)
-            .map_err(|error| format!("{}: {error}", Self::path(state_dir, cache).display()))
     }
 
-    fn store(&self, state_dir: &Path, cache: CacheUuid) -> io::Result<()> {
-        let (folder, path) = (state_dir.join(FOLDER), Self::path(state_dir, cache));
+    /// Makes everything in here durable, with what the file has beyond that.
+    ///
+    /// # Errors
+    /// Any step fails. The file has all of it then, or is what it was.
+    pub(crate) fn keep(mut self, state_dir: &Path) -> Result<Self, String> {
+        // A thread that was given up on may end late: it must not put an older file in the place of a newer one.
+        static WRITERS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+        let path = Self::path(state_dir, &self.cache_uuid);
+        let writer = {
+            let mut writers = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(writers.entry(path.clone()).or_default())
+        };
+        let _alone = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = Self::read(state_dir, &self.cache_uuid).map_err(|error| error.to_string())?;
+        let more: Vec<String> = there.into_iter().flat_map(|there| there.out).collect();
+        self.out.extend(more.into_iter().filter(|tag| !self.out.contains(tag)).collect::<Vec<_>>());
+        let stored = self.store(state_dir);
+        stored.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(self)
+    }
+
+    fn store(&self, state_dir: &Path) -> io::Result<()> {
+        let (folder, path) = (Self::folder(state_dir), Self::path(state_dir, &self.cache_uuid));
         fs::create_dir_all(&folder)?;
         let fresh = path.with_extension("new");
         let mut file = File::create(&fresh)?;
@@ -114,14 +142,22 @@ impl Notes {
         Ok(())
     }
 
-    /// Makes the file of a cache whose devices both count.
-    fn begin(state_dir: &Path, cache: CacheUuid) -> Result<(), RunError> {
-        Self::new(cache).store(state_dir, cache).map_err(|error| {
-            let path = Self::path(state_dir, cache);
-            RunError::failed(
-                format!("cannot write {}: {error}", path.display()),
-                "a mirrored cache needs it when a device fails: give the daemon the right to write there, or set state_dir",
-            )
+    /// Makes the file of a cache, with the tags that are known to be out.
+    fn begin(mut self, state_dir: &Path, out: &[u64]) -> Result<Self, RunError> {
+        out.iter().for_each(|tag| self.put(*tag));
+        self.keep(state_dir).map_err(|why| RunError::failed(why, UNWRITABLE))
+    }
+
+    /// Whether notes can be made, as far as that can be told without making any.
+    ///
+    /// # Errors
+    /// The folder may not be written, or is none.
+    pub(crate) fn are_possible(state_dir: &Path) -> Result<(), RunError> {
+        let folder = Self::folder(state_dir);
+        let there = folder.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
+        let usable = fs::read_dir(there).and_then(|_| Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?));
+        usable.map_err(|error| {
+            RunError::failed(format!("cannot write {}: {error}", there.display()), UNWRITABLE)
         })
     }
 }
@@ -131,7 +167,7 @@ impl Notes {
 /// # Errors
 /// The notes cannot be read.
 pub fn is_noted_out(state_dir: &Path, cache: CacheUuid, tag: u64) -> Result<Option<bool>, RunError> {
-    Ok(Notes::read(state_dir, cache)?.map(|notes| notes.lists(tag)))
+    Ok(Notes::read(state_dir, &hex(&cache.0))?.map(|notes| notes.lists(tag)))
 }
 
 /// What is in the place of a device.
@@ -169,10 +205,7 @@ pub(crate) fn open_mirrored(
         ));
     };
     if is_same(&a.path, &b.path) {
-        return Err(RunError::failed(
-            format!("{} and {} are the same device", a.path.display(), b.path.display()),
-            "a mirrored cache needs two that do not fail together",
-        ));
+        return Err(same_device(&a.path, &b.path));
     }
     match (place_of(a)?, place_of(b)?) {
         (x @ (Place::ToMake | Place::Empty(_)), y @ (Place::ToMake | Place::Empty(_))) => {
@@ -230,19 +263,55 @@ fn use_both(one: Mate, other: Mate, state_dir: &Path) -> Result<PoolParts, RunEr
             "one of them is a copy, or was replaced: leave it out",
         ));
     }
-    let notes = match Notes::read(state_dir, uuid)? {
-        Some(notes) => notes,
-        None => {
-            Notes::begin(state_dir, uuid)?;
-            Notes::new(uuid)
-        }
-    };
-    match (notes.lists(one.tag), notes.lists(other.tag)) {
+    let notes = notes_of_both(&one, &other, state_dir)?;
+    let parts = match (notes.lists(one.tag), notes.lists(other.tag)) {
         (false, false) => assemble([Some(one), Some(other)], Vec::new()),
         (true, false) => assemble([None, Some(other)], vec![one.stale()]),
         (false, true) => assemble([Some(one), None], vec![other.stale()]),
         (true, true) => Err(none_left(&format!("{}; {}", one.stale(), other.stale()))),
+    };
+    Ok(PoolParts { mates: Some(notes), ..parts? })
+}
+
+/// The notes of a cache whose two devices are there. What the devices tell and the notes do not is noted before either is opened: the
+/// notes may be lost, or older than the devices, and the stale device may be the only one that is found at the next start.
+fn notes_of_both(one: &Mate, other: &Mate, state_dir: &Path) -> Result<Notes, RunError> {
+    let uuid = one.superblock.uuid;
+    let notes = Notes::read(state_dir, &hex(&uuid.0))?;
+    if let Some(notes) = notes.as_ref().filter(|notes| notes.lists(one.tag) || notes.lists(other.tag)) {
+        return Ok(notes.clone());
     }
+    let told = told_out(one, other)?;
+    match notes {
+        Some(notes) if told.is_none() => Ok(notes),
+        notes => {
+            let notes = notes.unwrap_or_else(|| Notes::new(uuid));
+            notes.begin(state_dir, told.as_slice())
+        }
+    }
+}
+
+/// The tag of the device that does not count any more, as the superblocks of both tell. It is the older one, if the other one says that it is out,
+/// does not know it, or has gone on for longer without it than a crash explains: the engine judges in the same way (I65).
+///
+/// # Errors
+/// Each went on without the other one.
+fn told_out(one: &Mate, other: &Mate) -> Result<Option<u64>, RunError> {
+    let generation = |mate: &Mate| mate.superblock.generation;
+    let (newer, older) = if generation(one) >= generation(other) { (one, other) } else { (other, one) };
+    let apart = generation(newer) - generation(older);
+    let says = |mate: &Mate| mate.superblock.mirror.map(|mark| (mark.out, mark.tags));
+    if older.went_on_without(newer) || apart == 0 && says(newer) != says(older) {
+        let (a, b) = (newer.device.path().display(), older.device.path().display());
+        return Err(RunError::failed(
+            format!(
+                "{a} and {b}, the devices of a mirrored cache, do not tell which of them counts: one went on without the other"
+            ),
+            "give the one that was used last, with the notes in state_dir/mirrors; to extract what is there: forebay salvage",
+        ));
+    }
+    let known = newer.superblock.mirror.is_some_and(|mark| mark.tags[usize::from(older.member)] == older.tag);
+    Ok((newer.went_on_without(older) || !known || apart > 1).then_some(older.tag))
 }
 
 /// Only one device is of a mirrored cache.
@@ -253,11 +322,11 @@ fn use_one(mate: Mate, (spec, place): (&CacheSpec, Place), state_dir: &Path) -> 
         Place::Unfit(why) => why.clone(),
         Place::Empty(_) | Place::Mate(_) => format!("{} is empty", spec.path.display()),
     };
-    let Some(notes) = Notes::read(state_dir, uuid)? else {
+    let Some(notes) = Notes::read(state_dir, &hex(&uuid.0))? else {
         return Err(RunError::failed(
             format!(
                 "{missing}, and without {} nobody knows whether {} is the device that counts",
-                Notes::path(state_dir, uuid).display(),
+                Notes::path(state_dir, &hex(&uuid.0)).display(),
                 mate.device.path().display()
             ),
             "give both devices, or bring that file back; to extract what is there: forebay salvage",
@@ -268,6 +337,7 @@ fn use_one(mate: Mate, (spec, place): (&CacheSpec, Place), state_dir: &Path) -> 
     }
     let bytes = mate.superblock.geometry.member_bytes();
     let mut parts = assemble([Some(mate), None], vec![missing])?;
+    parts.mates = Some(notes);
     if let Place::Empty(device) = place {
         if device.size_bytes() >= bytes {
             parts.fresh = Some(device);
@@ -289,6 +359,12 @@ fn none_left(why: &str) -> RunError {
 }
 
 impl Mate {
+    /// Its superblock says that this other device is out.
+    fn went_on_without(&self, other: &Self) -> bool {
+        let Some(mark) = self.superblock.mirror else { return false };
+        mark.out == Some(other.member) && mark.tags[usize::from(other.member)] == other.tag
+    }
+
     fn stale(&self) -> String {
         format!(
             "{} was put out before: the other device went on without it, so what is on it is old, and is not used",
@@ -374,9 +450,7 @@ fn make_on(
         devices.push(device);
     }
     let bytes = sizes.iter().copied().min().unwrap_or(0);
-    let geometry = Geometry::mirrored(bytes, making.segment_blocks).map_err(|error| {
-        RunError::failed(error, "give larger devices, or make segment_size of the pool smaller")
-    })?;
+    let geometry = mirrored_geometry(bytes, making)?;
     if sizes.iter().any(|size| *size != bytes) {
         let named = devices.iter().zip(&sizes);
         let named: Vec<String> = named
@@ -385,7 +459,7 @@ fn make_on(
         notes.push(format!("{}: {} of each are used", named.join(", "), ByteSize(geometry.member_bytes())));
     }
     let params = new_params(geometry)?;
-    Notes::begin(state_dir, params.uuid)?;
+    let notes_of_it = Notes::new(params.uuid).begin(state_dir, &[])?;
     let (a, b) = (new_tag()?, new_tag()?);
     let tags = [a, if a == b { b ^ 2 } else { b }];
     let writes =
@@ -395,7 +469,8 @@ fn make_on(
         let device = &devices[member];
         device.write_at(offset, &bytes).and_then(|()| device.flush()).map_err(device_error)?;
     }
-    Ok(parts(devices, geometry, [Some(0), Some(1)], true, notes))
+    let parts = parts(devices, geometry, [Some(0), Some(1)], true, notes);
+    Ok(PoolParts { mates: Some(notes_of_it), ..parts })
 }
 
 /// A tag for a device that joins: at random, never zero.
@@ -442,9 +517,25 @@ mod tests {
         /// Puts a device out, as the pool does; gives the identity of the cache.
         fn put_out(&self, spec: &CacheSpec) -> CacheUuid {
             let Place::Mate(mate) = place_of(spec).unwrap() else { panic!("no cache") };
-            Notes::add(&self.state, mate.superblock.uuid, mate.tag).unwrap();
+            note(&self.state, mate.superblock.uuid, mate.tag).unwrap();
             mate.superblock.uuid
         }
+
+        /// Changes the superblock of a device, as one that goes on changes it.
+        fn rewrite(spec: &CacheSpec, change: impl Fn(&mut Superblock)) {
+            let Place::Mate(mut mate) = place_of(spec).unwrap() else { panic!("no cache") };
+            change(&mut mate.superblock);
+            for copy in [0, 1] {
+                let at = Geometry::superblock_offset(copy);
+                mate.device.write_at(at, &mate.superblock.encode()).unwrap();
+            }
+        }
+    }
+
+    fn note(state_dir: &Path, cache: CacheUuid, tag: u64) -> Result<Notes, String> {
+        let mut notes = Notes::new(cache);
+        notes.put(tag);
+        notes.keep(state_dir)
     }
 
     fn there(parts: &PoolParts) -> [bool; 2] {
@@ -455,17 +546,22 @@ mod tests {
     fn notes_are_kept_and_one_that_cannot_be_understood_is_an_error() {
         let here = Here::new();
         let cache = CacheUuid([7; 16]);
-        assert_eq!(Notes::read(&here.state, cache).unwrap(), None);
+        let uuid = hex(&cache.0);
+        assert_eq!(Notes::read(&here.state, &uuid).unwrap(), None);
         for tag in [5, 9, 5] {
-            Notes::add(&here.state, cache, tag).unwrap();
+            note(&here.state, cache, tag).unwrap();
         }
-        let notes = Notes::read(&here.state, cache).unwrap().unwrap();
+        let notes = Notes::read(&here.state, &uuid).unwrap().unwrap();
         assert!(notes.lists(5) && notes.lists(9) && !notes.lists(6));
         assert_eq!(notes.out.len(), 2);
+        // Whoever has known them makes all of them anew if the file is lost meanwhile.
+        fs::remove_dir_all(&here.state).unwrap();
+        let anew = notes.keep(&here.state).unwrap();
+        assert_eq!(Notes::read(&here.state, &uuid).unwrap(), Some(anew));
         for wrong in ["", "{}", "{\"version\": 2, \"cache_uuid\": \"07\", \"out\": []}"] {
-            fs::write(Notes::path(&here.state, cache), wrong).unwrap();
-            assert!(Notes::read(&here.state, cache).is_err(), "{wrong:?}");
-            assert!(Notes::add(&here.state, cache, 6).is_err(), "{wrong:?}");
+            fs::write(Notes::path(&here.state, &uuid), wrong).unwrap();
+            assert!(Notes::read(&here.state, &uuid).is_err(), "{wrong:?}");
+            assert!(note(&here.state, cache, 6).is_err(), "{wrong:?}");
         }
     }
 
@@ -506,6 +602,72 @@ mod tests {
         drop(here.open(&[a.clone(), b.clone()]).unwrap());
         fs::remove_file(&b.path).unwrap();
         assert_eq!(there(&here.open(&[a, b]).unwrap()), [true, false]);
+    }
+
+    #[test]
+    fn a_device_that_the_other_one_calls_out_stays_out_when_the_notes_are_lost_or_lack_it() {
+        let gone = |of: &mut Superblock, out| {
+            of.generation += 1;
+            of.mirror.as_mut().unwrap().out = out;
+        };
+        let called_out = |of: &mut Superblock| gone(of, Some(1));
+        let long_alone = |of: &mut Superblock| of.generation += 2;
+        let replaced = |of: &mut Superblock| {
+            gone(of, None);
+            of.mirror.as_mut().unwrap().tags[1] ^= 6;
+        };
+        let ways: [(&str, &dyn Fn(&mut Superblock)); 3] =
+            [("called out", &called_out), ("long alone", &long_alone), ("replaced", &replaced)];
+        for (way, change) in ways {
+            for lost in [true, false] {
+                let here = Here::new();
+                let (a, b) = (here.spec("a"), here.spec("b"));
+                drop(here.open(&[a.clone(), b.clone()]).unwrap());
+                let Place::Mate(mate) = place_of(&b).unwrap() else { panic!("no cache") };
+                let (uuid, tag) = (mate.superblock.uuid, mate.tag);
+                drop(mate);
+                Here::rewrite(&a, change);
+                if lost {
+                    fs::remove_dir_all(&here.state).unwrap();
+                }
+                let both = here.open(&[a.clone(), b.clone()]).unwrap();
+                assert_eq!(there(&both), [true, false], "{way}");
+                drop(both);
+                assert_eq!(is_noted_out(&here.state, uuid, tag).unwrap(), Some(true), "{way}");
+                fs::remove_file(&a.path).unwrap();
+                let why = here.refused(&[a, b]);
+                assert!(why.contains("old, and is not used"), "{way}: {why}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_devices_that_went_on_without_each_other_are_refused_and_neither_is_noted() {
+        let here = Here::new();
+        let (a, b) = (here.spec("a"), here.spec("b"));
+        drop(here.open(&[a.clone(), b.clone()]).unwrap());
+        fs::remove_dir_all(&here.state).unwrap();
+        for (spec, other) in [(&a, 1), (&b, 0)] {
+            Here::rewrite(spec, |of| {
+                of.generation += 1;
+                of.mirror.as_mut().unwrap().out = Some(other);
+            });
+        }
+        let split = |both: &[CacheSpec]| here.refused(both).contains("do not tell which of them counts");
+        assert!(split(&[a.clone(), b.clone()]) && split(&[b.clone(), a.clone()]));
+        Here::rewrite(&a, |of| of.generation += 3);
+        assert!(split(&[a.clone(), b.clone()]) && split(&[b, a]), "the older one calls the newer one out");
+        assert!(!here.state.exists());
+    }
+
+    #[test]
+    fn a_crash_between_the_superblocks_of_both_puts_none_out() {
+        let here = Here::new();
+        let (a, b) = (here.spec("a"), here.spec("b"));
+        drop(here.open(&[a.clone(), b.clone()]).unwrap());
+        fs::remove_dir_all(&here.state).unwrap();
+        Here::rewrite(&b, |of| of.generation += 1);
+        assert_eq!(there(&here.open(&[a, b]).unwrap()), [true; 2]);
     }
 
     #[test]

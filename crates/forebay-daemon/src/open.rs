@@ -7,6 +7,7 @@ use crate::CacheSpec;
 use crate::encryption::{Key, unlock};
 use crate::error::RunError;
 use crate::loss_record::Seen;
+use crate::mates::Notes;
 use crate::members::{MemberMap, open_members};
 use forebay_core::{FormatParams, MirrorDevices};
 use forebay_crypt::CacheCipher;
@@ -16,7 +17,7 @@ use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry};
 use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions, DiskModel};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a device that is in use is waited for, and how often it is tried.
@@ -56,6 +57,8 @@ pub(crate) struct PoolParts {
     pub(crate) created: bool,
     /// The cache is mirrored.
     pub(crate) mirror: Option<MirrorDevices>,
+    /// The notes of a mirrored cache.
+    pub(crate) mates: Option<Notes>,
     /// An empty device that takes the place of the member of a mirrored cache that is out.
     pub(crate) fresh: Option<Device>,
     /// What the operator should know.
@@ -73,6 +76,7 @@ impl PoolParts {
             cipher: None,
             created: false,
             mirror: None,
+            mates: None,
             fresh: None,
             notes: Vec::new(),
         }
@@ -216,9 +220,51 @@ fn open_existing(
 /// # Errors
 /// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
 pub(crate) fn open_joining(spec: &CacheSpec) -> Result<Device, RunError> {
+    open_unused(spec, Making { preallocate: true, ..Making::default() })
+}
+
+/// Checks that a new cache can be made on these devices, all of them held open at once, while an older cache is still in use: before anything
+/// is given up for it. Files that are not there are made.
+///
+/// # Errors
+/// It cannot; nothing on the devices was changed, and files that were made are gone again.
+pub(crate) fn check_new(specs: &[CacheSpec], making: Making<'_>, state_dir: &Path) -> Result<(), RunError> {
+    let mut made = Vec::new();
+    let result = hold_new(specs, making, &mut made);
+    let result = result.and_then(|()| if making.mirror { Notes::are_possible(state_dir) } else { Ok(()) });
+    if result.is_err() {
+        for path in made {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    result
+}
+
+fn hold_new(specs: &[CacheSpec], making: Making<'_>, made: &mut Vec<PathBuf>) -> Result<(), RunError> {
+    let (mut held, mut bytes) = (Vec::<Device>::new(), u64::MAX);
+    for spec in specs {
+        if let Some(other) = held.iter().find(|other| is_same(other.path(), &spec.path)) {
+            return Err(same_device(other.path(), &spec.path));
+        }
+        let existed = spec.path.exists();
+        let device = open_unused(spec, making)?;
+        if !existed {
+            made.push(spec.path.clone());
+        }
+        bytes = bytes.min(spec.size_bytes.unwrap_or(u64::MAX)).min(device.size_bytes());
+        held.push(device);
+    }
+    match making.mirror {
+        true => mirrored_geometry(bytes, making),
+        false => geometry(bytes, making),
+    }
+    .map(drop)
+}
+
+/// Opens a device that holds nothing, or makes a file.
+fn open_unused(spec: &CacheSpec, making: Making<'_>) -> Result<Device, RunError> {
     let existed = spec.path.exists();
     if !existed {
-        let making = Making { segment_blocks: None, preallocate: true, mirror: false, key: None };
         create_file(spec, making, &mut Vec::new())?;
     }
     let device = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
@@ -424,6 +470,24 @@ pub(crate) fn create_file(
 fn geometry(device_bytes: u64, making: Making<'_>) -> Result<Geometry, RunError> {
     Geometry::for_device(device_bytes, making.segment_blocks)
         .map_err(|error| RunError::failed(error, "give the cache more space, or smaller segments"))
+}
+
+/// How a mirrored cache is divided on two devices of so many bytes each.
+///
+/// # Errors
+/// They are too small.
+pub(crate) fn mirrored_geometry(bytes: u64, making: Making<'_>) -> Result<Geometry, RunError> {
+    Geometry::mirrored(bytes, making.segment_blocks).map_err(|error| {
+        RunError::failed(error, "give larger devices, or make segment_size of the pool smaller")
+    })
+}
+
+/// The two devices of a mirrored cache are one.
+pub(crate) fn same_device(a: &Path, b: &Path) -> RunError {
+    RunError::failed(
+        format!("{} and {} are the same device", a.display(), b.display()),
+        "a mirrored cache needs two that do not fail together",
+    )
 }
 
 fn check_size(spec: &CacheSpec, cache: &Device, geometry: Geometry) -> Result<(), RunError> {

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// So long is waited for a record.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// So long is waited for a record, or a note.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(10);
 /// What may be added to a record, in bytes, before it is written anew; more for each of its ranges, so that this stays rare.
@@ -148,7 +148,7 @@ impl Pool {
         if let Err(why) = &result {
             let path = self.aside.path().unwrap_or_default();
             if self.engine.is_aside() {
-                let what = "until it can be, a FLUSH of a volume that had dirty data fails";
+                let what = "until it can be, a FLUSH of a volume that had dirty data, and a write over what the record lists, fail";
                 self.tell(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
             } else {
                 self.tell(PoolEvent::RecordFailed { path, why: why.clone() });
@@ -177,6 +177,7 @@ impl Pool {
         let now = Instant::now();
         if let Some((ticket, _)) = self.aside.under_way.filter(|(_, due)| *due <= now) {
             self.loss_recorded(ticket, Err(format!("it took longer than {} s", PATIENCE.as_secs())));
+            return Some(Duration::from_millis(1)); // What that led to is for the next turn.
         }
         if self.aside.again_at.take_if(|due| *due <= now).is_some() {
             let now = self.io.now();

@@ -1,25 +1,38 @@
 //! When a device of a mirrored cache fails: the note that the engine asks for is made, and another device takes its place.
 //!
-//! Making the note durable may take long, so a thread does it. If it cannot be made the engine asks again some times, and then gives
-//! the cache up as a whole.
+//! Making the note durable may take long, or never end, so a thread does it, and only so long is waited for it: writes wait meanwhile. If it
+//! cannot be made the engine asks again some times, and then gives the cache up as a whole. A note that comes too late does no harm:
+//! it says that a device does not count that has failed.
 //!
 //! A device that is out stays open until another one takes its place: nothing is asked of it any more, but operations from before may
 //! still be under way, and nothing is written to its successor before they have ended.
 
+use super::aside::PATIENCE;
 use super::{Pool, PoolEvent};
 use crate::control::{ControlError, ErrorKind};
 use crate::mates::Notes;
 use forebay_core::{MirrorState, Status};
 use forebay_io::Device;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// What a pool keeps in mind of its mirrored cache.
 #[derive(Debug, Default)]
 pub(super) struct Mates {
     /// It notes that a device has failed.
     noter: Option<JoinHandle<()>>,
+    /// The ticket of the note under way, and when it is given up.
+    under_way: Option<(u64, Instant)>,
+    /// What was noted before, should the file be lost meanwhile.
+    notes: Option<Notes>,
     /// Somebody has asked for the end of the rebuild.
     cancelled: bool,
+}
+
+impl Mates {
+    pub(super) fn new(notes: Option<Notes>) -> Self {
+        Self { notes, ..Self::default() }
+    }
 }
 
 /// How a rebuild stands.
@@ -37,15 +50,19 @@ impl Pool {
     /// The engine wants a device to be noted as stale.
     pub(super) fn record_out(&mut self, ticket: u64, member: u8) {
         let Some(state) = self.engine.mirror_state() else { return };
-        let (cache, tag) = (self.engine.uuid(), state.tags[usize::from(member)]);
+        let cache = self.engine.uuid();
+        self.mates.under_way = Some((ticket, Instant::now() + PATIENCE));
         if self.mates.noter.as_ref().is_some_and(|noter| !noter.is_finished()) {
             self.out_recorded(ticket, Err("the attempt before this one has not ended".into()));
             return;
         }
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let state_dir = self.aside.state_dir().to_owned();
+        let notes = self.mates.notes.get_or_insert_with(|| Notes::new(cache));
+        notes.put(state.tags[usize::from(member)]);
+        let notes = notes.clone();
         let work = move || {
-            let result = Notes::add(&state_dir, cache, tag);
+            let result = notes.keep(&state_dir).map(drop);
             // Nobody listens any more if the pool has ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.out_recorded(ticket, result)));
             waker.wake();
@@ -57,6 +74,9 @@ impl Pool {
     }
 
     fn out_recorded(&mut self, ticket: u64, result: Result<(), String>) {
+        if self.mates.under_way.take_if(|(waiting, _)| *waiting == ticket).is_none() {
+            return; // It came too late; it is asked for again.
+        }
         if let Err(why) = &result {
             let note = format!("cannot note that a device of the mirrored cache failed: {why}; writes wait");
             self.tell(PoolEvent::Note(note));
@@ -65,13 +85,34 @@ impl Pool {
         self.engine.member_recorded(now, ticket, result.is_ok());
     }
 
+    /// Gives up waiting for a note when it is time; returns how long the loop may sleep because of that.
+    pub(super) fn look_after_note(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if let Some((ticket, _)) = self.mates.under_way.filter(|(_, due)| *due <= now) {
+            self.out_recorded(ticket, Err(format!("it took longer than {} s", PATIENCE.as_secs())));
+            return Some(Duration::from_millis(1)); // What that led to is for the next turn.
+        }
+        let due = self.mates.under_way.map(|(_, due)| due);
+        due.map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
+    }
+
     /// A device says that it is gone; which one, if the cache is mirrored.
-    pub(super) fn device_gone(&mut self, member: Option<u8>) {
+    pub(crate) fn device_gone(&mut self, member: Option<u8>) {
         let now = self.io.now();
         match member {
             Some(member) => self.engine.member_gone(now, member),
             None => self.engine.cache_gone(now),
         }
+    }
+
+    /// Writes wait from now on until that is noted, or cannot be.
+    pub(super) fn member_failed(&mut self, member: u8) {
+        let which = self
+            .member_path(member)
+            .map_or("a device of the mirrored cache".into(), |path| format!("the cache device {path}"));
+        let folder = Notes::folder(self.aside.state_dir());
+        let what = "failed, is missing or is stale; writes wait until that is noted in";
+        self.tell(PoolEvent::Note(format!("{which} {what} {}", folder.display())));
     }
 
     pub(super) fn member_out(&mut self, member: u8) {
@@ -214,5 +255,78 @@ impl Pool {
             let now = self.io.now();
             self.engine.member_gone(now, member);
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use crate::CacheSpec;
+    use crate::mates::open_mirrored;
+    use crate::open::Making;
+    use crate::pool::{PoolEvent, PoolHandle, PoolStart};
+    use forebay_core::EngineConfig;
+    use std::path::Path;
+    use std::sync::{Arc, mpsc};
+    use std::time::{Duration, Instant};
+
+    /// So long is waited for what must happen.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn start(folder: &Path) -> (PoolHandle, mpsc::Receiver<String>) {
+        let spec = |name: &str| CacheSpec { path: folder.join(name), size_bytes: Some(8 << 20) };
+        let state_dir = folder.join("state");
+        let making = Making { segment_blocks: Some(16), preallocate: false, mirror: true, key: None };
+        let parts = open_mirrored(&[spec("a"), spec("b")], making, &state_dir).unwrap();
+        let start = PoolStart {
+            name: "p".into(),
+            engine: EngineConfig::default(),
+            buffer_bytes: 64 << 20,
+            connections_max: 4,
+            spin: Duration::ZERO,
+            nice_boost: 0,
+            io: forebay_io::EnginePreference::default(),
+            guards: Arc::default(),
+            keeper: Arc::default(),
+            state_dir,
+            without_cache: None,
+        };
+        let (tell, told) = mpsc::channel();
+        let report = move |event: PoolEvent| drop(tell.send(event.to_string()));
+        (PoolHandle::start(start, parts, Box::new(report)).unwrap(), told)
+    }
+
+    fn waits_for(told: &mpsc::Receiver<String>, what: &str) {
+        let until = Instant::now() + PATIENCE;
+        let left = || until.saturating_duration_since(Instant::now());
+        while !told.recv_timeout(left()).unwrap_or_else(|_| panic!("never told: {what}")).contains(what) {}
+    }
+
+    #[test]
+    fn a_note_that_is_never_made_is_given_up_and_one_that_comes_late_counts_for_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pool, told) = start(folder.path());
+        // A pipe that nobody reads in the place of the new file: opening it to write takes for ever.
+        let notes = std::fs::read_dir(folder.path().join("state/mirrors")).unwrap().next().unwrap().unwrap();
+        let pipe = notes.path().with_extension("new");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
+        waits_for(&told, "writes wait until that is noted in");
+        let due = pool.ask(|pool| pool.mates.under_way.take()).unwrap().unwrap();
+        assert!(due.1 <= Instant::now() + super::PATIENCE);
+        // The time has passed.
+        pool.ask(move |pool| pool.mates.under_way = Some((due.0, Instant::now()))).unwrap();
+        waits_for(&told, "cannot note that a device of the mirrored cache failed: it took longer than 20 s");
+        let state = pool.ask(|pool| pool.engine.mirror_state().unwrap()).unwrap();
+        assert!(state.out == Some(1) && !state.noted);
+        pool.ask(move |pool| pool.out_recorded(due.0, Ok(()))).unwrap();
+        assert!(!pool.ask(|pool| pool.engine.mirror_state().unwrap().noted).unwrap());
+        // The first attempt ends: a pipe cannot be made durable. The next one, which a stop does not wait for long, succeeds.
+        drop(std::fs::File::open(&pipe).unwrap());
+        let noter = pool.ask(|pool| pool.mates.noter.take()).unwrap().unwrap();
+        noter.join().unwrap();
+        std::fs::remove_file(&pipe).unwrap();
+        pool.stop().unwrap();
+        waits_for(&told, "is on one device from now on");
     }
 }

@@ -197,7 +197,7 @@ impl Pool {
             tasks,
             myself,
             aside: Aside::new(start.state_dir, start.without_cache),
-            mates: mates::Mates::default(),
+            mates: mates::Mates::new(parts.mates),
             started: Instant::now(),
             completions: Vec::new(),
             report,
@@ -270,8 +270,8 @@ impl Pool {
     /// One turn of the loop.
     fn turn(&mut self) -> Result<(), RunError> {
         self.work();
-        let record = self.look_after_record();
-        let timeout = self.sleep().into_iter().chain(record).min();
+        let (record, note) = (self.look_after_record(), self.look_after_note());
+        let timeout = self.sleep().into_iter().chain(record).chain(note).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
         self.io.read_clock();

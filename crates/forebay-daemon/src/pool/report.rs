@@ -310,7 +310,7 @@ impl Pool {
             },
             Notice::CacheWriteFailed { segment } => PoolEvent::CacheWriteFailed { segment },
             Notice::CacheFenced => PoolEvent::CacheFenced,
-            Notice::MemberFailed { .. } => return, // What follows is told: it is out, or it could not be noted.
+            Notice::MemberFailed { member } => return self.member_failed(member),
             Notice::MemberOut { member } => return self.member_out(member),
             Notice::MirrorWhole => PoolEvent::MirrorWhole,
             Notice::RebuildFailed => return self.rebuild_failed(),

@@ -6,7 +6,7 @@ use super::start::check_rules;
 use super::tell::reporter;
 use crate::CacheSpec;
 use crate::config::choices::{CacheAllocation, Mirror};
-use crate::config::{ConfigFile, Edit, PoolConfig, Scope, Settings, conflicts};
+use crate::config::{ConfigFile, Edit, PoolConfig, PoolTunables, Scope, Settings, VolumeConfig, conflicts};
 use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
     ShrinkRequest,
@@ -14,7 +14,7 @@ use crate::control::{
 use crate::encryption::Key;
 use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::loss_record::{LossRecord, Verdict, judge};
-use crate::open::{Making, PoolParts, erase_cache, open_caches, open_joining, seen};
+use crate::open::{Making, PoolParts, check_new, erase_cache, open_caches, open_joining, seen};
 use crate::pool::{PoolHandle, PoolStart, Promise};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
@@ -35,12 +35,7 @@ impl Service {
             Some(source) if without_cache.is_none() => Some(Key::read(source)?),
             _ => None,
         };
-        let making = Making {
-            segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
-            preallocate: tunables.cache_allocation == CacheAllocation::Full,
-            mirror: tunables.mirror == Mirror::On,
-            key: key.as_ref(),
-        };
+        let making = making(&tunables, key.as_ref());
         let parts = match &without_cache {
             None => open_caches(&config.devices, making, &state_dir)?,
             Some(_) => PoolParts::none(),
@@ -132,17 +127,10 @@ impl Service {
     pub(super) fn reopen(&self, name: &str) -> Result<PoolInfo, ControlError> {
         let _changing = self.changing()?;
         self.look_for_ended_pools();
-        let (config, volumes) = {
-            let running = self.running();
-            let known: Vec<&str> = running.config.pools.keys().map(String::as_str).collect();
-            let config = running.config.pools.get(name).cloned();
-            let config = config.ok_or_else(|| ControlError::not_found("pool", name, &known))?;
-            if running.pools.contains_key(name) {
-                return Err(ControlError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
-            }
-            let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
-            (config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect::<Vec<_>>())
-        };
+        let (config, volumes) = self.with_volumes(name)?;
+        if self.running().pools.contains_key(name) {
+            return Err(ControlError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
+        }
         self.open_pool(name, &config)?;
         self.hub.clear(&AlarmKey::pool(Kind::PoolFailed, name));
         let mut first = None;
@@ -311,32 +299,28 @@ impl Service {
         }
         let record = self.check_replaceable(name, request.discard_lost)?;
         self.check_devices_wanted(name, devices.len())?;
-        let state_dir = self.running().config.daemon.state_dir.clone();
-        // Looked at before anything is given up; made when the pool is opened.
-        for spec in &devices {
-            drop(open_joining(spec)?);
+        let (old, volumes) = self.with_volumes(name)?;
+        let config = PoolConfig { devices: devices.clone(), ..old.clone() };
+        self.check_new(&config)?;
+        let handle = self.handle(name)?;
+        let edit = |devices| Edit::SetDevices { pool: name.into(), devices };
+        if let Some(file) = file.as_mut() {
+            file.edit(&[edit(devices)], &check_rules).map_err(|error| stored(&error))?;
         }
-        self.handle(name)?.stop()?;
-        if request.discard_lost {
-            let given_up = record.with_risk(&record.entries(), &[]);
-            given_up.store(&state_dir).map_err(|error| {
-                ControlError::new(ErrorKind::Failed, format!("cannot change the record: {error}"), "")
-            })?;
+        // Nothing was given up until here.
+        let ended = handle.stop().map_err(ControlError::from);
+        let ended = ended.and_then(|()| if request.discard_lost { self.give_up(&record) } else { Ok(()) });
+        if let Err(error) = ended {
+            if let Some(file) = file.as_mut() {
+                // It was written a moment ago; the error of the change is what matters.
+                let _ = file.edit(&[edit(old.devices)], &check_rules);
+            }
+            return Err(error);
         }
-        let (config, volumes) = {
+        {
             let mut running = self.running_mut();
             running.pools.remove(name);
-            let config = running.config.pools.get_mut(name).map(|pool| {
-                pool.devices.clone_from(&devices);
-                pool.clone()
-            });
-            let config = config.ok_or_else(|| ControlError::not_found("pool", name, &[]))?;
-            let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
-            (config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect::<Vec<_>>())
-        };
-        if let Some(file) = file.as_mut() {
-            let edit = Edit::SetDevices { pool: name.into(), devices };
-            file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
+            running.config.pools.insert(name.into(), config.clone());
         }
         self.open_pool(name, &config)?;
         for (name, volume) in &volumes {
@@ -347,6 +331,33 @@ impl Service {
         self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, name));
         self.hub.publish(NewEvent::new(Kind::PoolCreated, format!("pool {name} has a new cache")).pool(name));
         self.pool_info(name)
+    }
+
+    /// How a pool is configured, and its volumes.
+    fn with_volumes(&self, name: &str) -> Result<(PoolConfig, Vec<(String, VolumeConfig)>), ControlError> {
+        let running = self.running();
+        let known: Vec<&str> = running.config.pools.keys().map(String::as_str).collect();
+        let config = running.config.pools.get(name).cloned();
+        let config = config.ok_or_else(|| ControlError::not_found("pool", name, &known))?;
+        let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
+        Ok((config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect()))
+    }
+
+    /// Checks that a new cache can be made as configured, before the pool is closed for it.
+    fn check_new(&self, config: &PoolConfig) -> Result<(), ControlError> {
+        let tunables = config.tunables();
+        let key = tunables.encryption_key_file.as_ref().map(Key::read).transpose()?;
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        Ok(check_new(&config.devices, making(&tunables, key.as_ref()), &state_dir)?)
+    }
+
+    /// What is lost counts as given up.
+    fn give_up(&self, record: &LossRecord) -> Result<(), ControlError> {
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let given_up = record.with_risk(&record.entries(), &[]);
+        given_up.store(&state_dir).map_err(|error| {
+            ControlError::new(ErrorKind::Failed, format!("cannot change the record: {error}"), "")
+        })
     }
 
     fn check_replaceable(&self, name: &str, discard_lost: bool) -> Result<LossRecord, ControlError> {
@@ -459,6 +470,16 @@ fn failed_before(
             ),
             format!("restore what {} lists; then remove that file", record.path(state_dir).display()),
         )),
+    }
+}
+
+/// How the cache of a pool is made.
+fn making<'a>(tunables: &PoolTunables, key: Option<&'a Key>) -> Making<'a> {
+    Making {
+        segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
+        preallocate: tunables.cache_allocation == CacheAllocation::Full,
+        mirror: tunables.mirror == Mirror::On,
+        key,
     }
 }
 

@@ -1,6 +1,7 @@
 //! A service with real pools on files: one that fails, and all that change hands.
 
 use super::*;
+use crate::control::DeviceRequest;
 use crate::handover::Inheritance;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,7 +26,11 @@ fn start(folder: &Path, keeper: Arc<Keeper>, io: &str) -> Arc<Service> {
         );
     }
     std::fs::write(&path, text).unwrap();
-    let (file, checked) = load(&path).unwrap();
+    start_as_written(&path, keeper)
+}
+
+fn start_as_written(path: &Path, keeper: Arc<Keeper>) -> Arc<Service> {
+    let (file, checked) = load(path).unwrap();
     let told = Box::new(|_| ());
     let start = ServiceStart {
         config: checked.config,
@@ -227,4 +232,72 @@ fn a_pool_that_does_not_close_holds_the_others_for_a_bounded_time() {
     drop(go);
     assert_eq!(asker.join().unwrap(), Ok(true));
     assert_eq!(service.close_within(&pools, Duration::from_secs(30)), None);
+}
+
+/// A pool whose two devices have both failed, with nothing lost.
+fn start_without_both(folder: &Path) -> Arc<Service> {
+    let at = |name: &str| folder.join(name).display().to_string();
+    std::fs::File::create(at("a.img")).unwrap().set_len(1 << 20).unwrap();
+    let text = format!(
+        "[daemon]\nadmin_socket = {:?}\nstate_dir = {:?}\n[pool.a]\nmirror = true\nsegment_size = \"64KiB\"\n\
+         devices = [{{ path = {:?}, size = \"16MiB\" }}, {{ path = {:?}, size = \"16MiB\" }}]\n\
+         [volume.a]\npool = \"a\"\nbacking = \"file:{}\"\nexports = [\"nbd+unix:///v?socket={}\"]\n",
+        at("admin"),
+        at("state"),
+        at("one"),
+        at("two"),
+        at("a.img"),
+        at("a.sock"),
+    );
+    let path = folder.join("forebay.toml");
+    std::fs::write(&path, text).unwrap();
+    let service = start_as_written(&path, Arc::default());
+    let handle = service.handle("a").unwrap();
+    for member in [0, 1] {
+        handle.ask(move |pool| pool.device_gone(Some(member))).unwrap();
+    }
+    let until = Instant::now() + Duration::from_secs(30);
+    let failed = || service.pool_snapshot("a").is_ok_and(|now| now.cache_failed && now.rescue_over);
+    while !failed() {
+        assert!(Instant::now() < until, "the cache is not put aside");
+        std::thread::yield_now();
+    }
+    service
+}
+
+#[test]
+fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start_without_both(folder.path());
+    let file = || std::fs::read_to_string(folder.path().join("forebay.toml")).unwrap();
+    let (before, devices) = (file(), service.running().config.pools["a"].devices.clone());
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let request = |paths: [&str; 2], size: &str| {
+        let [device, other] = paths.map(|path| DeviceRequest { path: at(path), size: Some(size.into()) });
+        ReplaceRequest { device, other: Some(other), discard_lost: true }
+    };
+    let mirrors = folder.path().join("state/mirrors");
+    let refused = |paths, size, why: &str| {
+        let error = service.replace("a", &request(paths, size)).unwrap_err();
+        assert!(error.what.contains(why), "{}", error.what);
+        assert_eq!((file(), &service.running().config.pools["a"].devices), (before.clone(), &devices));
+        assert!(service.pool_snapshot("a").unwrap().cache_failed, "it is served as before");
+        assert_eq!(served(&service), ["a"]);
+        assert!(!folder.path().join("x").exists() && !folder.path().join("y").exists());
+    };
+    refused(["x", "x"], "16MiB", "are the same device");
+    refused(["x", "./x"], "16MiB", "are the same device");
+    refused(["x", "y"], "512KiB", "too small");
+    std::fs::File::create(at("small")).unwrap().set_len(1 << 20).unwrap();
+    refused(["small", "y"], "16MiB", "too little for a mirrored cache");
+    refused(["x", "a.img"], "16MiB", "a.img");
+    std::fs::rename(&mirrors, mirrors.with_extension("away")).unwrap();
+    std::fs::write(&mirrors, "no folder").unwrap();
+    refused(["x", "y"], "16MiB", "cannot write");
+    std::fs::remove_file(&mirrors).unwrap();
+    let info = service.replace("a", &request(["x", "y"], "16MiB")).unwrap();
+    assert_eq!(info.name, "a");
+    assert!(!service.pool_snapshot("a").unwrap().cache_failed);
+    assert!(file().contains(&at("x")));
+    assert!(service.stop().is_empty());
 }
