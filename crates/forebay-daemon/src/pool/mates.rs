@@ -262,18 +262,19 @@ impl Pool {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use crate::CacheSpec;
+    use crate::error::RunError;
     use crate::mates::open_mirrored;
     use crate::open::Making;
     use crate::pool::{PoolEvent, PoolHandle, PoolStart};
     use forebay_core::EngineConfig;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::{Arc, mpsc};
     use std::time::{Duration, Instant};
 
     /// So long is waited for what must happen.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    fn start(folder: &Path) -> (PoolHandle, mpsc::Receiver<String>) {
+    fn start(folder: &Path) -> (Result<PoolHandle, RunError>, mpsc::Receiver<String>) {
         let spec = |name: &str| CacheSpec { path: folder.join(name), size_bytes: Some(8 << 20) };
         let state_dir = folder.join("state");
         let making = Making { segment_blocks: Some(16), preallocate: false, mirror: true, key: None };
@@ -293,7 +294,7 @@ mod tests {
         };
         let (tell, told) = mpsc::channel();
         let report = move |event: PoolEvent| drop(tell.send(event.to_string()));
-        (PoolHandle::start(start, parts, Box::new(report)).unwrap(), told)
+        (PoolHandle::start(start, parts, Box::new(report)), told)
     }
 
     fn waits_for(told: &mpsc::Receiver<String>, what: &str) {
@@ -302,14 +303,20 @@ mod tests {
         while !told.recv_timeout(left()).unwrap_or_else(|_| panic!("never told: {what}")).contains(what) {}
     }
 
+    /// Puts a pipe that nobody reads in the place of the new file: opening it to write takes for ever.
+    fn never_noted(folder: &Path) -> PathBuf {
+        let notes = std::fs::read_dir(folder.join("state/mirrors")).unwrap().next().unwrap().unwrap();
+        let pipe = notes.path().with_extension("new");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        pipe
+    }
+
     #[test]
     fn a_note_that_is_never_made_is_given_up_and_one_that_comes_late_counts_for_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (pool, told) = start(folder.path());
-        // A pipe that nobody reads in the place of the new file: opening it to write takes for ever.
-        let notes = std::fs::read_dir(folder.path().join("state/mirrors")).unwrap().next().unwrap().unwrap();
-        let pipe = notes.path().with_extension("new");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let pool = pool.unwrap();
+        let pipe = never_noted(folder.path());
         pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
         waits_for(&told, "writes wait until that is noted in");
         let due = pool.ask(|pool| pool.mates.under_way.take()).unwrap().unwrap();
@@ -328,5 +335,18 @@ mod tests {
         std::fs::remove_file(&pipe).unwrap();
         pool.stop().unwrap();
         waits_for(&told, "is on one device from now on");
+    }
+
+    /// Takes as long as a note is waited for.
+    #[test]
+    fn a_cache_is_not_opened_without_a_note_and_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        start(folder.path()).0.unwrap().stop().unwrap();
+        let pipe = never_noted(folder.path());
+        std::fs::remove_file(folder.path().join("b")).unwrap();
+        let (opened, told) = start(folder.path());
+        assert!(opened.is_err());
+        waits_for(&told, "it took longer than 20 s");
+        drop(std::fs::File::open(&pipe).unwrap());
     }
 }
