@@ -222,7 +222,8 @@ impl Engine {
             return false;
         }
         let overlooked = self.planted(PlantedBug::ScrubOverlooksDirty) && state == State::Dirty;
-        !overlooked && !(state == State::Dirty && self.map.is_lost(slot))
+        let lost = state == State::Dirty && self.map.is_lost(slot);
+        !overlooked && !lost
     }
 
     /// The same for one that was read: it may have been overwritten meanwhile.

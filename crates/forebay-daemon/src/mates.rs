@@ -606,18 +606,18 @@ mod tests {
 
     #[test]
     fn a_device_that_the_other_one_calls_out_stays_out_when_the_notes_are_lost_or_lack_it() {
-        let gone = |of: &mut Superblock, out| {
+        fn gone(of: &mut Superblock, out: Option<u8>) {
             of.generation += 1;
             of.mirror.as_mut().unwrap().out = out;
-        };
+        }
         let called_out = |of: &mut Superblock| gone(of, Some(1));
         let long_alone = |of: &mut Superblock| of.generation += 2;
         let replaced = |of: &mut Superblock| {
             gone(of, None);
             of.mirror.as_mut().unwrap().tags[1] ^= 6;
         };
-        let ways: [(&str, &dyn Fn(&mut Superblock)); 3] =
-            [("called out", &called_out), ("long alone", &long_alone), ("replaced", &replaced)];
+        type Change = fn(&mut Superblock);
+        let ways = [("called out", called_out as Change), ("long alone", long_alone), ("replaced", replaced)];
         for (way, change) in ways {
             for lost in [true, false] {
                 let here = Here::new();
