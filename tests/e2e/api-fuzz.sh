@@ -13,8 +13,9 @@ need curl
 
 if [ -z "${FAKE_DAEMON:-}" ]; then
     need cargo
-    # Of the whole workspace, as the unit tests build it: for one crate alone the libraries have other features, and all are built again.
-    cargo build --quiet --locked --manifest-path "$ROOT/Cargo.toml" --workspace --example fake-daemon
+    # As the unit tests build it, so that it is there after them: for one crate alone, or without the tests, the libraries have other
+    # features, and all of them are built again.
+    (cd "$ROOT" && cargo test --quiet --locked --workspace --no-run)
     FAKE_DAEMON=${CARGO_TARGET_DIR:-$ROOT/target}/debug/examples/fake-daemon
 fi
 

@@ -54,8 +54,13 @@ whole() {
     ask pool show safe
     grep -q 'ok, mirrored' "$T/ask.out"
 }
-# What a daemon that goes on writing leaves may be in the way for a moment.
-cut_off() { truncate -s 0 "$T/$1/cache.img" && mount -o remount,size=64k "$T/$1" 2>/dev/null; }
+cut_off() { # what is under way may be in the way for a moment, and a daemon that goes on writing for ever
+    kill -STOP "$DAEMON"
+    local code=0
+    truncate -s 0 "$T/$1/cache.img" && mount -o remount,size=64k "$T/$1" 2>/dev/null || code=$?
+    kill -CONT "$DAEMON"
+    return $code
+}
 busy() { # fio in the background, until at_ease ends it
     (
         cd "$T"

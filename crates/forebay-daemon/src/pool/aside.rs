@@ -128,7 +128,10 @@ impl Pool {
         let work = move || {
             let result = write().map_err(|error| error.to_string());
             // Nobody listens any more if the pool has ended.
-            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.loss_recorded(ticket, result)));
+            let _ = tasks.send(Box::new(move |pool: &mut Self| {
+                pool.aside.writer = None; // There is nothing left that it does.
+                pool.loss_recorded(ticket, result);
+            }));
             waker.wake();
         };
         match std::thread::Builder::new().name(format!("record-{}", self.name)).spawn(work) {

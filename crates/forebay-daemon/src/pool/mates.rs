@@ -64,7 +64,10 @@ impl Pool {
         let work = move || {
             let result = notes.keep(&state_dir).map(drop);
             // Nobody listens any more if the pool has ended.
-            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.out_recorded(ticket, result)));
+            let _ = tasks.send(Box::new(move |pool: &mut Self| {
+                pool.mates.noter = None; // There is nothing left that it does.
+                pool.out_recorded(ticket, result);
+            }));
             waker.wake();
         };
         match std::thread::Builder::new().name(format!("note-{}", self.name)).spawn(work) {
@@ -265,7 +268,7 @@ mod tests {
     use crate::error::RunError;
     use crate::mates::open_mirrored;
     use crate::open::Making;
-    use crate::pool::{PoolEvent, PoolHandle, PoolStart};
+    use crate::pool::{Pool, PoolEvent, PoolHandle, PoolStart};
     use forebay_core::EngineConfig;
     use std::path::{Path, PathBuf};
     use std::sync::{Arc, mpsc};
@@ -330,9 +333,11 @@ mod tests {
         assert!(!pool.ask(|pool| pool.engine.mirror_state().unwrap().noted).unwrap());
         // The first attempt ends: a pipe cannot be made durable. The next one, which a stop does not wait for long, succeeds.
         drop(std::fs::File::open(&pipe).unwrap());
-        let noter = pool.ask(|pool| pool.mates.noter.take()).unwrap().unwrap();
-        noter.join().unwrap();
         std::fs::remove_file(&pipe).unwrap();
+        let hangs = |pool: &mut Pool| pool.mates.noter.as_ref().is_some_and(|noter| !noter.is_finished());
+        while pool.ask(hangs).unwrap() {
+            std::thread::yield_now();
+        }
         pool.stop().unwrap();
         waits_for(&told, "is on one device from now on");
     }
