@@ -64,12 +64,16 @@ unserve
 
 say "gone: it cannot be read either"
 rm -r "$T/state" "$T/flash/cache.img"
+mkdir "$T/state"
+mount -t tmpfs -o size=4M tmpfs "$T/state"
+on_exit "umount -l $T/state"
 # This one never runs full.
 sed -i 's/96MiB/32MiB/' "$T/forebay.toml"
 serve
 cat >"$T/losses.py" <<'END'
-"""fill: 8 MiB of blocks that name themselves. judge: each sector is right, or listed as lost and an error. heal: writes what is lost."""
-import json, os, struct, sys
+"""fill: 8 MiB of blocks that name themselves. judge: each sector is right, or listed as lost and an error. refused: a write over what
+is lost fails. heal: writes what is lost, as soon as that may be."""
+import json, os, struct, sys, time
 sys.path.insert(0, os.environ["E2E"])
 from nbd_client import FLUSH, READ, WRITE, Client
 client, what, files = Client(sys.argv[1], "back"), sys.argv[2], sys.argv[3:]
@@ -87,6 +91,11 @@ for file in files:
         for part in volume["lost"]:
             assert volume["name"] == "back", volume
             lost |= set(range(part["offset_bytes"], part["offset_bytes"] + part["bytes"], 512))
+if what == "refused":
+    at = min(lost)
+    assert client.call(WRITE, at, 512, sector(at))[0], f"byte {at} is written"
+    sys.exit()
+until = time.monotonic() + 30
 healed = set()
 for at in range(0, SIZE, 512):
     error, data = client.call(READ, at, 512)
@@ -96,7 +105,9 @@ for at in range(0, SIZE, 512):
     if what == "heal" and error:
         # Each write waits for the record: sector by sector at first, then in larger parts, so that it does not take minutes.
         parts = range(at, at + 512 if at < SIZE // 8 else (at // 65536 + 1) * 65536, 512)
-        assert client.call(WRITE, at, len(parts) * 512, b"".join(map(sector, parts)))[0] == 0
+        while client.call(WRITE, at, len(parts) * 512, b"".join(map(sector, parts)))[0]:
+            assert not healed and time.monotonic() < until, f"byte {at} cannot be written"
+            time.sleep(0.2)
         assert client.call(READ, at, 512) == (0, sector(at))
         healed |= set(parts)
 if what == "heal":
@@ -110,14 +121,7 @@ losses fill
 fio_on through --rw=randrw --size=32M --do_verify=1 --time_based --runtime=12 >/dev/null 2>&1 &
 FIO=$!
 sleep 2
-shrink_flash() { # what is under way may be in the way for a moment, and a daemon that goes on writing for ever
-    kill -STOP "$DAEMON"
-    local code=0
-    truncate -s 0 "$T/flash/cache.img" && mount -o remount,size=1M "$T/flash" 2>/dev/null || code=$?
-    kill -CONT "$DAEMON"
-    return $code
-}
-eventually 10 shrink_flash || fail "the cache file cannot be taken away"
+eventually 10 cut_off "$T/flash/cache.img" 1M || fail "the cache file cannot be taken away"
 wait "$FIO" || { cat "$T/fio-through.out"; fail "the write-through volume saw an error"; }
 grep -q 'err= *[1-9]' "$T/fio-through.out" && fail "an error under fio: $(cat "$T/fio-through.out")"
 # Whoever asks first finds out; then everything is known within the time of the rescue.
@@ -135,10 +139,21 @@ refused '[1-9]' 'cache of pool fast has failed' "$FOREBAY" upgrade --admin "$ADM
 ask volume show back
 grep -qi 'lost' "$T/ask.out" || fail "volume show does not say what is lost: $(cat "$T/ask.out")"
 
-say "killed and started again: the same ranges are lost, and heal when they are written"
+say "killed and started again: the same ranges are lost"
 crash
 serve
 losses judge "$(records)"
+
+say "the record cannot be brought up to date: no write over what is lost is acknowledged"
+head -c 8M /dev/zero >"$T/state/filler" 2>/dev/null || true
+losses refused "$(records)"
+grep -q 'is not up to date' "$T/stderr" || fail "nobody says why: $(cat "$T/stderr")"
+crash
+serve
+losses judge "$(records)" # what was refused is lost as before
+
+say "there is room: they heal"
+rm "$T/state/filler"
 losses heal "$(records)"
 losses judge "$(records)"
 grep -q '"offset_bytes"' "$(records)" && fail "healed ranges are still listed: $(cat "$(records)")"

@@ -54,13 +54,6 @@ whole() {
     ask pool show safe
     grep -q 'ok, mirrored' "$T/ask.out"
 }
-cut_off() { # what is under way may be in the way for a moment, and a daemon that goes on writing for ever
-    kill -STOP "$DAEMON"
-    local code=0
-    truncate -s 0 "$T/$1/cache.img" && mount -o remount,size=64k "$T/$1" 2>/dev/null || code=$?
-    kill -CONT "$DAEMON"
-    return $code
-}
 busy() { # fio in the background, until at_ease ends it
     (
         cd "$T"
@@ -137,7 +130,7 @@ fio_on last "${LAST[@]}" --do_verify=1
 
 say "the OTHER device is gone: no error, every byte"
 busy
-eventually 10 cut_off a || fail "the cache file cannot be taken away"
+eventually 10 cut_off "$T/a/cache.img" 64k || fail "the cache file cannot be taken away"
 eventually 20 degraded || fail "no alarm: $(cat "$T/stderr")"
 at_ease
 fio_on old "${OLD[@]}" --verify_only=1

@@ -4,6 +4,7 @@
 #   config <<END ... END   writes $T/forebay.toml, with a [daemon] section of its own
 #   serve, unserve         start it and wait until it serves; stop it, it must end with 0
 #   ask COMMAND...         a command of the operator, which must succeed
+#   cut_off FILE SIZE      cuts a file that the daemon uses, and makes the tmpfs around it too small to write it again
 
 ADMIN=$T/admin.sock
 
@@ -34,4 +35,12 @@ ask() {
         cat "$T/ask.out"
         fail "forebay $*"
     }
+}
+
+cut_off() { # what is under way may be in the way for a moment, and a daemon that goes on writing for ever
+    local code=0
+    kill -STOP "$DAEMON"
+    truncate -s 0 "$1" && mount -o "remount,size=$2" "$(dirname "$1")" 2>/dev/null || code=$?
+    kill -CONT "$DAEMON"
+    return $code
 }

@@ -105,8 +105,8 @@ pub struct BufPool {
     vacant: Vec<u32>,
     /// Mappings made so far.
     mappings: u64,
-    /// Buffers that were unmapped since somebody asked.
-    unmapped: Vec<u32>,
+    /// Buffers that were unmapped since somebody asked, and the numbers of their mappings.
+    unmapped: Vec<(u32, u64)>,
     limit_bytes: usize,
     stats: PoolStats,
 }
@@ -324,8 +324,9 @@ impl BufPool {
         (len <= REGISTERED_BYTES_MAX).then_some(mapping)
     }
 
-    /// Buffers unmapped since the last call; their numbers may be in use again already.
-    pub(crate) fn take_unmapped(&mut self) -> Vec<u32> {
+    /// Buffers unmapped since the last call, each with the number of the mapping that is gone: the buffer's own may be in use
+    /// again already.
+    pub(crate) fn take_unmapped(&mut self) -> Vec<(u32, u64)> {
         std::mem::take(&mut self.unmapped)
     }
 
@@ -398,7 +399,7 @@ impl BufPool {
                 entry.state = State::Vacant;
                 unmap(entry.memory, CLASS_SIZES[class]);
                 self.vacant.push(index);
-                self.unmapped.push(index);
+                self.unmapped.push((index, entry.mapping));
                 self.stats.allocated_bytes -= CLASS_SIZES[class];
             }
         }

@@ -146,10 +146,10 @@ impl Engine {
         }
     }
 
-    /// A buffer is not mapped any more.
-    pub(crate) fn forget_buffer(&mut self, buffer: u32) {
+    /// This mapping of a buffer is gone.
+    pub(crate) fn forget_buffer(&mut self, buffer: u32, mapping: u64) {
         match self {
-            Engine::Uring(engine) => engine.forget_buffer(buffer),
+            Engine::Uring(engine) => engine.forget_buffer(buffer, mapping),
             Engine::Psync(_) => {}
         }
     }

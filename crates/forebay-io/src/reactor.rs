@@ -472,8 +472,8 @@ impl Reactor {
             if !look_only && deadline.is_none() {
                 deadline = timeout.map(|timeout| Instant::now() + timeout);
             }
-            for buffer in self.memory.pool.take_unmapped() {
-                self.engine.forget_buffer(buffer);
+            for (buffer, mapping) in self.memory.pool.take_unmapped() {
+                self.engine.forget_buffer(buffer, mapping);
             }
             self.wait_at_engine(sleep)?;
             self.settle_steps();

@@ -554,6 +554,32 @@ fn a_warm_reactor_takes_no_more_memory() {
     });
 }
 
+/// Under pressure a buffer's memory goes back to the system and its number to another buffer, all between two turns.
+#[test]
+fn a_buffer_under_the_number_of_one_that_is_gone_is_written_and_read() {
+    both_engines(|bench| {
+        let limits = Limits { buffer_bytes_max: MIB, ..Limits::default() };
+        drop(bench.replace_reactor(limits));
+        let (device, _) = bench.file_device(MIB, DeviceOptions::default());
+        for turn in 0..8 {
+            let small = bench.reactor.pool_mut().alloc(4096).unwrap();
+            bench.reactor.pool_mut().bytes_mut(small).copy_from_slice(&pattern(turn, 4096));
+            let spans = [Span::new(small, 0, 4096)];
+            assert_eq!(bench.run(Op::Write { device, offset: 4096 * turn, spans: &spans }), Ok(4096));
+            assert_eq!(bench.run(Op::Read { device, offset: 4096 * turn, spans: &spans }), Ok(4096));
+            assert_eq!(bench.reactor.pool().bytes(small)[..4096], pattern(turn, 4096));
+            bench.reactor.pool_mut().free(small);
+            let all = bench.reactor.pool_mut().alloc(MIB).unwrap();
+            assert_eq!(all, small, "the test tests nothing: the number is not used again");
+            bench.reactor.pool_mut().free(all);
+        }
+        for turn in 0..8 {
+            let at = 4096 * turn as usize;
+            assert_eq!(bench.file_contents()[at..at + 4096], pattern(turn, 4096));
+        }
+    });
+}
+
 #[test]
 fn a_reactor_dropped_with_operations_in_flight_ends_cleanly() {
     both_engines(|bench| {

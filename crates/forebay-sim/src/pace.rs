@@ -133,6 +133,10 @@ impl Pace {
         if engine.status() != Status::Ready {
             return Ok(());
         }
+        if engine.mirror_state().is_some_and(|mirror| mirror.out.is_some() && !mirror.noted) {
+            // Everything waits for the owner's note, which may take longer than any period: it is asked again after a refusal.
+            self.volumes.iter_mut().for_each(|volume| volume.period_since = now);
+        }
         let capacity = engine.stats().capacity_blocks;
         for (index, settings) in disks.settings.iter().enumerate() {
             let Some(report) = engine.destage_report(VolumeId(index as u16)) else { continue };

@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 8] = [
+const SEEDS: [(u64, u64, &str); 9] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -19,6 +19,7 @@ const SEEDS: [(u64, u64, &str); 8] = [
     (7_100_255, 35, "a scrub and a reader each wrote a bad copy of one block again, at once"),
     (620_000_107, 2, "a request of which a part was in the failed cache only was acknowledged"),
     (7_300_116, 151, "a pair was given up although only one of its copies was wrong"),
+    (930_000_083, 23, "the judge held it against destage that it waited for the owner's note of a failed member"),
 ];
 
 #[test]

@@ -56,10 +56,11 @@ impl Registered {
         u16::try_from(mapping.buffer).ok()
     }
 
-    /// The buffer is not mapped any more.
-    pub(crate) fn forget(&mut self, submitter: &Submitter<'_>, buffer: u32) {
+    /// This mapping of the buffer is gone. If another one is registered by now, it stays: transfers may be queued that use it.
+    pub(crate) fn forget(&mut self, submitter: &Submitter<'_>, buffer: u32, mapping: u64) {
         let Some(known) = self.mappings.get_mut(buffer as usize) else { return };
-        if std::mem::take(known) != 0 {
+        if *known == mapping {
+            *known = 0;
             update(submitter, buffer, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
         }
     }

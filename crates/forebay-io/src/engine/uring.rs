@@ -109,8 +109,8 @@ impl Uring {
         }
     }
 
-    pub(crate) fn forget_buffer(&mut self, buffer: u32) {
-        self.registered.forget(&self.ring.submitter(), buffer);
+    pub(crate) fn forget_buffer(&mut self, buffer: u32, mapping: u64) {
+        self.registered.forget(&self.ring.submitter(), buffer, mapping);
     }
 
     /// Only steps that wait for a peer are ever cancelled.
