@@ -19,7 +19,11 @@ const SEEDS: [(u64, u64, &str); 9] = [
     (7_100_255, 35, "a scrub and a reader each wrote a bad copy of one block again, at once"),
     (620_000_107, 2, "a request of which a part was in the failed cache only was acknowledged"),
     (7_300_116, 151, "a pair was given up although only one of its copies was wrong"),
-    (930_000_083, 23, "the judge held it against destage that it waited for the owner's note of a failed member"),
+    (
+        930_000_083,
+        23,
+        "the judge held it against destage that it waited for the owner's note of a failed member",
+    ),
 ];
 
 #[test]
