@@ -340,7 +340,6 @@ impl Engine {
             self.write_copies();
             return;
         };
-        self.reached(Landmark::SuperblockMended);
         self.checkpoint.step = Step::Mending;
         self.checkpoint.pending = 1;
         self.checkpoint.failed = false;

@@ -207,6 +207,8 @@ pub enum PlantedBug {
     MendInVain,
     /// What is filled on a member of a mirrored cache that is out stays in the map.
     KeepLostFill,
+    /// What is found at a start is called durable after a flush, though the flush before may have failed.
+    TrustWhatIsRead,
     /// The owner of an encrypted cache writes metadata without encrypting it.
     WriteMetaInClear,
     /// The owner of an encrypted cache encrypts a batch that could not be written, and is written elsewhere, for its first place.
@@ -215,7 +217,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 68] = [
+    pub const ALL: [(Self, &'static str); 69] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -282,6 +284,7 @@ impl PlantedBug {
         (Self::ListAtOnce, "list-at-once"),
         (Self::MendInVain, "mend-in-vain"),
         (Self::KeepLostFill, "keep-lost-fill"),
+        (Self::TrustWhatIsRead, "trust-what-is-read"),
         (Self::WriteMetaInClear, "write-meta-in-clear"),
         (Self::TweakOfFailedWrite, "tweak-of-failed-write"),
     ];

@@ -187,6 +187,8 @@ pub(crate) enum OpKind {
     CopyWrite,
     /// What a member lacks that the other one has, found by recovery.
     Mend,
+    /// What is written again at a start.
+    Renew,
     /// A block of which the copies on the two members are looked at, and written again.
     RepairRead,
     RepairWrite,
@@ -218,6 +220,7 @@ impl OpKind {
             | Self::CopyRead
             | Self::CopyWrite
             | Self::Mend
+            | Self::Renew
             | Self::RepairRead
             | Self::RepairWrite => true,
         }
@@ -613,6 +616,7 @@ impl Engine {
             OpKind::CopyRead => self.copy_read(ok, crcs),
             OpKind::CopyWrite => self.copy_written(op.member, ok),
             OpKind::Mend => self.mended(op.member, ok),
+            OpKind::Renew => self.renewed(op.member, ok),
             OpKind::RepairRead => self.repair_read(ok, crcs),
             OpKind::RepairWrite => self.repair_written(op.member, ok),
             OpKind::Recovery(read) => {
@@ -1098,7 +1102,8 @@ impl Engine {
         self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
     }
 
-    pub(crate) fn read_meta(&mut self, offset: u64, len: u64, read: RecoveryRead) {
+    pub(crate) fn read_meta(&mut self, read: RecoveryRead) {
+        let RecoveryRead { offset, len, .. } = read;
         let op = self.new_op(OpKind::Recovery(read));
         self.actions.push_back(Action::ReadMeta { op: OpId(op), offset, len: len as u32 });
     }

@@ -99,6 +99,8 @@ landmarks! {
     BatchesBehindGap = "batches-behind-gap",
     /// Recovery found batches that were written again elsewhere after a failure.
     BatchesWrittenTwice = "batches-written-twice",
+    /// What was found at a start, and may not have been durable, was written again.
+    Renewed = "renewed",
     /// A request came to a block that was loaded and had no place in the index yet.
     ListedBlockAsked = "listed-block-asked",
     /// A damaged clean block was dropped.

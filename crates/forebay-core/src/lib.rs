@@ -55,6 +55,7 @@ mod read;
 mod recent;
 mod reclaim;
 mod recovery;
+mod renew;
 mod report;
 mod scan;
 mod scrub;

@@ -106,6 +106,10 @@ impl Engine {
             }
             Stage::Checkpoint(ticket) => {
                 if !self.is_checkpointed(*ticket) && !self.is_aside() {
+                    if self.refuses_changes() {
+                        // The checkpoint may never come, and nothing is written back: whoever waits for the locks gets his answer.
+                        self.unlock(id);
+                    }
                     return Progress::Waits(Job::Resize(job));
                 }
                 self.serve_size(id, job.bytes);

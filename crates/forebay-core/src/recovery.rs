@@ -12,8 +12,8 @@
 //! 5. The records of all streams are applied in the order of their sequence.
 //! 6. Clean blocks in regions with write intent are dropped (I10).
 //! 7. The backing stores are compared with what was noted of them; see `attach`.
-//! 8. Cache device and backing stores are flushed: what was read may have been in a volatile cache. A checkpoint with
-//!    the next epoch is taken; from then on nothing that an earlier run left behind can be mistaken for new.
+//! 8. What may not be durable is written again where it is, see `renew`. Cache device and backing stores are flushed. A checkpoint
+//!    with the next epoch is taken; from then on nothing that an earlier run left behind can be mistaken for new.
 //!
 //! Up to step 8 nothing is written, so a crash in the middle, or a refusal, leaves everything as it was.
 
@@ -26,6 +26,7 @@ use crate::landmarks::Landmark;
 use crate::load::FoundSlot;
 use crate::map::CacheMap;
 use crate::mirror::Pairs;
+use crate::renew::Renewal;
 use crate::scan::{self, After, Bytes, Found, Place, Tail};
 use crate::segment::{Key, Phase, State};
 use alloc::boxed::Box;
@@ -155,10 +156,10 @@ pub enum OpenError {
 /// A metadata read under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecoveryRead {
-    what: What,
-    offset: u64,
-    len: u64,
-    tries: u32,
+    pub(crate) what: What,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) tries: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,6 +175,8 @@ pub(crate) enum What {
     Head(u32),
     /// One block of a segment that cannot be read as a whole.
     Block(u32, u32),
+    /// A part of a segment that is written again.
+    Renewed(u32),
 }
 
 /// A segment that is read block by block.
@@ -199,6 +202,7 @@ pub(crate) struct Recovery {
     pub(crate) checkpoints: Vec<(usize, u64)>,
     /// A mirrored cache: pairs of which both halves are read.
     pub(crate) pairs: Pairs,
+    pub(crate) renewal: Renewal,
     pub(crate) checkpoint: Checkpoint,
     /// Size of every volume of the table in bytes, 0 for those that it does not list.
     ends: Vec<u64>,
@@ -261,6 +265,7 @@ impl Engine {
             unreadable: 0,
             checkpoints: Vec::new(),
             pairs: Pairs::default(),
+            renewal: Renewal::default(),
             checkpoint: Checkpoint::default(),
             ends: Vec::new(),
             jobs: Vec::new(),
@@ -294,7 +299,7 @@ impl Engine {
         let recovery = self.recovering();
         recovery.in_flight += 1;
         recovery.whole_in_flight += usize::from(matches!(what, What::Whole(_)));
-        self.read_meta(offset, len, RecoveryRead { what, offset, len, tries: 1 });
+        self.read_meta(RecoveryRead { what, offset, len, tries: 1 });
     }
 
     pub(crate) fn recovery_completed(&mut self, read: RecoveryRead, result: Result<&[u8], DeviceFailure>) {
@@ -303,7 +308,11 @@ impl Engine {
         }
         if result.is_err() && read.tries < READ_TRIES {
             self.reached(Landmark::RecoveryRetried);
-            self.read_meta(read.offset, read.len, RecoveryRead { tries: read.tries + 1, ..read });
+            self.read_meta(RecoveryRead { tries: read.tries + 1, ..read });
+            return;
+        }
+        if let What::Renewed(number) = read.what {
+            self.renewal_read(number, read.offset, result);
             return;
         }
         let recovery = self.recovering();
@@ -316,6 +325,7 @@ impl Engine {
             What::Whole(number) => self.segment_read(number, result),
             What::Head(number) => self.head_read(number, result),
             What::Block(number, index) => self.block_read(number, index, result),
+            What::Renewed(_) => unreachable!("it does not come here"),
         };
         if let Err(error) = next.and_then(|()| self.next_jobs()) {
             self.fail_opening(error);
@@ -349,13 +359,20 @@ impl Engine {
         let recovery = self.recovering();
         let chosen = if only_first { copies[0].clone() } else { Superblock::choose(copies.clone()) };
         let superblock = chosen.map_err(OpenError::Superblock)?;
-        let stale = copies.iter().position(|copy| copy.as_ref() != Ok(&superblock)).filter(|_| !only_first);
         let device_bytes = recovery.device_bytes;
-        if stale == Some(0) {
+        let right = [0, 1].map(|copy: usize| copies[copy].as_ref() == Ok(&superblock));
+        if !right[0] {
             self.reached(Landmark::SecondSuperblock);
         }
-        let mend = |copy| (Geometry::superblock_offset(copy), superblock.encode());
-        self.checkpoint.stale_superblocks = stale.map(mend).into_iter().collect();
+        // First the one that is stale; the other one may not be durable.
+        let mut again = Vec::from([0, 1]);
+        again.sort_by_key(|copy| right[*copy]);
+        self.plan_superblocks(
+            again
+                .into_iter()
+                .map(|copy| (right[copy], (Geometry::superblock_offset(copy), superblock.encode())))
+                .filter(|_| !only_first),
+        );
         superblock.geometry.validate(device_bytes).map_err(OpenError::Superblock)?;
         if superblock.mirror.is_some() {
             return Err(OpenError::Mirrored);
@@ -518,7 +535,9 @@ impl Engine {
                 What::Head(number) => (number, 0, 1),
                 What::Whole(number) => (number, 0, geometry.segment_blocks),
                 What::Block(number, index) => (number, index, 1),
-                What::Superblock(_) | What::Checkpoint(_) => unreachable!("they are read before"),
+                What::Superblock(_) | What::Checkpoint(_) | What::Renewed(_) => {
+                    unreachable!("they are read before or later")
+                }
             };
             self.recovery_read(what, geometry.segment_offset(number, from), u64::from(blocks) * BLOCK);
         }
@@ -786,6 +805,10 @@ impl Engine {
                 segment.summary_block = at;
                 segment.completed = at + 1 + summary::payload_blocks(at);
             }
+            if self.renews(stream) {
+                let unflushed = batches.iter().filter(|batch| batch.header.stream_sequence >= flushed);
+                unflushed.for_each(|batch| self.recovering().renewal.add(tail.segment, batch));
+            }
             counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
         }
         if flushed > expected && !self.may_lack(stream) {
@@ -871,7 +894,7 @@ impl Engine {
     // --- the end
 
     pub(crate) fn settle_devices(&mut self, volumes: &[VolumeId]) {
-        if self.mirror.is_some() && !self.mend_members(volumes) {
+        if self.mirror.is_some() && !self.mend_members(volumes) || !self.renew(volumes) {
             return;
         }
         self.recovering().pending_flushes = 1 + volumes.len() as u32;

@@ -184,11 +184,11 @@ impl World {
                 self.check_new_member(device, local, &data)?;
             }
         } else {
-            // A summary, which is a batch, or what a member lacks of one.
-            let batch = self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default());
-            let mends = self.plan.mirror.is_some() && self.engine.status() == Status::Opening;
+            // A summary, which is a batch, or, at a start, parts of batches that a member lacks or that may not be durable.
             self.check_cache_write(offset, len)?;
-            batch.or_else(|why| if mends { Ok(()) } else { Err(why) })?;
+            if self.engine.status() != Status::Opening {
+                self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
+            }
         }
         self.submit_to_cache(op, offset, Vec::new(), data, 0)
     }

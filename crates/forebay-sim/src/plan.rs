@@ -259,6 +259,10 @@ impl Plan {
         if encrypted && plan.mirror.is_none() {
             plan.cipher = Some(CipherPlan::draw(seed, plan.uuid));
         }
+        let own = &mut Rng::new(mix(seed) ^ 0x4452_4f50_5045);
+        if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
+            plan.faults.cache.flush_drops = own.chance(1, 2);
+        }
         plan
     }
 
@@ -598,6 +602,15 @@ impl Plan {
                 (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
             }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+            PlantedBug::TrustWhatIsRead => {
+                // Flushes fail, nobody can record it, and the cache is opened again.
+                self.only_writeback(rng);
+                self.restart_often();
+                self.faults.cache = Faults { flush_error: 30_000, flush_drops: true, ..Faults::default() };
+                (self.owner, self.death) = (OwnerPlan::Never, None);
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 80);
+                (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
+            }
             PlantedBug::OverlookListed => {
                 self.only_writeback(rng);
                 self.restart_often();

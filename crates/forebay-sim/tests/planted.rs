@@ -106,6 +106,7 @@ planted! {
     list_at_once: ListAtOnce,
     mend_in_vain: MendInVain,
     keep_lost_fill: KeepLostFill,
+    trust_what_is_read: TrustWhatIsRead,
     write_meta_in_clear: WriteMetaInClear,
     tweak_of_failed_write: TweakOfFailedWrite,
 }

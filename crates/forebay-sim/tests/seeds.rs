@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 9] = [
+const SEEDS: [(u64, u64, &str); 12] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -24,6 +24,9 @@ const SEEDS: [(u64, u64, &str); 9] = [
         23,
         "the judge held it against destage that it waited for the owner's note of a failed member",
     ),
+    (1_020_000_008, 327, "what a failed flush had dropped was read at the next start, and called durable"),
+    (2_200_000_029, 333, "what was written again at a start went to a member that had failed meanwhile"),
+    (2_000_000_024, 146, "requests waited for the locks of a resize whose checkpoint could never come"),
 ];
 
 #[test]

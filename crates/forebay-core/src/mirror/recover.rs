@@ -158,17 +158,18 @@ impl Engine {
         let geometry = superblock.geometry;
         let members: Vec<usize> = self.meta_members().collect();
         self.begin_map_of(superblock);
-        let mut stale = Vec::new();
+        let mut again = Vec::new();
         for ((member, copy), found) in all {
             let right = self.superblock_of(*member, self.superblock.mirror);
-            if members.contains(member) && found.as_ref() != Ok(&right) {
+            if members.contains(member) {
                 let offset = geometry.mirror_meta(*member, Geometry::superblock_offset(*copy));
-                stale.push((found.as_ref().map_or(0, |found| found.generation), (offset, right.encode())));
+                let says = (found.as_ref() == Ok(&right), found.as_ref().map_or(0, |found| found.generation));
+                again.push((says, (offset, right.encode())));
             }
         }
         // Copies that say the least are the first: of each member one that can be believed is there at any instant.
-        stale.sort_by_key(|(generation, _)| *generation);
-        self.checkpoint.stale_superblocks = stale.into_iter().map(|(_, copy)| copy).collect();
+        again.sort_by_key(|(says, _)| *says);
+        self.plan_superblocks(again.into_iter().map(|((right, _), copy)| (right, copy)));
         let copies = members.into_iter().flat_map(|member| [(member, 0), (member, 1)]);
         self.recovering().checkpoints = copies.collect();
         self.read_checkpoint(0);
