@@ -186,11 +186,26 @@ impl World {
         } else {
             // A summary, which is a batch, or, at a start, parts of batches that a member lacks or that may not be durable.
             self.check_cache_write(offset, len)?;
-            if self.engine.status() != Status::Opening {
+            if self.engine.status() == Status::Opening {
+                self.check_renewal(offset, &data)?;
+            } else {
                 self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
             }
         }
         self.submit_to_cache(op, offset, Vec::new(), data, 0)
+    }
+
+    /// At a start nothing is written to segments but what is there already; or, to a member of a mirrored cache, what it lacks.
+    fn check_renewal(&mut self, offset: u64, data: &[u8]) -> Result<(), String> {
+        self.renewals += 1;
+        if self.plan.mirror.is_some() || self.plan.faults.damages() {
+            return Ok(());
+        }
+        let mut there = vec![0; data.len()];
+        self.disks.devices[CACHE].visible().read(offset, &mut there);
+        cipher::open(&self.plan, offset, &mut there);
+        ensure!(there == data, "a start changes {} bytes at {offset}", data.len());
+        Ok(())
     }
 
     fn submit_write(

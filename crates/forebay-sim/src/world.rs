@@ -282,6 +282,8 @@ pub struct World {
     pub(crate) disorder: Option<String>,
     /// Clients ask as soon as the engine serves, before it has done what else it has ready.
     greets: bool,
+    /// Writes of what a start writes again, since it began.
+    pub(crate) renewals: u64,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
     /// The volume, as long as the oracle does not know of the change.
@@ -360,6 +362,7 @@ impl World {
             disorder: None,
             scrubs: Scrubs::default(),
             greets: false,
+            renewals: 0,
             changed: false,
             unlearned: None,
             counters: Counters::default(),
@@ -441,8 +444,9 @@ impl World {
     /// Any violation.
     pub fn wait_open(&mut self) -> Result<bool, String> {
         self.greets = self.rng.chance(1, 3) && !self.changed && self.unlearned.is_none();
-        self.pump()?;
+        self.renewals = 0;
         let writes = self.disks.devices[CACHE].writes();
+        self.pump()?;
         let end = self.now + PATIENCE_NS;
         while self.engine.status() == Status::Opening && !self.stopped {
             ensure!(self.step(end)?, "opening does not end");
@@ -451,8 +455,8 @@ impl World {
             return Ok(false);
         }
         if let Status::Failed(_) = self.engine.status() {
-            // What one member of a mirrored cache lacked of the other may have been written.
-            let untouched = writes == self.disks.devices[CACHE].writes()
+            // What one member of a mirrored cache lacked of the other may have been written, and what was there already.
+            let untouched = self.disks.devices[CACHE].writes() <= writes + self.renewals
                 || self.errors[CACHE] > 0
                 || self.plan.mirror.is_some();
             ensure!(untouched, "a failed opening wrote to the cache device");
