@@ -24,6 +24,7 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	target/venv/bin/ruff check --no-cache bench
 	target/venv/bin/ruff format --no-cache --check bench
+	lab/check
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
 # All crates, even if one fails: what failed is listed at the end. Then the arithmetic of the benchmarks.

@@ -1,0 +1,210 @@
+"""The commands of the lab."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import harness
+
+from . import device, ledger, report, runner, store
+from .experiment import Experiment, Lies, Refused, Row, Scale
+
+HOME = harness.ROOT / "target/lab"
+RUNS = HOME / "runs"
+LEDGERS = HOME / "ledger"
+
+app = typer.Typer(
+    help="Published flash-cache experiments, repeated on this machine.", no_args_is_help=True, add_completion=False
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Quick = Annotated[bool, typer.Option("--quick", help="Minutes: shows the shape.")]
+Full = Annotated[bool, typer.Option("--full", help="As long as the original, where that is sensible.")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="Seconds: only that everything works.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on with a run that has not ended.")]
+Where = Annotated[Path, typer.Option("--where", help="Folder to work in: on the flash that is to be used.")]
+
+
+def experiments(where: Path) -> list[Experiment]:
+    """All there are."""
+    return [device.Device(where)]
+
+
+def scale_of(quick: bool, full: bool, smoke: bool) -> Scale:
+    """The one that was asked for; quick, if none was."""
+    asked = [scale for scale, wanted in ((Scale.QUICK, quick), (Scale.FULL, full), (Scale.SMOKE, smoke)) if wanted]
+    if len(asked) > 1:
+        raise Refused("--quick, --full and --smoke exclude each other")
+    return asked[0] if asked else Scale.QUICK
+
+
+class Shown(runner.Watcher):
+    """Progress on the terminal, or a line for each row where there is none."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.left = sum(row.seconds for row in rows)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]about {task.fields[left]} left"),
+            console=err,
+            disable=not err.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=len(rows), left=minutes(self.left))
+        self.now = Row("", 0)
+
+    def row(self, row: Row, number: int) -> None:
+        self.now = row
+        again = f" (again, {number})" if number > 1 else ""
+        self.bar.update(self.task, description=f"{row.name}{again}")
+
+    def progress(self, seconds: float) -> None:
+        self.bar.update(self.task, left=minutes(self.left - min(seconds, self.now.seconds)))
+
+    def measured(self, row: Row, attempt: store.Attempt) -> None:
+        if not attempt.disturbed:
+            self.left -= row.seconds
+            self.bar.update(self.task, advance=1, left=minutes(self.left))
+        note = f", disturbed: others used {attempt.foreign:.0%} of the processors" if attempt.disturbed else ""
+        err.print(f"{row.name}: {attempt.elapsed_s:.1f} s{note}")
+
+
+def minutes(seconds: float) -> str:
+    """A time to be waited for."""
+    seconds = max(0, round(seconds))
+    return f"{seconds // 60} min {seconds % 60:02} s" if seconds >= 60 else f"{seconds} s"
+
+
+def perform(experiment: Experiment, scale: Scale, where: Path, fresh: bool, options: dict[str, str]) -> None:
+    """Measures what is missing and writes the report."""
+    missing = [command for command in experiment.needs() if shutil.which(command) is None]
+    if missing:
+        raise Refused(
+            f"there is no {', '.join(missing)} on this machine: scripts/setup installs what the project needs"
+        )
+    rows = list(experiment.rows(scale))
+    run = None if fresh else store.unfinished(RUNS, experiment.name, scale, rows, options)
+    if run is None:
+        run = store.begin(RUNS, experiment.name, scale, rows, runner.machine(), options)
+    else:
+        err.print(
+            f"goes on with {run.path.name}: {len(run.missing)} of {len(rows)} rows are missing (--fresh begins anew)"
+        )
+    shown = Shown(run.missing)
+    with shown.bar:
+        runner.go(experiment, run, runner.Place(where, LEDGERS), shown)
+    page = report.write(experiment, run)
+    show(experiment, run)
+    out.print(f"report: {page}", soft_wrap=True)
+
+
+def show(experiment: Experiment, run: store.Run) -> None:
+    """The figures, on the terminal."""
+    frame = experiment.table(run.results())
+    table = Table(title=f"{experiment.title} ({run.scale})", title_justify="left")
+    for number, column in enumerate(frame.columns):
+        table.add_column(str(column), justify="left" if number == 0 else "right")
+    for values in frame.astype(str).to_numpy().tolist():
+        table.add_row(*values)
+    out.print(table)
+
+
+@app.command("list")
+def list_command() -> None:
+    """The experiments, how long they take, and the runs there are."""
+    table = Table("experiment", "what", "quick", "full")
+    for experiment in experiments(HOME):
+        times = [minutes(sum(row.seconds for row in experiment.rows(scale))) for scale in (Scale.QUICK, Scale.FULL)]
+        table.add_row(experiment.name, experiment.title, *times)
+    out.print(table)
+    for run in store.all_runs(RUNS):
+        state = f"{len(run.missing)} rows missing" if run.missing else "complete"
+        out.print(f"{run.path.name}: {state}")
+
+
+@app.command("run")
+def run_command(
+    experiment: Annotated[str, typer.Argument(help="A name of `lab list`.")],
+    quick: Quick = False,
+    full: Full = False,
+    smoke: Smoke = False,
+    where: Where = HOME / "work",
+    fresh: Fresh = False,
+) -> None:
+    """Runs an experiment; goes on with one that has not ended."""
+    found = next((one for one in experiments(where) if one.name == experiment), None)
+    if found is None:
+        names = ", ".join(one.name for one in experiments(where))
+        raise Refused(f"there is no experiment {experiment!r}: there are {names}")
+    options = {"where": str(where), "storage": harness.storage(where)}
+    perform(found, scale_of(quick, full, smoke), where, fresh, options)
+
+
+@app.command("device")
+def device_command(
+    path: Annotated[Path, typer.Argument(help="A folder, or a block device.")],
+    destroy: Annotated[bool, typer.Option("--destroy-data", help="Write over the block device.")] = False,
+    quick: Quick = False,
+    full: Full = False,
+    smoke: Smoke = False,
+    fresh: Fresh = False,
+) -> None:
+    """Measures a device by itself."""
+    found = device.on(path, destroy=destroy)
+    where = path if path.is_dir() else HOME / "work"
+    perform(found, scale_of(quick, full, smoke), where, fresh, {"device": str(path), "storage": harness.storage(path)})
+
+
+@app.command("report")
+def report_command(
+    run: Annotated[str, typer.Argument(help="A run of `lab list`; without one, the newest.")] = "",
+) -> None:
+    """Makes the report of a run again."""
+    runs = store.all_runs(RUNS)
+    chosen = next((one for one in reversed(runs) if run in ("", one.path.name)), None)
+    if chosen is None:
+        raise Refused(f"there is no run {run!r}: see lab list" if run else "nothing was run yet: see lab list")
+    found = next(one for one in experiments(HOME) if one.name == chosen.experiment)
+    show(found, chosen)
+    out.print(f"report: {report.write(found, chosen)}", soft_wrap=True)
+
+
+@app.command("clean")
+def clean_command() -> None:
+    """Undoes what labs that were killed have left behind."""
+    failed: list[str] = []
+    for left in ledger.left_behind(LEDGERS):
+        if left.running:
+            out.print(f"{left.path.name}: its lab still runs, left alone")
+            continue
+        for entry in left.entries:
+            out.print(f"undoing: {entry}")
+        failures = ledger.undo_all(left.entries)
+        failed += failures
+        if not failures:
+            left.path.unlink()
+    if failed:
+        raise Refused(f"could not be undone: {'; '.join(failed)}")
+
+
+def main() -> None:
+    """Runs a command; refusals are one line and exit code 1."""
+    try:
+        app()
+    except Refused as error:
+        err.print(f"lab: {error}", style="red" if err.is_terminal else None, markup=False)
+        sys.exit(1)
+    except Lies as error:
+        err.print(f"lab: wrong, so nothing of this row counts: {error}", markup=False)
+        sys.exit(1)

@@ -1,0 +1,173 @@
+"""What has to be undone, written down before it is done.
+
+A lab that ends undoes its own entries, the last one first. One that was killed leaves a file; `lab clean` finds that
+its owner is gone and undoes what it says. Undoing is harmless if the thing was never made, or is gone already.
+
+Invariants:
+- An entry is on the disk before the thing that it names exists; that of a process right after its start, which is when
+  it has a number.
+- A process is named by its number and the time of its start: a number that was given away again is left alone.
+- Entries of a lab that still runs are never undone by another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+Kind = Literal["folder", "file", "mount", "loop", "process"]
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing: a path (of a folder, a file, a mount point, the file behind a loop device) or a process."""
+
+    kind: Kind
+    path: str = ""
+    pid: int = 0
+    started: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" if self.kind == "process" else f"{self.kind} {self.path}"
+
+
+def started(pid: int) -> int:
+    """When a process was started, in ticks since the start of the machine; 0 if there is none."""
+    try:
+        rest = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    except (OSError, IndexError):
+        return 0
+    # A zombie has ended; only its parent has not looked.
+    return 0 if rest[0] == "Z" else int(rest[19])
+
+
+class Ledger:
+    """The entries of this lab; undoes them when the `with` block ends."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{os.getpid()}-{time.time_ns()}.jsonl"
+        self.entries: list[Entry] = []
+        self._write({"owner": os.getpid(), "started": started(os.getpid())})
+
+    def add(self, entry: Entry) -> None:
+        """Notes what is about to be made."""
+        self._write(asdict(entry))
+        self.entries.append(entry)
+
+    def add_process(self, pid: int) -> None:
+        """Notes a process that was started just now."""
+        self.add(Entry("process", pid=pid, started=started(pid)))
+
+    def undo(self, entry: Entry) -> None:
+        """Undoes one thing before the end."""
+        undo(entry)
+        self.entries.remove(entry)
+
+    def _write(self, line: dict[str, object]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failed = undo_all(self.entries)
+        if failed:
+            raise RuntimeError(f"could not be undone: {'; '.join(failed)} (noted in {self.path}; try: lab clean)")
+        self.path.unlink()
+
+
+def undo_all(entries: list[Entry]) -> list[str]:
+    """Undoes everything, the last first; returns what failed and why."""
+    failed = []
+    for entry in reversed(entries):
+        try:
+            undo(entry)
+        except (OSError, subprocess.SubprocessError) as error:
+            failed.append(f"{entry}: {error}")
+    return failed
+
+
+def undo(entry: Entry) -> None:
+    """Undoes one thing, if it is there."""
+    path = Path(entry.path)
+    match entry.kind:
+        case "process":
+            end(entry.pid, entry.started)
+        case "mount":
+            while path.is_mount():
+                subprocess.run(["umount", "-l", entry.path], check=True, capture_output=True, timeout=PATIENCE_S)
+        case "loop":
+            for device in loops(entry.path):
+                subprocess.run(["losetup", "-d", device], check=True, capture_output=True, timeout=PATIENCE_S)
+        case "folder":
+            if path.exists():
+                shutil.rmtree(path)
+        case "file":
+            path.unlink(missing_ok=True)
+
+
+def loops(path: str) -> list[str]:
+    """Loop devices on a file."""
+    shown = subprocess.run(
+        ["losetup", "--noheadings", "--output", "NAME", "--associated", path],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    return shown.stdout.split()
+
+
+def end(pid: int, since: int) -> None:
+    """Ends a process, in an orderly way if it lets us."""
+    for what, patience in ((signal.SIGTERM, PATIENCE_S), (signal.SIGKILL, PATIENCE_S)):
+        if since == 0 or started(pid) != since:
+            return
+        os.kill(pid, signal.SIGCONT)
+        os.kill(pid, what)
+        until = time.monotonic() + patience
+        while started(pid) == since and time.monotonic() < until:
+            time.sleep(0.02)
+    if started(pid) == since:
+        raise OSError(f"process {pid} does not end")
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a lab left behind."""
+
+    path: Path
+    entries: list[Entry]
+    running: bool
+
+
+def left_behind(folder: Path) -> Iterator[Left]:
+    """The ledgers of all labs on this machine."""
+    for path in sorted(folder.glob("*.jsonl")):
+        owner, entries = (0, -1), []
+        for line in path.read_text().splitlines():
+            try:
+                fields = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # The last line of a lab that was killed: what it names was not made yet.
+            if "owner" in fields:
+                owner = (fields["owner"], fields["started"])
+            else:
+                entries.append(Entry(**fields))
+        yield Left(path, entries, started(owner[0]) == owner[1])

@@ -1,0 +1,37 @@
+"""How drawings look: one place for their size and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+mpl.use("Agg")
+
+
+def figure(columns: int) -> tuple[Figure, list[Axes]]:
+    """A drawing with so many panels side by side."""
+    drawn = Figure(figsize=(6.5 * columns, 4), layout="constrained")
+    axes = [drawn.add_subplot(1, columns, number + 1) for number in range(columns)]
+    for one in axes:
+        one.grid(visible=True, alpha=0.3)
+    return drawn, axes
+
+
+def finish(axes: Axes, x: str, y: str, *, doubling: bool = False) -> None:
+    """Names the axes; y begins at 0, and x goes by powers of two if it is `doubling`."""
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+    if doubling:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+
+
+def curves(axes: Axes, x: Sequence[float], y: Sequence[float], label: str) -> None:
+    """A line with its points."""
+    axes.plot(x, y, marker="o", markersize=4, label=label)

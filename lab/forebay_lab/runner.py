@@ -1,0 +1,82 @@
+"""Measures the rows of a run, one after the other.
+
+A row during which others took more than `DISTURBED` of the processors is measured again, at most `ATTEMPTS` times in
+all; the attempt with the least disturbance counts, the others are kept beside it. A row that finds wrong data ends the
+run at once: nothing of it counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import harness
+from comparison.cpu import Meter
+
+from .experiment import Experiment, Measured, Row, Scale, Work
+from .ledger import Entry, Ledger
+from .store import Attempt, Run
+
+DISTURBED = 0.15
+# A smoke run says nothing about speed.
+ATTEMPTS = {Scale.SMOKE: 1, Scale.QUICK: 3, Scale.FULL: 3}
+
+
+class Watcher(Protocol):
+    """Is told how it goes on."""
+
+    def row(self, row: Row, number: int) -> None:
+        """A row begins, for the so-many-th time."""
+
+    def progress(self, seconds: float) -> None:
+        """So many seconds of it are done."""
+
+    def measured(self, row: Row, attempt: Attempt) -> None:
+        """It has ended."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run works, and what it notes there."""
+
+    folder: Path
+    ledgers: Path
+
+
+def go(experiment: Experiment, run: Run, place: Place, watcher: Watcher) -> None:
+    """Measures what is missing of a run."""
+    for row in run.missing:
+        tries: list[tuple[Attempt, Measured]] = []
+        while len(tries) < ATTEMPTS[run.scale] and (not tries or tries[-1][0].disturbed):
+            watcher.row(row, len(tries) + 1)
+            tries.append(attempt(experiment, row, place, watcher.progress))
+            watcher.measured(row, tries[-1][0])
+        tries.sort(key=lambda one: one[0].foreign, reverse=True)
+        for number, (_, measured) in enumerate(tries[:-1], start=1):
+            run.keep_aside(row, number, measured)
+        run.keep(row, tries[-1][1], [one for one, _ in tries])
+
+
+def attempt(
+    experiment: Experiment, row: Row, place: Place, progress: Callable[[float], None]
+) -> tuple[Attempt, Measured]:
+    """Measures a row once, in a folder of its own."""
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    with Ledger(place.ledgers) as ledger:
+        folder = place.folder / f"forebay-lab-{time.time_ns()}"
+        ledger.add(Entry("folder", str(folder)))
+        folder.mkdir(parents=True)
+        meter = Meter(())
+        measured = experiment.measure(row, Work(folder, ledger, progress))
+        usage = meter.read()
+    foreign = round(usage.foreign, 4)
+    return Attempt(began, round(usage.elapsed_s, 1), round(usage.pressure, 4), foreign, foreign > DISTURBED), measured
+
+
+def machine() -> dict[str, str]:
+    """What is measured on, and with what."""
+    return harness.machine()

@@ -1,0 +1,73 @@
+"""The device experiment: what it refuses, what it makes of fio's output, and a run of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from samples import Silent
+
+from forebay_lab import device, fio, runner, store
+from forebay_lab.experiment import Lies, Refused, Scale
+from forebay_lab.ledger import Ledger
+
+
+def side(done: int, count: int) -> dict[str, object]:
+    """What fio says of one direction."""
+    spread = {"mean": 2000.0, "max": 9000, "percentile": {"95.000000": 4000, "99.000000": 8000}}
+    return {"io_bytes": done, "total_ios": count, "runtime": 2000, "clat_ns": spread}
+
+
+def test_totals() -> None:
+    totals = fio.parse({"jobs": [{"error": 0, "read": side(4 << 20, 256), "write": side(0, 0)}]})
+    assert (totals.mib_s, totals.operations) == (2.0, 256)
+    assert (totals.mean_us, totals.p95_us, totals.p99_us, totals.max_us) == (2.0, 4.0, 8.0, 9.0)
+
+
+def test_errors_and_nothing_are_lies() -> None:
+    with pytest.raises(Lies, match="error"):
+        fio.parse({"jobs": [{"error": 5, "read": side(0, 0), "write": side(1, 1)}]})
+    with pytest.raises(Lies, match="nothing"):
+        fio.parse({"jobs": [{"error": 0, "read": side(0, 0), "write": side(0, 0)}]})
+    with pytest.raises(Lies, match="to verify"):
+        fio.parse({"jobs": [{"error": 0, "read": side(4096, 1), "write": side(8192, 2)}]})
+
+
+def test_samples_of_several_threads_are_added_up(tmp_path: Path) -> None:
+    log = tmp_path / "bw.log"
+    log.write_text("1000, 1024, 0, 16384, 0\n1001, 3072, 0, 16384, 0\n2000, 512, 0, 16384, 0\n")
+    assert fio.samples(log).to_dict("list") == {"t_s": [1, 2], "mib_s": [4.0, 0.5]}
+
+
+def test_wrong_data_is_a_lie(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    check = {"filename": str(path), "rw": "read", "bs": "16k", "size": 1 << 20, "verify": "crc32c", "verify_fatal": 1}
+    with Ledger(tmp_path / "ledger") as ledger, pytest.raises(Lies):
+        fio.run(check, tmp_path, ledger, lambda _: None)
+
+
+def test_what_holds_data_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(Refused, match="name its folder"):
+        device.on(tmp_path / "file", destroy=True)
+    with pytest.raises(Refused, match="does not exist"):
+        device.on(tmp_path / "nothing", destroy=True)
+    assert (tmp_path / "file").read_text() == "mine"
+    disks = [Path("/dev", disk.name) for disk in Path("/sys/block").iterdir() if Path("/dev", disk.name).exists()]
+    if disks:
+        with pytest.raises(Refused, match=r"--destroy-data|is mounted"):
+            device.on(disks[0], destroy=False)
+
+
+def test_a_smoke_run_measures_every_row(tmp_path: Path) -> None:
+    experiment = device.Device(tmp_path)
+    rows = [row for row in experiment.rows(Scale.SMOKE) if row.name in ("verify", "randread-sync-004", "full-050")]
+    run = store.begin(tmp_path / "runs", "device", Scale.SMOKE, rows, {}, {})
+    runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger"), Silent())
+    assert run.kept["verify"].summary["verified_mib"] == 16
+    assert float(run.kept["randread-sync-004"].summary["mib_s"]) > 0
+    results = run.results()
+    assert experiment.table(results)["row"].tolist() == ["randread-sync-004", "full-050"]
+    assert {picture.name for picture in experiment.pictures(results)} == {"sweep-sync", "full"}

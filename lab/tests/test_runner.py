@@ -1,0 +1,119 @@
+"""Rows are measured once, again if others disturbed them, and never twice after a run was ended in the middle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from samples import Counting, Silent
+
+from forebay_lab import report, runner, store
+from forebay_lab.experiment import Lies, Refused, Row, Scale, Work
+
+
+def start(tmp_path: Path, experiment: Counting, scale: Scale = Scale.QUICK) -> store.Run:
+    return store.begin(tmp_path / "runs", "counting", scale, experiment.rows(scale), {"cores": "2"}, {"where": "x"})
+
+
+def place(tmp_path: Path) -> runner.Place:
+    return runner.Place(tmp_path / "work", tmp_path / "ledger")
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What others take from each attempt; 0 when the list has come to its end."""
+    shares: list[float] = []
+    measure = runner.attempt
+
+    def attempt(*arguments: object) -> object:
+        one, measured = measure(*arguments)  # type: ignore[arg-type]
+        share = shares.pop(0) if shares else 0.0
+        return replace(one, foreign=share, disturbed=share > runner.DISTURBED), measured
+
+    monkeypatch.setattr(runner, "attempt", attempt)
+    return shares
+
+
+def test_each_row_once_and_nothing_left(tmp_path: Path, foreign: list[float]) -> None:
+    del foreign
+    experiment = Counting()
+    run = start(tmp_path, experiment)
+    runner.go(experiment, run, place(tmp_path), Silent())
+    assert experiment.measured == ["a", "b", "c"]
+    assert list((tmp_path / "work").iterdir()) == [] and list((tmp_path / "ledger").iterdir()) == []
+    again = store.load(run.path)
+    assert again == run and again.missing == []
+    assert again.results().samples["b"]["n"].tolist() == [2, 0.5]
+
+
+def test_a_disturbed_row_is_measured_again_and_the_quietest_counts(tmp_path: Path, foreign: list[float]) -> None:
+    foreign[:] = [0.5, 0.02, 0.9, 0.3, 0.4]
+    experiment = Counting()
+    run = start(tmp_path, experiment)
+    watcher = Silent()
+    runner.go(experiment, run, place(tmp_path), watcher)
+    assert experiment.measured == ["a", "a", "b", "b", "b", "c"]
+    assert run.kept["a"].summary["n"] == 2 and not run.kept["a"].disturbed
+    assert run.kept["b"].summary["n"] == 4 and run.kept["b"].disturbed
+    assert len(list(run.path.glob("b.*.csv"))) == 2
+    assert [told for told in watcher.told if told.startswith("b")] == ["b 1", "b 2", "b 3"]
+
+
+def test_a_smoke_run_is_not_repeated(tmp_path: Path, foreign: list[float]) -> None:
+    foreign[:] = [0.9] * 3
+    experiment = Counting()
+    runner.go(experiment, start(tmp_path, experiment, Scale.SMOKE), place(tmp_path), Silent())
+    assert experiment.measured == ["a", "b", "c"]
+
+
+def test_a_run_that_ended_in_the_middle_goes_on(tmp_path: Path, foreign: list[float]) -> None:
+    del foreign
+
+    def fails(row: Row, work: Work) -> None:
+        (work.folder / "something").write_text("x")
+        if row.name == "b":
+            raise Lies("wrong data")
+
+    experiment = Counting(fails)
+    run = start(tmp_path, experiment)
+    with pytest.raises(Lies):
+        runner.go(experiment, run, place(tmp_path), Silent())
+    assert list((tmp_path / "work").iterdir()) == [], "what the row made is gone"
+    found = store.unfinished(tmp_path / "runs", "counting", Scale.QUICK, experiment.rows(Scale.QUICK), {"where": "x"})
+    assert found is not None and [row.name for row in found.missing] == ["b", "c"]
+    for other in (
+        ("counting", Scale.FULL, experiment.rows(Scale.FULL), {"where": "x"}),
+        ("counting", Scale.QUICK, experiment.rows(Scale.QUICK), {"where": "y"}),
+        ("counting", Scale.QUICK, [Row("d", 1.0)], {"where": "x"}),
+    ):
+        assert store.unfinished(tmp_path / "runs", *other) is None
+    better = Counting()
+    runner.go(better, found, place(tmp_path), Silent())
+    assert better.measured == ["b", "c"]
+    finished = store.unfinished(tmp_path / "runs", "counting", Scale.QUICK, experiment.rows(Scale.QUICK), {})
+    assert finished is None
+
+
+def test_damaged_runs_are_refused(tmp_path: Path) -> None:
+    run = start(tmp_path, Counting())
+    (run.path / "run.json").write_text('{"experiment": "counting"')
+    with pytest.raises(Refused, match="damaged"):
+        store.load(run.path)
+    with pytest.raises(Refused, match="no run"):
+        store.load(tmp_path)
+
+
+def test_the_report_has_everything_in_one_page(tmp_path: Path, foreign: list[float]) -> None:
+    foreign[:] = [0.0, 0.6, 0.6, 0.6]
+    experiment = Counting()
+    run = start(tmp_path, experiment)
+    runner.go(experiment, run, place(tmp_path), Silent())
+    del run.kept["c"]
+    page = report.write(experiment, run).read_text()
+    assert "Counting &lt;rows&gt; &amp; more" in page
+    assert "A quick run" in page and "1 of 3 rows were not measured" in page
+    assert "Others used the processors during: b." in page
+    assert "data:image/png;base64," in page and 'src="http' not in page
+    assert "Published: fingers" in page and "<dt>cores</dt><dd>2</dd>" in page
+    assert (run.path / "n.png").read_bytes().startswith(b"\x89PNG")
