@@ -113,8 +113,14 @@ def undo(entry: Entry) -> None:
             while path.is_mount():
                 subprocess.run(["umount", "-l", entry.path], check=True, capture_output=True, timeout=PATIENCE_S)
         case "loop":
+            # One that goes with its last mount may be gone by now.
             for device in loops(entry.path):
-                subprocess.run(["losetup", "-d", device], check=True, capture_output=True, timeout=PATIENCE_S)
+                subprocess.run(["losetup", "-d", device], check=False, capture_output=True, timeout=PATIENCE_S)
+            deadline = time.monotonic() + PATIENCE_S
+            while loops(entry.path):
+                if time.monotonic() > deadline:
+                    raise OSError(f"a loop device on {path} is still in use")
+                time.sleep(0.05)
         case "folder":
             if path.exists():
                 shutil.rmtree(path)
