@@ -61,7 +61,7 @@ LENGTHS = {
 
 @dataclass(frozen=True)
 class Device:
-    """The experiment, on a folder (a file is made in it), a file that does not exist yet, or a block device."""
+    """The experiment, on a folder (a file is made in it) or a block device (its first part is used)."""
 
     target: Path
     name: str = "device"
@@ -236,7 +236,7 @@ class Bench:
 def on(target: Path, *, destroy: bool) -> Device:
     """The experiment on what somebody has named.
 
-    Raises `Refused` for a block device without leave to write over it, one that is mounted, and for files that exist.
+    Raises `Refused` for a block device that is in use or that nobody allowed to be written over, and for files.
     """
     if not target.exists():
         raise Refused(f"{target} does not exist: name a folder (a file is made in it) or a block device")
@@ -245,10 +245,13 @@ def on(target: Path, *, destroy: bool) -> Device:
         return Device(target)
     if not stat.S_ISBLK(mode):
         raise Refused(f"{target} is a file: name its folder, a file of its own is made there")
-    mounts = [line.split()[:2] for line in Path("/proc/mounts").read_text().splitlines()]
-    used = next((where for what, where in mounts if Path(what).resolve() == target.resolve()), None)
-    if used is not None:
-        raise Refused(f"{target} is mounted on {used}: everything on it would be lost")
+    try:
+        # The kernel knows every use: mounted, or a part of it, as swap, below RAID, LVM or a loop device.
+        os.close(os.open(target, os.O_RDONLY | os.O_EXCL))
+    except OSError as error:
+        raise Refused(
+            f"{target} cannot be had alone ({error.strerror}): is it, or a partition of it, in use?"
+        ) from None
     if not destroy:
         raise Refused(f"everything on {target} will be written over: say so with --destroy-data")
     return Device(target)

@@ -56,10 +56,31 @@ def test_what_holds_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="does not exist"):
         device.on(tmp_path / "nothing", destroy=True)
     assert (tmp_path / "file").read_text() == "mine"
-    disks = [Path("/dev", disk.name) for disk in Path("/sys/block").iterdir() if Path("/dev", disk.name).exists()]
-    if disks:
-        with pytest.raises(Refused, match=r"--destroy-data|is mounted"):
-            device.on(disks[0], destroy=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="loop devices need root")
+def test_a_device_in_use_is_refused_whatever_is_allowed(tmp_path: Path) -> None:
+    image, mount = tmp_path / "image", tmp_path / "mnt"
+    mount.mkdir()
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    made = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no loop device here: {made.stderr.strip()}")
+    loop = Path(made.stdout.strip())
+    try:
+        with pytest.raises(Refused, match="--destroy-data"):
+            device.on(loop, destroy=False)
+        assert device.on(loop, destroy=True).target == loop
+        subprocess.run(["mount", loop, mount], check=True)
+        try:
+            with pytest.raises(Refused, match="in use"):
+                device.on(loop, destroy=True)
+        finally:
+            subprocess.run(["umount", mount], check=True)
+    finally:
+        subprocess.run(["losetup", "-d", loop], check=True)
 
 
 def test_a_smoke_run_measures_every_row(tmp_path: Path) -> None:
