@@ -21,7 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 from . import fio
-from .experiment import Measured, Original, Picture, Refused, Results, Row, Scale, Work
+from .experiment import Binary, Measured, Original, Picture, Refused, Results, Row, Scale, Work
 from .plots import curves, figure, finish
 from .steady import steady_from
 
@@ -70,6 +70,9 @@ class Device:
 
     def needs(self) -> Sequence[str]:
         return ["fio"]
+
+    def binaries(self) -> Sequence[Binary]:
+        return []
 
     def rows(self, scale: Scale) -> Sequence[Row]:
         length = LENGTHS[scale]
