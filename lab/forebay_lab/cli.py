@@ -160,7 +160,7 @@ def list_command() -> None:
 
 @app.command("run")
 def run_command(
-    experiment: Annotated[str, typer.Argument(help="A name of `lab list`.")],
+    experiment: Annotated[str, typer.Argument(help="A name of `lab list`, or all.")],
     quick: Quick = False,
     full: Full = False,
     smoke: Smoke = False,
@@ -169,13 +169,18 @@ def run_command(
     once: Once = False,
     row: Only = [],  # noqa: B006 (typer reads it)
 ) -> None:
-    """Runs an experiment; goes on with one that has not ended."""
-    found = next((one for one in experiments(where) if one.name == experiment), None)
-    if found is None:
-        names = ", ".join(one.name for one in experiments(where))
-        raise Refused(f"there is no experiment {experiment!r}: there are {names}")
+    """Runs an experiment, or `all`; goes on with one that has not ended."""
+    known = experiments(where)
+    names = [one.name for one in known]
+    if experiment not in (*names, "all"):
+        raise Refused(f"there is no experiment {experiment!r}: there are {', '.join(names)}, and all")
+    if experiment == "all" and row:
+        raise Refused("--row names rows of one experiment: name that as well")
+    scale = scale_of(quick, full, smoke)
     options = {"where": str(where), "storage": harness.storage(where)}
-    perform(found, scale_of(quick, full, smoke), where, options, fresh=fresh, once=once, only=row)
+    for one in known:
+        if experiment in (one.name, "all"):
+            perform(one, scale, where, options, fresh=fresh, once=once, only=row)
 
 
 @app.command("device")
@@ -217,7 +222,7 @@ def clean_command() -> None:
         if left.running:
             out.print(f"{left.path.name}: its lab still runs, left alone")
             continue
-        for entry in left.entries:
+        for entry in reversed(left.entries):
             out.print(f"undoing: {entry}")
         failures = ledger.undo_all(left.entries)
         failed += failures

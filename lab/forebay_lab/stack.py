@@ -202,6 +202,7 @@ def serve_flashcache(backend: Backend, image: Path, work: Work) -> Iterator[Serv
         f"{work.folder}/model.cache:{backend.cache_mib}MiB",
     ]
     command += ["--export", f"fuse:{work.folder}/export/disk", "--emulate", "hdd-7200", "--stats", str(statistics)]
+    note_mount(work.folder / "export/disk", work.ledger)
     log = work.folder / "flashcache-model.log"
     with servers.server([*command, *backend.options], log, work.ledger, says_ready, limit_s=120):
         yield work.folder / "export/disk", lambda: numbers(statistics.read_text() if statistics.exists() else "{}")
@@ -226,8 +227,15 @@ def daemon(
     command += ["--emulate", "hdd-7200"] if slow else []
     for export in exports:
         command += ["--export", export]
+        if export.startswith("fuse:"):
+            note_mount(Path(export.removeprefix("fuse:")), work.ledger)
     with servers.server([*command, *options], work.folder / "forebay.log", work.ledger, says_ready) as running:
         yield running
+
+
+def note_mount(file: Path, ledger: Ledger) -> None:
+    """A server that is killed leaves its FUSE mount behind: the folder of the file."""
+    ledger.add(Entry("mount", str(file.parent)))
 
 
 def says_ready(running: servers.Server) -> bool:
