@@ -5,6 +5,7 @@ The client prints a line for each interval; that line is the clock, so all figur
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from .ledger import Entry, Ledger, started
 from .servers import TAIL
 
 Sample = dict[str, float]
+CORES = os.cpu_count() or 1
 # Fields of the first line of /proc/stat.
 USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
 
@@ -38,7 +40,7 @@ def processors() -> list[int]:
 class Gauges:
     """What has happened since the last time that somebody asked."""
 
-    def __init__(self, device: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, device: Callable[[], Mapping[str, float]]) -> None:
         self.device = device
         self.before = (time.monotonic(), processors(), dict(device()))
 
@@ -56,13 +58,14 @@ class Gauges:
             "writes_s": round(rates["writes"], 1),
             "read_mib_s": round(rates["read_bytes"] / (1 << 20), 3),
             "written_mib_s": round(rates["written_bytes"] / (1 << 20), 3),
+            "server_cpu": round(rates["server_s"] / CORES, 4),
         }
 
 
 def observe(
     command: Sequence[str],
     parse: Callable[[str], Sample | None],
-    device: Callable[[], Mapping[str, int]],
+    device: Callable[[], Mapping[str, float]],
     ledger: Ledger,
     progress: Callable[[float], None],
 ) -> Observed:

@@ -21,11 +21,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import harness
+from comparison.cpu import TICKS_PER_S, server_ticks
 
 from . import binaries, servers
 from .experiment import Binary, Refused, Work
@@ -65,16 +66,19 @@ class Mounted:
 
     path: Path
     loop: str
-    counters: Callable[[], dict[str, float]] = field(default=dict)
+    pids: Sequence[int]
+    """What serves the block device."""
+    counters: Callable[[], dict[str, float]]
 
-    def gauges(self) -> dict[str, int]:
-        """Counts of the block device: reads and writes so far, and bytes of each."""
+    def gauges(self) -> dict[str, float]:
+        """Counts so far: reads and writes of the block device, bytes of each, processor seconds of what serves it."""
         fields = [int(word) for word in Path(f"/sys/block/{Path(self.loop).name}/stat").read_text().split()]
         return {
             "reads": fields[0],
             "read_bytes": fields[2] * 512,
             "writes": fields[4],
             "written_bytes": fields[6] * 512,
+            "server_s": server_ticks(self.pids) / TICKS_PER_S,
         }
 
 
@@ -131,37 +135,45 @@ def copy_image(image: Path, to: Path) -> None:
 def mounted(backend: Backend, image: Path, work: Work) -> Iterator[Mounted]:
     """The file system of an image, served by a back end, until the block ends. The image must be the row's own."""
     with ExitStack() as stack:
-        served, counters = stack.enter_context(SERVE[backend.store](backend, image, work))
+        served = stack.enter_context(SERVE[backend.store](backend, image, work))
         if backend.store in CACHES:
-            read_all(served, image)
-        device = stack.enter_context(loop_device(served, work.ledger))
+            read_all(served.file, image)
+        device = stack.enter_context(loop_device(served.file, work.ledger))
         path = stack.enter_context(mount(device, work.folder / "mnt", work.ledger))
-        yield Mounted(path, device, counters)
+        yield Mounted(path, device, served.pids, served.counters)
 
 
-Served = tuple[Path, Callable[[], dict[str, float]]]
+@dataclass(frozen=True)
+class Served:
+    """A file that is a block device in all but name, and what serves it."""
+
+    file: Path
+    pids: Sequence[int] = ()
+    counters: Callable[[], dict[str, float]] = dict
 
 
 @contextmanager
 def serve_raw(_backend: Backend, image: Path, _work: Work) -> Iterator[Served]:
     """The flash itself."""
-    yield image, dict
+    yield Served(image)
 
 
 @contextmanager
 def serve_disk(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
     """The slow disk alone, over the same export as Forebay's."""
     options = ["--mode", "passthrough", "--set", "cache_allocation=sparse", *backend.options]
-    with daemon(image, f"{work.folder}/disk.cache:{LEAST_CACHE}", [f"fuse:{work.folder}/export/disk"], options, work):
-        yield work.folder / "export/disk", dict
+    file = work.folder / "export/disk"
+    with daemon(image, f"{work.folder}/disk.cache:{LEAST_CACHE}", [f"fuse:{file}"], options, work) as running:
+        yield Served(file, [running.pid])
 
 
 @contextmanager
 def serve_forebay(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
     """Forebay in front of the slow disk."""
     cache = f"{work.folder}/forebay.cache:{backend.cache_mib}MiB"
-    with daemon(image, cache, [f"fuse:{work.folder}/export/disk"], backend.options, work):
-        yield work.folder / "export/disk", lambda: forebay_counters(work.folder)
+    file = work.folder / "export/disk"
+    with daemon(image, cache, [f"fuse:{file}"], backend.options, work) as running:
+        yield Served(file, [running.pid], lambda: forebay_counters(work.folder))
 
 
 @contextmanager
@@ -176,18 +188,18 @@ def serve_nbdkit(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
     file.touch()
     fuse = ["nbdfuse", "-C", "4", str(file), f"nbd+unix:///v?socket={socket}"]
     with (
-        daemon(image, f"{work.folder}/disk.cache:{LEAST_CACHE}", [export], below, work),
+        daemon(image, f"{work.folder}/disk.cache:{LEAST_CACHE}", [export], below, work) as slow,
         servers.server(
             command,
             work.folder / "nbdkit.log",
             work.ledger,
             lambda _: socket.exists(),
             env={"TMPDIR": str(work.folder)},
-        ),
+        ) as cache,
     ):
         work.ledger.add(Entry("mount", str(file)))
-        with servers.server(fuse, work.folder / "nbdfuse.log", work.ledger, lambda _: size_of(file) > 0):
-            yield file, dict
+        with servers.server(fuse, work.folder / "nbdfuse.log", work.ledger, lambda _: size_of(file) > 0) as mounter:
+            yield Served(file, [slow.pid, cache.pid, mounter.pid])
 
 
 @contextmanager
@@ -202,10 +214,14 @@ def serve_flashcache(backend: Backend, image: Path, work: Work) -> Iterator[Serv
         f"{work.folder}/model.cache:{backend.cache_mib}MiB",
     ]
     command += ["--export", f"fuse:{work.folder}/export/disk", "--emulate", "hdd-7200", "--stats", str(statistics)]
-    note_mount(work.folder / "export/disk", work.ledger)
-    log = work.folder / "flashcache-model.log"
-    with servers.server([*command, *backend.options], log, work.ledger, says_ready, limit_s=120):
-        yield work.folder / "export/disk", lambda: numbers(statistics.read_text() if statistics.exists() else "{}")
+    file, log = work.folder / "export/disk", work.folder / "flashcache-model.log"
+    note_mount(file, work.ledger)
+
+    def counters() -> dict[str, float]:
+        return numbers(statistics.read_text()) if statistics.exists() else {}
+
+    with servers.server([*command, *backend.options], log, work.ledger, says_ready) as running:
+        yield Served(file, [running.pid], counters)
 
 
 SERVE = {

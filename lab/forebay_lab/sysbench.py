@@ -73,7 +73,7 @@ def run(
     threads: int,
     seconds: int,
     interval_s: int,
-    device: Callable[[], Mapping[str, int]],
+    device: Callable[[], Mapping[str, float]],
     ledger: Ledger,
     progress: Callable[[float], None],
 ) -> Observed:

@@ -45,7 +45,7 @@ def test_a_line_of_go_tpc() -> None:
 
 
 def samples(tps: list[float]) -> pd.DataFrame:
-    columns = ("p95_ms", "reads_s", "writes_s", "cpu", "iowait")
+    columns = ("p95_ms", *oltp.MEANS)
     return pd.DataFrame({"t_s": [10 * (at + 1) for at in range(len(tps))], "tps": tps, **dict.fromkeys(columns, 1.0)})
 
 
