@@ -15,7 +15,7 @@ from rich.table import Table
 
 import harness
 
-from . import binaries, device, ledger, oltp, report, runner, store, tpcc
+from . import binaries, device, docs, ledger, oltp, report, runner, store, tpcc
 from .experiment import Experiment, Lies, Refused, Row, Scale
 
 HOME = harness.ROOT / "target/lab"
@@ -203,6 +203,7 @@ def device_command(
 @app.command("report")
 def report_command(
     run: Annotated[str, typer.Argument(help="A run of `lab list`; without one, the newest.")] = "",
+    document: Annotated[Path | None, typer.Option("--document", help="Put it into this document as well.")] = None,
 ) -> None:
     """Makes the report of a run again."""
     runs = store.all_runs(RUNS)
@@ -212,6 +213,8 @@ def report_command(
     found = next(one for one in experiments(HOME) if one.name == chosen.experiment)
     show(found, chosen)
     out.print(f"report: {report.write(found, chosen)}", soft_wrap=True)
+    if document is not None:
+        docs.write(found, chosen, document)
 
 
 @app.command("clean")

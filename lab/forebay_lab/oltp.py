@@ -56,7 +56,7 @@ class Length:
 LENGTHS = {
     Scale.SMOKE: Length(Tables(2, 2_000), 16, 16, 512, 512, 4, 2, 4, 1, 2),
     Scale.QUICK: Length(Tables(2, 250_000), 32, 64, 768, 512, 16, 6, 16, 2, 10),
-    Scale.FULL: Length(Tables(8, 600_000), 384, 512, 4096, 2560, 32, 120, 300, 10, 120),
+    Scale.FULL: Length(Tables(8, 600_000), 384, 256, 4096, 2048, 32, 120, 300, 10, 120),
 }
 
 
