@@ -18,6 +18,7 @@ pub mod content;
 pub mod device;
 pub mod exhaustive;
 pub mod explore;
+pub mod ftl;
 pub mod hostile;
 pub mod left;
 pub mod life;
