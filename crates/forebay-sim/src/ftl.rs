@@ -6,15 +6,15 @@
 //! pages than it shows (*spare area*), which bounds that.
 //!
 //! Here a device has one stream for what the host writes and one for what collection moves, and collects in the foreground when free blocks run
-//! short. Which block is picked is either the one with the fewest pages that count (*greedy*), or the one for which free space gained, times the time since
-//! it was last written, is the most for the cost of reading and writing what counts (*cost-benefit*; Rosenblum and Ousterhout, "The Design and Implementation of a
-//! Log-Structured File System", 1992, section 3.5: `(1 - u) * age / (1 + u)`).
+//! short. Which block is picked says [`Collection`].
 //!
 //! Not modelled: wear levelling (counts of erasures are told), channels, read disturbance, caches.
 //!
 //! Invariants:
 //! - A logical page is at one physical page or none; `valid` of a block is the number of its pages that a logical page is at.
 //! - Free blocks, the two open ones and the full ones are all blocks, each once; there is always a free one to collect into.
+
+use crate::rng::mix;
 
 /// Pages that no logical page is at, and logical pages that are nowhere.
 const NOWHERE: u32 = u32::MAX;
@@ -26,8 +26,13 @@ const FREE_MIN: usize = 3;
 pub enum Collection {
     /// The one with the fewest pages that count.
     Greedy,
-    /// The one that gives the most for its cost, see the top of the file.
+    /// The one for which the space gained, times the time since it was last written, is the most for the cost of reading and writing what
+    /// counts: `(1 - u) * age / (1 + u)` (Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", 1992, section 3.5).
     CostBenefit,
+    /// The one that was written longest ago.
+    Oldest,
+    /// Any, by a hash of the number of erasures.
+    Any,
 }
 
 /// What a device is made of.
@@ -84,14 +89,17 @@ pub struct FtlTimes {
     pub read_ns: f64,
     /// Erasing a block, in nanoseconds.
     pub erase_ns: f64,
+    /// Moving a page takes so many times reading and writing it: above 1 where collection has only a part of the chips.
+    pub move_factor: f64,
 }
 
 impl FtlTimes {
     /// Pages that a host can write in a second while the device does what `stats` says.
     #[must_use]
     pub fn pages_per_s(&self, stats: &FtlStats) -> f64 {
-        let written = (stats.host_pages + stats.moved_pages) as f64 * self.program_ns;
-        let busy = written + stats.moved_pages as f64 * self.read_ns + stats.erasures as f64 * self.erase_ns;
+        let move_ns = self.move_factor * (self.read_ns + self.program_ns);
+        let written = stats.host_pages as f64 * self.program_ns + stats.moved_pages as f64 * move_ns;
+        let busy = written + stats.erasures as f64 * self.erase_ns;
         if busy > 0.0 { stats.host_pages as f64 * 1e9 / busy } else { 0.0 }
     }
 }
@@ -229,6 +237,11 @@ impl Ftl {
         let picked = match self.config.collection {
             Collection::Greedy => full.min_by_key(|(number, block)| (block.valid, *number)),
             Collection::CostBenefit => full.max_by(|a, b| self.worth(a.1).total_cmp(&self.worth(b.1))),
+            Collection::Oldest => full.min_by_key(|(number, block)| (block.written_at, *number)),
+            Collection::Any => {
+                let start = (mix(self.stats.erasures) % self.blocks.len() as u64) as u32;
+                full.min_by_key(|(number, _)| (*number < start, *number))
+            }
         };
         picked.expect("spare blocks are full when no other is").0
     }
@@ -357,11 +370,11 @@ mod tests {
 
     #[test]
     fn time_goes_to_what_is_moved() {
-        let times = FtlTimes { program_ns: 1000.0, read_ns: 500.0, erase_ns: 10_000.0 };
+        let times = FtlTimes { program_ns: 1000.0, read_ns: 500.0, erase_ns: 10_000.0, move_factor: 2.0 };
         let clean = FtlStats { host_pages: 100, moved_pages: 0, erasures: 0 };
         let busy = FtlStats { host_pages: 100, moved_pages: 100, erasures: 5 };
         assert!((times.pages_per_s(&clean) - 1e6).abs() < 1e-3);
-        assert!((times.pages_per_s(&busy) - 100e9 / 300_000.0).abs() < 1e-3);
+        assert!((times.pages_per_s(&busy) - 100e9 / 450_000.0).abs() < 1e-3);
         assert_eq!(times.pages_per_s(&FtlStats::default()).to_bits(), 0.0f64.to_bits());
     }
 
