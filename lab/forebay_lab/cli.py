@@ -14,7 +14,7 @@ from rich.table import Table
 
 import harness
 
-from . import device, ledger, report, runner, store
+from . import device, flash, ledger, report, runner, store
 from .experiment import Experiment, Lies, Refused, Row, Scale
 
 HOME = harness.ROOT / "target/lab"
@@ -36,7 +36,7 @@ Where = Annotated[Path, typer.Option("--where", help="Folder to work in: on the 
 
 def experiments(where: Path) -> list[Experiment]:
     """All there are."""
-    return [device.Device(where)]
+    return [device.Device(where), flash.Flash()]
 
 
 def scale_of(quick: bool, full: bool, smoke: bool) -> Scale:

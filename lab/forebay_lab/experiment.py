@@ -47,6 +47,8 @@ class Row:
     seconds: float
     """How long it is expected to take: for the progress, not a limit."""
     parameters: Mapping[str, float | str] = field(default_factory=dict)
+    timed: bool = True
+    """What it gives depends on how busy the machine is."""
 
 
 @dataclass(frozen=True)

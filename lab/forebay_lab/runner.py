@@ -1,8 +1,8 @@
 """Measures the rows of a run, one after the other.
 
 A row during which others took more than `DISTURBED` of the processors is measured again, at most `ATTEMPTS` times in
-all; the attempt with the least disturbance counts, the others are kept beside it. A row that finds wrong data ends the
-run at once: nothing of it counts.
+all; the attempt with the least disturbance counts, the others are kept beside it. (A model says the same
+on a busy machine.) A row that finds wrong data ends the run at once: nothing of it counts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def go(experiment: Experiment, run: Run, place: Place, watcher: Watcher) -> None
     """Measures what is missing of a run."""
     for row in run.missing:
         tries: list[tuple[Attempt, Measured]] = []
-        while len(tries) < ATTEMPTS[run.scale] and (not tries or tries[-1][0].disturbed):
+        attempts = ATTEMPTS[run.scale] if row.timed else 1
+        while len(tries) < attempts and (not tries or tries[-1][0].disturbed):
             watcher.row(row, len(tries) + 1)
             tries.append(attempt(experiment, row, place, watcher.progress))
             watcher.measured(row, tries[-1][0])
@@ -74,7 +75,8 @@ def attempt(
         measured = experiment.measure(row, Work(folder, ledger, progress))
         usage = meter.read()
     foreign = round(usage.foreign, 4)
-    return Attempt(began, round(usage.elapsed_s, 1), round(usage.pressure, 4), foreign, foreign > DISTURBED), measured
+    disturbed = row.timed and foreign > DISTURBED
+    return Attempt(began, round(usage.elapsed_s, 1), round(usage.pressure, 4), foreign, disturbed), measured
 
 
 def machine() -> dict[str, str]:

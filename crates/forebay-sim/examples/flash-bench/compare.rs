@@ -1,5 +1,6 @@
 //! The layouts side by side: what each writes to its device, and what the device makes of that.
 
+use crate::flashcache::FlashCacheSets;
 use crate::lines::{Cell, Table};
 use crate::number;
 use forebay_sim::cards::{CARDS, Card};
@@ -16,9 +17,10 @@ const VOLUME_PER_CACHE: u64 = 4;
 
 /// A layout by its name.
 type Make = fn(&Sizes) -> Box<dyn Layout>;
-const LAYOUTS: [(&str, Make); 2] = [
+const LAYOUTS: [(&str, Make); 3] = [
     ("forebay", |sizes| Box::new(ForebayLog::new(sizes))),
     ("forebay-trimmed", |sizes| Box::new(ForebayLog::new(sizes).trimming())),
+    ("flashcache", |sizes| Box::new(FlashCacheSets::new(sizes))),
 ];
 
 /// What is compared.

@@ -10,6 +10,7 @@
 //! Each with `--json FILE` (a line for each line of the table), `--seed N`, and `--pages N` of a modelled card. The same figures every time and everywhere.
 
 mod compare;
+mod flashcache;
 mod lines;
 mod sweep;
 
