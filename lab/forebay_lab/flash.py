@@ -3,7 +3,8 @@
 - *cards*: random writes by how full the device is, in the model of each card and as published.
 - *layouts*: the device is full, the cache works. What Forebay's engine and the FlashCache model write for the same
   requests goes to models with the spare area of each card: how much is written to flash for each byte that clients
-  write, how long a card of 400 GB and 3,000 erasures a block lasts, and how fast it is beside an empty one.
+  write, how long a card of 400 GB and 3,000 erasures a block lasts, and how fast it is beside an empty one. Erase
+  blocks are a quarter of Forebay's segments, or as large.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from .plots import bars, curves, figure, finish
 LETTERS = ("D", "T")
 WORKLOADS = ("uniform-4k", "zipf-4k", "zipf-16k", "mix-16k")
 LAYOUTS = ("forebay", "forebay-trimmed", "flashcache")
+# Erase blocks in thousandths of the device; Forebay's segments are four of them at these sizes.
+BLOCKS = {"quarter": 1, "whole": 4}
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,11 @@ class Flash:
         size = SIZES[scale]
         rows = [Row("cards", size.row_s, {"pages": size.pages}, timed=False)]
         for workload in size.workloads:
-            for layout in LAYOUTS:
-                # An erase block is a thousandth of the device at every scale: the model's proportions stay.
-                parameters: dict[str, float | str] = {"workload": workload, "layout": layout}
-                parameters |= {"cache-mib": size.cache_mib, "block-kib": size.cache_mib, "rounds": size.rounds}
-                rows.append(Row(f"{workload}-{layout}", size.row_s, parameters, timed=False))
+            for block, times in BLOCKS.items():
+                for layout in LAYOUTS:
+                    parameters: dict[str, float | str] = {"workload": workload, "layout": layout, "rounds": size.rounds}
+                    parameters |= {"cache-mib": size.cache_mib, "block-kib": size.cache_mib * times}
+                    rows.append(Row(named(workload, block, layout), size.row_s, parameters, timed=False))
         return rows
 
     def measure(self, row: Row, work: Work) -> Measured:
@@ -84,14 +87,14 @@ class Flash:
                 "row": "cards",
                 "card": line["card"],
                 "collection": "greedy",
-                "speed, of an empty card": line["model_of_emptiest"],
+                "speed of empty": line["model_of_emptiest"],
                 "published": line["published_of_emptiest"],
-                "life, of Forebay's": "-",
-                "flash bytes per user byte": line["write_amplification"],
-                "by the cache": "-",
-                "by the device": line["write_amplification"],
-                "life, user TB": "-",
-                "past the cache %": "-",
+                "life of Forebay's": "-",
+                "WA": line["write_amplification"],
+                "of cache": "-",
+                "of flash": line["write_amplification"],
+                "life TB": "-",
+                "past %": "-",
             }
             for _, line in full.iterrows()
         ]
@@ -102,7 +105,7 @@ class Flash:
         for row in results.rows:
             if row.name == "cards":
                 continue
-            ours = results.samples.get(f"{row.parameters['workload']}-forebay")
+            ours = results.samples.get(row.name.removesuffix(f"-{row.parameters['layout']}") + "-forebay")
             for number, (_, line) in enumerate(results.samples[row.name].iterrows()):
                 lives = "-" if ours is None else round(line["life_user_tb"] / ours["life_user_tb"].iloc[number], 2)
                 lines.append(
@@ -110,20 +113,21 @@ class Flash:
                         "row": row.name,
                         "card": line["card"],
                         "collection": line["collection"],
-                        "speed, of an empty card": line["speed_of_empty"],
+                        "speed of empty": line["speed_of_empty"],
                         "published": "-",
-                        "life, of Forebay's": lives,
-                        "flash bytes per user byte": line["total_wa"],
-                        "by the cache": line["cache_wa"],
-                        "by the device": line["flash_wa"],
-                        "life, user TB": line["life_user_tb"],
-                        "past the cache %": line["past_cache_pct"],
+                        "life of Forebay's": lives,
+                        "WA": line["total_wa"],
+                        "of cache": line["cache_wa"],
+                        "of flash": line["flash_wa"],
+                        "life TB": line["life_user_tb"],
+                        "past %": line["past_cache_pct"],
                     }
                 )
         return lines
 
     def pictures(self, results: Results) -> Sequence[Picture]:
-        return [*self.by_fill(results), *(one for letter in LETTERS for one in self.by_layout(results, letter))]
+        layouts = [self.by_layout(results, letter, block) for letter in LETTERS for block in BLOCKS]
+        return [*self.by_fill(results), *(picture for some in layouts for picture in some)]
 
     def by_fill(self, results: Results) -> Sequence[Picture]:
         """The model of each card beside what was published."""
@@ -138,9 +142,9 @@ class Flash:
             finish(axes, "used %", "random writes, MiB/s")
         return [Picture("cards", "How full the card is", drawn)]
 
-    def by_layout(self, results: Results, letter: str) -> Sequence[Picture]:
+    def by_layout(self, results: Results, letter: str, block: str) -> Sequence[Picture]:
         """Bytes written to flash, and life, for each layout."""
-        rows = [row for row in results.rows if row.name != "cards"]
+        rows = [row for row in results.rows if f"-{block}-" in row.name]
         if not rows:
             return []
         workloads = list(dict.fromkeys(str(row.parameters["workload"]) for row in rows))
@@ -150,17 +154,23 @@ class Flash:
         ):
             groups = {
                 layout: [
-                    float(results.summaries.get(f"{workload}-{layout}", {}).get(f"{key}_{letter}", 0))
+                    float(results.summaries.get(named(workload, block, layout), {}).get(f"{key}_{letter}", 0))
                     for workload in workloads
                 ]
                 for layout in LAYOUTS
             }
             bars(axes, workloads, groups)
             finish(axes, "", what)
-        return [Picture(f"layouts-{letter}", f"Layouts on a full {cards.name(letter)}, greedy collection", drawn)]
+        title = f"Layouts on a full {cards.name(letter)}: erase blocks of a {block} segment, greedy collection"
+        return [Picture(f"layouts-{letter}-{block}", title, drawn)]
 
     def originals(self) -> Sequence[Original]:
         return [Original(cards.WHAT, cards.CARDS)]
+
+
+def named(workload: str, block: str, layout: str) -> str:
+    """The name of a row."""
+    return f"{workload}-{block}-{layout}"
 
 
 def of_cards(frame: pd.DataFrame) -> dict[str, float | str]:

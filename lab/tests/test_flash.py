@@ -69,17 +69,20 @@ def test_a_model_of_other_figures_is_a_lie() -> None:
 
 
 def test_lives_are_told_of_forebay() -> None:
-    table = flash.Flash().table(results({"uniform-4k-forebay": 1.5, "uniform-4k-flashcache": 6.0}))
-    assert table["row"].tolist() == ["cards"] * 2 + ["uniform-4k-forebay"] * 4 + ["uniform-4k-flashcache"] * 4
-    assert table["life, of Forebay's"].tolist() == ["-", "-", 1.0, 1.0, 1.0, 1.0, 0.25, 0.36, 0.25, 0.36]
-    without = flash.Flash().table(results({"uniform-4k-flashcache": 6.0}))
-    assert set(without["life, of Forebay's"]) == {"-"}, "there is nothing to compare with"
+    table = flash.Flash().table(results({"uniform-4k-quarter-forebay": 1.5, "uniform-4k-quarter-flashcache": 6.0}))
+    assert (
+        table["row"].tolist()
+        == ["cards"] * 2 + ["uniform-4k-quarter-forebay"] * 4 + ["uniform-4k-quarter-flashcache"] * 4
+    )
+    assert table["life of Forebay's"].tolist() == ["-", "-", 1.0, 1.0, 1.0, 1.0, 0.25, 0.36, 0.25, 0.36]
+    without = flash.Flash().table(results({"uniform-4k-quarter-flashcache": 6.0}))
+    assert set(without["life of Forebay's"]) == {"-"}, "there is nothing to compare with"
 
 
 def test_pictures_of_what_there_is() -> None:
     experiment = flash.Flash()
-    full = experiment.pictures(results({"uniform-4k-forebay": 1.5, "uniform-4k-flashcache": 6.0}))
-    assert [picture.name for picture in full] == ["cards", "layouts-D", "layouts-T"]
+    full = experiment.pictures(results({"uniform-4k-quarter-forebay": 1.5, "uniform-4k-quarter-flashcache": 6.0}))
+    assert [picture.name for picture in full] == ["cards", "layouts-D-quarter", "layouts-T-quarter"]
     assert [picture.name for picture in experiment.pictures(results({}))] == ["cards"]
     assert experiment.pictures(Results([], {}, {})) == []
 
@@ -117,11 +120,13 @@ def test_a_busy_machine_does_not_disturb_a_model(tmp_path: Path, monkeypatch: py
 def test_a_smoke_run_measures_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash_bench, "binary", lambda: BUILT)
     experiment = flash.Flash()
-    rows = [row for row in experiment.rows(Scale.SMOKE) if row.name == "cards" or row.name.startswith("uniform-4k")]
+    rows = [
+        row for row in experiment.rows(Scale.SMOKE) if row.name == "cards" or row.name.startswith("uniform-4k-quarter")
+    ]
     run = store.begin(tmp_path / "runs", "flash", Scale.SMOKE, rows, {}, {})
     runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger"), Silent())
     assert run.missing == []
-    ours, theirs = (run.kept[f"uniform-4k-{layout}"].summary for layout in ("forebay", "flashcache"))
+    ours, theirs = (run.kept[f"uniform-4k-quarter-{layout}"].summary for layout in ("forebay", "flashcache"))
     assert float(ours["flash_wa_D"]) < 1.2 < float(theirs["flash_wa_D"])
     assert len(experiment.table(run.results())) == 2 + 4 * len(flash.LAYOUTS)
     assert "data:image/png;base64," in report.write(experiment, run).read_text()

@@ -171,10 +171,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Bytes written to the flash device for each that clients wrote.
+    /// Written by clients, and by the cache to the flash device.
+    #[must_use]
+    pub fn cached_bytes(&self) -> u64 {
+        self.user_bytes - self.past_cache_bytes
+    }
+
+    /// Bytes written to the flash device for each that clients wrote and that did not go past the cache.
     #[must_use]
     pub fn cache_amplification(&self) -> f64 {
-        self.device_bytes as f64 / (self.user_bytes as f64).max(1.0)
+        self.device_bytes as f64 / (self.cached_bytes() as f64).max(1.0)
     }
 }
 

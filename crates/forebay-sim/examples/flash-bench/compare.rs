@@ -12,6 +12,7 @@ use forebay_sim::layout::{
 const COLLECTIONS: [(Collection, &str); 2] =
     [(Collection::Greedy, "greedy"), (Collection::CostBenefit, "cost-benefit")];
 const MIB: u64 = 1 << 20;
+const GIB: f64 = (1u64 << 30) as f64;
 /// The volume is so many times as large as the cache.
 const VOLUME_PER_CACHE: u64 = 4;
 
@@ -118,6 +119,7 @@ impl Comparison {
         })
     }
 
+    /// Bytes of clients are those that did not go past the cache, and wear is even.
     fn line(
         &self,
         workload: &Workload,
@@ -146,7 +148,7 @@ impl Comparison {
             ("total_wa", Cell::Number(total, 3)),
             (
                 "erased_mib_per_user_gib",
-                Cell::Number(erased_mib / out.user_bytes as f64 * (1u64 << 30) as f64, 0),
+                Cell::Number(erased_mib * GIB / (out.cached_bytes() as f64).max(1.0), 0),
             ),
             ("life_user_tb", Cell::Number(physical_gb * self.cycles / total / 1000.0, 0)),
             ("speed_of_empty", Cell::Number(slower / out.cache_amplification(), 3)),
