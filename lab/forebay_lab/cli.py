@@ -24,7 +24,8 @@ LEDGERS = HOME / "ledger"
 app = typer.Typer(
     help="Published flash-cache experiments, repeated on this machine.", no_args_is_help=True, add_completion=False
 )
-out = Console(highlight=False)
+# Wide where nobody has a width: tables in files are whole.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
 err = Console(stderr=True, highlight=False)
 
 Quick = Annotated[bool, typer.Option("--quick", help="Minutes: shows the shape.")]

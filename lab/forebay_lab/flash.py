@@ -23,6 +23,12 @@ WORKLOADS = ("uniform-4k", "zipf-4k", "zipf-16k", "mix-16k")
 LAYOUTS = ("forebay", "forebay-trimmed", "flashcache")
 # Erase blocks in thousandths of the device; Forebay's segments are four of them at these sizes.
 BLOCKS = {"quarter": 1, "whole": 4}
+# Of each card. The ratio of lives is to Forebay's; WA: bytes written to flash for each of clients; speed: beside the
+# empty card.
+COLUMNS = (
+    *(f"{what} {letter}" for what in ("life ratio", "WA", "speed") for letter in LETTERS),
+    *("life TB D", "life TB T", "of cache", "past %"),
+)
 
 
 @dataclass(frozen=True)
@@ -75,29 +81,22 @@ class Flash:
         return Measured(frame, of_cards(frame) if row.name == "cards" else of_layout(frame))
 
     def table(self, results: Results) -> pd.DataFrame:
-        return pd.DataFrame([*self.lines_of_cards(results), *self.lines_of_layouts(results)])
+        lines = [*self.lines_of_cards(results), *self.lines_of_layouts(results)]
+        names = ("row", "collection", *COLUMNS)
+        return pd.DataFrame([{name: line.get(name, "-") for name in names} for line in lines])
 
     def lines_of_cards(self, results: Results) -> list[dict[str, object]]:
-        """How far each card falls when it is full."""
+        """How fast each card is when it is full."""
         if "cards" not in results.samples:
             return []
         full = results.samples["cards"].query("used_pct == 100")
-        return [
-            {
-                "row": "cards",
-                "card": line["card"],
-                "collection": "greedy",
-                "speed of empty": line["model_of_emptiest"],
-                "published": line["published_of_emptiest"],
-                "life of Forebay's": "-",
-                "WA": line["write_amplification"],
-                "of cache": "-",
-                "of flash": line["write_amplification"],
-                "life TB": "-",
-                "past %": "-",
-            }
-            for _, line in full.iterrows()
-        ]
+        model: dict[str, object] = {"row": "cards at 100 %", "collection": "greedy"}
+        published: dict[str, object] = {"row": "cards, published", "collection": "-"}
+        for _, line in full.iterrows():
+            model[f"speed {line['card']}"] = line["model_of_emptiest"]
+            model[f"WA {line['card']}"] = line["write_amplification"]
+            published[f"speed {line['card']}"] = line["published_of_emptiest"]
+        return [model, published]
 
     def lines_of_layouts(self, results: Results) -> list[dict[str, object]]:
         """What each layout makes of each device."""
@@ -106,23 +105,16 @@ class Flash:
             if row.name == "cards":
                 continue
             ours = results.samples.get(row.name.removesuffix(f"-{row.parameters['layout']}") + "-forebay")
+            by_collection: dict[str, dict[str, object]] = {}
             for number, (_, line) in enumerate(results.samples[row.name].iterrows()):
-                lives = "-" if ours is None else round(line["life_user_tb"] / ours["life_user_tb"].iloc[number], 2)
-                lines.append(
-                    {
-                        "row": row.name,
-                        "card": line["card"],
-                        "collection": line["collection"],
-                        "speed of empty": line["speed_of_empty"],
-                        "published": "-",
-                        "life of Forebay's": lives,
-                        "WA": line["total_wa"],
-                        "of cache": line["cache_wa"],
-                        "of flash": line["flash_wa"],
-                        "life TB": line["life_user_tb"],
-                        "past %": line["past_cache_pct"],
-                    }
-                )
+                collection, card = str(line["collection"]), line["card"]
+                base = {"row": row.name, "collection": collection, "of cache": line["cache_wa"]}
+                one = by_collection.setdefault(collection, base)
+                if ours is not None:
+                    one[f"life ratio {card}"] = round(line["life_user_tb"] / ours["life_user_tb"].iloc[number], 2)
+                one |= {f"WA {card}": line["total_wa"], f"speed {card}": line["speed_of_empty"]}
+                one |= {f"life TB {card}": line["life_user_tb"], "past %": line["past_cache_pct"]}
+            lines += by_collection.values()
         return lines
 
     def pictures(self, results: Results) -> Sequence[Picture]:
