@@ -134,8 +134,17 @@ fn run(options: &Options) -> Result<(), RunError> {
         Ok(CacheVolume::new(model, cache, disk, stats))
     };
     let host = HostOptions { exports: &options.exports, size_bytes: backing.size_bytes, io: options.io };
-    let ended = serve(&host, make, &mut tell)?;
-    let model = ended.end();
+    let mut served = false;
+    let mut report = |event| {
+        served |= matches!(event, HostEvent::Ready(_));
+        tell(event);
+    };
+    let ended = serve(&host, make, &mut report);
+    if ended.is_err() && !served {
+        // Nobody has written anything: the next start has nothing to warn of.
+        let _ = mark_clean(&options.cache.path);
+    }
+    let model = ended?.end();
     let dirty = model.stopped().map_or(0, |stopped| stopped.dirty_blocks);
     if dirty > 0 {
         return Err(failed(&format!("{dirty} blocks could not be written to the backing store")));

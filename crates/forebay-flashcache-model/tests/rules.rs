@@ -23,7 +23,7 @@ fn config() -> Config {
 impl Rig {
     fn new(config: Config, sets: u64) -> Self {
         let per_set = u64::from(config.assoc) + u64::from(config.assoc) / 256;
-        let model = Model::new(config, (1 + sets * per_set) * BLOCK).unwrap();
+        let model = Model::new(config, (1 + sets * per_set) * BLOCK).expect("the settings are valid");
         assert_eq!(u64::from(model.layout().sets), sets);
         Self { model, now: 0, under_way: Vec::new(), replies: Vec::new(), requests: 0 }
     }

@@ -39,7 +39,7 @@ fn stamp(version: Version, sector: usize) -> [u8; SECTOR] {
 }
 
 fn version(bytes: &[u8], sector: usize) -> Version {
-    let version = u64::from_le_bytes(bytes[..8].try_into().unwrap()) >> 32;
+    let version = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) >> 32;
     assert!(bytes == stamp(version, sector), "sector {sector} holds something that nobody wrote there");
     version
 }
@@ -93,7 +93,7 @@ impl Simulation {
         let first = Candidate { version: 0, begun: 0, answered: Some(0) };
         Self {
             random: fastrand::Rng::with_seed(seed),
-            model: Model::new(config, CACHE_BYTES as u64).unwrap(),
+            model: Model::new(config, CACHE_BYTES as u64).expect("the settings are valid"),
             now: 0,
             step: 1,
             flash: vec![0xee; CACHE_BYTES],
@@ -164,7 +164,7 @@ impl Simulation {
     fn answered(&mut self, id: u64, result: Result<(), Failed>) {
         self.step += 1;
         let client = self.clients.remove(&id).expect("it was asked, and is answered once");
-        let buffer = self.buffers.remove(&(id as u32)).unwrap();
+        let buffer = self.buffers.remove(&(id as u32)).expect("it is kept until the reply");
         assert!(result.is_ok() || self.fails > 0, "nothing fails here");
         if result.is_err() {
             return;
