@@ -6,7 +6,8 @@ demo: setup
 	target/release/forebay demo
 
 # The steps run one after the other, and the first that fails ends it.
-test: setup
+test:
+	@scripts/setup lab
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory unit
 	$(MAKE) --no-print-directory instructions

@@ -199,3 +199,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
+
+
+def between(document: str, begin: str, end: str, text: str) -> str | None:
+    """A document with `text` between its lines `begin` and `end`; `None` if it has no such lines in this order."""
+    before, found, rest = document.partition(begin)
+    _, ended, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}" if found and ended else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from comparison.figures import Spread, number, paired_ratio, short
 from comparison.goals import verdicts
 from comparison.model import Results, Sample, side_of
-from harness import table
+from harness import between, table
 
 HEADER = (
     "work",
@@ -115,10 +115,7 @@ BEGIN, END = "<!-- bench/compare: begin -->", "<!-- bench/compare: end -->"
 def write_markdown(path: Path, text: str) -> None:
     """Writes a file, or, in one that has the lines `BEGIN` and `END`, only what is between them."""
     old = path.read_text() if path.exists() else ""
-    if BEGIN in old and END in old.split(BEGIN, 1)[1]:
-        before, rest = old.split(BEGIN, 1)
-        text = f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{rest.split(END, 1)[1]}"
-    path.write_text(text)
+    path.write_text(between(old, BEGIN, END, text) or text)
 
 
 def write_json(path: Path, results: Results, about: dict[str, object]) -> None:

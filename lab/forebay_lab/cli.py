@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from rich.table import Table
 
 import harness
 
-from . import device, flash, ledger, report, runner, store
+from . import binaries, device, docs, flash, ledger, oltp, report, runner, store, tpcc
 from .experiment import Experiment, Lies, Refused, Row, Scale
 
 HOME = harness.ROOT / "target/lab"
@@ -24,20 +25,22 @@ LEDGERS = HOME / "ledger"
 app = typer.Typer(
     help="Published flash-cache experiments, repeated on this machine.", no_args_is_help=True, add_completion=False
 )
-# Wide where nobody has a width: tables in files are whole.
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
+# Files and pipes have no width: tables are not squeezed there.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True, highlight=False)
 
 Quick = Annotated[bool, typer.Option("--quick", help="Minutes: shows the shape.")]
 Full = Annotated[bool, typer.Option("--full", help="As long as the original, where that is sensible.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Seconds: only that everything works.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on with a run that has not ended.")]
+Once = Annotated[bool, typer.Option("--once", help="Do not measure again what others have disturbed.")]
+Only = Annotated[list[str], typer.Option("--row", help="Measure this row only; may be repeated.")]
 Where = Annotated[Path, typer.Option("--where", help="Folder to work in: on the flash that is to be used.")]
 
 
 def experiments(where: Path) -> list[Experiment]:
     """All there are."""
-    return [device.Device(where), flash.Flash()]
+    return [oltp.Oltp(), tpcc.Tpcc(), device.Device(where), flash.Flash()]
 
 
 def scale_of(quick: bool, full: bool, smoke: bool) -> Scale:
@@ -87,14 +90,34 @@ def minutes(seconds: float) -> str:
     return f"{seconds // 60} min {seconds % 60:02} s" if seconds >= 60 else f"{seconds} s"
 
 
-def perform(experiment: Experiment, scale: Scale, where: Path, fresh: bool, options: dict[str, str]) -> None:
+def chosen(experiment: Experiment, scale: Scale, only: Sequence[str]) -> list[Row]:
+    """The rows of a scale, or those of them that were asked for."""
+    rows = list(experiment.rows(scale))
+    unknown = sorted(set(only) - {row.name for row in rows})
+    if unknown:
+        names = ", ".join(row.name for row in rows)
+        raise Refused(f"{experiment.name} has no row {', '.join(unknown)} at this scale: there are {names}")
+    return [row for row in rows if not only or row.name in only]
+
+
+def perform(
+    experiment: Experiment,
+    scale: Scale,
+    where: Path,
+    options: dict[str, str],
+    *,
+    fresh: bool,
+    once: bool,
+    only: Sequence[str] = (),
+) -> None:
     """Measures what is missing and writes the report."""
     missing = [command for command in experiment.needs() if shutil.which(command) is None]
     if missing:
         raise Refused(
-            f"there is no {', '.join(missing)} on this machine: scripts/setup installs what the project needs"
+            f"there is no {', '.join(missing)} on this machine: scripts/setup lab installs what Debian has of it"
         )
-    rows = list(experiment.rows(scale))
+    binaries.build(experiment.binaries())
+    rows = chosen(experiment, scale, only)
     run = None if fresh else store.unfinished(RUNS, experiment.name, scale, rows, options)
     if run is None:
         run = store.begin(RUNS, experiment.name, scale, rows, runner.machine(), options)
@@ -104,7 +127,8 @@ def perform(experiment: Experiment, scale: Scale, where: Path, fresh: bool, opti
         )
     shown = Shown(run.missing)
     with shown.bar:
-        runner.go(experiment, run, runner.Place(where, LEDGERS), shown)
+        attempts = 1 if once else runner.ATTEMPTS[scale]
+        runner.go(experiment, run, runner.Place(where, LEDGERS, attempts), shown)
     page = report.write(experiment, run)
     show(experiment, run)
     out.print(f"report: {page}", soft_wrap=True)
@@ -136,20 +160,27 @@ def list_command() -> None:
 
 @app.command("run")
 def run_command(
-    experiment: Annotated[str, typer.Argument(help="A name of `lab list`.")],
+    experiment: Annotated[str, typer.Argument(help="A name of `lab list`, or all.")],
     quick: Quick = False,
     full: Full = False,
     smoke: Smoke = False,
     where: Where = HOME / "work",
     fresh: Fresh = False,
+    once: Once = False,
+    row: Only = [],  # noqa: B006 (typer reads it)
 ) -> None:
-    """Runs an experiment; goes on with one that has not ended."""
-    found = next((one for one in experiments(where) if one.name == experiment), None)
-    if found is None:
-        names = ", ".join(one.name for one in experiments(where))
-        raise Refused(f"there is no experiment {experiment!r}: there are {names}")
+    """Runs an experiment, or `all`; goes on with one that has not ended."""
+    known = experiments(where)
+    names = [one.name for one in known]
+    if experiment not in (*names, "all"):
+        raise Refused(f"there is no experiment {experiment!r}: there are {', '.join(names)}, and all")
+    if experiment == "all" and row:
+        raise Refused("--row names rows of one experiment: name that as well")
+    scale = scale_of(quick, full, smoke)
     options = {"where": str(where), "storage": harness.storage(where)}
-    perform(found, scale_of(quick, full, smoke), where, fresh, options)
+    for one in known:
+        if experiment in (one.name, "all"):
+            perform(one, scale, where, options, fresh=fresh, once=once, only=row)
 
 
 @app.command("device")
@@ -160,16 +191,19 @@ def device_command(
     full: Full = False,
     smoke: Smoke = False,
     fresh: Fresh = False,
+    once: Once = False,
 ) -> None:
     """Measures a device by itself."""
     found = device.on(path, destroy=destroy)
     where = path if path.is_dir() else HOME / "work"
-    perform(found, scale_of(quick, full, smoke), where, fresh, {"device": str(path), "storage": harness.storage(path)})
+    options = {"device": str(path), "storage": harness.storage(path)}
+    perform(found, scale_of(quick, full, smoke), where, options, fresh=fresh, once=once)
 
 
 @app.command("report")
 def report_command(
     run: Annotated[str, typer.Argument(help="A run of `lab list`; without one, the newest.")] = "",
+    document: Annotated[Path | None, typer.Option("--document", help="Put it into this document as well.")] = None,
 ) -> None:
     """Makes the report of a run again."""
     runs = store.all_runs(RUNS)
@@ -179,6 +213,8 @@ def report_command(
     found = next(one for one in experiments(HOME) if one.name == chosen.experiment)
     show(found, chosen)
     out.print(f"report: {report.write(found, chosen)}", soft_wrap=True)
+    if document is not None:
+        docs.write(found, chosen, document)
 
 
 @app.command("clean")
@@ -189,7 +225,7 @@ def clean_command() -> None:
         if left.running:
             out.print(f"{left.path.name}: its lab still runs, left alone")
             continue
-        for entry in left.entries:
+        for entry in reversed(left.entries):
             out.print(f"undoing: {entry}")
         failures = ledger.undo_all(left.entries)
         failed += failures
@@ -204,8 +240,8 @@ def main() -> None:
     try:
         app()
     except Refused as error:
-        err.print(f"lab: {error}", style="red" if err.is_terminal else None, markup=False)
+        err.print(f"lab: {error}", style="red" if err.is_terminal else None, markup=False, soft_wrap=True)
         sys.exit(1)
     except Lies as error:
-        err.print(f"lab: wrong, so nothing of this row counts: {error}", markup=False)
+        err.print(f"lab: wrong, so nothing of this row counts: {error}", markup=False, soft_wrap=True)
         sys.exit(1)

@@ -22,7 +22,7 @@ import pandas as pd
 
 from . import fio
 from .cards import CARDS, FILLS, WHAT
-from .experiment import Measured, Original, Picture, Refused, Results, Row, Scale, Work
+from .experiment import Binary, Measured, Original, Picture, Refused, Results, Row, Scale, Work
 from .plots import curves, figure, finish
 from .steady import steady_from
 
@@ -45,7 +45,7 @@ class Length:
 
 LENGTHS = {
     Scale.SMOKE: Length(16, 1, 6, (1, 4), (8,), (50, 100)),
-    Scale.QUICK: Length(512, 2, 20, (1, 4, 16), (1, 8, 32), (20, 60, 100)),
+    Scale.QUICK: Length(256, 1, 15, (1, 4, 16), (1, 8, 32), (20, 60, 100)),
     Scale.FULL: Length(4096, 30, 2700, (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 8, 16, 32, 64, 128), FILLS),
 }
 
@@ -61,6 +61,9 @@ class Device:
 
     def needs(self) -> Sequence[str]:
         return ["fio"]
+
+    def binaries(self) -> Sequence[Binary]:
+        return []
 
     def rows(self, scale: Scale) -> Sequence[Row]:
         length = LENGTHS[scale]

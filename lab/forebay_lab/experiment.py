@@ -39,6 +39,14 @@ class Lies(Exception):
     """What was read back is not what was written, or what was counted does not add up: no figure of this row counts."""
 
 
+class Binary(StrEnum):
+    """What of the project is measured, or measured with."""
+
+    FOREBAY = "forebay"
+    MODEL = "flashcache-model"
+    FLASH_BENCH = "flash-bench"
+
+
 @dataclass(frozen=True)
 class Row:
     """One thing to measure."""
@@ -65,6 +73,8 @@ class Work:
 
     folder: Path
     """Of its own, on what is measured; removed afterwards."""
+    shared: Path
+    """Of the run, on the same file system: what several rows begin with; removed at its end."""
     ledger: Ledger
     progress: Callable[[float], None]
     """Takes the seconds of the row that are done."""
@@ -113,6 +123,9 @@ class Experiment(Protocol):
 
     def needs(self) -> Sequence[str]:
         """Commands that must be there."""
+
+    def binaries(self) -> Sequence[Binary]:
+        """What is built of the project before anything is measured."""
 
     def rows(self, scale: Scale) -> Sequence[Row]:
         """What is measured, in this order."""

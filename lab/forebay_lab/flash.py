@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from . import cards, flash_bench
-from .experiment import Lies, Measured, Original, Picture, Results, Row, Scale, Work
+from .experiment import Binary, Lies, Measured, Original, Picture, Results, Row, Scale, Work
 from .plots import bars, curves, figure, finish
 
 LETTERS = ("D", "T")
@@ -61,7 +61,10 @@ class Flash:
     )
 
     def needs(self) -> Sequence[str]:
-        return ["cargo"]
+        return []
+
+    def binaries(self) -> Sequence[Binary]:
+        return [Binary.FLASH_BENCH]
 
     def rows(self, scale: Scale) -> Sequence[Row]:
         size = SIZES[scale]

@@ -1,45 +1,27 @@
-"""The model of flash devices: builds and runs the example `flash-bench` and reads what it says.
+"""The model of flash devices: runs the example `flash-bench` and reads what it says.
 
-`$FLASH_BENCH` names another binary. A model is no measurement: it says the same on every machine, however busy.
+A model is no measurement: it says the same on every machine, however busy.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 
-import harness
-
-from .experiment import Lies, Refused, Work
+from . import binaries
+from .experiment import Binary, Lies, Work
 
 POLL_S = 0.2
-BUILD = ("cargo", "build", "--release", "--locked", "-p", "forebay-sim", "--example", "flash-bench")
-
-
-@functools.cache
-def binary() -> Path:
-    """The binary, built if it is missing or old."""
-    named = os.environ.get("FLASH_BENCH")
-    if named:
-        return Path(named)
-    done = subprocess.run(BUILD, cwd=harness.ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Refused(f"{' '.join(BUILD)} failed: {done.stderr.strip()[-500:]}")
-    target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
-    return harness.ROOT / target / "release/examples/flash-bench"
 
 
 def run(options: Sequence[str], work: Work) -> pd.DataFrame:
     """A line for each line that it gives. Ends with `Lies` if it fails or gives none."""
     output = work.folder / "flash.json"
-    command = [str(binary()), *options, "--json", str(output)]
+    command = [str(binaries.path(Binary.FLASH_BENCH)), *options, "--json", str(output)]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     work.ledger.add_process(child.pid)
     began = time.monotonic()

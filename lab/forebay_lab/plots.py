@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 mpl.use("Agg")
+# Names inside of SVG files are random otherwise.
+mpl.rcParams["svg.hashsalt"] = "forebay"
 
 
 def figure(columns: int) -> tuple[Figure, list[Axes]]:

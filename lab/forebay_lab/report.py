@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -36,7 +37,7 @@ def write(experiment: Experiment, run: Run) -> Path:
         parts.append(f'<h2>{title}</h2><img alt="{title}" src="data:image/png;base64,{data}">')
     for original in experiment.originals():
         parts.append(f"<h2>Published: {html.escape(original.what)}</h2>{as_table(original.table)}")
-    parts.append(f"<h2>How it was measured</h2><p>Warm-up: {html.escape(experiment.warm_up)}.</p>{facts(run)}")
+    parts.append(f"<h2>How it was measured</h2><p>Warm-up: {html.escape(experiment.warm_up)}.</p>{as_list(facts(run))}")
     page = run.path / "report.html"
     head = f'<meta charset="utf-8"><title>{html.escape(experiment.title)}</title><style>{STYLE}</style>'
     page.write_text(f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>')
@@ -49,6 +50,11 @@ def as_table(frame: pd.DataFrame) -> str:
 
 
 def warnings(run: Run) -> str:
+    """What the reader must know before anything else, on the page."""
+    return "".join(f'<p class="warning">{html.escape(one)}</p>' for one in said_first(run))
+
+
+def said_first(run: Run) -> list[str]:
     """What the reader must know before anything else."""
     said = []
     if run.scale != "full":
@@ -58,15 +64,21 @@ def warnings(run: Run) -> str:
     disturbed = [name for name, kept in run.kept.items() if kept.disturbed]
     if disturbed:
         said.append(f"Others used the processors during: {', '.join(disturbed)}.")
-    return "".join(f'<p class="warning">{html.escape(one)}</p>' for one in said)
+    return said
 
 
-def facts(run: Run) -> str:
+def as_list(said: Mapping[str, str]) -> str:
+    """Facts on the page."""
+    items = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in said.items())
+    return f"<dl>{items}</dl>"
+
+
+def facts(run: Run) -> dict[str, str]:
     """Machine, versions, options and disturbance."""
     foreign = [kept.attempts[-1].foreign for kept in run.kept.values() if kept.attempts]
     pressure = [kept.attempts[-1].pressure for kept in run.kept.values() if kept.attempts]
     again = sum(len(kept.attempts) - 1 for kept in run.kept.values())
-    said = {
+    return {
         "begun": run.began,
         **run.options,
         **run.machine,
@@ -74,5 +86,3 @@ def facts(run: Run) -> str:
         "processors waited for": f"{max(pressure, default=0):.1%} of the time in the worst row",
         "rows measured again": str(again),
     }
-    items = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in said.items())
-    return f"<dl>{items}</dl>"

@@ -1,8 +1,8 @@
 """Measures the rows of a run, one after the other.
 
 A row during which others took more than `DISTURBED` of the processors is measured again, at most `ATTEMPTS` times in
-all; the attempt with the least disturbance counts, the others are kept beside it. (A model says the same
-on a busy machine.) A row that finds wrong data ends the run at once: nothing of it counts.
+all unless told otherwise; the attempt with the least disturbance counts, the others are kept beside it. What a
+model says is never disturbed. A row that finds wrong data ends the run at once: nothing of it counts.
 """
 
 from __future__ import annotations
@@ -45,38 +45,47 @@ class Place:
 
     folder: Path
     ledgers: Path
+    attempts: int
+    """Of a row, if others disturb it."""
 
 
 def go(experiment: Experiment, run: Run, place: Place, watcher: Watcher) -> None:
     """Measures what is missing of a run."""
-    for row in run.missing:
-        tries: list[tuple[Attempt, Measured]] = []
-        attempts = ATTEMPTS[run.scale] if row.timed else 1
-        while len(tries) < attempts and (not tries or tries[-1][0].disturbed):
-            watcher.row(row, len(tries) + 1)
-            tries.append(attempt(experiment, row, place, watcher.progress))
-            watcher.measured(row, tries[-1][0])
-        tries.sort(key=lambda one: one[0].foreign, reverse=True)
-        for number, (_, measured) in enumerate(tries[:-1], start=1):
-            run.keep_aside(row, number, measured)
-        run.keep(row, tries[-1][1], [one for one, _ in tries])
+    with Ledger(place.ledgers) as ledger:
+        shared = own_folder(place, ledger)
+        for row in run.missing:
+            tries: list[tuple[Attempt, Measured]] = []
+            while len(tries) < place.attempts and (not tries or tries[-1][0].disturbed):
+                watcher.row(row, len(tries) + 1)
+                tries.append(attempt(experiment, row, place, shared, watcher.progress))
+                watcher.measured(row, tries[-1][0])
+            tries.sort(key=lambda one: one[0].foreign, reverse=True)
+            for number, (_, measured) in enumerate(tries[:-1], start=1):
+                run.keep_aside(row, number, measured)
+            run.keep(row, tries[-1][1], [one for one, _ in tries])
 
 
 def attempt(
-    experiment: Experiment, row: Row, place: Place, progress: Callable[[float], None]
+    experiment: Experiment, row: Row, place: Place, shared: Path, progress: Callable[[float], None]
 ) -> tuple[Attempt, Measured]:
     """Measures a row once, in a folder of its own."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
     with Ledger(place.ledgers) as ledger:
-        folder = place.folder / f"forebay-lab-{time.time_ns()}"
-        ledger.add(Entry("folder", str(folder)))
-        folder.mkdir(parents=True)
+        folder = own_folder(place, ledger)
         meter = Meter(())
-        measured = experiment.measure(row, Work(folder, ledger, progress))
+        measured = experiment.measure(row, Work(folder, shared, ledger, progress))
         usage = meter.read()
     foreign = round(usage.foreign, 4)
     disturbed = row.timed and foreign > DISTURBED
     return Attempt(began, round(usage.elapsed_s, 1), round(usage.pressure, 4), foreign, disturbed), measured
+
+
+def own_folder(place: Place, ledger: Ledger) -> Path:
+    """A new folder that goes with the ledger."""
+    folder = place.folder / f"forebay-lab-{time.time_ns()}"
+    ledger.add(Entry("folder", str(folder)))
+    folder.mkdir(parents=True)
+    return folder
 
 
 def machine() -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from forebay_lab.experiment import Measured, Original, Picture, Results, Row, Scale, Work
+from forebay_lab.experiment import Binary, Measured, Original, Picture, Results, Row, Scale, Work
 from forebay_lab.plots import curves, figure
 
 
@@ -22,6 +22,9 @@ class Counting:
     warm_up: str = "none"
 
     def needs(self) -> Sequence[str]:
+        return []
+
+    def binaries(self) -> Sequence[Binary]:
         return []
 
     def rows(self, scale: Scale) -> Sequence[Row]:

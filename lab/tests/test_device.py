@@ -91,7 +91,7 @@ def test_a_smoke_run_measures_every_row(tmp_path: Path) -> None:
     experiment = device.Device(tmp_path)
     rows = [row for row in experiment.rows(Scale.SMOKE) if row.name in ("verify", "randread-sync-004", "full-050")]
     run = store.begin(tmp_path / "runs", "device", Scale.SMOKE, rows, {}, {})
-    runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger"), Silent())
+    runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger", 1), Silent())
     assert run.kept["verify"].summary["verified_mib"] == 16
     assert float(run.kept["randread-sync-004"].summary["mib_s"]) > 0
     results = run.results()

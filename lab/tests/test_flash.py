@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from samples import Silent
 
-import harness
-from forebay_lab import cards, flash, flash_bench, report, runner, store
-from forebay_lab.experiment import Lies, Results, Row, Scale, Work
+from forebay_lab import binaries, cards, flash, flash_bench, report, runner, store
+from forebay_lab.experiment import Binary, Lies, Results, Row, Scale, Work
 
-BUILT = Path(os.environ.get("FLASH_BENCH", harness.ROOT / "target/release/examples/flash-bench"))
+BUILT = binaries.path(Binary.FLASH_BENCH)
 
 
 def card_lines(model: dict[str, float]) -> str:
@@ -92,11 +90,11 @@ def test_the_binary_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     script = tmp_path / "flash-bench"
     script.write_text("#!/bin/sh\necho no room >&2\nexit 2\n")
     script.chmod(0o755)
-    monkeypatch.setattr(flash_bench, "binary", lambda: script)
+    monkeypatch.setenv("FLASH_BENCH", str(script))
     experiment = flash.Flash()
     run = store.begin(tmp_path / "runs", "flash", Scale.SMOKE, experiment.rows(Scale.SMOKE), {}, {})
     with pytest.raises(Lies, match="no room"):
-        runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger"), Silent())
+        runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger", 3), Silent())
 
 
 def test_a_busy_machine_does_not_disturb_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,20 +110,19 @@ def test_a_busy_machine_does_not_disturb_a_model(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(runner, "DISTURBED", -1.0)
     experiment = Told()
     run = store.begin(tmp_path / "runs", "flash", Scale.QUICK, experiment.rows(Scale.QUICK)[:2], {}, {})
-    runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger"), Silent())
+    runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger", 3), Silent())
     assert len(calls) == 2 and not run.kept["cards"].disturbed
     assert store.load(run.path).rows == run.rows
 
 
-@pytest.mark.skipif(not BUILT.exists(), reason=f"not built: {' '.join(flash_bench.BUILD)}")
-def test_a_smoke_run_measures_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash_bench, "binary", lambda: BUILT)
+@pytest.mark.skipif(not BUILT.exists(), reason="flash-bench is not built: lab run flash does it")
+def test_a_smoke_run_measures_every_row(tmp_path: Path) -> None:
     experiment = flash.Flash()
     rows = [
         row for row in experiment.rows(Scale.SMOKE) if row.name == "cards" or row.name.startswith("uniform-4k-quarter")
     ]
     run = store.begin(tmp_path / "runs", "flash", Scale.SMOKE, rows, {}, {})
-    runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger"), Silent())
+    runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger", 3), Silent())
     assert run.missing == []
     ours, theirs = (run.kept[f"uniform-4k-quarter-{layout}"].summary for layout in ("forebay", "flashcache"))
     assert float(ours["flash_wa_D"]) < 1.2 < float(theirs["flash_wa_D"])

@@ -16,8 +16,8 @@ def start(tmp_path: Path, experiment: Counting, scale: Scale = Scale.QUICK) -> s
     return store.begin(tmp_path / "runs", "counting", scale, experiment.rows(scale), {"cores": "2"}, {"where": "x"})
 
 
-def place(tmp_path: Path) -> runner.Place:
-    return runner.Place(tmp_path / "work", tmp_path / "ledger")
+def place(tmp_path: Path, attempts: int = 3) -> runner.Place:
+    return runner.Place(tmp_path / "work", tmp_path / "ledger", attempts)
 
 
 @pytest.fixture
@@ -60,11 +60,12 @@ def test_a_disturbed_row_is_measured_again_and_the_quietest_counts(tmp_path: Pat
     assert [told for told in watcher.told if told.startswith("b")] == ["b 1", "b 2", "b 3"]
 
 
-def test_a_smoke_run_is_not_repeated(tmp_path: Path, foreign: list[float]) -> None:
+def test_nothing_is_repeated_if_nobody_wants_it(tmp_path: Path, foreign: list[float]) -> None:
     foreign[:] = [0.9] * 3
     experiment = Counting()
-    runner.go(experiment, start(tmp_path, experiment, Scale.SMOKE), place(tmp_path), Silent())
+    runner.go(experiment, start(tmp_path, experiment), place(tmp_path, attempts=1), Silent())
     assert experiment.measured == ["a", "b", "c"]
+    assert runner.ATTEMPTS[Scale.SMOKE] == 1
 
 
 def test_a_run_that_ended_in_the_middle_goes_on(tmp_path: Path, foreign: list[float]) -> None:

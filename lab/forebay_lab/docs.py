@@ -1,0 +1,48 @@
+"""A run in a document: its tables between two lines of comment, its drawings in the folder `img` beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+import harness
+
+from .experiment import Experiment, Refused
+from .report import facts, said_first
+from .store import Run
+
+
+def write(experiment: Experiment, run: Run, document: Path) -> None:
+    """Replaces what a document says of the experiment.
+
+    Raises `Refused` if it has no place for it.
+    """
+    begin, end = f"<!-- lab {run.experiment}: begin -->", f"<!-- lab {run.experiment}: end -->"
+    old = document.read_text() if document.exists() else ""
+    if harness.between(old, begin, end, "") is None:
+        raise Refused(f"{document} has no lines {begin} and {end}, between which this would go")
+    document.write_text(harness.between(old, begin, end, section(experiment, run, document.parent / "img")) or old)
+
+
+def section(experiment: Experiment, run: Run, images: Path) -> str:
+    """The tables, links to the drawings, and how it was measured."""
+    results = run.results()
+    parts = [f"**{one}**" for one in said_first(run)]
+    parts.append(table(experiment.table(results)))
+    images.mkdir(exist_ok=True)
+    for picture in experiment.pictures(results):
+        file = images / f"lab-{run.experiment}-{picture.name}.svg"
+        # Neither a date nor random names: the same figures are the same file.
+        picture.figure.savefig(file, format="svg", metadata={"Date": None})
+        parts.append(f"![{picture.title}](img/{file.name})")
+    for original in experiment.originals():
+        parts += [f"Published: {original.what}", table(original.table)]
+    parts.append("; ".join(f"{name}: {value}" for name, value in facts(run).items()) + ".")
+    return "\n\n".join(parts)
+
+
+def table(frame: pd.DataFrame) -> str:
+    """A frame in Markdown."""
+    header = [str(column) for column in frame.columns]
+    return harness.table(header, frame.astype(str).to_numpy().tolist())

@@ -1,0 +1,105 @@
+"""Processes that the lab starts and ends: each noted in the ledger, each with a file of what it says.
+
+They are ended by pid, the last one first, in an orderly way if they let us: a server that is killed with data in its
+memory would make the verification after a run fail, and rightly so.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .experiment import Refused
+from .ledger import Entry, Ledger, started
+
+POLL_S = 0.05
+# Bytes of what a server said that are shown if it fails.
+TAIL = 1500
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that was started."""
+
+    child: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self.child.pid
+
+    def said(self) -> str:
+        """Everything it has said so far."""
+        return self.log.read_text(errors="replace")
+
+
+def tail(path: Path) -> str:
+    """The end of what was said."""
+    return path.read_text(errors="replace").strip()[-TAIL:] if path.exists() else ""
+
+
+@contextmanager
+def server(
+    command: Sequence[str],
+    log: Path,
+    ledger: Ledger,
+    ready: Callable[[Server], bool],
+    *,
+    limit_s: float = 120,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """Runs a server until the block ends; `ready` is asked until it says yes.
+
+    Raises `Refused` with what the server said if it ends before, or is not ready within `limit_s`.
+    """
+    with log.open("wb") as file:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+    entry = Entry("process", pid=child.pid, started=started(child.pid))
+    ledger.add(entry)
+    running = Server(child, log)
+    try:
+        wait_until_ready(running, ready, limit_s)
+        yield running
+    finally:
+        ledger.undo(entry)
+        child.wait()
+
+
+def wait_until_ready(running: Server, ready: Callable[[Server], bool], limit_s: float) -> None:
+    """Asks until the answer is yes."""
+    deadline = time.monotonic() + limit_s
+    name = Path(str(running.child.args[0])).name if isinstance(running.child.args, list) else "the server"
+    while not ready(running):
+        if running.child.poll() is not None:
+            raise Refused(f"{name} ended with {running.child.returncode}: {tail(running.log)}")
+        if time.monotonic() > deadline:
+            raise Refused(f"{name} was not ready after {limit_s:.0f} s: {tail(running.log)}")
+        time.sleep(POLL_S)
+
+
+def run(command: Sequence[str], *, limit_s: float = 600) -> str:
+    """Runs a command to its end and returns what it printed.
+
+    Raises `Refused` with what it said if it fails.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise Refused(f"{' '.join(command)} did not end within {limit_s:.0f} s") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-TAIL:]
+        raise Refused(f"{' '.join(command)} ended with {done.returncode}: {said}")
+    return done.stdout

@@ -1,0 +1,325 @@
+"""A file system on what is measured: the same wiring for every row, only what serves the block device differs.
+
+    database -> file system -> loop device (direct I/O, 4 KiB sectors) -> file -> what is measured
+
+The file is the FUSE export of Forebay or of the FlashCache model, `nbdfuse` over nbdkit's NBD export (its only way to a
+file), or, for the raw flash, simply the image. Sectors are 4 KiB everywhere: FlashCache caches whole blocks only, and
+databases of its time wrote their logs through the page cache, in whole pages.
+
+What is slow is the same for all: a file on the flash that Forebay's model of a 7200 rpm disk makes slow.
+
+Invariants:
+- An image is copied before it is measured: rows begin with the same bytes, and none sees what another one did.
+- `finish` leaves the whole content in the image alone, so that it can be read without what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import harness
+from comparison.cpu import TICKS_PER_S, server_ticks
+
+from . import binaries, servers
+from .experiment import Binary, Refused, Work
+from .ledger import Entry, Ledger
+
+SECTOR_BYTES = 4096
+CHUNK_BYTES = 1 << 20
+
+
+class Store(StrEnum):
+    """What serves the block device."""
+
+    DISK = "disk"
+    RAW = "raw"
+    NBDKIT = "nbdkit-cache"
+    FOREBAY = "forebay"
+    FLASHCACHE = "flashcache-model"
+
+
+CACHES = frozenset({Store.NBDKIT, Store.FOREBAY, Store.FLASHCACHE})
+# A cache must have a device to be started with, also where it caches nothing.
+LEAST_CACHE = "64MiB"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to serve the block device: `options` are those of its command line."""
+
+    store: Store
+    options: tuple[str, ...] = ()
+    cache_mib: int = 0
+
+
+@dataclass
+class Mounted:
+    """A file system that is there."""
+
+    path: Path
+    loop: str
+    pids: Sequence[int]
+    """What serves the block device."""
+    counters: Callable[[], dict[str, float]]
+
+    def gauges(self) -> dict[str, float]:
+        """Counts so far: reads and writes of the block device, bytes of each, processor seconds of what serves it."""
+        fields = [int(word) for word in Path(f"/sys/block/{Path(self.loop).name}/stat").read_text().split()]
+        return {
+            "reads": fields[0],
+            "read_bytes": fields[2] * 512,
+            "writes": fields[4],
+            "written_bytes": fields[6] * 512,
+            "server_s": server_ticks(self.pids) / TICKS_PER_S,
+        }
+
+
+def needs(store: Store) -> list[str]:
+    """Commands that must be there."""
+    common = ["losetup", "mount", "umount", "mkfs.xfs", "mkfs.ext4"]
+    return [*common, "nbdkit", "nbdfuse"] if store is Store.NBDKIT else common
+
+
+@contextmanager
+def loop_device(file: Path, ledger: Ledger) -> Iterator[str]:
+    """A loop device on a file, for direct I/O."""
+    entry = Entry("loop", str(file))
+    ledger.add(entry)
+    command = ["losetup", "--direct-io=on", f"--sector-size={SECTOR_BYTES}", "--show", "--find", str(file)]
+    device = servers.run(command).strip()
+    yield device
+    ledger.undo(entry)
+
+
+@contextmanager
+def mount(device: str, path: Path, ledger: Ledger) -> Iterator[Path]:
+    """A file system on a block device."""
+    path.mkdir()
+    entry = Entry("mount", str(path))
+    ledger.add(entry)
+    servers.run(["mount", "-o", "noatime,discard", device, str(path)])
+    yield path
+    # Not the ledger's way, which lets go lazily: what follows needs everything to have been written.
+    servers.run(["umount", str(path)])
+    ledger.undo(entry)
+    path.rmdir()
+
+
+def format_image(image: Path, size_mib: int, fs: str, work: Work) -> None:
+    """Makes an image with an empty file system, on the flash itself."""
+    with image.open("wb") as file:
+        file.truncate(size_mib << 20)
+    quiet = {"xfs": ["mkfs.xfs", "-q"], "ext4": ["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"]}
+    if fs not in quiet:
+        raise Refused(f"file system {fs!r} is not known here: {', '.join(quiet)} are")
+    with loop_device(image, work.ledger) as device:
+        servers.run([*quiet[fs], device])
+
+
+def copy_image(image: Path, to: Path) -> None:
+    """Copies an image; holes stay holes."""
+    servers.run(["cp", "--sparse=always", "--reflink=auto", str(image), str(to)])
+    with to.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def mounted(backend: Backend, image: Path, work: Work) -> Iterator[Mounted]:
+    """The file system of an image, served by a back end, until the block ends. The image must be the row's own."""
+    with ExitStack() as stack:
+        served = stack.enter_context(SERVE[backend.store](backend, image, work))
+        if backend.store in CACHES:
+            read_all(served.file, image)
+        device = stack.enter_context(loop_device(served.file, work.ledger))
+        path = stack.enter_context(mount(device, work.folder / "mnt", work.ledger))
+        yield Mounted(path, device, served.pids, served.counters)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A file that is a block device in all but name, and what serves it."""
+
+    file: Path
+    pids: Sequence[int] = ()
+    counters: Callable[[], dict[str, float]] = dict
+
+
+@contextmanager
+def serve_raw(_backend: Backend, image: Path, _work: Work) -> Iterator[Served]:
+    """The flash itself."""
+    yield Served(image)
+
+
+@contextmanager
+def serve_disk(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
+    """The slow disk alone, over the same export as Forebay's."""
+    options = ["--mode", "passthrough", "--set", "cache_allocation=sparse", *backend.options]
+    file = work.folder / "export/disk"
+    with daemon(image, f"{work.folder}/disk.cache:{LEAST_CACHE}", [f"fuse:{file}"], options, work) as running:
+        yield Served(file, [running.pid])
+
+
+@contextmanager
+def serve_forebay(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
+    """Forebay in front of the slow disk."""
+    cache = f"{work.folder}/forebay.cache:{backend.cache_mib}MiB"
+    file = work.folder / "export/disk"
+    with daemon(image, cache, [f"fuse:{file}"], backend.options, work) as running:
+        yield Served(file, [running.pid], lambda: forebay_counters(work.folder))
+
+
+@contextmanager
+def serve_nbdkit(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
+    """nbdkit's cache filter in front of the slow disk."""
+    disk, socket, file = work.folder / "disk.sock", work.folder / "nbdkit.sock", work.folder / "nbdfuse"
+    below = ["--mode", "passthrough", "--set", "cache_allocation=sparse"]
+    export = f"nbd+unix:///v?socket={disk}"
+    command = ["nbdkit", "-f", "-U", str(socket), "-e", "v", "--filter=cache", "nbd", f"socket={disk}", "export=v"]
+    # Its blocks are 64 KiB by default; with 4 KiB ones a FLUSH takes a turn of the disk for each dirty block.
+    command += ["cache-on-read=true", *backend.options]
+    file.touch()
+    fuse = ["nbdfuse", "-C", "4", str(file), f"nbd+unix:///v?socket={socket}"]
+    with (
+        daemon(image, f"{work.folder}/disk.cache:{LEAST_CACHE}", [export], below, work) as slow,
+        servers.server(
+            command,
+            work.folder / "nbdkit.log",
+            work.ledger,
+            lambda _: socket.exists(),
+            env={"TMPDIR": str(work.folder)},
+        ) as cache,
+    ):
+        work.ledger.add(Entry("mount", str(file)))
+        with servers.server(fuse, work.folder / "nbdfuse.log", work.ledger, lambda _: size_of(file) > 0) as mounter:
+            yield Served(file, [slow.pid, cache.pid, mounter.pid])
+
+
+@contextmanager
+def serve_flashcache(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
+    """The FlashCache model in front of the slow disk."""
+    statistics = work.folder / "flashcache.json"
+    command = [
+        str(binaries.path(Binary.MODEL)),
+        "--backing",
+        str(image),
+        "--cache",
+        f"{work.folder}/model.cache:{backend.cache_mib}MiB",
+    ]
+    command += ["--export", f"fuse:{work.folder}/export/disk", "--emulate", "hdd-7200", "--stats", str(statistics)]
+    file, log = work.folder / "export/disk", work.folder / "flashcache-model.log"
+    note_mount(file, work.ledger)
+
+    def counters() -> dict[str, float]:
+        return numbers(statistics.read_text()) if statistics.exists() else {}
+
+    with servers.server([*command, *backend.options], log, work.ledger, says_ready) as running:
+        yield Served(file, [running.pid], counters)
+
+
+SERVE = {
+    Store.RAW: serve_raw,
+    Store.DISK: serve_disk,
+    Store.FOREBAY: serve_forebay,
+    Store.NBDKIT: serve_nbdkit,
+    Store.FLASHCACHE: serve_flashcache,
+}
+
+
+@contextmanager
+def daemon(
+    image: Path, cache: str, exports: Sequence[str], options: Sequence[str], work: Work, *, slow: bool = True
+) -> Iterator[servers.Server]:
+    """A `forebay run` in front of an image, as slow as a disk unless told otherwise."""
+    admin = work.folder / "forebay.admin"
+    command = [str(harness.FOREBAY), "run", "--backing", f"file:{image}", "--cache", cache, "--admin", str(admin)]
+    command += ["--emulate", "hdd-7200"] if slow else []
+    for export in exports:
+        command += ["--export", export]
+        if export.startswith("fuse:"):
+            note_mount(Path(export.removeprefix("fuse:")), work.ledger)
+    with servers.server([*command, *options], work.folder / "forebay.log", work.ledger, says_ready) as running:
+        yield running
+
+
+def note_mount(file: Path, ledger: Ledger) -> None:
+    """A server that is killed leaves its FUSE mount behind: the folder of the file."""
+    ledger.add(Entry("mount", str(file.parent)))
+
+
+def says_ready(running: servers.Server) -> bool:
+    """Whether it has said that clients can come."""
+    return "ready: " in running.said()
+
+
+def size_of(file: Path) -> int:
+    """Size of a file, 0 where there is none yet."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def forebay_counters(folder: Path) -> dict[str, float]:
+    """The statistics of the only volume."""
+    return numbers(servers.run([str(harness.FOREBAY), "stats", str(folder / "forebay.admin"), "--format", "json"]))
+
+
+def numbers(text: str) -> dict[str, float]:
+    """What is a number in a flat JSON object."""
+    found = json.loads(text)
+    return {name: value for name, value in found.items() if type(value) in (int, float)}
+
+
+def read_all(file: Path, image: Path) -> None:
+    """Reads through a cache what the image has, in order: every cache begins with everything, and clean.
+
+    Holes are left out; they are found in the image, because exports do not tell.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
+    memory = mmap.mmap(-1, CHUNK_BYTES)  # Direct I/O wants aligned memory.
+    try:
+        for first, last in written_parts(image):
+            begin = first // CHUNK_BYTES * CHUNK_BYTES
+            for offset in range(begin, last, CHUNK_BYTES):
+                os.preadv(descriptor, [memory], offset)
+    finally:
+        os.close(descriptor)
+
+
+def written_parts(image: Path) -> Iterator[tuple[int, int]]:
+    """Parts of a sparse file that were written, as first byte and the one after the last."""
+    with image.open("rb") as file:
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        position = 0
+        while position < size:
+            try:
+                first = os.lseek(descriptor, position, os.SEEK_DATA)
+            except OSError:
+                return
+            position = os.lseek(descriptor, first, os.SEEK_HOLE)
+            yield first, position
+
+
+def finish(backend: Backend, image: Path, work: Work) -> None:
+    """After the file system is gone: brings what only a cache has into the image, at the speed of the flash."""
+    if backend.store is not Store.FOREBAY:
+        return  # The model and nbdkit have written everything before they ended.
+    cache, socket = f"{work.folder}/forebay.cache", work.folder / "after.sock"
+    with daemon(image, cache, [f"nbd+unix:///disk?socket={socket}"], [], work, slow=False):
+        servers.run([str(harness.FOREBAY), "flush", "disk", "--admin", str(work.folder / "forebay.admin")])
+
+
+def check_room(where: Path, mib: int) -> None:
+    """Raises `Refused` if the flash has less room than a run needs."""
+    free = shutil.disk_usage(where).free >> 20
+    if free < mib:
+        raise Refused(f"{where} has {free} MiB of room, {mib} MiB are needed: name another folder with --where")

@@ -1,0 +1,88 @@
+"""sysbench's OLTP workload, and what it prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from . import servers
+from .experiment import Lies
+from .ledger import Ledger
+from .mariadb import DATABASE, USER, Database
+from .observe import Observed, Sample, observe
+
+LINE = re.compile(
+    r"\[ (?P<t>\d+)s \] thds: \d+ tps: (?P<tps>[\d.]+) qps: [\d.]+ \(r/w/o: (?P<r>[\d.]+)/(?P<w>[\d.]+)/[\d.]+\) "
+    r"lat \(ms,95%\): (?P<p95>[\d.]+) err/s: (?P<errors>[\d.]+)"
+)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The data."""
+
+    count: int
+    rows: int
+
+    @property
+    def names(self) -> Sequence[str]:
+        """As sysbench calls them."""
+        return [f"sbtest{number}" for number in range(1, self.count + 1)]
+
+    def options(self, database: Database) -> list[str]:
+        """Where they are."""
+        return [
+            "--db-driver=mysql",
+            f"--mysql-socket={database.socket}",
+            f"--mysql-user={USER}",
+            f"--mysql-password={USER}",
+            f"--mysql-db={DATABASE}",
+            f"--tables={self.count}",
+            f"--table-size={self.rows}",
+        ]
+
+
+def prepare(tables: Tables, database: Database) -> None:
+    """Fills the tables."""
+    servers.run(["sysbench", "oltp_read_write", *tables.options(database), "--threads=2", "prepare"], limit_s=3600 * 4)
+
+
+def parse(line: str) -> Sample | None:
+    """A line of an interval."""
+    found = LINE.match(line)
+    if found is None:
+        return None
+    names = {"t_s": "t", "tps": "tps", "row_reads_s": "r", "row_writes_s": "w", "p95_ms": "p95", "errors_s": "errors"}
+    return {name: float(found[group]) for name, group in names.items()}
+
+
+def transactions(printed: Sequence[str]) -> int:
+    """How many it says it has made."""
+    for line in printed:
+        found = re.match(r"\s+transactions:\s+(\d+)", line)
+        if found:
+            return int(found[1])
+    raise Lies("sysbench does not say how many transactions it has made")
+
+
+def run(
+    tables: Tables,
+    database: Database,
+    *,
+    threads: int,
+    seconds: int,
+    interval_s: int,
+    device: Callable[[], Mapping[str, float]],
+    ledger: Ledger,
+    progress: Callable[[float], None],
+) -> Observed:
+    """Reads and writes, a few rows much more often than others. Raises `Lies` if the server counted another number."""
+    before = database.status("Com_commit")
+    options = ["--rand-type=pareto", f"--threads={threads}", f"--time={seconds}", f"--report-interval={interval_s}"]
+    command = ["sysbench", "oltp_read_write", *tables.options(database), *options, "run"]
+    observed = observe(command, parse, device, ledger, progress)
+    made, counted = transactions(observed.printed), database.status("Com_commit") - before
+    if made != counted:
+        raise Lies(f"sysbench says that it has made {made} transactions, the server counted {counted}")
+    return observed

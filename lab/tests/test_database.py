@@ -1,0 +1,90 @@
+"""What the clients of the databases print, what is made of it, and that wrong data is noticed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from forebay_lab import oltp, stack, sysbench, tpcc
+from forebay_lab.database import compare
+from forebay_lab.experiment import Lies, Results, Scale
+
+SYSBENCH = "[ 10s ] thds: 4 tps: 169.50 qps: 3390.00 (r/w/o: 2373.00/678.00/339.00) lat (ms,95%): 50.11 err/s: 0.10"
+TPCC = (
+    "[Current] NEW_ORDER - Takes(s): 10.0, Count: 1961, TPM: 11765.0, Sum(ms): 17452.0, Avg(ms): 8.9, 50th(ms): 8.8, "
+    "90th(ms): 12.1, 95th(ms): 14.2, 99th(ms): 28.3, 99.9th(ms): 60.0, Max(ms): 71.3"
+)
+
+
+def test_a_line_of_sysbench() -> None:
+    found = sysbench.parse(SYSBENCH + " reconn/s: 0.00\n")
+    assert found == {
+        "t_s": 10,
+        "tps": 169.5,
+        "row_reads_s": 2373,
+        "row_writes_s": 678,
+        "p95_ms": 50.11,
+        "errors_s": 0.1,
+    }
+    assert sysbench.parse("Threads started!") is None
+    assert (
+        sysbench.transactions(["SQL statistics:", "    transactions:                        1234   (123.4 per sec.)"])
+        == 1234
+    )
+    with pytest.raises(Lies):
+        sysbench.transactions(["FATAL: no"])
+
+
+def test_a_line_of_go_tpc() -> None:
+    assert tpcc.parse(TPCC) == {"notpm": 11765, "orders": 1961, "mean_ms": 8.9, "p95_ms": 14.2, "p99_ms": 28.3}
+    assert tpcc.parse(TPCC.replace("NEW_ORDER", "PAYMENT")) is None
+    assert tpcc.parse(TPCC.replace("[Current]", "[Summary]")) is None
+
+
+def samples(tps: list[float]) -> pd.DataFrame:
+    columns = ("p95_ms", *oltp.MEANS)
+    return pd.DataFrame({"t_s": [10 * (at + 1) for at in range(len(tps))], "tps": tps, **dict.fromkeys(columns, 1.0)})
+
+
+def test_the_warm_up_is_dropped() -> None:
+    found = oltp.summarise(samples([1, 1, 100, 100, 130, 70]), 20)
+    assert (found["tps"], found["tps_min"]) == (100, 70)
+    assert found["cv"] == pytest.approx((2 * 30**2 / 4) ** 0.5 / 100, abs=1e-3)
+
+
+def test_ratios_are_to_the_rows_that_are_there() -> None:
+    experiment = oltp.Oltp()
+    rows = [row for row in experiment.rows(Scale.QUICK) if row.name in ("raw", "flashcache-50", "forebay-time")]
+    speeds = {"raw": 200.0, "flashcache-50": 40.0, "forebay-time": 160.0}
+    frames = {name: samples([speed]) for name, speed in speeds.items()}
+    results = Results(rows, frames, {name: oltp.summarise(frame, 0) for name, frame in frames.items()})
+    table = experiment.table(results).set_index("row")
+    assert table.loc["Forebay, time-based", ["to FlashCache", "to raw", "to disk"]].tolist() == ["4.00", "0.80", "-"]
+    assert {picture.name for picture in experiment.pictures(results)} >= {"tps", "p95_ms", "iowait"}
+
+
+def test_tables_that_differ_are_lies() -> None:
+    compare({"a": "1", "b": "2"}, {"a": "1", "b": "2"})
+    with pytest.raises(Lies, match="b"):
+        compare({"a": "1", "b": "2"}, {"a": "1", "b": "3"})
+    with pytest.raises(Lies, match="b"):
+        compare({"a": "1", "b": "2"}, {"a": "1"})
+
+
+def test_only_what_was_written_is_read_beforehand(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+        for at in (0, 5 << 20):
+            os.pwrite(file.fileno(), b"x" * (1 << 20), at)
+    assert list(stack.written_parts(image)) == [(0, 1 << 20), (5 << 20, 6 << 20)]
+
+
+def test_every_row_has_its_own_name() -> None:
+    for experiment in (oltp.Oltp(), tpcc.Tpcc()):
+        for scale in Scale:
+            names = [row.name for row in experiment.rows(scale)]
+            assert names and len(names) == len(set(names))
