@@ -3,6 +3,7 @@
 use crate::flashcache::FlashCacheSets;
 use crate::lines::{Cell, Table};
 use crate::number;
+use forebay_format::Geometry;
 use forebay_sim::cards::{CARDS, Card};
 use forebay_sim::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 use forebay_sim::layout::{
@@ -15,6 +16,9 @@ const MIB: u64 = 1 << 20;
 const GIB: f64 = (1u64 << 30) as f64;
 /// The volume is so many times as large as the cache.
 const VOLUME_PER_CACHE: u64 = 4;
+
+/// Erase blocks of a device.
+const BLOCKS_MIN: u64 = 64;
 
 /// A layout by its name.
 type Make = fn(&Sizes) -> Box<dyn Layout>;
@@ -84,6 +88,13 @@ impl Comparison {
             _ => return None,
         }
         Some(())
+    }
+
+    /// Whether there are devices and caches of these sizes: some erase blocks are kept free, and a log needs some segments.
+    pub(crate) fn is_possible(&self) -> bool {
+        let blocks = self.sizes.cache_bytes / self.block_bytes;
+        blocks >= BLOCKS_MIN
+            && Geometry::for_device(self.sizes.cache_bytes, self.sizes.segment_blocks).is_ok()
     }
 
     pub(crate) fn run(&self) -> Table {

@@ -18,7 +18,8 @@ use compare::Comparison;
 use lines::Table;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: flash-bench (--cards | --fit [--all] | --layouts) [--json FILE] [--seed N] [--pages N] [--workload NAME] \
+const USAGE: &str = "usage (--block-kib: at least 64 blocks in the cache; --segment-blocks: 16 to 4096 by powers of two, some segments in the cache):\n\
+                     flash-bench (--cards | --fit [--all] | --layouts) [--json FILE] [--seed N] [--pages N] [--workload NAME] \
                      [--layout NAME] [--cache-mib N] [--rounds N] [--burst N] [--blocks-per-s N] [--segment-blocks N] [--block-kib N] \
                      [--capacity-gb N] [--cycles N]";
 
@@ -49,7 +50,8 @@ fn parse(arguments: &[String]) -> Option<Asked> {
             key => asked.comparison.set(key, arguments.next()?)?,
         }
     }
-    (asked.cards || asked.fit || asked.layouts).then_some(asked)
+    let any = asked.cards || asked.fit || asked.layouts;
+    (any && (!asked.layouts || asked.comparison.is_possible())).then_some(asked)
 }
 
 /// A whole number in these limits.
