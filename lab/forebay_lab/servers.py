@@ -34,6 +34,11 @@ class Server:
         """Its number."""
         return self.child.pid
 
+    @property
+    def name(self) -> str:
+        """Of its program."""
+        return Path(str(self.child.args[0])).name if isinstance(self.child.args, list) else "the server"
+
     def said(self) -> str:
         """Everything it has said so far."""
         return self.log.read_text(errors="replace")
@@ -52,11 +57,13 @@ def server(
     ready: Callable[[Server], bool],
     *,
     limit_s: float = 120,
+    patience_s: float = 120,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Runs a server until the block ends; `ready` is asked until it says yes.
 
-    Raises `Refused` with what the server said if it ends before, or is not ready within `limit_s`.
+    Raises `Refused` with what the server said if it ends before, is not ready within `limit_s`, or has not ended in an
+    orderly way within `patience_s` of being asked to: it may have had data that only it knew.
     """
     with log.open("wb") as file:
         child = subprocess.Popen(
@@ -73,6 +80,7 @@ def server(
     try:
         wait_until_ready(running, ready, limit_s)
         yield running
+        ask_to_end(running, patience_s)
     finally:
         ledger.undo(entry)
         child.wait()
@@ -81,13 +89,23 @@ def server(
 def wait_until_ready(running: Server, ready: Callable[[Server], bool], limit_s: float) -> None:
     """Asks until the answer is yes."""
     deadline = time.monotonic() + limit_s
-    name = Path(str(running.child.args[0])).name if isinstance(running.child.args, list) else "the server"
     while not ready(running):
         if running.child.poll() is not None:
-            raise Refused(f"{name} ended with {running.child.returncode}: {tail(running.log)}")
+            raise Refused(f"{running.name} ended with {running.child.returncode}: {tail(running.log)}")
         if time.monotonic() > deadline:
-            raise Refused(f"{name} was not ready after {limit_s:.0f} s: {tail(running.log)}")
+            raise Refused(f"{running.name} was not ready after {limit_s:.0f} s: {tail(running.log)}")
         time.sleep(POLL_S)
+
+
+def ask_to_end(running: Server, patience_s: float) -> None:
+    """Waits for an orderly end."""
+    running.child.terminate()
+    try:
+        code = running.child.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        raise Refused(f"{running.name} did not end within {patience_s:.0f} s: {tail(running.log)}") from None
+    if code:
+        raise Refused(f"{running.name} ended with {code}: {tail(running.log)}")
 
 
 def run(command: Sequence[str], *, limit_s: float = 600) -> str:

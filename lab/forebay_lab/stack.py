@@ -220,7 +220,8 @@ def serve_flashcache(backend: Backend, image: Path, work: Work) -> Iterator[Serv
     def counters() -> dict[str, float]:
         return numbers(statistics.read_text()) if statistics.exists() else {}
 
-    with servers.server([*command, *backend.options], log, work.ledger, says_ready) as running:
+    # Its orderly end cleans everything, in its own way: a few blocks at a time.
+    with servers.server([*command, *backend.options], log, work.ledger, says_ready, patience_s=3600) as running:
         yield Served(file, [running.pid], counters)
 
 
