@@ -58,9 +58,10 @@ def server(
     *,
     limit_s: float = 120,
     patience_s: float = 120,
+    end: Callable[[Server], None] = lambda running: running.child.terminate(),
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Runs a server until the block ends; `ready` is asked until it says yes.
+    """Runs a server until the block ends; `ready` is asked until it says yes, `end` asks it to end.
 
     Raises `Refused` with what the server said if it ends before, is not ready within `limit_s`, or has not ended in an
     orderly way within `patience_s` of being asked to: it may have had data that only it knew.
@@ -80,7 +81,8 @@ def server(
     try:
         wait_until_ready(running, ready, limit_s)
         yield running
-        ask_to_end(running, patience_s)
+        end(running)
+        wait_for_end(running, patience_s)
     finally:
         ledger.undo(entry)
         child.wait()
@@ -97,9 +99,8 @@ def wait_until_ready(running: Server, ready: Callable[[Server], bool], limit_s: 
         time.sleep(POLL_S)
 
 
-def ask_to_end(running: Server, patience_s: float) -> None:
+def wait_for_end(running: Server, patience_s: float) -> None:
     """Waits for an orderly end."""
-    running.child.terminate()
     try:
         code = running.child.wait(patience_s)
     except subprocess.TimeoutExpired:
