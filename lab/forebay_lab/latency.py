@@ -155,7 +155,7 @@ def line(
 ) -> dict[str, object]:
     """A line of the table: ratios to Kryonet in the closed loop, then the figures, then the highest load."""
     said: dict[str, object] = {"row": row.name}
-    for what, key in (("messages/s", "per_s"), *MEASURES):
+    for what, key in (("rate", "per_s"), *MEASURES):
         ratio = float(summary[key]) / float(peer[key]) if peer and float(peer[key]) else None
         said[f"{what} / Kryonet"] = "-" if ratio is None else f"{ratio:.2f}"
     said["bytes sent"] = summary["sent_bytes"]
@@ -164,9 +164,9 @@ def line(
     loaded = [{str(key): float(value) for key, value in one.items()} for one in samples.to_dict("records")]
     loaded = [one for one in loaded if one["load_percent"] > 0]
     said["at load"] = f"{loaded[-1]['load_percent']:.0f} %" if loaded else "-"
-    said["us there: mean, median, p99"] = times(loaded[-1]) if loaded else "-"
+    said["us there"] = times(loaded[-1]) if loaded else "-"
     grows = len(loaded) > 1
-    said["mean, loaded / idle"] = f"{loaded[-1]['mean_us'] / loaded[0]['mean_us']:.1f}" if grows else "-"
+    said["loaded / idle"] = f"{loaded[-1]['mean_us'] / loaded[0]['mean_us']:.1f}" if grows else "-"
     return said
 
 
