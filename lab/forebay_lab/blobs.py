@@ -28,7 +28,7 @@ from .experiment import Binary, Measured, Original, Picture, Refused, Results, R
 
 # Roughly: from the start of a server to its end, and to make and delete what a point needs.
 START_S = {"files": 4, "kafka": 14, "cassandra": 30}
-MAKE_S = {"files": 0.2, "kafka": 1, "cassandra": 9}
+MAKE_S = {"files": 0.2, "kafka": 1, "cassandra": 12}
 # A store on a slow disk may need this long for what it has promised.
 PATIENCE_S = 900
 
