@@ -18,7 +18,7 @@ setup:
 	@scripts/setup
 
 build:
-	cargo build --release --locked -p forebay-cli
+	cargo build --release --locked -p forebay-cli -p forebay-flashcache-model
 
 lint:
 	cargo fmt --all --check

@@ -1,6 +1,6 @@
 """The project's own programs, built as people build them before anything is measured.
 
-The environment names others: FOREBAY and FLASHCACHE_MODEL, which are then used as they are.
+The environment names others: FOREBAY, FLASHCACHE_MODEL and FLASH_BENCH, which are then used as they are.
 """
 
 from __future__ import annotations
@@ -22,17 +22,24 @@ class Built:
 
     package: str
     variable: str
+    is_example: bool = False
+
+    def arguments(self, name: str) -> list[str]:
+        """What tells cargo to build it."""
+        return ["-p", self.package, *(("--example", name) if self.is_example else ())]
 
 
 FROM = {
     Binary.FOREBAY: Built("forebay-cli", "FOREBAY"),
     Binary.MODEL: Built("forebay-flashcache-model", "FLASHCACHE_MODEL"),
+    Binary.FLASH_BENCH: Built("forebay-sim", "FLASH_BENCH", is_example=True),
 }
 
 
 def path(binary: Binary) -> Path:
     """Where it is, or will be."""
-    return Path(os.environ.get(FROM[binary].variable, harness.ROOT / "target/release" / binary.value))
+    folder = harness.ROOT / ("target/release/examples" if FROM[binary].is_example else "target/release")
+    return Path(os.environ.get(FROM[binary].variable, folder / binary.value))
 
 
 def build(binaries: Sequence[Binary]) -> None:
@@ -40,9 +47,16 @@ def build(binaries: Sequence[Binary]) -> None:
 
     Raises `Refused` if one is not there afterwards.
     """
-    own = [FROM[binary].package for binary in binaries if FROM[binary].variable not in os.environ]
-    if own:
-        command = ["cargo", "build", "--release", "--locked", *(word for name in own for word in ("-p", name))]
+    own = [binary for binary in binaries if FROM[binary].variable not in os.environ]
+    # With an example cargo builds nothing else of what is named beside it.
+    for together in (
+        [binary for binary in own if not FROM[binary].is_example],
+        *([binary] for binary in own if FROM[binary].is_example),
+    ):
+        if not together:
+            continue
+        words = [word for binary in together for word in FROM[binary].arguments(binary.value)]
+        command = ["cargo", "build", "--release", "--locked", *words]
         try:
             done = subprocess.run(command, cwd=harness.ROOT, check=False)
         except FileNotFoundError:

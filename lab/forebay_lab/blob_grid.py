@@ -86,7 +86,7 @@ LENGTHS = {
         1024,
         16 << 20,
         200_000,
-        2,
+        1.5,
         2 << 20,
         [
             *(("files", backend) for backend in BACKENDS),

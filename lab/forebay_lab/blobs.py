@@ -27,7 +27,7 @@ from .blob_plots import pictures
 from .experiment import Binary, Measured, Original, Picture, Refused, Results, Row, Scale, Work
 
 # Roughly: from the start of a server to its end, and to make and delete what a point needs.
-START_S = {"files": 4, "kafka": 14, "cassandra": 30}
+START_S = {"files": 2, "kafka": 12, "cassandra": 30}
 MAKE_S = {"files": 0.2, "kafka": 1, "cassandra": 12}
 # A store on a slow disk may need this long for what it has promised.
 PATIENCE_S = 900

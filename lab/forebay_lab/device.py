@@ -21,6 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 from . import fio
+from .cards import CARDS, FILLS, WHAT
 from .experiment import Binary, Measured, Original, Picture, Refused, Results, Row, Scale, Work
 from .plots import curves, figure, finish
 from .steady import steady_from
@@ -28,16 +29,6 @@ from .steady import steady_from
 MIB = 1 << 20
 BLOCK_KIB = 16
 PATTERNS = ("randread", "randwrite", "read", "write")
-FILLS = (20, 30, 40, 50, 60, 70, 80, 90, 100)
-
-# Random writes in MiB/s by how full the card was: two cards of 2010.
-CARDS = pd.DataFrame(
-    {
-        "used %": FILLS,
-        "card D (little spare area)": (1095, 1006, 825, 613, 397, 308, 237, 117, 99),
-        "card T (large spare area)": (990, 980, 964, 872, 783, 669, 611, 502, 417),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -180,7 +171,7 @@ class Device:
         return [Picture("full", "How full the device is", drawn)]
 
     def originals(self) -> Sequence[Original]:
-        return [Original("random writes of two cards of 2010 by how full they are, MiB/s", CARDS)]
+        return [Original(WHAT, CARDS)]
 
 
 @dataclass(frozen=True)

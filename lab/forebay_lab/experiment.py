@@ -44,6 +44,7 @@ class Binary(StrEnum):
 
     FOREBAY = "forebay"
     MODEL = "flashcache-model"
+    FLASH_BENCH = "flash-bench"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Row:
     seconds: float
     """How long it is expected to take: for the progress, not a limit."""
     parameters: Mapping[str, float | str] = field(default_factory=dict)
+    timed: bool = True
+    """What it gives depends on how busy the machine is."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -37,3 +37,12 @@ def finish(axes: Axes, x: str, y: str, *, doubling: bool = False) -> None:
 def curves(axes: Axes, x: Sequence[float], y: Sequence[float], label: str) -> None:
     """A line with its points."""
     axes.plot(x, y, marker="o", markersize=4, label=label)
+
+
+def bars(axes: Axes, groups: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
+    """Bars side by side: a group for each of `groups`, in it a bar for each label."""
+    width = 0.8 / len(values)
+    for number, (label, heights) in enumerate(values.items()):
+        places = [at - 0.4 + width * (number + 0.5) for at in range(len(groups))]
+        axes.bar(places, list(heights), width, label=label)
+    axes.set_xticks(range(len(groups)), list(groups))

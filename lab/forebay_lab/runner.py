@@ -1,8 +1,8 @@
 """Measures the rows of a run, one after the other.
 
 A row during which others took more than `DISTURBED` of the processors is measured again, at most `ATTEMPTS` times in
-all unless told otherwise; the attempt with the least disturbance counts, the others are kept beside it. A row that
-finds wrong data ends the run at once: nothing of it counts.
+all unless told otherwise; the attempt with the least disturbance counts, the others are kept beside it. What a
+model says is never disturbed. A row that finds wrong data ends the run at once: nothing of it counts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def attempt(
         measured = experiment.measure(row, Work(folder, shared, ledger, progress))
         usage = meter.read()
     foreign = round(usage.foreign, 4)
-    return Attempt(began, round(usage.elapsed_s, 1), round(usage.pressure, 4), foreign, foreign > DISTURBED), measured
+    disturbed = row.timed and foreign > DISTURBED
+    return Attempt(began, round(usage.elapsed_s, 1), round(usage.pressure, 4), foreign, disturbed), measured
 
 
 def own_folder(place: Place, ledger: Ledger) -> Path:

@@ -3,11 +3,12 @@
 //! [`serve`](fn@serve) and [`run`] are the two ways in. `service` is the operator's side: it implements [`control::Control`] over pools,
 //! configuration, `jobs` and `events`. Each `pool` is a thread that owns one engine and everything that it needs:
 //! `engine_io` carries out its actions, `server` and `fuse_server` bring requests, `rules` say which of them are cached,
-//! `meter` counts and times. `open` opens devices and decides whether there is a cache to open or one to make. [`api`]
+//! `meter` counts and times. [`host`] is the export path of a pool in front of something that is no engine. `open` opens devices and decides whether there is a cache to open or one to make. [`api`]
 //! is HTTP in front of `control`, [`control_fs`] the same as plain files. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod cache_spec;
 pub mod clock;
 pub mod config;
 pub mod control;
@@ -19,12 +20,14 @@ pub mod events;
 pub mod fuse_server;
 pub mod guard;
 mod handover;
+pub mod host;
 pub mod jobs;
 mod limits;
 mod loss_record;
 mod mates;
 pub mod members;
 pub mod meter;
+mod mounting;
 mod nice;
 pub mod null;
 mod open;
@@ -37,6 +40,7 @@ mod service;
 mod settings;
 mod start;
 
+pub use cache_spec::CacheSpec;
 pub use error::RunError;
 pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
 pub use mates::is_noted_out;
@@ -69,15 +73,6 @@ pub struct RunOptions {
     pub admin: Option<PathBuf>,
     /// Which I/O engine to use.
     pub io: forebay_io::EnginePreference,
-}
-
-/// A cache device as given by the user.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CacheSpec {
-    /// File or block device.
-    pub path: PathBuf,
-    /// Size in bytes, if one was given. Needed to make a new cache file.
-    pub size_bytes: Option<u64>,
 }
 
 /// Errors of a start end the program; what happens later is told line by line.

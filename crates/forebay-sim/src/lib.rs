@@ -5,20 +5,24 @@
 //! engine at a time, with devices that have volatile caches ([`device`]) and an [`oracle`] that knows what every sector may hold.
 //! `docs/simulation.md` describes the faults, the checks, and what is not modelled.
 //!
-//! Beside that, [`machine`] runs the engine with modelled devices, without faults, for figures.
+//! Beside that, [`machine`] runs the engine with modelled devices, without faults, for figures; [`ftl`] is the inside of a flash device, [`cards`] are
+//! two that were measured, and [`layout`] feeds it with what caches write.
 //!
 //! Invariant: same options, same report (but for the time it took), on every machine.
 #![forbid(unsafe_code)]
 
 pub mod actions;
 pub mod arm;
+pub mod cards;
 pub mod cipher;
 pub mod client;
 pub mod content;
 pub mod device;
 pub mod exhaustive;
 pub mod explore;
+pub mod ftl;
 pub mod hostile;
+pub mod layout;
 pub mod left;
 pub mod life;
 pub mod machine;
@@ -35,6 +39,7 @@ mod scrub;
 pub mod shrink;
 pub mod workload;
 pub mod world;
+pub mod zipf;
 
 pub use forebay_core::PlantedBug;
 pub use world::{Counters, LandmarkCounts};

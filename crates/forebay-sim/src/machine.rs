@@ -90,6 +90,9 @@ pub struct Machine<D> {
     pub failing: bool,
     /// Blocks written to disks.
     pub backing_blocks: u64,
+    /// Offset and length in bytes of every write to the cache device, in the order in which they were started, if somebody wants to know: whoever asks
+    /// for it empties it.
+    pub cache_writes: Option<Vec<(u64, u64)>>,
     flash: Flash,
     flash_free: u64,
     cache: BTreeMap<u64, Vec<u8>>,
@@ -153,6 +156,7 @@ impl<D: Disk> Machine<D> {
             disks,
             failing: false,
             backing_blocks: 0,
+            cache_writes: None,
             flash: setup.flash,
             flash_free: 0,
             cache,
@@ -176,6 +180,20 @@ impl<D: Disk> Machine<D> {
 
     /// Submits a request of one block; returns its number.
     pub fn submit(&mut self, volume: VolumeId, kind: RequestKind, block: u64, treatment: Treatment) -> u64 {
+        self.submit_blocks(volume, kind, block, 1, treatment)
+    }
+
+    /// Submits a request of so many blocks; returns its number.
+    pub fn submit_blocks(
+        &mut self,
+        volume: VolumeId,
+        kind: RequestKind,
+        block: u64,
+        blocks: u32,
+        treatment: Treatment,
+    ) -> u64 {
+        let crcs = if kind == RequestKind::Read { 0 } else { blocks as usize };
+        self.crcs.resize(self.crcs.len().max(crcs), self.zero_crc);
         let id = self.next_request;
         self.next_request += 1;
         self.open.insert(id, (self.now, kind == RequestKind::Read));
@@ -184,10 +202,10 @@ impl<D: Disk> Machine<D> {
             volume,
             kind,
             offset: block * BLOCK,
-            len: BLOCK,
+            len: u64::from(blocks) * BLOCK,
             buf: Some(BufId((id % 1_000_000) as u32)),
             treatment,
-            block_crcs: if kind == RequestKind::Read { &[] } else { &[self.zero_crc] },
+            block_crcs: &self.crcs[..crcs],
         };
         self.engine.submit(self.now, request);
         id
@@ -279,6 +297,7 @@ impl<D: Disk> Machine<D> {
                 }
                 Action::WriteMeta { op, offset } => {
                     let bytes = self.engine.meta(op).to_vec();
+                    self.wrote(offset, bytes.len() as u64);
                     self.cache.insert(offset, bytes);
                     self.later(op.0, self.flash.op_ns, true);
                 }
@@ -312,6 +331,9 @@ impl<D: Disk> Machine<D> {
         self.lengths.insert(op.0, (len, backing_write));
         match device {
             Device::Cache => {
+                if kind == DiskOp::Write {
+                    self.wrote(offset, len);
+                }
                 let transfer = len / BLOCK * self.flash.block_ns;
                 let begin = if self.flash.shared { self.flash_free.max(self.now) } else { self.now };
                 self.flash_free = begin + transfer;
@@ -323,6 +345,12 @@ impl<D: Disk> Machine<D> {
             Device::Backing(VolumeId(disk)) => {
                 self.disks[usize::from(disk)].submit(self.now, op.0.into(), kind, offset, len);
             }
+        }
+    }
+
+    fn wrote(&mut self, offset: u64, len: u64) {
+        if let Some(writes) = &mut self.cache_writes {
+            writes.push((offset, len));
         }
     }
 

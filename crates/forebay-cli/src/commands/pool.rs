@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::ArgGroup;
+use forebay_daemon::CacheSpec;
 use forebay_daemon::control::{
     DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
@@ -331,7 +332,7 @@ fn show(pool: &PoolInfo) -> String {
 
 /// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was typed.
 fn device(text: &str) -> Result<DeviceRequest, String> {
-    let spec = super::run::cache_spec(text)?;
+    let spec = text.parse::<CacheSpec>()?;
     let size = spec.size_bytes.and_then(|_| Some(text.rsplit_once(':')?.1.to_owned()));
     let path = spec.path.into_os_string().into_string().map_err(|_| "the path is not UTF-8".to_owned())?;
     Ok(DeviceRequest { path, size })

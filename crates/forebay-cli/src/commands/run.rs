@@ -1,10 +1,8 @@
 //! `forebay run`: one volume in the foreground.
 
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::PathBuf;
 
 use forebay_daemon::{CacheSpec, PoolEvent, RunError, RunEvent, RunOptions};
-use forebay_export::size::ByteSize;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
 use forebay_io::{DiskModel, EnginePreference};
@@ -26,7 +24,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "URI")]
     backing: BackingUri,
     /// The fast device: a file or a block device, and the size to make a new file with (flash.img:10GiB). Give two with --set mirror=on
-    #[arg(long = "cache", value_name = "PATH[:SIZE]", required = true, value_parser = cache_spec)]
+    #[arg(long = "cache", value_name = "PATH[:SIZE]", required = true)]
     caches: Vec<CacheSpec>,
     /// Where clients find the volume: nbd+unix:///name?socket=/path or nbd://host:port/name; may be repeated
     #[arg(long = "export", value_name = "URI", required = true)]
@@ -121,40 +119,9 @@ pub(super) fn io_engine(text: &str) -> Result<EnginePreference, String> {
     }
 }
 
-/// `PATH[:SIZE]`. A path with colons is taken as it is if it exists, or if nothing like a size follows the last colon.
-pub(super) fn cache_spec(text: &str) -> Result<CacheSpec, String> {
-    let whole = CacheSpec { path: PathBuf::from(text), size_bytes: None };
-    if text.is_empty() {
-        return Err("the path of the cache is missing".into());
-    }
-    let Some((path, size)) = text.rsplit_once(':') else { return Ok(whole) };
-    if Path::new(text).exists() || size.contains('/') {
-        return Ok(whole);
-    }
-    match ByteSize::from_str(size) {
-        Ok(_) if path.is_empty() => Err("the path of the cache is missing before the size".into()),
-        Ok(size) => Ok(CacheSpec { path: PathBuf::from(path), size_bytes: Some(size.bytes()) }),
-        Err(error) if size.is_empty() || size.starts_with(|c: char| c.is_ascii_digit()) => {
-            Err(format!("what follows the last colon is not a size: {error}"))
-        }
-        Err(_) => Ok(whole),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cache_is_a_path_and_perhaps_a_size() {
-        let spec = |text| cache_spec(text).map(|spec| (spec.path.display().to_string(), spec.size_bytes));
-        assert_eq!(spec("/f/c.img"), Ok(("/f/c.img".into(), None)));
-        assert_eq!(spec("/f/c.img:10GiB"), Ok(("/f/c.img".into(), Some(10 << 30))));
-        assert_eq!(spec("/dev/disk/by-path/pci:a"), Ok(("/dev/disk/by-path/pci:a".into(), None)));
-        assert_eq!(spec("/a:1/c"), Ok(("/a:1/c".into(), None)));
-        assert!(spec("/f/c.img:64XiB").unwrap_err().contains("64XiB"));
-        assert!(spec("/f/c.img:").is_err() && spec(":1G").is_err() && spec("").is_err());
-    }
 
     #[test]
     fn a_setting_is_a_key_and_a_value() {

@@ -2,17 +2,18 @@
 
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
+use crate::mounting::mount_volume;
 use crate::rules::{ClientCache, Direction, RuleSet};
 use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
-use forebay_export::fuse::{Caller, Limits, Session, VolumeTree};
+use forebay_export::fuse::{Caller, VolumeTree};
 use forebay_export::request::Operation;
 use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
 use forebay_io::IoFailure;
-use forebay_io::fuse::{FuseMount, MountOptions, mount, volume_place};
+use forebay_io::fuse::FuseMount;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// Requests of mounts have numbers from here on; those of NBD clients are below.
 const REQUEST_SHIFT: u32 = 32;
@@ -67,12 +68,6 @@ impl Pool {
         size_bytes: u64,
         rules: Arc<RuleSet>,
     ) -> Result<String, String> {
-        let (place, name) = volume_place(path).map_err(|error| error.to_string())?;
-        let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
-        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let session =
-            Session::new(VolumeTree::new(name.as_deref(), size_bytes, owner, now_s), Limits::default());
         let index = self.mounts.iter().position(Option::is_none).unwrap_or(self.mounts.len());
         let options = FuseOptions {
             volume,
@@ -83,8 +78,7 @@ impl Pool {
         if index >= usize::from(super::MOUNTS_MAX) {
             return Err(format!("a pool has at most {} mounts", super::MOUNTS_MAX));
         }
-        let server = FuseServer::new(&mut self.reactor, fd, session, options)
-            .map_err(|error| format!("cannot serve the mount: {error}"))?;
+        let (server, mount) = mount_volume(&mut self.reactor, path, size_bytes, options)?;
         let export = ExportUri::Fuse { path: path.to_owned() }.to_string();
         let clients = ClientCache::new(rules, export.as_str());
         let mounted = Some(Mounted { volume, server, mount: Some(mount), clients });

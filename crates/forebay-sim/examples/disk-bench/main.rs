@@ -17,7 +17,8 @@ use forebay_format::VolumeId;
 use forebay_sim::arm::{ArmDisk, ArmTimes};
 use forebay_sim::machine::{Flash, Machine, Reply, Setup};
 use forebay_sim::rng::Rng;
-use load::{Job, Zipf};
+use forebay_sim::zipf::Zipf;
+use load::Job;
 use report::Figures;
 use std::process::ExitCode;
 

@@ -1,0 +1,223 @@
+//! What can be chosen, with FlashCache's names and defaults, and how the cache device is divided.
+
+use crate::api::{BLOCK_BYTES, Nanos, SECOND};
+use std::fmt;
+
+/// Bytes of a block as a number of the device's space.
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Slots described by one metadata block of 4096 bytes: 16 bytes each.
+pub const SLOTS_PER_META_BLOCK: u32 = 256;
+
+/// How writes are treated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// To the flash, and to the disk later.
+    Back,
+    /// To both before they are answered.
+    Through,
+    /// To the disk; what is cached of them is dropped.
+    Around,
+}
+
+impl Mode {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Mode; 3] = [Mode::Back, Mode::Through, Mode::Around];
+
+    /// The name as typed by people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Back => "back",
+            Mode::Through => "through",
+            Mode::Around => "around",
+        }
+    }
+}
+
+/// Which clean block of a set gives way (`reclaim_policy`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reclaim {
+    /// A pointer that goes round the set.
+    Fifo,
+    /// The least recently used one of the warm list, then of the hot list.
+    Lru,
+}
+
+impl Reclaim {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Reclaim; 2] = [Reclaim::Fifo, Reclaim::Lru];
+
+    /// The name as typed by people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Reclaim::Fifo => "fifo",
+            Reclaim::Lru => "lru",
+        }
+    }
+}
+
+/// What a FLUSH, and a write with FUA, does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flush {
+    /// It is answered and nothing is flushed: durability rests on a flash without volatile cache, as with FlashCache.
+    Ignore,
+    /// The flash is flushed, and the disk if clients have written to it since its last flush.
+    Device,
+}
+
+impl Flush {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Flush; 2] = [Flush::Ignore, Flush::Device];
+
+    /// The name as typed by people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Flush::Ignore => "ignore",
+            Flush::Device => "device",
+        }
+    }
+}
+
+/// Settings; [`Config::default`] has FlashCache's defaults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// How writes are treated.
+    pub mode: Mode,
+    /// Blocks of a set: a power of two from 256 to 8192.
+    pub assoc: u32,
+    /// Percent of a set's blocks that may be dirty before it is cleaned: 10 to 95.
+    pub dirty_thresh_pct: u32,
+    /// Which clean block gives way.
+    pub reclaim: Reclaim,
+    /// Blocks under cleaning in a set above which no more victims are chosen.
+    pub max_clean_ios_set: u32,
+    /// The same for all sets together.
+    pub max_clean_ios_total: u32,
+    /// Time between two sweeps that look for idle dirty blocks; 0: none.
+    pub fallow_delay: Nanos,
+    /// Batches of idle blocks that a set may clean in a second.
+    pub fallow_clean_speed: u32,
+    /// What a FLUSH does.
+    pub flush: Flush,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Back,
+            assoc: 512,
+            dirty_thresh_pct: 20,
+            reclaim: Reclaim::Fifo,
+            max_clean_ios_set: 2,
+            max_clean_ios_total: 4,
+            fallow_delay: 900 * SECOND,
+            fallow_clean_speed: 2,
+            flush: Flush::Ignore,
+        }
+    }
+}
+
+/// Why settings or a cache of this size are refused, in words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused(pub String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Config {
+    /// # Errors
+    /// A value is outside of its range.
+    pub fn check(&self) -> Result<(), Refused> {
+        let refuse = |what: String| Err(Refused(what));
+        if !self.assoc.is_power_of_two() || !(256..=8192).contains(&self.assoc) {
+            return refuse(format!("assoc is {}, and must be a power of two from 256 to 8192", self.assoc));
+        }
+        if !(10..=95).contains(&self.dirty_thresh_pct) {
+            return refuse(format!("dirty_thresh_pct is {}, and must be 10 to 95", self.dirty_thresh_pct));
+        }
+        if self.max_clean_ios_set == 0 || self.max_clean_ios_total == 0 {
+            return refuse("max_clean_ios_set and max_clean_ios_total must be at least 1".into());
+        }
+        if !(1..=100).contains(&self.fallow_clean_speed) {
+            return refuse(format!(
+                "fallow_clean_speed is {}, and must be 1 to 100",
+                self.fallow_clean_speed
+            ));
+        }
+        Ok(())
+    }
+
+    /// Dirty blocks of a set from which on it is cleaned.
+    #[must_use]
+    pub fn dirty_thresh_set(&self) -> u32 {
+        self.assoc * self.dirty_thresh_pct / 100
+    }
+}
+
+/// How the cache device is divided: a superblock, metadata blocks, data. All in blocks of 4096 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Blocks of a set.
+    pub assoc: u32,
+    /// Sets.
+    pub sets: u32,
+    /// First byte of the data.
+    pub data_offset: u64,
+}
+
+impl Layout {
+    /// As many whole sets as fit on a device of so many bytes.
+    ///
+    /// # Errors
+    /// Not one does, or there would be more than 2^32 blocks.
+    pub fn new(cache_bytes: u64, assoc: u32) -> Result<Layout, Refused> {
+        // A metadata block describes slots of one set only: a set has assoc / 256 of its own.
+        let meta_per_set = u64::from(assoc / SLOTS_PER_META_BLOCK);
+        let sets = (cache_bytes / BLOCK).saturating_sub(1) / (u64::from(assoc) + meta_per_set);
+        let slots = sets.saturating_mul(u64::from(assoc));
+        if sets == 0 || slots > u64::from(u32::MAX) {
+            return Err(Refused(format!(
+                "a cache of {cache_bytes} bytes cannot be divided into sets of {assoc} blocks of 4 KiB and their metadata"
+            )));
+        }
+        Ok(Layout { assoc, sets: sets as u32, data_offset: (1 + sets * meta_per_set) * BLOCK })
+    }
+
+    /// Slots for blocks.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.sets * self.assoc
+    }
+
+    /// Blocks of metadata.
+    #[must_use]
+    pub fn meta_blocks(&self) -> u32 {
+        self.slots() / SLOTS_PER_META_BLOCK
+    }
+
+    /// Where the data of a slot lies on the cache device, in bytes.
+    #[must_use]
+    pub fn slot_offset(&self, slot: u32) -> u64 {
+        self.data_offset + u64::from(slot) * BLOCK
+    }
+
+    /// Where a metadata block lies on the cache device, in bytes.
+    #[must_use]
+    pub fn meta_offset(&self, meta_block: u32) -> u64 {
+        (1 + u64::from(meta_block)) * BLOCK
+    }
+
+    /// The set of a block of the disk: consecutive `assoc` blocks share one (placement of on-SSD versions before 3, and of
+    /// later ones with `disk_assoc` 0, which is the default of the tool).
+    #[must_use]
+    pub fn set_of(&self, block: u64) -> u32 {
+        (block / u64::from(self.assoc) % u64::from(self.sets)) as u32
+    }
+}

@@ -1,0 +1,88 @@
+//! The cards by how full they are, and how the model was fitted to them.
+
+use crate::lines::{Cell, Table};
+use forebay_sim::cards::{CARDS, Card, FILLS, Fit, Rest, Sweep, error, mib_per_s};
+use forebay_sim::ftl::Collection;
+
+/// Pages of a modelled card.
+const PAGES: u32 = 65_536;
+/// Spare areas that are tried, in thousandths.
+const SPARES: [u32; 12] = [50, 70, 100, 130, 160, 200, 250, 280, 330, 370, 430, 500];
+
+/// A line for each card and fill: the model beside what was published.
+pub(crate) fn cards(pages: Option<u32>, seed: u64) -> Table {
+    let mut table = Table::new("card");
+    for card in &CARDS {
+        let sweep =
+            Sweep { seed, ..Sweep::new(card.spare_permille, Collection::Greedy, pages.unwrap_or(PAGES)) };
+        let did = sweep.all();
+        let model = did.map(|stats| mib_per_s(card, &sweep, &stats));
+        for (at, used_pct) in FILLS.iter().enumerate() {
+            table.add(&[
+                ("card", Cell::Text(card.name.into())),
+                ("used_pct", Cell::Number(f64::from(*used_pct), 0)),
+                ("model_mib_s", Cell::Number(model[at], 0)),
+                ("published_mib_s", Cell::Number(card.published_mib_s[at], 0)),
+                ("model_of_emptiest", Cell::Number(model[at] / model[0], 3)),
+                (
+                    "published_of_emptiest",
+                    Cell::Number(card.published_mib_s[at] / card.published_mib_s[0], 3),
+                ),
+                ("write_amplification", Cell::Number(did[at].write_amplification(), 3)),
+                ("rms_error_of_card", Cell::Number(error(&model, &card.published_mib_s), 4)),
+            ]);
+        }
+    }
+    table
+}
+
+/// What was tried: for each way to collect, the spare area that goes best with each card.
+pub(crate) fn fits(pages: Option<u32>, seed: u64, all: bool) -> Table {
+    let mut table = Table::new("fit");
+    let ways = [
+        (Collection::Greedy, Rest::Nothing),
+        (Collection::Oldest, Rest::Nothing),
+        (Collection::Any, Rest::Nothing),
+        (Collection::Greedy, Rest::Stale),
+    ];
+    for (collection, rest) in ways {
+        let sweeps =
+            SPARES.map(|spare| Sweep { rest, seed, ..Sweep::new(spare, collection, pages.unwrap_or(PAGES)) });
+        let did = sweeps.map(|sweep| (sweep, sweep.all()));
+        for card in &CARDS {
+            for any_factor in [false, true] {
+                let fit = |(sweep, did): &(Sweep, [_; FILLS.len()])| {
+                    let best =
+                        if any_factor { Fit::best } else { |a: &_, b: &_, c: &_| Fit::with(a, b, c, 1.0) };
+                    (sweep.device.spare_permille, best(sweep, did, &card.published_mib_s))
+                };
+                let mut fits: Vec<_> = did.iter().map(fit).collect();
+                fits.sort_by(|a, b| a.1.error.total_cmp(&b.1.error));
+                let kept = if all { fits.len() } else { 1 };
+                for (spare, fit) in &fits[..kept] {
+                    table.add(&line(card, (collection, rest), any_factor, *spare, fit));
+                }
+            }
+        }
+    }
+    table
+}
+
+fn line(
+    card: &Card,
+    (collection, rest): (Collection, Rest),
+    any_factor: bool,
+    spare_permille: u32,
+    fit: &Fit,
+) -> [(&'static str, Cell); 8] {
+    [
+        ("card", Cell::Text(card.name.into())),
+        ("collection", Cell::Text(format!("{collection:?}").to_lowercase())),
+        ("unused", Cell::Text(format!("{rest:?}").to_lowercase())),
+        ("factor", Cell::Text(if any_factor { "fitted" } else { "1" }.into())),
+        ("spare_pct", Cell::Number(f64::from(spare_permille) / 10.0, 1)),
+        ("move_factor", Cell::Number(fit.move_factor, 1)),
+        ("speed_mib_s", Cell::Number(fit.speed_mib_s, 0)),
+        ("rms_error", Cell::Number(fit.error, 4)),
+    ]
+}

@@ -1,0 +1,185 @@
+//! Two flash cards of 2010 whose random writes were measured by how full they were, and the model of each.
+//!
+//! A model is an [`Ftl`] of the same proportions and what its chips take for a page. Only proportions matter, so it has few pages, and a page is what a
+//! request of the measurement wrote (16 KiB): what is written together, and written over together, behaves as one.
+//!
+//! The chips of both are single-level flash as Agrawal and others give it ("Design Tradeoffs for SSD Performance", 2008, table 1: 4 KiB to or from a chip
+//! 100 us, writing it 200 us, reading it 25 us, erasing 64 of them 1.5 ms). So writing takes 300 us, moving 425 us, and erasing adds 23 us to each page. Fitted
+//! are the spare area, the speed of an empty card and, for card D alone, how much slower collection moves than the card writes. How well that
+//! fits, and what it leaves unexplained: `docs/flash-model.md`.
+//!
+//! Invariant: a sweep is the same every time, on every machine.
+
+use crate::ftl::{Collection, Ftl, FtlConfig, FtlStats, FtlTimes};
+use crate::rng::Rng;
+
+/// How full the cards were, in percent.
+pub const FILLS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
+
+/// Bytes that a random write of the measurement wrote.
+const WRITE_BYTES: f64 = 16384.0;
+/// A page to the chip, and into it.
+const WRITE_US: f64 = 100.0 + 200.0;
+/// A page out of its chip, and from there.
+const READ_US: f64 = 25.0 + 100.0;
+/// Erasing, for each page of a block.
+const ERASE_US: f64 = 1500.0 / 64.0;
+
+/// A card as it was measured, and what the model takes it for.
+#[derive(Clone, Copy, Debug)]
+pub struct Card {
+    /// As people type it.
+    pub name: &'static str,
+    /// Random writes of 16 KiB in MiB/s, for each of [`FILLS`].
+    pub published_mib_s: [f64; FILLS.len()],
+    /// Fitted: physical pages beyond the logical ones, in thousandths of those.
+    pub spare_permille: u32,
+    /// Fitted: random writes of 16 KiB in MiB/s if nothing had to be collected.
+    pub speed_mib_s: f64,
+    /// See [`FtlTimes::move_factor`].
+    pub move_factor: f64,
+}
+
+/// The card with little spare area, and the one with much.
+pub const CARDS: [Card; 2] = [
+    Card {
+        name: "D",
+        published_mib_s: [1095.0, 1006.0, 825.0, 613.0, 397.0, 308.0, 237.0, 117.0, 99.0],
+        spare_permille: 200,
+        speed_mib_s: 1163.0,
+        move_factor: 4.4,
+    },
+    Card {
+        name: "T",
+        published_mib_s: [990.0, 980.0, 964.0, 872.0, 783.0, 669.0, 611.0, 502.0, 417.0],
+        spare_permille: 370,
+        speed_mib_s: 1042.0,
+        move_factor: 1.0,
+    },
+];
+
+impl Card {
+    /// What the card takes for a page of `page_bytes` and for an erase block of `block_pages` of them.
+    #[must_use]
+    pub fn times(&self, page_bytes: u32, block_pages: u32) -> FtlTimes {
+        times(self.speed_mib_s * f64::from(1 << 20) / f64::from(page_bytes), block_pages, self.move_factor)
+    }
+}
+
+/// Times of a device that writes so many pages a second, collection aside, with the proportions of the chips.
+fn times(pages_per_s: f64, block_pages: u32, move_factor: f64) -> FtlTimes {
+    let program_ns = 1e9 / pages_per_s;
+    FtlTimes {
+        program_ns,
+        read_ns: program_ns * READ_US / WRITE_US,
+        erase_ns: program_ns * ERASE_US / WRITE_US * f64::from(block_pages),
+        move_factor,
+    }
+}
+
+/// What is in the part of a card that is not used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rest {
+    /// Nothing: never written, or trimmed.
+    Nothing,
+    /// What was written there once, and is never written again.
+    Stale,
+}
+
+/// What a sweep goes over: cards of one spare area, by how full they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// The device; its pages are those of 16 KiB.
+    pub device: FtlConfig,
+    /// What is in the part that is not used.
+    pub rest: Rest,
+    /// Times that what is used is written over: half of them before anything is counted.
+    pub rounds: u32,
+    /// Of the random writes.
+    pub seed: u64,
+}
+
+impl Sweep {
+    /// Of a card as the model has it: so many pages, in blocks of 64.
+    #[must_use]
+    pub fn new(spare_permille: u32, collection: Collection, logical_pages: u32) -> Self {
+        let device = FtlConfig { logical_pages, block_pages: 64, spare_permille, collection };
+        Self { device, rest: Rest::Nothing, rounds: 8, seed: 1 }
+    }
+
+    /// What the device does while so much of it, in percent, is written at random.
+    ///
+    /// # Panics
+    /// As [`Ftl::new`].
+    #[must_use]
+    pub fn at(&self, used_pct: u32) -> FtlStats {
+        let pages = self.device.logical_pages;
+        let used = (u64::from(pages) * u64::from(used_pct) / 100).max(1) as u32;
+        let mut ftl = Ftl::new(self.device);
+        (0..if self.rest == Rest::Stale { pages } else { used }).for_each(|page| ftl.write(page));
+        let mut rng = Rng::new(self.seed);
+        let mut half = || {
+            for _ in 0..u64::from(used) * u64::from(self.rounds) / 2 {
+                ftl.write(rng.below(u64::from(used)) as u32);
+            }
+            ftl.stats()
+        };
+        let before = half();
+        half().since(&before)
+    }
+
+    /// What the device does at each of [`FILLS`].
+    #[must_use]
+    pub fn all(&self) -> [FtlStats; FILLS.len()] {
+        FILLS.map(|used_pct| self.at(used_pct))
+    }
+}
+
+/// How well a sweep goes with what was published.
+#[derive(Clone, Copy, Debug)]
+pub struct Fit {
+    /// See [`Card::speed_mib_s`].
+    pub speed_mib_s: f64,
+    /// See [`FtlTimes::move_factor`].
+    pub move_factor: f64,
+    /// Root of the mean square of (model / published - 1).
+    pub error: f64,
+}
+
+impl Fit {
+    /// The best one with this `move_factor`: the speed for which the mean of log(model / published) is 0.
+    #[must_use]
+    pub fn with(
+        sweep: &Sweep,
+        did: &[FtlStats; FILLS.len()],
+        published: &[f64; FILLS.len()],
+        move_factor: f64,
+    ) -> Self {
+        let relative = did.map(|stats| times(1.0, sweep.device.block_pages, move_factor).pages_per_s(&stats));
+        let logs = relative.iter().zip(published).map(|(model, was)| (was / model).ln());
+        let speed_mib_s = (logs.sum::<f64>() / FILLS.len() as f64).exp();
+        let error = error(&relative.map(|model| model * speed_mib_s), published);
+        Self { speed_mib_s, move_factor, error }
+    }
+
+    /// The best one with a `move_factor` from 1 to 16.
+    #[must_use]
+    pub fn best(sweep: &Sweep, did: &[FtlStats; FILLS.len()], published: &[f64; FILLS.len()]) -> Self {
+        let all = (10..=160).map(|tenths| Self::with(sweep, did, published, f64::from(tenths) / 10.0));
+        all.min_by(|a, b| a.error.total_cmp(&b.error)).expect("there are some")
+    }
+}
+
+/// See [`Fit::error`].
+#[must_use]
+pub fn error(model: &[f64; FILLS.len()], published: &[f64; FILLS.len()]) -> f64 {
+    let squares = model.iter().zip(published).map(|(model, was)| (model / was - 1.0).powi(2));
+    (squares.sum::<f64>() / FILLS.len() as f64).sqrt()
+}
+
+/// Throughput of a card as the model has it, in MiB/s, while it does what `stats` says.
+#[must_use]
+pub fn mib_per_s(card: &Card, sweep: &Sweep, stats: &FtlStats) -> f64 {
+    let times = card.times(WRITE_BYTES as u32, sweep.device.block_pages);
+    times.pages_per_s(stats) * WRITE_BYTES / f64::from(1 << 20)
+}

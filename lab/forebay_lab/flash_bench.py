@@ -1,0 +1,44 @@
+"""The model of flash devices: runs the example `flash-bench` and reads what it says.
+
+A model is no measurement: it says the same on every machine, however busy.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+
+import pandas as pd
+
+from . import binaries
+from .experiment import Binary, Lies, Work
+
+POLL_S = 0.2
+
+
+def run(options: Sequence[str], work: Work) -> pd.DataFrame:
+    """A line for each line that it gives. Ends with `Lies` if it fails or gives none."""
+    output = work.folder / "flash.json"
+    command = [str(binaries.path(Binary.FLASH_BENCH)), *options, "--json", str(output)]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    work.ledger.add_process(child.pid)
+    began = time.monotonic()
+    while True:
+        try:
+            _, said = child.communicate(timeout=POLL_S)
+            break
+        except subprocess.TimeoutExpired:
+            work.progress(time.monotonic() - began)
+    if child.returncode:
+        raise Lies(f"flash-bench ended with {child.returncode}: {said.decode(errors='replace').strip()[-500:]}")
+    return parse(output.read_text())
+
+
+def parse(text: str) -> pd.DataFrame:
+    """Its output: a JSON object a line, all of one kind."""
+    frame = pd.DataFrame([json.loads(line) for line in text.splitlines()])
+    if frame.empty or frame["kind"].nunique() != 1 or frame.isna().to_numpy().any():
+        raise Lies(f"flash-bench said nothing, or several things: {text[:200]!r}")
+    return frame.drop(columns="kind")
