@@ -15,7 +15,7 @@ from rich.table import Table
 
 import harness
 
-from . import binaries, device, docs, flash, ledger, oltp, report, runner, store, tpcc
+from . import binaries, blobs, device, docs, flash, latency, ledger, oltp, report, runner, store, tpcc
 from .experiment import Experiment, Lies, Refused, Row, Scale
 
 HOME = harness.ROOT / "target/lab"
@@ -40,7 +40,14 @@ Where = Annotated[Path, typer.Option("--where", help="Folder to work in: on the 
 
 def experiments(where: Path) -> list[Experiment]:
     """All there are."""
-    return [oltp.Oltp(), tpcc.Tpcc(), device.Device(where), flash.Flash()]
+    return [
+        oltp.Oltp(),
+        tpcc.Tpcc(),
+        device.Device(where),
+        flash.Flash(),
+        latency.Latency(),
+        blobs.Blobs(),
+    ]
 
 
 def scale_of(quick: bool, full: bool, smoke: bool) -> Scale:
