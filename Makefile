@@ -1,5 +1,5 @@
 # `make demo` shows what Forebay does, `make test` checks everything. Both install what is missing (see scripts/setup).
-.PHONY: demo test setup build lint unit instructions e2e bench sim-long
+.PHONY: demo test setup build lint unit instructions e2e lab bench sim-long
 
 demo: setup
 	cargo build --release --locked -p forebay-cli
@@ -12,6 +12,7 @@ test:
 	$(MAKE) --no-print-directory unit
 	$(MAKE) --no-print-directory instructions
 	$(MAKE) --no-print-directory e2e
+	$(MAKE) --no-print-directory lab
 	@echo "make test: everything passed"
 
 setup:
@@ -25,7 +26,7 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	target/venv/bin/ruff check --no-cache bench
 	target/venv/bin/ruff format --no-cache --check bench
-	lab/check
+	lab/check style
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
 # All crates, even if one fails: what failed is listed at the end. Then the arithmetic of the benchmarks.
@@ -39,6 +40,13 @@ instructions: setup
 
 e2e: build
 	scripts/run-tests
+
+# The lab's tests, then all its experiments at their smallest: that they work and find wrong data, not how fast anything is.
+# The model of flash is taken as the tests have built it.
+lab: build
+	lab/check tests
+	cargo build --locked -p forebay-sim --example flash-bench
+	FLASH_BENCH=target/debug/examples/flash-bench lab/lab run all --smoke --fresh
 
 # The figures of docs/performance.md, on this machine. Nearly an hour; `make bench COMPARE=--quick` takes ten minutes.
 COMPARE ?=

@@ -18,6 +18,8 @@ from .experiment import Refused
 from .ledger import Entry, Ledger, started
 
 POLL_S = 0.05
+# What a server may end with when it was asked to: Java's say 128 + SIGTERM, after all that they do at their end.
+ORDERLY = (0, 143)
 # Bytes of what a server said that are shown if it fails.
 TAIL = 1500
 
@@ -105,7 +107,7 @@ def wait_for_end(running: Server, patience_s: float) -> None:
         code = running.child.wait(patience_s)
     except subprocess.TimeoutExpired:
         raise Refused(f"{running.name} did not end within {patience_s:.0f} s: {tail(running.log)}") from None
-    if code:
+    if code not in ORDERLY:
         raise Refused(f"{running.name} ended with {code}: {tail(running.log)}")
 
 

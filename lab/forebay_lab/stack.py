@@ -94,9 +94,11 @@ def loop_device(file: Path, ledger: Ledger) -> Iterator[str]:
     entry = Entry("loop", str(file))
     ledger.add(entry)
     command = ["losetup", "--direct-io=on", f"--sector-size={SECTOR_BYTES}", "--show", "--find", str(file)]
-    device = servers.run(command).strip()
-    yield device
-    ledger.undo(entry)
+    # Undone here and not at the end of the row: afterwards what serves the file is gone, and the device has no name.
+    try:
+        yield servers.run(command).strip()
+    finally:
+        ledger.undo(entry)
 
 
 @contextmanager
@@ -105,12 +107,14 @@ def mount(device: str, path: Path, ledger: Ledger) -> Iterator[Path]:
     path.mkdir()
     entry = Entry("mount", str(path))
     ledger.add(entry)
-    servers.run(["mount", "-o", "noatime,discard", device, str(path)])
-    yield path
-    # Not the ledger's way, which lets go lazily: what follows needs everything to have been written.
-    servers.run(["umount", str(path)])
-    ledger.undo(entry)
-    path.rmdir()
+    try:
+        servers.run(["mount", "-o", "noatime,discard", device, str(path)])
+        yield path
+        # Not the ledger's way, which lets go lazily: what follows needs everything to have been written.
+        servers.run(["umount", str(path)])
+    finally:
+        ledger.undo(entry)
+        path.rmdir()
 
 
 def format_image(image: Path, size_mib: int, fs: str, work: Work) -> None:

@@ -1,0 +1,62 @@
+"""What a row has mounted is gone after it, however it ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from forebay_lab import binaries
+from forebay_lab.experiment import Binary, Work
+from forebay_lab.ledger import Ledger
+from forebay_lab.stack import Backend, Store, finish, format_image, mounted
+
+MIB = 1 << 20
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts"),
+    pytest.mark.skipif(not Path("/dev/loop-control").exists(), reason="there is no loop driver here"),
+]
+
+
+def built(store: Store) -> object:
+    """The stores that need a program of ours are left out where it is not built."""
+    binary = {Store.FOREBAY: Binary.FOREBAY, Store.DISK: Binary.FOREBAY, Store.FLASHCACHE: Binary.MODEL}.get(store)
+    missing = binary is not None and not binaries.path(binary).exists()
+    return pytest.param(store, marks=pytest.mark.skipif(missing, reason=f"{binary} is not built"))
+
+
+def devices() -> set[str]:
+    """Loop devices that have a file."""
+    return set(subprocess.run(["losetup", "-a"], check=True, capture_output=True, text=True).stdout.splitlines())
+
+
+def mounts() -> int:
+    """How many mounts there are."""
+    return len(Path("/proc/mounts").read_text().splitlines())
+
+
+@pytest.mark.parametrize("store", [built(store) for store in (Store.RAW, Store.DISK, Store.FOREBAY, Store.FLASHCACHE)])
+def test_content_arrives_and_a_failure_leaves_nothing(tmp_path: Path, store: Store) -> None:
+    before = (devices(), mounts())
+    backend = Backend(store, cache_mib=256)
+    image = tmp_path / "row/image"
+    image.parent.mkdir()
+    with Ledger(tmp_path / "ledger") as ledger:
+        work = Work(tmp_path / "row", tmp_path, ledger, lambda _: None)
+        format_image(image, 384, "xfs", work)
+        with mounted(backend, image, work) as there:
+            (there.path / "file").write_bytes(b"written through what is measured" * 4096)
+        finish(backend, image, work)
+        with mounted(Backend(Store.RAW), image, work) as there:
+            assert (there.path / "file").read_bytes() == b"written through what is measured" * 4096
+    assert (devices(), mounts()) == before
+    with (
+        pytest.raises(ZeroDivisionError),
+        Ledger(tmp_path / "ledger") as ledger,
+        mounted(backend, image, Work(tmp_path / "row", tmp_path, ledger, lambda _: None)),
+    ):
+        raise ZeroDivisionError
+    assert (devices(), mounts()) == before
