@@ -15,7 +15,7 @@ from typing import TypeVar
 from . import mariadb
 from .experiment import Lies, Work
 from .mariadb import Database, Options
-from .stack import Backend, Mounted, Store, copy_image, finish, format_image, mounted
+from .stack import Backend, Mounted, Store, check_room, copy_image, finish, format_image, mounted
 
 T = TypeVar("T")
 RAW = Backend(Store.RAW)
@@ -54,6 +54,8 @@ def measure(
     use: Callable[[Database, Mounted], T],
 ) -> T:
     """Runs `use` on a database on a back end. Raises `Lies` if the image has something else afterwards."""
+    # The content, the row's copy, the cache, and logs of servers.
+    check_room(work.folder, 2 * content.image_mib + backend.cache_mib + 512)
     golden = image_of(content, options, work)
     image = work.folder / "image"
     copy_image(golden, image)

@@ -139,7 +139,7 @@ class Oltp:
         return [*mariadb.NEEDS, "sysbench", *stack.needs(Store.NBDKIT)]
 
     def binaries(self) -> Sequence[Binary]:
-        return list(Binary)
+        return [Binary.FOREBAY, Binary.MODEL]
 
     def rows(self, scale: Scale) -> Sequence[Row]:
         length = LENGTHS[scale]

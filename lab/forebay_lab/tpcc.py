@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from .mariadb import DATABASE, Database, Options
 from .observe import Sample, observe
 from .oltp import MEANS, grown, ratio, timed_options
 from .plots import figure, finish
+from .ports import free_port
 from .stack import Backend, Mounted, Store
 
 ORIGINAL = pd.DataFrame(
@@ -127,7 +127,7 @@ class Tpcc:
         return [*mariadb.NEEDS, "go", *stack.needs(Store.RAW)]
 
     def binaries(self) -> Sequence[Binary]:
-        return list(Binary)
+        return [Binary.FOREBAY, Binary.MODEL]
 
     def rows(self, scale: Scale) -> Sequence[Row]:
         length = LENGTHS[scale]
@@ -262,13 +262,6 @@ def build() -> Path:
             raise Refused(f"go-tpc cannot be built: {done.stderr.strip()[-servers.TAIL :]}")
         CLIENT.touch()
     return CLIENT
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def pool_mib(pool: str, length: Length) -> int:
