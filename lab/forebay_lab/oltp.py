@@ -17,7 +17,7 @@ from . import mariadb, stack, sysbench
 from .database import Content, measure
 from .experiment import Binary, Measured, Original, Picture, Results, Row, Scale, Work
 from .mariadb import Database, Options
-from .plots import figure, finish
+from .plots import Line, over_time
 from .stack import Backend, Mounted, Store
 from .sysbench import Tables
 
@@ -31,6 +31,15 @@ ORIGINAL = pd.DataFrame(
     columns=["run", "transactions/s", "to FlashCache", "reads/s", "writes/s", "stability"],
 )
 
+# Column, what it is, title.
+PICTURES = (
+    ("tps", "transactions/s", "Throughput"),
+    ("p95_ms", "p95, ms", "Latency that 95 % keep"),
+    ("reads_s", "reads/s", "Reads of the block device"),
+    ("writes_s", "writes/s", "Writes of the block device"),
+    ("cpu", "share of the processors", "Processors"),
+    ("iowait", "share of the processors", "I/O wait"),
+)
 # Means of these are kept: rates of the block device, shares of the processors.
 MEANS = ("reads_s", "writes_s", "cpu", "iowait", "server_cpu")
 # Nothing but what the row is about makes Forebay write back.
@@ -223,12 +232,10 @@ class Oltp:
 
     def pictures(self, results: Results) -> Sequence[Picture]:
         return [
-            over_time(results, "tps", "transactions/s", "Throughput"),
-            over_time(results, "p95_ms", "p95, ms", "Latency that 95 % keep"),
-            over_time(results, "reads_s", "reads/s", "Reads of the block device"),
-            over_time(results, "writes_s", "writes/s", "Writes of the block device"),
-            over_time(results, "cpu", "share of the processors", "Processors"),
-            over_time(results, "iowait", "share of the processors", "I/O wait"),
+            Picture(
+                column, title, over_time(lines(results, column), y, warm_up_of(results), logarithmic=column == "p95_ms")
+            )
+            for column, y, title in PICTURES
         ]
 
     def originals(self) -> Sequence[Original]:
@@ -251,6 +258,21 @@ def summarise(samples: pd.DataFrame, warm_up_s: float) -> dict[str, float]:
     }
 
 
+def lines(results: Results, column: str) -> list[Line]:
+    """A line for each row. Where nothing was answered within an interval there is no latency."""
+    found = []
+    for row in results.rows:
+        samples = results.samples[row.name]
+        kept = samples[samples[column] > 0] if column == "p95_ms" else samples
+        found.append(Line(str(row.parameters["what"]), kept["t_s"].tolist(), kept[column].tolist()))
+    return found
+
+
+def warm_up_of(results: Results) -> float:
+    """Seconds that were dropped; the same for all rows."""
+    return max((float(row.parameters["warm_up_s"]) for row in results.rows), default=0.0)
+
+
 def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Counters of a cache: by how much they grew over the run, warm-up included."""
     return {f"cache_{name}": after[name] - before.get(name, 0) for name in after}
@@ -259,13 +281,3 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 def ratio(one: float, other: float) -> str:
     """How many times."""
     return f"{one / other:.2f}" if other else "-"
-
-
-def over_time(results: Results, column: str, y: str, title: str) -> Picture:
-    """A line for each row."""
-    drawn, (axes,) = figure(1)
-    for row in results.rows:
-        samples = results.samples[row.name]
-        axes.plot(samples["t_s"], samples[column], label=str(row.parameters["what"]), linewidth=1.2)
-    finish(axes, "s", y)
-    return Picture(column, title, drawn)

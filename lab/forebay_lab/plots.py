@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -32,6 +33,36 @@ def finish(axes: Axes, x: str, y: str, *, doubling: bool = False) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a drawing over time."""
+
+    label: str
+    t_s: Sequence[float]
+    values: Sequence[float]
+
+
+def over_time(lines: Sequence[Line], y: str, warm_up_s: float, *, logarithmic: bool = False) -> Figure:
+    """Lines beside their legend; what is dropped as warm-up is shaded."""
+    drawn = Figure(figsize=(10, 4.5), layout="constrained")
+    axes = drawn.add_subplot()
+    axes.grid(visible=True, alpha=0.3)
+    for number, line in enumerate(lines):
+        # Ten colours, then again in dashes.
+        style = "-" if number < 10 else "--"
+        axes.plot(line.t_s, line.values, style, color=f"C{number % 10}", label=line.label, linewidth=1.3)
+    axes.axvspan(0, warm_up_s, color="grey", alpha=0.12, linewidth=0, label="warm-up, dropped")
+    axes.set(xlabel="s", ylabel=y)
+    axes.set_xlim(left=0)
+    if logarithmic:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.set_ylim(bottom=0)
+    drawn.legend(loc="outside right upper")
+    return drawn
 
 
 def curves(axes: Axes, x: Sequence[float], y: Sequence[float], label: str) -> None:

@@ -26,7 +26,7 @@ from .experiment import Binary, Lies, Measured, Original, Picture, Refused, Resu
 from .mariadb import DATABASE, Database, Options
 from .observe import Sample, observe
 from .oltp import MEANS, grown, ratio, timed_options
-from .plots import figure, finish
+from .plots import Line, over_time
 from .ports import free_port
 from .stack import Backend, Mounted, Store
 
@@ -201,11 +201,11 @@ class Tpcc:
             rows = [row for row in results.rows if row.parameters["pool"] == pool]
             if not rows:
                 continue
-            page, (axes,) = figure(1)
-            for row in rows:
-                samples = results.samples[row.name]
-                axes.plot(samples["t_s"], samples["notpm"], label=row.name, linewidth=1.2)
-            finish(axes, "s", "new orders/min")
+            lines = [
+                Line(row.name, results.samples[row.name]["t_s"].tolist(), results.samples[row.name]["notpm"].tolist())
+                for row in rows
+            ]
+            page = over_time(lines, "new orders/min", float(rows[0].parameters["run_s"]) / 2)
             drawn.append(Picture(f"notpm-{pool}", f"New orders a minute, {what}", page))
         return drawn
 
