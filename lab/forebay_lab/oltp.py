@@ -153,11 +153,8 @@ class Oltp:
     def rows(self, scale: Scale) -> Sequence[Row]:
         length = LENGTHS[scale]
         around_s = 8 + length.tables.count * length.tables.rows / 100_000
-        parameters = {
-            name: value
-            for name, value in asdict(length).items()
-            if isinstance(value, int) and not isinstance(value, bool)
-        }
+        # The numbers; what the tables are is added in words of our own.
+        parameters = {name: value for name, value in asdict(length).items() if isinstance(value, int)}
         parameters |= {"tables": length.tables.count, "rows": length.tables.rows}
         return [
             Row(
@@ -169,6 +166,7 @@ class Oltp:
                     "settings": kind.settings,
                     **parameters,
                     "options": " ".join(kind.options),
+                    "database": " ".join(mariadb.SETTINGS[kind.settings]),
                 },
             )
             for kind in kinds(scale)

@@ -88,6 +88,17 @@ def own_folder(place: Place, ledger: Ledger) -> Path:
     return folder
 
 
+# What experiments run, and how each says which one it is.
+TOOLS = {
+    "mariadb": ("mariadbd", "--version"),
+    "sysbench": ("sysbench", "--version"),
+    "java": ("java", "--version"),
+    "go": ("go", "version"),
+    "xfs": ("mkfs.xfs", "-V"),
+    "losetup": ("losetup", "--version"),
+}
+
+
 def machine() -> dict[str, str]:
     """What is measured on, and with what."""
-    return harness.machine()
+    return harness.machine() | {name: harness.output(command) for name, command in TOOLS.items()}

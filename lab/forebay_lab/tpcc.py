@@ -58,6 +58,12 @@ LINE = re.compile(
 )
 
 
+def pinned() -> str:
+    """Version of the client, as its go.mod pins it."""
+    found = re.search(r"go-tpc (v[\d.]+)", (SOURCE / "go.mod").read_text())
+    return found[1] if found else "of unknown version"
+
+
 @dataclass(frozen=True)
 class Length:
     """How much is measured at a scale. Times in seconds."""
@@ -120,7 +126,7 @@ class Tpcc:
     """The experiment."""
 
     name: str = "tpcc"
-    title: str = "TPC-C on a flash cache"
+    title: str = f"TPC-C on a flash cache (go-tpc {pinned()})"
     warm_up: str = "every cache reads the whole image once before the row; then the first half of the run is dropped"
 
     def needs(self) -> Sequence[str]:
@@ -144,6 +150,7 @@ class Tpcc:
                     "buffer_pool_mib": pool_mib(kind.pool, length),
                     "neighbours": int(kind.neighbours),
                     "adaptive": int(kind.adaptive),
+                    "database": " ".join(kind.settings),
                 },
             )
             for kind in kinds(scale)
