@@ -11,14 +11,20 @@ use crate::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::VolumeId;
-use forebay_io::{ListenerId, Op, Reactor, listen_tcp, listen_unix};
+use forebay_io::{ListenerId, Op, Reactor, SocketError, listen_tcp, listen_unix};
 use std::cell::RefCell;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Owner and group may connect, nobody else.
 const SOCKET_MODE: u32 = 0o660;
+/// A server that was killed still answers on its sockets for a moment, until the kernel has ended what it had in flight: a
+/// start waits so long for that, and looks so often. Later everybody who is served would wait along, and an error is better.
+const STALE_PATIENCE: Duration = Duration::from_secs(2);
+const STALE_PAUSE: Duration = Duration::from_millis(10);
+const STARTING: Duration = Duration::from_secs(5);
 
 /// One name at one endpoint.
 #[derive(Debug)]
@@ -73,6 +79,8 @@ struct Listening {
 /// Endpoints and exports.
 #[derive(Debug)]
 pub(super) struct Directory {
+    /// When the server was started.
+    since: Instant,
     endpoints: Vec<Listening>,
     exports: Vec<Export>,
     /// Connections to each volume, by its number.
@@ -120,7 +128,8 @@ impl Exports for Seen<'_> {
 
 impl Directory {
     pub(super) fn new(keeper: Arc<Keeper>) -> Self {
-        Self { endpoints: Vec::new(), exports: Vec::new(), connected: Vec::new(), keeper }
+        let since = Instant::now();
+        Self { since, endpoints: Vec::new(), exports: Vec::new(), connected: Vec::new(), keeper }
     }
 
     pub(super) fn keeper(&self) -> &Keeper {
@@ -282,7 +291,10 @@ impl Directory {
                 let actual = bound(&socket, wanted)?;
                 (socket, actual)
             }
-            None => listen(wanted)?,
+            None => {
+                let patience = if self.since.elapsed() < STARTING { STALE_PATIENCE } else { Duration::ZERO };
+                listen(wanted, patience)?
+            }
         };
         self.keeper.keep(wanted, &socket);
         let listener = reactor.add_listener(socket).map_err(|error| format!("cannot listen: {error}"))?;
@@ -292,11 +304,20 @@ impl Directory {
     }
 }
 
-/// Listens; returns the socket, and where it is.
-fn listen(wanted: &Endpoint) -> Result<(OwnedFd, Endpoint), String> {
+/// Listens; returns the socket, and where it is. A unix socket on which somebody answers is waited for with `patience`.
+fn listen(wanted: &Endpoint, patience: Duration) -> Result<(OwnedFd, Endpoint), String> {
     match wanted {
         Endpoint::Unix(path) => {
-            Ok((listen_unix(path, SOCKET_MODE).map_err(|error| error.to_string())?, wanted.clone()))
+            let began = Instant::now();
+            loop {
+                match listen_unix(path, SOCKET_MODE) {
+                    Err(SocketError::InUse { .. }) if began.elapsed() < patience => {
+                        std::thread::sleep(STALE_PAUSE);
+                    }
+                    Err(error) => return Err(error.to_string()),
+                    Ok(socket) => return Ok((socket, wanted.clone())),
+                }
+            }
         }
         Endpoint::Tcp { host, port } => {
             let address = (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
@@ -429,5 +450,30 @@ impl Server {
     pub(crate) fn connections_to(&self, volume: VolumeId) -> u64 {
         self.connections.iter().flatten().filter(|connection| connection.volume == Some(volume)).count()
             as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that lets go of its socket after a while, as the kernel does for one that was killed.
+    #[test]
+    fn a_start_waits_for_a_socket_that_is_about_to_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let wanted = Endpoint::Unix(path.clone());
+        let old = listen_unix(&path, SOCKET_MODE).unwrap();
+        let refused = listen(&wanted, Duration::ZERO).unwrap_err();
+        assert!(refused.contains("in use by a running server"), "{refused}");
+        let (told, tell) = std::sync::mpsc::channel::<()>();
+        let waits = std::thread::spawn(move || {
+            told.send(()).unwrap();
+            listen(&wanted, Duration::from_secs(60)).map(|(_, found)| found)
+        });
+        tell.recv().unwrap();
+        std::thread::sleep(STALE_PAUSE * 5);
+        drop(old);
+        assert_eq!(waits.join().unwrap(), Ok(Endpoint::Unix(path)));
     }
 }
