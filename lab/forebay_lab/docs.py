@@ -38,7 +38,9 @@ def section(experiment: Experiment, run: Run, images: Path) -> str:
         parts.append(f"![{picture.title}](img/{file.name})")
     for original in experiment.originals():
         parts += [f"Published: {original.what}", table(original.table)]
-    parts.append("; ".join(f"{name}: {value}" for name, value in facts(run).items()) + ".")
+    # The folder says nothing to others; what it lies on does.
+    said = {name: value for name, value in facts(run).items() if name != "where"}
+    parts.append("; ".join(f"{name}: {value}" for name, value in said.items()) + ".")
     return "\n\n".join(parts)
 
 
