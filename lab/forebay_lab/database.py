@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from . import mariadb
-from .experiment import Lies, Work
+from .experiment import Lies, Refused, Work
 from .mariadb import Database, Options
 from .stack import Backend, Mounted, Store, check_room, copy_image, finish, format_image, mounted
 
@@ -63,10 +63,20 @@ def measure(
         used = use(database, there)
         through = database.checksums(tables)
     finish(backend, image, work)
-    with mounted(RAW, image, work) as there, mariadb.running(there.path / "data", options, work, "after") as database:
-        alone = database.checksums(tables)
-    compare(through, alone)
+    compare(through, read_alone(image, options, tables, work))
     return used
+
+
+def read_alone(image: Path, options: Options, tables: Sequence[str], work: Work) -> dict[str, str]:
+    """Checksums of all tables on the image alone. Raises `Lies` if they cannot be read: they could before."""
+    try:
+        with (
+            mounted(RAW, image, work) as there,
+            mariadb.running(there.path / "data", options, work, "after") as database,
+        ):
+            return database.checksums(tables)
+    except Refused as error:
+        raise Lies(f"on the image alone the database cannot be used any more: {error}") from error
 
 
 def compare(through: dict[str, str], alone: dict[str, str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,7 @@ import pandas as pd
 
 from .experiment import Lies
 from .ledger import Ledger
-
-POLL_S = 0.2
+from .servers import finished
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,9 @@ def run(options: Mapping[str, str | int], folder: Path, ledger: Ledger, progress
     command += ["--log_avg_msec=1000", "--per_job_logs=0", *(f"--{key}={value}" for key, value in options.items())]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     ledger.add_process(child.pid)
-    began = time.monotonic()
-    while True:
-        try:
-            _, said = child.communicate(timeout=POLL_S)
-            break
-        except subprocess.TimeoutExpired:
-            progress(time.monotonic() - began)
+    said = finished(child, progress)
     if child.returncode:
-        raise Lies(f"fio ended with {child.returncode}: {said.decode(errors='replace').strip()[-500:]}")
+        raise Lies(f"fio ended with {child.returncode}: {said[-500:]}")
     totals = parse(json.loads(Path(f"{log}.json").read_text()))
     return Job(totals, samples(Path(f"{log}_bw.log")))
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Sequence
 
 import pandas as pd
 
 from . import binaries
 from .experiment import Binary, Lies, Work
-
-POLL_S = 0.2
+from .servers import finished
 
 
 def run(options: Sequence[str], work: Work) -> pd.DataFrame:
@@ -24,15 +22,9 @@ def run(options: Sequence[str], work: Work) -> pd.DataFrame:
     command = [str(binaries.path(Binary.FLASH_BENCH)), *options, "--json", str(output)]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     work.ledger.add_process(child.pid)
-    began = time.monotonic()
-    while True:
-        try:
-            _, said = child.communicate(timeout=POLL_S)
-            break
-        except subprocess.TimeoutExpired:
-            work.progress(time.monotonic() - began)
+    said = finished(child, work.progress)
     if child.returncode:
-        raise Lies(f"flash-bench ended with {child.returncode}: {said.decode(errors='replace').strip()[-500:]}")
+        raise Lies(f"flash-bench ended with {child.returncode}: {said[-500:]}")
     return parse(output.read_text())
 
 

@@ -6,7 +6,9 @@ The client prints a line for each interval; that line is the clock, so all figur
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,10 +70,12 @@ def observe(
     device: Callable[[], Mapping[str, float]],
     ledger: Ledger,
     progress: Callable[[float], None],
+    limit_s: float,
 ) -> Observed:
     """Runs a client to its end; each line that `parse` knows becomes a sample.
 
-    Raises `Refused` with what it said if it fails.
+    Raises `Refused` with what it said if it fails, or has not ended after `limit_s`: clients wait for ever for a
+    database that has stopped answering.
     """
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -83,15 +87,22 @@ def observe(
     gauges = Gauges(device)
     began = time.monotonic()
     assert child.stdout is not None
-    for line in child.stdout:
-        printed.append(line.rstrip("\n"))
-        found = parse(line)
-        if found is not None:
-            samples.append(found | gauges.since())
-            progress(time.monotonic() - began)
-    code = child.wait()
+    watchdog = threading.Timer(limit_s, child.kill)
+    watchdog.start()
+    try:
+        for line in child.stdout:
+            printed.append(line.rstrip("\n"))
+            found = parse(line)
+            if found is not None:
+                samples.append(found | gauges.since())
+                progress(time.monotonic() - began)
+        code = child.wait()
+    finally:
+        watchdog.cancel()
     ledger.undo(entry)
     if code:
         said = "\n".join(printed)[-TAIL:]
+        if code == -signal.SIGKILL and time.monotonic() - began >= limit_s:
+            raise Refused(f"{Path(command[0]).name} had not ended after {limit_s:.0f} s: {said}")
         raise Refused(f"{Path(command[0]).name} ended with {code}: {said}")
     return Observed(printed, pd.DataFrame(samples))

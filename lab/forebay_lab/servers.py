@@ -124,3 +124,14 @@ def run(command: Sequence[str], *, limit_s: float = 600) -> str:
         said = (done.stderr or done.stdout).strip()[-TAIL:]
         raise Refused(f"{' '.join(command)} ended with {done.returncode}: {said}")
     return done.stdout
+
+
+def finished(child: subprocess.Popen[bytes], progress: Callable[[float], None]) -> str:
+    """Waits for a child that ends by itself, telling the seconds meanwhile; returns what it said on stderr."""
+    began = time.monotonic()
+    while True:
+        try:
+            _, said = child.communicate(timeout=POLL_S)
+            return bytes(said or b"").decode(errors="replace").strip()
+        except subprocess.TimeoutExpired:
+            progress(time.monotonic() - began)

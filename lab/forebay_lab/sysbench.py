@@ -18,6 +18,10 @@ LINE = re.compile(
 )
 
 
+# The last transactions on a disk that is behind take a while.
+PATIENCE_S = 600
+
+
 @dataclass(frozen=True)
 class Tables:
     """The data."""
@@ -81,7 +85,7 @@ def run(
     before = database.status("Com_commit")
     options = ["--rand-type=pareto", f"--threads={threads}", f"--time={seconds}", f"--report-interval={interval_s}"]
     command = ["sysbench", "oltp_read_write", *tables.options(database), *options, "run"]
-    observed = observe(command, parse, device, ledger, progress)
+    observed = observe(command, parse, device, ledger, progress, limit_s=2 * seconds + PATIENCE_S)
     made, counted = transactions(observed.printed), database.status("Com_commit") - before
     if made != counted:
         raise Lies(f"sysbench says that it has made {made} transactions, the server counted {counted}")

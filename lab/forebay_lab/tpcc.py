@@ -29,6 +29,7 @@ from .oltp import MEANS, grown, ratio, timed_options
 from .plots import Line, over_time
 from .ports import free_port
 from .stack import Backend, Mounted, Store
+from .sysbench import PATIENCE_S
 
 ORIGINAL = pd.DataFrame(
     [
@@ -167,7 +168,9 @@ class Tpcc:
 
         def use(database: Database, there: Mounted) -> Measured:
             before = there.counters()
-            observed = observe(client.run(), parse, there.gauges, work.ledger, work.progress)
+            observed = observe(
+                client.run(), parse, there.gauges, work.ledger, work.progress, limit_s=2 * length.run_s + PATIENCE_S
+            )
             samples = observed.samples
             samples.insert(0, "t_s", [length.interval_s * (number + 1) for number in range(len(samples))])
             check(database)

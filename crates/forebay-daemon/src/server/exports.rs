@@ -13,6 +13,7 @@ use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::VolumeId;
 use forebay_io::{ListenerId, Op, Reactor, SocketError, listen_tcp, listen_unix};
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -304,25 +305,43 @@ impl Directory {
     }
 }
 
-/// Listens; returns the socket, and where it is. A unix socket on which somebody answers is waited for with `patience`.
+/// Listens; returns the socket, and where it is. A place where somebody else listens is waited for with `patience`.
 fn listen(wanted: &Endpoint, patience: Duration) -> Result<(OwnedFd, Endpoint), String> {
-    match wanted {
-        Endpoint::Unix(path) => {
-            let began = Instant::now();
-            loop {
-                match listen_unix(path, SOCKET_MODE) {
-                    Err(SocketError::InUse { .. }) if began.elapsed() < patience => {
-                        std::thread::sleep(STALE_PAUSE);
-                    }
-                    Err(error) => return Err(error.to_string()),
-                    Ok(socket) => return Ok((socket, wanted.clone())),
-                }
-            }
+    let began = Instant::now();
+    loop {
+        match listen_once(wanted) {
+            Err(Refusal::Taken(_)) if began.elapsed() < patience => std::thread::sleep(STALE_PAUSE),
+            Err(Refusal::Taken(what) | Refusal::Other(what)) => return Err(what),
+            Ok(found) => return Ok(found),
         }
+    }
+}
+
+/// Why a place cannot be listened on, in words.
+enum Refusal {
+    /// Somebody listens there.
+    Taken(String),
+    Other(String),
+}
+
+impl From<SocketError> for Refusal {
+    fn from(error: SocketError) -> Refusal {
+        let taken = match &error {
+            SocketError::InUse { .. } => true,
+            SocketError::System { source, .. } => source.kind() == ErrorKind::AddrInUse,
+            _ => false,
+        };
+        if taken { Refusal::Taken(error.to_string()) } else { Refusal::Other(error.to_string()) }
+    }
+}
+
+fn listen_once(wanted: &Endpoint) -> Result<(OwnedFd, Endpoint), Refusal> {
+    match wanted {
+        Endpoint::Unix(path) => Ok((listen_unix(path, SOCKET_MODE)?, wanted.clone())),
         Endpoint::Tcp { host, port } => {
             let address = (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
-            let address = address.ok_or_else(|| format!("no address for {host}"))?;
-            let (socket, bound) = listen_tcp(address).map_err(|error| error.to_string())?;
+            let address = address.ok_or_else(|| Refusal::Other(format!("no address for {host}")))?;
+            let (socket, bound) = listen_tcp(address)?;
             Ok((socket, Endpoint::Tcp { host: host.clone(), port: bound.port() }))
         }
     }
@@ -456,24 +475,34 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
 
     /// A server that lets go of its socket after a while, as the kernel does for one that was killed.
-    #[test]
-    fn a_start_waits_for_a_socket_that_is_about_to_go() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let wanted = Endpoint::Unix(path.clone());
-        let old = listen_unix(&path, SOCKET_MODE).unwrap();
-        let refused = listen(&wanted, Duration::ZERO).unwrap_err();
-        assert!(refused.contains("in use by a running server"), "{refused}");
-        let (told, tell) = std::sync::mpsc::channel::<()>();
+    fn waits_for(wanted: &Endpoint, old: OwnedFd) {
+        assert!(listen(wanted, Duration::ZERO).is_err(), "{wanted:?} is taken");
+        let (told, tell) = mpsc::channel::<()>();
+        let asked = wanted.clone();
         let waits = std::thread::spawn(move || {
             told.send(()).unwrap();
-            listen(&wanted, Duration::from_secs(60)).map(|(_, found)| found)
+            listen(&asked, Duration::from_secs(60)).map(|(_, found)| found)
         });
         tell.recv().unwrap();
         std::thread::sleep(STALE_PAUSE * 5);
         drop(old);
-        assert_eq!(waits.join().unwrap(), Ok(Endpoint::Unix(path)));
+        assert_eq!(waits.join().unwrap().as_ref(), Ok(wanted));
+    }
+
+    #[test]
+    fn a_start_waits_for_a_socket_that_is_about_to_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let old = listen_unix(&path, SOCKET_MODE).unwrap();
+        waits_for(&Endpoint::Unix(path), old);
+    }
+
+    #[test]
+    fn a_start_waits_for_a_port_that_is_about_to_go() {
+        let (old, address) = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        waits_for(&Endpoint::Tcp { host: "127.0.0.1".into(), port: address.port() }, old);
     }
 }
