@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -110,7 +111,7 @@ def undo(entry: Entry) -> None:
         case "process":
             end(entry.pid, entry.started)
         case "mount":
-            while path.is_mount():
+            while is_mounted(path):
                 subprocess.run(["umount", "-l", entry.path], check=True, capture_output=True, timeout=PATIENCE_S)
         case "loop":
             # One that goes with its last mount may be gone by now.
@@ -126,6 +127,15 @@ def undo(entry: Entry) -> None:
                 shutil.rmtree(path)
         case "file":
             path.unlink(missing_ok=True)
+
+
+def is_mounted(path: Path) -> bool:
+    """Whether something is mounted there. The path itself is not touched: what served it may have been killed, and then
+    every look at it fails."""
+    wanted = os.path.realpath(path)
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    # Blanks, tabs, line ends and backslashes are written in octal: proc(5).
+    return wanted in (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point) for point in points)
 
 
 def loops(path: str) -> list[str]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from forebay_lab import oltp, stack, sysbench, tpcc
+from forebay_lab import binaries, database, mariadb, oltp, stack, sysbench, tpcc
 from forebay_lab.database import compare
-from forebay_lab.experiment import Lies, Results, Scale
+from forebay_lab.experiment import Binary, Lies, Results, Scale, Work
+from forebay_lab.ledger import Ledger
+from forebay_lab.mariadb import Database
+from forebay_lab.stack import Backend, Store
 
 SYSBENCH = "[ 10s ] thds: 4 tps: 169.50 qps: 3390.00 (r/w/o: 2373.00/678.00/339.00) lat (ms,95%): 50.11 err/s: 0.10"
 TPCC = (
@@ -72,6 +77,33 @@ def test_tables_that_differ_are_lies() -> None:
         compare({"a": "1", "b": "2"}, {"a": "1", "b": "3"})
     with pytest.raises(Lies, match="b"):
         compare({"a": "1", "b": "2"}, {"a": "1"})
+
+
+def fill(server: Database) -> None:
+    mariadb.create(server)
+    columns = "id int primary key, text varchar(200)"
+    server.ask(f"use lab; create table t ({columns}) select seq id, 'old' text from seq_1_to_999")
+
+
+def update(server: Database, _: stack.Mounted) -> None:
+    server.ask("update lab.t set text = repeat('new', 60)")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mariadbd"), reason="needs root and MariaDB")
+@pytest.mark.skipif(not binaries.path(Binary.FOREBAY).exists(), reason="forebay is not built")
+@pytest.mark.parametrize("lossy", [False, True])
+def test_a_cache_that_loses_data_gets_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lossy: bool) -> None:
+    """The verification itself is put to the test: without the last write-back the image lacks what the cache had."""
+    if lossy:
+        monkeypatch.setattr(database, "finish", lambda *_: None)
+    with (
+        pytest.raises(Lies) if lossy else nullcontext(),
+        Ledger(tmp_path / "ledger") as ledger,
+    ):
+        work = Work(tmp_path, tmp_path, ledger, lambda _: None)
+        backend = Backend(Store.FOREBAY, oltp.threshold(50), 256)
+        content = database.Content("told", 384, "xfs", fill)
+        database.measure(content, backend, mariadb.Options(16, 16), ["t"], work, update)
 
 
 def test_only_what_was_written_is_read_beforehand(tmp_path: Path) -> None:

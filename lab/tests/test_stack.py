@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from forebay_lab import binaries
-from forebay_lab.experiment import Binary, Work
-from forebay_lab.ledger import Ledger
+from forebay_lab.experiment import Binary, Refused, Work
+from forebay_lab.ledger import Entry, Ledger
 from forebay_lab.stack import Backend, Store, finish, format_image, mounted
 
 MIB = 1 << 20
@@ -60,3 +62,34 @@ def test_content_arrives_and_a_failure_leaves_nothing(tmp_path: Path, store: Sto
     ):
         raise ZeroDivisionError
     assert (devices(), mounts()) == before
+
+
+def wait_until_unreachable(path: Path) -> None:
+    """The kernel remembers for a while what a folder looked like."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            path.stat()
+        except OSError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} can still be reached")
+
+
+@pytest.mark.parametrize("store", [built(store) for store in (Store.DISK, Store.FOREBAY, Store.FLASHCACHE)])
+def test_a_killed_server_is_told_and_leaves_nothing(tmp_path: Path, store: Store) -> None:
+    before = (devices(), mounts())
+    row = tmp_path / "a row"
+    image = row / "image"
+    with pytest.raises(Refused), Ledger(tmp_path / "ledger") as ledger:
+        ledger.add(Entry("folder", str(row)))
+        row.mkdir()
+        work = Work(row, tmp_path, ledger, lambda _: None)
+        format_image(image, 384, "xfs", work)
+        with mounted(Backend(store, cache_mib=256), image, work) as there:
+            (there.path / "file").write_bytes(b"acknowledged, not durable" * 4096)
+            for pid in there.pids:
+                os.kill(pid, signal.SIGKILL)
+            wait_until_unreachable(row / "export")
+    assert (devices(), mounts()) == before
+    assert not row.exists() and list((tmp_path / "ledger").iterdir()) == []
