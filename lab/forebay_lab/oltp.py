@@ -46,9 +46,16 @@ MEANS = ("reads_s", "writes_s", "cpu", "iowait", "server_cpu")
 ONLY = ("idle_delay=off",)
 
 
+# Of a cache that does not hold the data: less than half of those of a full run.
+SMALL_CACHE_MIB = 512
+
+
 @dataclass(frozen=True)
 class Length:
-    """How much is measured at a scale. Times in seconds."""
+    """How much is measured at a scale. Times in seconds.
+
+    The buffer pool is a quarter of the data in a quick run, and in a full one a twentieth, as in the published runs.
+    """
 
     tables: Tables
     buffer_pool_mib: int
@@ -65,7 +72,7 @@ class Length:
 LENGTHS = {
     Scale.SMOKE: Length(Tables(2, 2_000), 16, 16, 512, 512, 4, 2, 4, 1, 2),
     Scale.QUICK: Length(Tables(2, 250_000), 32, 64, 768, 512, 16, 6, 16, 2, 10),
-    Scale.FULL: Length(Tables(8, 600_000), 384, 256, 4096, 2048, 32, 120, 300, 10, 120),
+    Scale.FULL: Length(Tables(8, 600_000), 64, 256, 4096, 2048, 32, 120, 180, 10, 120),
 }
 
 
@@ -78,6 +85,13 @@ class Kind:
     store: Store
     settings: str = "A"
     options: tuple[str, ...] = field(default=())
+    cache_mib: int = 0
+    """0: as at this scale."""
+
+
+def cache_mib(kind: Kind, length: Length) -> int:
+    """Size of the cache of a row."""
+    return kind.cache_mib or length.cache_mib
 
 
 def tuned(*settings: str) -> tuple[str, ...]:
@@ -115,22 +129,28 @@ def kinds(scale: Scale) -> list[Kind]:
         even,
         Kind("forebay-through", "Forebay, write-through", Store.FOREBAY, options=("--mode", "writethrough")),
     ]
-    if scale is Scale.FULL:
-        rows += [
-            Kind(
-                "flashcache-10",
-                "FlashCache model, threshold 10 %",
-                Store.FLASHCACHE,
-                options=("--dirty-thresh-pct", "10"),
-            ),
-            Kind("forebay-10", "Forebay, threshold 10 %", Store.FOREBAY, options=threshold(10)),
-            *(
-                Kind(f"forebay-time-{name}", f"Forebay, time-based, settings {name}", Store.FOREBAY, name, time)
-                for name in ("B", "C", "D")
-            ),
-            Kind("raw-D", "raw flash, settings D", Store.RAW, "D"),
-        ]
-    return rows
+    return rows + more_kinds(time) if scale is Scale.FULL else rows
+
+
+def more_kinds(time: tuple[str, ...]) -> list[Kind]:
+    """What is worth an hour or two: other thresholds and settings, less cache than data, a FlashCache that flushes."""
+    ten, flushing = ("--dirty-thresh-pct", "10"), ("--dirty-thresh-pct", "50", "--flush", "device")
+    return [
+        Kind("flashcache-10", "FlashCache model, threshold 10 %", Store.FLASHCACHE, options=ten),
+        Kind("forebay-10", "Forebay, threshold 10 %", Store.FOREBAY, options=threshold(10)),
+        Kind("flashcache-flush", "FlashCache model, 50 %, FLUSH not ignored", Store.FLASHCACHE, options=flushing),
+        *(
+            Kind(f"forebay-time-{name}", f"Forebay, time-based, settings {name}", Store.FOREBAY, name, time)
+            for name in ("B", "C", "D")
+        ),
+        Kind(
+            "flashcache-small",
+            f"FlashCache model as it comes, {SMALL_CACHE_MIB} MiB",
+            Store.FLASHCACHE,
+            cache_mib=SMALL_CACHE_MIB,
+        ),
+        Kind("forebay-small", f"Forebay as it comes, {SMALL_CACHE_MIB} MiB", Store.FOREBAY, cache_mib=SMALL_CACHE_MIB),
+    ]
 
 
 @dataclass(frozen=True)
@@ -165,6 +185,7 @@ class Oltp:
                     "what": kind.what,
                     "settings": kind.settings,
                     **parameters,
+                    "cache_mib": cache_mib(kind, length),
                     "options": " ".join(kind.options),
                     "database": " ".join(mariadb.SETTINGS[kind.settings]),
                 },
@@ -177,7 +198,7 @@ class Oltp:
         length = LENGTHS[scale]
         kind = next(kind for kind in kinds(scale) if kind.name == row.name)
         options = Options(length.buffer_pool_mib, length.log_mib, mariadb.SETTINGS[kind.settings])
-        backend = Backend(kind.store, kind.options, length.cache_mib)
+        backend = Backend(kind.store, kind.options, cache_mib(kind, length))
 
         def fill(database: Database) -> None:
             mariadb.create(database)
