@@ -15,7 +15,7 @@ from rich.table import Table
 
 import harness
 
-from . import binaries, blobs, device, docs, flash, latency, ledger, oltp, report, runner, store, tpcc
+from . import binaries, blobs, crash, device, docs, flash, latency, ledger, oltp, report, runner, store, tpcc
 from .experiment import Experiment, Lies, Refused, Row, Scale
 
 HOME = harness.ROOT / "target/lab"
@@ -43,6 +43,7 @@ def experiments(where: Path) -> list[Experiment]:
     return [
         oltp.Oltp(),
         tpcc.Tpcc(),
+        crash.Crash(),
         device.Device(where),
         flash.Flash(),
         latency.Latency(),

@@ -136,11 +136,14 @@ def copy_image(image: Path, to: Path) -> None:
 
 
 @contextmanager
-def mounted(backend: Backend, image: Path, work: Work) -> Iterator[Mounted]:
-    """The file system of an image, served by a back end, until the block ends. The image must be the row's own."""
+def mounted(backend: Backend, image: Path, work: Work, *, warm: bool = True) -> Iterator[Mounted]:
+    """The file system of an image, served by a back end, until the block ends. The image must be the row's own.
+
+    A cache reads the whole image first, if it is to be `warm`; one that is started again has what it has.
+    """
     with ExitStack() as stack:
         served = stack.enter_context(SERVE[backend.store](backend, image, work))
-        if backend.store in CACHES:
+        if warm and backend.store in CACHES:
             read_all(served.file, image)
         device = stack.enter_context(loop_device(served.file, work.ledger))
         path = stack.enter_context(mount(device, work.folder / "mnt", work.ledger))
