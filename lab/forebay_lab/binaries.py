@@ -5,6 +5,7 @@ The environment names others: FOREBAY, FLASHCACHE_MODEL and FLASH_BENCH, which a
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
@@ -40,6 +41,11 @@ def path(binary: Binary) -> Path:
     """Where it is, or will be."""
     folder = harness.ROOT / ("target/release/examples" if FROM[binary].is_example else "target/release")
     return Path(os.environ.get(FROM[binary].variable, folder / binary.value))
+
+
+def hashes(binaries: Sequence[Binary]) -> dict[str, str]:
+    """What is measured, told apart from every other build."""
+    return {binary.value: hashlib.sha256(path(binary).read_bytes()).hexdigest()[:16] for binary in binaries}
 
 
 def build(binaries: Sequence[Binary]) -> None:

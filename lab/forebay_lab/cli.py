@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -125,18 +126,20 @@ def perform(
             f"there is no {', '.join(missing)} on this machine: scripts/setup lab installs what Debian has of it"
         )
     binaries.build(experiment.binaries())
+    measured = binaries.hashes(experiment.binaries())
     rows = chosen(experiment, scale, only)
-    run = None if fresh else store.unfinished(RUNS, experiment.name, scale, rows, options)
-    if run is None:
-        run = store.begin(RUNS, experiment.name, scale, rows, runner.machine(), options)
-    else:
+    run = store.begin(RUNS, experiment.name, scale, experiment.rows(scale), runner.machine(), options, measured)
+    before = None if fresh else store.unfinished(RUNS, run, rows)
+    if before is not None:
+        run = before
         err.print(
-            f"goes on with {run.path.name}: {len(run.missing)} of {len(rows)} rows are missing (--fresh begins anew)"
+            f"goes on with {run.path.name}: {len(run.missing)} of {len(run.rows)} rows are missing"
+            " (--fresh begins anew)"
         )
-    shown = Shown(run.missing)
+    shown = Shown([row for row in run.missing if row in rows])
     with shown.bar:
         attempts = 1 if once else runner.ATTEMPTS[scale]
-        runner.go(experiment, run, runner.Place(where, LEDGERS, attempts), shown)
+        runner.go(experiment, run, runner.Place(where, LEDGERS, attempts), shown, rows)
     page = report.write(experiment, run)
     show(experiment, run)
     out.print(f"report: {page}", soft_wrap=True)
@@ -244,7 +247,10 @@ def clean_command() -> None:
 
 
 def main() -> None:
-    """Runs a command; refusals are one line and exit code 1."""
+    """Runs a command; refusals are one line and exit code 1. Who asks it to end gets what was made undone first."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except Refused as error:

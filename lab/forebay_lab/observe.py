@@ -22,6 +22,10 @@ from .servers import TAIL
 
 Sample = dict[str, float]
 CORES = os.cpu_count() or 1
+# Columns of all samples: rates of the block device, shares of the processors.
+MEANS = ("reads_s", "writes_s", "cpu", "iowait", "server_cpu")
+# Columns of caches that say what they do: what only they have, the share of read blocks that they had, and traffic.
+CACHE = ("dirty_mib", "hits", "disk_read_mib_s", "disk_written_mib_s", "flash_written_mib_s")
 # Fields of the first line of /proc/stat.
 USER, NICE, SYSTEM, IDLE, IOWAIT, IRQ, SOFTIRQ, STEAL = range(8)
 
@@ -61,7 +65,25 @@ class Gauges:
             "read_mib_s": round(rates["read_bytes"] / (1 << 20), 3),
             "written_mib_s": round(rates["written_bytes"] / (1 << 20), 3),
             "server_cpu": round(rates["server_s"] / CORES, 4),
+            **(cache_sample(device["dirty_mib"], rates) if "dirty_mib" in device else {}),
         }
+
+
+def cache_sample(dirty_mib: float, rates: Mapping[str, float]) -> Sample:
+    """What a cache did: see `CACHE`."""
+    asked = rates["asked_blocks"]
+    return {
+        "dirty_mib": round(dirty_mib, 1),
+        "hits": round(rates["found_blocks"] / asked, 4) if asked else 1.0,
+        "disk_read_mib_s": round(rates["disk_read_mib"], 3),
+        "disk_written_mib_s": round(rates["disk_written_mib"], 3),
+        "flash_written_mib_s": round(rates["flash_written_mib"], 3),
+    }
+
+
+def means(samples: pd.DataFrame) -> dict[str, float]:
+    """Means of what there is of `MEANS` and `CACHE`."""
+    return {name: round(float(samples[name].mean()), 4) for name in (*MEANS, *CACHE) if name in samples}
 
 
 def observe(

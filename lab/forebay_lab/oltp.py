@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 import pandas as pd
 
 from . import mariadb, stack, sysbench
 from .database import Content, measure
-from .experiment import Binary, Measured, Original, Picture, Results, Row, Scale, Work
+from .experiment import Binary, Measured, Original, Picture, Results, Row, Scale, Summary, Work
 from .mariadb import Database, Options
+from .observe import means
 from .plots import Line, over_time
 from .stack import Backend, Mounted, Store
 from .sysbench import Tables
@@ -39,15 +41,11 @@ PICTURES = (
     ("writes_s", "writes/s", "Writes of the block device"),
     ("cpu", "share of the processors", "Processors"),
     ("iowait", "share of the processors", "I/O wait"),
+    ("dirty_mib", "MiB", "What only the cache has"),
+    ("disk_written_mib_s", "MiB/s", "Written to the disk"),
 )
-# Means of these are kept: rates of the block device, shares of the processors.
-MEANS = ("reads_s", "writes_s", "cpu", "iowait", "server_cpu")
 # Nothing but what the row is about makes Forebay write back.
 ONLY = ("idle_delay=off",)
-
-
-# Of a cache that does not hold the data: less than half of those of a full run.
-SMALL_CACHE_MIB = 512
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,8 @@ class Length:
     """How much is measured at a scale. Times in seconds.
 
     The buffer pool is a quarter of the data in a quick run, and in a full one a twentieth, as in the published runs.
+    The image is smaller than the cache, headers and all: in FlashCache's sets, places of the disk that lie as far apart
+    as the cache is large push each other out.
     """
 
     tables: Tables
@@ -70,10 +70,30 @@ class Length:
 
 
 LENGTHS = {
-    Scale.SMOKE: Length(Tables(2, 2_000), 16, 16, 512, 512, 4, 2, 4, 1, 2),
-    Scale.QUICK: Length(Tables(2, 250_000), 32, 64, 768, 512, 16, 6, 16, 2, 10),
-    Scale.FULL: Length(Tables(8, 600_000), 64, 256, 4096, 2048, 32, 120, 180, 10, 120),
+    Scale.SMOKE: Length(Tables(2, 2_000), 16, 16, 480, 512, 4, 2, 4, 1, 2),
+    Scale.QUICK: Length(Tables(2, 250_000), 32, 64, 480, 512, 16, 6, 16, 2, 10),
+    Scale.FULL: Length(Tables(8, 600_000), 64, 256, 2240, 2304, 32, 60, 180, 10, 60),
 }
+
+
+class Group(StrEnum):
+    """Rows that are set in relation to each other."""
+
+    MAIN = ""
+    QUARTER = "4x"
+    """A buffer pool of a quarter of the data."""
+    SMALL = "small"
+    """A cache of less than half of the data."""
+
+
+# What ratios are to: FlashCache, nbdkit, the disk, the flash.
+BASES = {
+    Group.MAIN: ("flashcache-50", "nbdkit", "disk", "raw"),
+    Group.QUARTER: ("flashcache-4x", "", "", "raw-4x"),
+    Group.SMALL: ("flashcache-small", "", "disk", "raw"),
+}
+QUARTER_POOL_MIB = 300
+SMALL_CACHE_MIB = 512
 
 
 @dataclass(frozen=True)
@@ -85,13 +105,15 @@ class Kind:
     store: Store
     settings: str = "A"
     options: tuple[str, ...] = field(default=())
-    cache_mib: int = 0
-    """0: as at this scale."""
+    group: Group = Group.MAIN
 
+    def cache_mib(self, length: Length) -> int:
+        """Size of the cache."""
+        return SMALL_CACHE_MIB if self.group is Group.SMALL else length.cache_mib
 
-def cache_mib(kind: Kind, length: Length) -> int:
-    """Size of the cache of a row."""
-    return kind.cache_mib or length.cache_mib
+    def buffer_pool_mib(self, length: Length) -> int:
+        """Size of the buffer pool."""
+        return QUARTER_POOL_MIB if self.group is Group.QUARTER else length.buffer_pool_mib
 
 
 def tuned(*settings: str) -> tuple[str, ...]:
@@ -111,45 +133,45 @@ def timed_options(flush_period_s: int) -> tuple[str, ...]:
 
 def kinds(scale: Scale) -> list[Kind]:
     """The rows, those that the others are compared with first."""
-    length = LENGTHS[scale]
-    time = timed_options(length.flush_period_s)
+    time = timed_options(LENGTHS[scale].flush_period_s)
     raw = Kind("raw", "raw flash", Store.RAW)
-    model = Kind(
-        "flashcache-50", "FlashCache model, threshold 50 %", Store.FLASHCACHE, options=("--dirty-thresh-pct", "50")
-    )
+    model = Kind("flashcache-50", "FlashCache model, threshold 50 %", Store.FLASHCACHE, options=FIFTY)
     even = Kind("forebay-time", "Forebay, time-based", Store.FOREBAY, options=time)
     if scale is Scale.SMOKE:
         return [raw, model, even]
     rows = [
-        Kind("disk", "disk only", Store.DISK),
         raw,
-        Kind("nbdkit", "nbdkit cache", Store.NBDKIT, options=("cache=writeback",)),
         model,
         Kind("forebay-50", "Forebay, threshold 50 %", Store.FOREBAY, options=threshold(50)),
         even,
+        Kind("nbdkit", "nbdkit cache", Store.NBDKIT, options=("cache=writeback",)),
+        Kind("disk", "disk only", Store.DISK),
         Kind("forebay-through", "Forebay, write-through", Store.FOREBAY, options=("--mode", "writethrough")),
     ]
     return rows + more_kinds(time) if scale is Scale.FULL else rows
 
 
+FIFTY, TEN = ("--dirty-thresh-pct", "50"), ("--dirty-thresh-pct", "10")
+
+
 def more_kinds(time: tuple[str, ...]) -> list[Kind]:
-    """What is worth an hour or two: other thresholds and settings, less cache than data, a FlashCache that flushes."""
-    ten, flushing = ("--dirty-thresh-pct", "10"), ("--dirty-thresh-pct", "50", "--flush", "device")
+    """What is worth another hour."""
+    through_flush = (*FIFTY, "--flush", "device")
+    quarter, small = "pool of a quarter", f"{SMALL_CACHE_MIB} MiB of cache"
     return [
-        Kind("flashcache-10", "FlashCache model, threshold 10 %", Store.FLASHCACHE, options=ten),
+        Kind("flashcache-10", "FlashCache model, threshold 10 %", Store.FLASHCACHE, options=TEN),
         Kind("forebay-10", "Forebay, threshold 10 %", Store.FOREBAY, options=threshold(10)),
-        Kind("flashcache-flush", "FlashCache model, 50 %, FLUSH not ignored", Store.FLASHCACHE, options=flushing),
+        Kind("raw-4x", f"raw flash, {quarter}", Store.RAW, group=Group.QUARTER),
+        Kind("flashcache-4x", f"FlashCache model, {quarter}", Store.FLASHCACHE, options=FIFTY, group=Group.QUARTER),
+        Kind("forebay-4x", f"Forebay, time-based, {quarter}", Store.FOREBAY, options=time, group=Group.QUARTER),
         *(
             Kind(f"forebay-time-{name}", f"Forebay, time-based, settings {name}", Store.FOREBAY, name, time)
             for name in ("B", "C", "D")
         ),
-        Kind(
-            "flashcache-small",
-            f"FlashCache model as it comes, {SMALL_CACHE_MIB} MiB",
-            Store.FLASHCACHE,
-            cache_mib=SMALL_CACHE_MIB,
-        ),
-        Kind("forebay-small", f"Forebay as it comes, {SMALL_CACHE_MIB} MiB", Store.FOREBAY, cache_mib=SMALL_CACHE_MIB),
+        Kind("flashcache-small", f"FlashCache model, {small}", Store.FLASHCACHE, group=Group.SMALL),
+        Kind("forebay-small", f"Forebay, {small}", Store.FOREBAY, group=Group.SMALL),
+        Kind("flashcache-flush", "FlashCache model, FLUSH not ignored", Store.FLASHCACHE, options=through_flush),
+        Kind("nbdkit-unsafe", "nbdkit cache, FLUSH ignored", Store.NBDKIT, options=("cache=unsafe",)),
     ]
 
 
@@ -185,7 +207,9 @@ class Oltp:
                     "what": kind.what,
                     "settings": kind.settings,
                     **parameters,
-                    "cache_mib": cache_mib(kind, length),
+                    "cache_mib": kind.cache_mib(length),
+                    "buffer_pool_mib": kind.buffer_pool_mib(length),
+                    "group": kind.group.value,
                     "options": " ".join(kind.options),
                     "database": " ".join(mariadb.SETTINGS[kind.settings]),
                 },
@@ -197,15 +221,14 @@ class Oltp:
         scale = Scale(str(row.parameters["scale"]))
         length = LENGTHS[scale]
         kind = next(kind for kind in kinds(scale) if kind.name == row.name)
-        options = Options(length.buffer_pool_mib, length.log_mib, mariadb.SETTINGS[kind.settings])
-        backend = Backend(kind.store, kind.options, cache_mib(kind, length))
+        options = Options(kind.buffer_pool_mib(length), length.log_mib, mariadb.SETTINGS[kind.settings])
+        backend = Backend(kind.store, kind.options, kind.cache_mib(length))
 
         def fill(database: Database) -> None:
             mariadb.create(database)
             sysbench.prepare(length.tables, database)
 
         def use(database: Database, there: Mounted) -> Measured:
-            before = there.counters()
             observed = sysbench.run(
                 length.tables,
                 database,
@@ -216,8 +239,7 @@ class Oltp:
                 ledger=work.ledger,
                 progress=work.progress,
             )
-            summary = summarise(observed.samples, length.warm_up_s)
-            return Measured(observed.samples, summary | grown(before, there.counters()))
+            return Measured(observed.samples, summarise(observed.samples, length.warm_up_s))
 
         content = Content(f"oltp-{scale.value}", length.image_mib, "xfs", fill)
         return measure(content, backend, options, length.tables.names, work, use)
@@ -226,22 +248,30 @@ class Oltp:
         def mean(name: str) -> float:
             return float(results.summaries[name]["tps"]) if name in results.summaries else 0.0
 
+        def shown(summary: Summary, name: str, form: str) -> str:
+            return format(summary[name], form) if name in summary else "-"
+
         lines = []
         for row in results.rows:
             summary = results.summaries[row.name]
+            own = float(summary["tps"])
+            to = [ratio(own, mean(base)) for base in BASES[Group(str(row.parameters["group"]))]]
             lines.append(
                 {
                     "row": row.parameters["what"],
-                    "to FlashCache": ratio(mean(row.name), mean("flashcache-50")),
-                    "to nbdkit": ratio(mean(row.name), mean("nbdkit")),
-                    "to disk": ratio(mean(row.name), mean("disk")),
-                    "to raw": ratio(mean(row.name), mean("raw")),
+                    **dict(zip(("to FlashCache", "to nbdkit", "to disk", "to raw"), to, strict=True)),
                     "transactions/s": summary["tps"],
                     "CV": summary["cv"],
                     "worst window": summary["tps_min"],
-                    "p95 ms": summary["p95_ms"],
-                    "reads/s": summary["reads_s"],
-                    "writes/s": summary["writes_s"],
+                    "mean p95, ms": summary["p95_ms"],
+                    "worst p95, ms": summary["p95_ms_max"],
+                    "reads/s": shown(summary, "reads_s", ".0f"),
+                    "writes/s": shown(summary, "writes_s", ".0f"),
+                    "hits": shown(summary, "hits", ".1%"),
+                    "dirty at the end, MiB": shown(summary, "dirty_mib_end", ".0f"),
+                    "from disk, MiB/s": shown(summary, "disk_read_mib_s", ".2f"),
+                    "to disk, MiB/s": shown(summary, "disk_written_mib_s", ".2f"),
+                    "to flash, MiB/s": shown(summary, "flash_written_mib_s", ".2f"),
                     "CPU": f"{float(summary['cpu']):.0%}",
                     "of it the cache": f"{float(summary['server_cpu']):.0%}",
                     "I/O wait": f"{float(summary['iowait']):.0%}",
@@ -271,17 +301,21 @@ def summarise(samples: pd.DataFrame, warm_up_s: float) -> dict[str, float]:
         "tps": round(mean, 1),
         "cv": round(float(kept["tps"].std(ddof=0)) / mean, 3) if mean else 0.0,
         "tps_min": round(float(kept["tps"].min()), 1),
-        "p95_ms": round(float(kept["p95_ms"].mean()), 1),
+        # Nothing was answered in a window without a latency.
+        "p95_ms": round(float(kept["p95_ms"][kept["p95_ms"] > 0].mean()), 1),
         "p95_ms_max": round(float(kept["p95_ms"].max()), 1),
-        **{name: round(float(kept[name].mean()), 3) for name in MEANS},
+        **({"dirty_mib_end": float(kept["dirty_mib"].iloc[-1])} if "dirty_mib" in kept else {}),
+        **means(kept),
     }
 
 
 def lines(results: Results, column: str) -> list[Line]:
-    """A line for each row. Where nothing was answered within an interval there is no latency."""
+    """A line for each row that has it. Where nothing was answered within an interval there is no latency."""
     found = []
     for row in results.rows:
         samples = results.samples[row.name]
+        if column not in samples:
+            continue
         kept = samples[samples[column] > 0] if column == "p95_ms" else samples
         found.append(Line(str(row.parameters["what"]), kept["t_s"].tolist(), kept[column].tolist()))
     return found
@@ -290,11 +324,6 @@ def lines(results: Results, column: str) -> list[Line]:
 def warm_up_of(results: Results) -> float:
     """Seconds that were dropped; the same for all rows."""
     return max((float(row.parameters["warm_up_s"]) for row in results.rows), default=0.0)
-
-
-def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Counters of a cache: by how much they grew over the run, warm-up included."""
-    return {f"cache_{name}": after[name] - before.get(name, 0) for name in after}
 
 
 def ratio(one: float, other: float) -> str:

@@ -59,6 +59,7 @@ def said_first(run: Run) -> list[str]:
     said = []
     if run.scale != "full":
         said.append(f"A {run.scale} run: it shows the shape, not the figures.")
+    said += [f"WRONG DATA in {name}: {why}. No figure of this run counts." for name, why in run.wrong.items()]
     if run.missing:
         said.append(f"Not finished: {len(run.missing)} of {len(run.rows)} rows were not measured.")
     disturbed = [name for name, kept in run.kept.items() if kept.disturbed]
@@ -82,6 +83,7 @@ def facts(run: Run) -> dict[str, str]:
         "begun": run.began,
         **run.options,
         **run.machine,
+        **{f"sha256 of {name}": value for name, value in run.binaries.items()},
         "processors used by others": f"{max(foreign, default=0):.1%} in the worst row",
         "processors waited for": f"{max(pressure, default=0):.1%} of the time in the worst row",
         "rows measured again": str(again),

@@ -7,8 +7,9 @@ model says is never disturbed. A row that finds wrong data ends the run at once:
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Protocol
 import harness
 from comparison.cpu import Meter
 
-from .experiment import Experiment, Measured, Row, Scale, Work
+from .experiment import Experiment, Lies, Measured, Row, Scale, Work
 from .ledger import Entry, Ledger
 from .store import Attempt, Run
 
@@ -49,15 +50,20 @@ class Place:
     """Of a row, if others disturb it."""
 
 
-def go(experiment: Experiment, run: Run, place: Place, watcher: Watcher) -> None:
-    """Measures what is missing of a run."""
+def go(experiment: Experiment, run: Run, place: Place, watcher: Watcher, only: Sequence[Row] | None = None) -> None:
+    """Measures what is missing of a run, or of some of its rows."""
+    run.save()
     with Ledger(place.ledgers) as ledger:
         shared = own_folder(place, ledger)
-        for row in run.missing:
+        for row in [row for row in run.missing if only is None or row in only]:
             tries: list[tuple[Attempt, Measured]] = []
             while len(tries) < place.attempts and (not tries or tries[-1][0].disturbed):
                 watcher.row(row, len(tries) + 1)
-                tries.append(attempt(experiment, row, place, shared, watcher.progress))
+                try:
+                    tries.append(attempt(experiment, row, place, shared, watcher.progress, run.path))
+                except Lies as error:
+                    run.condemn(row, str(error))
+                    raise
                 watcher.measured(row, tries[-1][0])
             tries.sort(key=lambda one: one[0].foreign, reverse=True)
             for number, (_, measured) in enumerate(tries[:-1], start=1):
@@ -66,18 +72,29 @@ def go(experiment: Experiment, run: Run, place: Place, watcher: Watcher) -> None
 
 
 def attempt(
-    experiment: Experiment, row: Row, place: Place, shared: Path, progress: Callable[[float], None]
+    experiment: Experiment, row: Row, place: Place, shared: Path, progress: Callable[[float], None], run: Path
 ) -> tuple[Attempt, Measured]:
     """Measures a row once, in a folder of its own."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
     with Ledger(place.ledgers) as ledger:
         folder = own_folder(place, ledger)
         meter = Meter(())
-        measured = experiment.measure(row, Work(folder, shared, ledger, progress))
+        try:
+            measured = experiment.measure(row, Work(folder, shared, ledger, progress))
+        except Lies:
+            keep_logs(folder, run / f"{row.name}.wrong")
+            raise
         usage = meter.read()
     foreign = round(usage.foreign, 4)
     disturbed = row.timed and foreign > DISTURBED
     return Attempt(began, round(usage.elapsed_s, 1), round(usage.pressure, 4), foreign, disturbed), measured
+
+
+def keep_logs(folder: Path, to: Path) -> None:
+    """What the servers of a row said, for whoever looks for the cause."""
+    to.mkdir(exist_ok=True)
+    for log in folder.glob("*.log"):
+        shutil.copy(log, to)
 
 
 def own_folder(place: Place, ledger: Ledger) -> Path:

@@ -21,7 +21,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -33,7 +33,9 @@ from .experiment import Binary, Refused, Work
 from .ledger import Entry, Ledger
 
 SECTOR_BYTES = 4096
-CHUNK_BYTES = 1 << 20
+MIB = 1 << 20
+CHUNK_BYTES = MIB
+BLOCK_MIB = 4096 / MIB
 
 
 class Store(StrEnum):
@@ -68,10 +70,13 @@ class Mounted:
     loop: str
     pids: Sequence[int]
     """What serves the block device."""
-    counters: Callable[[], dict[str, float]]
+    cache: Callable[[], CacheCounts | None]
+    """What the cache says of itself, if it is one that does."""
 
     def gauges(self) -> dict[str, float]:
-        """Counts so far: reads and writes of the block device, bytes of each, processor seconds of what serves it."""
+        """Counts so far: reads and writes of the block device, bytes of each, processor seconds of what serves it, and
+        those of the cache."""
+        cache = self.cache()
         fields = [int(word) for word in Path(f"/sys/block/{Path(self.loop).name}/stat").read_text().split()]
         return {
             "reads": fields[0],
@@ -79,7 +84,24 @@ class Mounted:
             "writes": fields[4],
             "written_bytes": fields[6] * 512,
             "server_s": server_ticks(self.pids) / TICKS_PER_S,
+            **(asdict(cache) if cache else {}),
         }
+
+
+@dataclass(frozen=True)
+class CacheCounts:
+    """What caches count, in the same words for all. All but the first only grow."""
+
+    dirty_mib: float
+    """So much is in the cache only, now."""
+    found_blocks: float
+    """Blocks of reads that it had."""
+    asked_blocks: float
+    """Blocks of all reads."""
+    disk_read_mib: float
+    disk_written_mib: float
+    flash_written_mib: float
+    """All that it wrote to its own device."""
 
 
 def needs(store: Store) -> list[str]:
@@ -147,7 +169,7 @@ def mounted(backend: Backend, image: Path, work: Work, *, warm: bool = True) -> 
             read_all(served.file, image)
         device = stack.enter_context(loop_device(served.file, work.ledger))
         path = stack.enter_context(mount(device, work.folder / "mnt", work.ledger))
-        yield Mounted(path, device, served.pids, served.counters)
+        yield Mounted(path, device, served.pids, served.cache)
 
 
 @dataclass(frozen=True)
@@ -156,7 +178,7 @@ class Served:
 
     file: Path
     pids: Sequence[int] = ()
-    counters: Callable[[], dict[str, float]] = dict
+    cache: Callable[[], CacheCounts | None] = lambda: None
 
 
 @contextmanager
@@ -180,7 +202,7 @@ def serve_forebay(backend: Backend, image: Path, work: Work) -> Iterator[Served]
     cache = f"{work.folder}/forebay.cache:{backend.cache_mib}MiB"
     file = work.folder / "export/disk"
     with daemon(image, cache, [f"fuse:{file}"], backend.options, work) as running:
-        yield Served(file, [running.pid], lambda: forebay_counters(work.folder))
+        yield Served(file, [running.pid], lambda: counts_of_forebay(work.folder))
 
 
 @contextmanager
@@ -230,12 +252,9 @@ def serve_flashcache(backend: Backend, image: Path, work: Work) -> Iterator[Serv
     file, log = work.folder / "export/disk", work.folder / "flashcache-model.log"
     note_mount(file, work.ledger)
 
-    def counters() -> dict[str, float]:
-        return numbers(statistics.read_text()) if statistics.exists() else {}
-
     # Its orderly end cleans everything, in its own way: a few blocks at a time.
     with servers.server([*command, *backend.options], log, work.ledger, says_ready, patience_s=3600) as running:
-        yield Served(file, [running.pid], counters)
+        yield Served(file, [running.pid], lambda: counts_of_model(statistics))
 
 
 SERVE = {
@@ -286,15 +305,32 @@ def size_of(file: Path) -> int:
         return 0
 
 
-def forebay_counters(folder: Path) -> dict[str, float]:
+def counts_of_forebay(folder: Path) -> CacheCounts:
     """The statistics of the only volume."""
-    return numbers(servers.run([str(harness.FOREBAY), "stats", str(folder / "forebay.admin"), "--format", "json"]))
+    said = json.loads(servers.run([str(harness.FOREBAY), "stats", str(folder / "forebay.admin"), "--format", "json"]))
+    return CacheCounts(
+        dirty_mib=said["dirty_blocks"] * BLOCK_MIB,
+        found_blocks=said["read_hit_blocks"],
+        asked_blocks=said["read_hit_blocks"] + said["read_miss_blocks"],
+        disk_read_mib=said["backing_read_bytes"] / MIB,
+        disk_written_mib=said["backing_written_bytes"] / MIB,
+        flash_written_mib=said["cache_written_bytes"] / MIB,
+    )
 
 
-def numbers(text: str) -> dict[str, float]:
-    """What is a number in a flat JSON object."""
-    found = json.loads(text)
-    return {name: value for name, value in found.items() if type(value) in (int, float)}
+def counts_of_model(statistics: Path) -> CacheCounts | None:
+    """The FlashCache model's, which it writes each second: all of them count blocks."""
+    if not statistics.exists():
+        return None
+    said = json.loads(statistics.read_text())
+    return CacheCounts(
+        dirty_mib=said["dirty_blocks"] * BLOCK_MIB,
+        found_blocks=said["read_hits"],
+        asked_blocks=said["reads"],
+        disk_read_mib=said["disk_reads"] * BLOCK_MIB,
+        disk_written_mib=said["disk_writes"] * BLOCK_MIB,
+        flash_written_mib=said["ssd_writes"] * BLOCK_MIB,
+    )
 
 
 def read_all(file: Path, image: Path) -> None:

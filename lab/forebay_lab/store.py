@@ -1,12 +1,15 @@
 """What was measured, on the disk.
 
     target/lab/runs/EXPERIMENT-SCALE-TIME/
-        run.json        experiment, scale, machine, options, and for each row its state, summary and disturbance
+        run.json        experiment, scale, machine, options, binaries, all rows of the scale, and of those that were
+                        measured the summary and the disturbance; what was found wrong
         ROW.csv         raw samples of a row
         ROW.n.csv       those of an attempt that others disturbed, kept for whoever doubts
+        ROW.wrong/      what the servers said in a row that found wrong data
 
 `run.json` is replaced as a whole (written beside, then renamed), and a row is listed as measured only after its samples
-are there: a run that was killed goes on with the row in which it ended.
+are there: a run that was killed goes on with the row in which it ended. One that found wrong data never goes on, nor
+does one that measured other binaries.
 """
 
 from __future__ import annotations
@@ -58,7 +61,11 @@ class Run:
     options: dict[str, str]
     began: str
     rows: list[Row]
+    binaries: dict[str, str] = field(default_factory=dict)
+    """What of the project was measured: a hash of each."""
     kept: dict[str, Kept] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+    """Rows that found wrong data, and what."""
 
     @property
     def missing(self) -> list[Row]:
@@ -75,6 +82,11 @@ class Run:
         """Stores an attempt that does not count."""
         measured.samples.to_csv(self.path / f"{row.name}.{number}.csv", index=False)
 
+    def condemn(self, row: Row, why: str) -> None:
+        """Stores that a row found wrong data."""
+        self.wrong[row.name] = why
+        self.save()
+
     def save(self) -> None:
         """Writes `run.json`."""
         fields = {
@@ -84,8 +96,11 @@ class Run:
             "machine": self.machine,
             "options": self.options,
             "rows": [asdict(row) for row in self.rows],
+            "binaries": self.binaries,
             "kept": {name: asdict(kept) for name, kept in self.kept.items()},
+            "wrong": self.wrong,
         }
+        self.path.mkdir(parents=True, exist_ok=True)
         beside = self.path / "run.json.new"
         with beside.open("w") as file:
             json.dump(fields, file, indent=1)
@@ -101,15 +116,18 @@ class Run:
 
 
 def begin(
-    runs: Path, experiment: str, scale: Scale, rows: Sequence[Row], machine: dict[str, str], options: dict[str, str]
+    runs: Path,
+    experiment: str,
+    scale: Scale,
+    rows: Sequence[Row],
+    machine: dict[str, str],
+    options: dict[str, str],
+    binaries: dict[str, str] | None = None,
 ) -> Run:
-    """A new run."""
+    """A new run; there is nothing of it on the disk before it is saved."""
     now = datetime.now(UTC)
     path = runs / f"{experiment}-{scale.value}-{now:%Y%m%d-%H%M%S-%f}"
-    path.mkdir(parents=True)
-    run = Run(path, experiment, scale, machine, options, now.isoformat(timespec="seconds"), list(rows))
-    run.save()
-    return run
+    return Run(path, experiment, scale, machine, options, now.isoformat(timespec="seconds"), list(rows), binaries or {})
 
 
 def load(path: Path) -> Run:
@@ -128,7 +146,9 @@ def load(path: Path) -> Run:
             fields["options"],
             fields["began"],
             [Row(**row) for row in fields["rows"]],
+            fields.get("binaries", {}),
             kept,
+            fields.get("wrong", {}),
         )
     except FileNotFoundError:
         raise Refused(f"{path} is no run: there is no run.json in it") from None
@@ -143,7 +163,11 @@ def all_runs(runs: Path, experiment: str | None = None, scale: Scale | None = No
     return sorted(fitting, key=lambda run: run.began)
 
 
-def unfinished(runs: Path, experiment: str, scale: Scale, rows: Sequence[Row], options: dict[str, str]) -> Run | None:
-    """The newest run of the same rows with the same options that has not ended."""
-    same = [run for run in all_runs(runs, experiment, scale) if run.rows == list(rows) and run.options == options]
-    return next((run for run in reversed(same) if run.missing), None)
+def unfinished(runs: Path, wanted: Run, only: Sequence[Row]) -> Run | None:
+    """The newest run that would be the same as `wanted`, and that lacks one of some rows."""
+    same = [
+        run
+        for run in all_runs(runs, wanted.experiment, wanted.scale)
+        if (run.rows, run.options, run.binaries) == (wanted.rows, wanted.options, wanted.binaries) and not run.wrong
+    ]
+    return next((run for run in reversed(same) if any(row in run.missing for row in only)), None)

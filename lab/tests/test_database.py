@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from forebay_lab import binaries, database, mariadb, oltp, stack, sysbench, tpcc
+from forebay_lab import binaries, database, mariadb, observe, oltp, stack, sysbench, tpcc
 from forebay_lab.database import compare
 from forebay_lab.experiment import Binary, Lies, Results, Scale, Work
 from forebay_lab.ledger import Ledger
@@ -50,7 +50,7 @@ def test_a_line_of_go_tpc() -> None:
 
 
 def samples(tps: list[float]) -> pd.DataFrame:
-    columns = ("p95_ms", *oltp.MEANS)
+    columns = ("p95_ms", *observe.MEANS)
     return pd.DataFrame({"t_s": [10 * (at + 1) for at in range(len(tps))], "tps": tps, **dict.fromkeys(columns, 1.0)})
 
 
@@ -69,6 +69,25 @@ def test_ratios_are_to_the_rows_that_are_there() -> None:
     table = experiment.table(results).set_index("row")
     assert table.loc["Forebay, time-based", ["to FlashCache", "to raw", "to disk"]].tolist() == ["4.00", "0.80", "-"]
     assert {picture.name for picture in experiment.pictures(results)} >= {"tps", "p95_ms", "iowait"}
+
+
+def test_rows_of_a_group_are_compared_with_each_other() -> None:
+    experiment = oltp.Oltp()
+    rows = [row for row in experiment.rows(Scale.FULL) if row.name in ("raw", "raw-4x", "flashcache-4x", "forebay-4x")]
+    speeds = {"raw": 100.0, "raw-4x": 400.0, "flashcache-4x": 100.0, "forebay-4x": 300.0}
+    frames = {name: samples([speed]) for name, speed in speeds.items()}
+    frames["forebay-4x"]["hits"] = 0.5
+    results = Results(rows, frames, {name: oltp.summarise(frame, 0) for name, frame in frames.items()})
+    table = experiment.table(results).set_index("row")
+    ours = next(line for name, line in table.iterrows() if str(name).startswith("Forebay"))
+    assert (ours["to FlashCache"], ours["to raw"], ours["hits"]) == ("3.00", "0.75", "50.0%")
+    assert table.loc["raw flash", "hits"] == "-"
+
+
+def test_every_place_of_the_image_has_its_own_in_the_cache() -> None:
+    """Else the sets of the FlashCache model lose what a cache of this size should hold."""
+    for length in (*oltp.LENGTHS.values(), *(tpcc.LENGTHS[scale] for scale in (Scale.FULL,))):
+        assert length.image_mib < length.cache_mib * 0.99
 
 
 def test_tables_that_differ_are_lies() -> None:

@@ -11,9 +11,17 @@ from samples import Counting, Silent
 from forebay_lab import report, runner, store
 from forebay_lab.experiment import Lies, Refused, Row, Scale, Work
 
+BUILT = {"counter": "abc"}
+
 
 def start(tmp_path: Path, experiment: Counting, scale: Scale = Scale.QUICK) -> store.Run:
-    return store.begin(tmp_path / "runs", "counting", scale, experiment.rows(scale), {"cores": "2"}, {"where": "x"})
+    return store.begin(
+        tmp_path / "runs", "counting", scale, experiment.rows(scale), {"cores": "2"}, {"where": "x"}, BUILT
+    )
+
+
+def measure(tmp_path: Path, experiment: Counting, run: store.Run, watcher: Silent | None = None) -> None:
+    runner.go(experiment, run, place(tmp_path), watcher or Silent())
 
 
 def place(tmp_path: Path, attempts: int = 3) -> runner.Place:
@@ -39,7 +47,7 @@ def test_each_row_once_and_nothing_left(tmp_path: Path, foreign: list[float]) ->
     del foreign
     experiment = Counting()
     run = start(tmp_path, experiment)
-    runner.go(experiment, run, place(tmp_path), Silent())
+    measure(tmp_path, experiment, run)
     assert experiment.measured == ["a", "b", "c"]
     assert list((tmp_path / "work").iterdir()) == [] and list((tmp_path / "ledger").iterdir()) == []
     again = store.load(run.path)
@@ -52,7 +60,7 @@ def test_a_disturbed_row_is_measured_again_and_the_quietest_counts(tmp_path: Pat
     experiment = Counting()
     run = start(tmp_path, experiment)
     watcher = Silent()
-    runner.go(experiment, run, place(tmp_path), watcher)
+    measure(tmp_path, experiment, run, watcher)
     assert experiment.measured == ["a", "a", "b", "b", "b", "c"]
     assert run.kept["a"].summary["n"] == 2 and not run.kept["a"].disturbed
     assert run.kept["b"].summary["n"] == 4 and run.kept["b"].disturbed
@@ -63,7 +71,8 @@ def test_a_disturbed_row_is_measured_again_and_the_quietest_counts(tmp_path: Pat
 def test_nothing_is_repeated_if_nobody_wants_it(tmp_path: Path, foreign: list[float]) -> None:
     foreign[:] = [0.9] * 3
     experiment = Counting()
-    runner.go(experiment, start(tmp_path, experiment), place(tmp_path, attempts=1), Silent())
+    run = start(tmp_path, experiment)
+    runner.go(experiment, run, place(tmp_path, attempts=1), Silent())
     assert experiment.measured == ["a", "b", "c"]
     assert runner.ATTEMPTS[Scale.SMOKE] == 1
 
@@ -74,30 +83,54 @@ def test_a_run_that_ended_in_the_middle_goes_on(tmp_path: Path, foreign: list[fl
     def fails(row: Row, work: Work) -> None:
         (work.folder / "something").write_text("x")
         if row.name == "b":
-            raise Lies("wrong data")
+            raise Refused("no room")
 
     experiment = Counting(fails)
     run = start(tmp_path, experiment)
-    with pytest.raises(Lies):
-        runner.go(experiment, run, place(tmp_path), Silent())
+    with pytest.raises(Refused):
+        measure(tmp_path, experiment, run)
     assert list((tmp_path / "work").iterdir()) == [], "what the row made is gone"
-    found = store.unfinished(tmp_path / "runs", "counting", Scale.QUICK, experiment.rows(Scale.QUICK), {"where": "x"})
+    found = store.unfinished(tmp_path / "runs", start(tmp_path, experiment), run.rows)
     assert found is not None and [row.name for row in found.missing] == ["b", "c"]
+    assert store.unfinished(tmp_path / "runs", run, run.rows[:1]) is None, "what is asked for is there"
     for other in (
-        ("counting", Scale.FULL, experiment.rows(Scale.FULL), {"where": "x"}),
-        ("counting", Scale.QUICK, experiment.rows(Scale.QUICK), {"where": "y"}),
-        ("counting", Scale.QUICK, [Row("d", 1.0)], {"where": "x"}),
+        replace(run, scale=Scale.FULL),
+        replace(run, options={"where": "y"}),
+        replace(run, rows=[Row("d", 1.0)]),
+        replace(run, binaries={"counter": "another build"}),
     ):
-        assert store.unfinished(tmp_path / "runs", *other) is None
+        assert store.unfinished(tmp_path / "runs", other, run.rows) is None
     better = Counting()
-    runner.go(better, found, place(tmp_path), Silent())
-    assert better.measured == ["b", "c"]
-    finished = store.unfinished(tmp_path / "runs", "counting", Scale.QUICK, experiment.rows(Scale.QUICK), {})
-    assert finished is None
+    runner.go(better, found, place(tmp_path), Silent(), [found.rows[2]])
+    assert better.measured == ["c"], "one row only, because nothing else was asked for"
+    found = store.unfinished(tmp_path / "runs", run, run.rows)
+    assert found is not None
+    measure(tmp_path, better, found)
+    assert better.measured == ["c", "b"]
+    assert store.unfinished(tmp_path / "runs", run, run.rows) is None
+
+
+def test_a_run_that_found_wrong_data_is_marked_and_never_goes_on(tmp_path: Path, foreign: list[float]) -> None:
+    del foreign
+
+    def lies(row: Row, work: Work) -> None:
+        (work.folder / "server.log").write_text("the reason")
+        if row.name == "b":
+            raise Lies("not what was written")
+
+    experiment = Counting(lies)
+    run = start(tmp_path, experiment)
+    with pytest.raises(Lies):
+        measure(tmp_path, experiment, run)
+    assert (run.path / "b.wrong/server.log").read_text() == "the reason"
+    assert store.unfinished(tmp_path / "runs", run, run.rows) is None
+    (told,) = [one for one in report.said_first(store.load(run.path)) if "WRONG DATA" in one]
+    assert "b: not what was written" in told
 
 
 def test_damaged_runs_are_refused(tmp_path: Path) -> None:
     run = start(tmp_path, Counting())
+    run.save()
     (run.path / "run.json").write_text('{"experiment": "counting"')
     with pytest.raises(Refused, match="damaged"):
         store.load(run.path)
@@ -109,7 +142,7 @@ def test_the_report_has_everything_in_one_page(tmp_path: Path, foreign: list[flo
     foreign[:] = [0.0, 0.6, 0.6, 0.6]
     experiment = Counting()
     run = start(tmp_path, experiment)
-    runner.go(experiment, run, place(tmp_path), Silent())
+    measure(tmp_path, experiment, run)
     del run.kept["c"]
     page = report.write(experiment, run).read_text()
     assert "Counting &lt;rows&gt; &amp; more" in page
