@@ -9,7 +9,7 @@ What must hold after any crash (`check`):
 - of each client, all steps up to the last that was acknowledged are there, none is missing between, and at most the one
   that was under way is there beyond;
 - no money has come or gone, and the accounts have changed exactly twice for each step: no transaction is there by half;
-- each line of `done` holds what its client wrote.
+- each line holds, byte by byte, what was written to it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import time
 from collections.abc import Sequence
 
 from .experiment import Lies, Refused
-from .ledger import Entry, Ledger, started
+from .ledger import Ledger
 from .mariadb import DATABASE, Database
 
 TABLES = ("account", "done")
 MONEY = 1000
 # What a line of `done` holds: so many characters of a hash again and again, so that lines differ in length and content.
 NOTE = "repeat(md5(concat({client}, '-', {step})), 1 + {step} % 64)"
+PAD = "repeat(md5({id}), 6)"
 PATIENCE_S = 120.0
 
 
@@ -37,7 +38,7 @@ def fill(database: Database, accounts: int) -> None:
         f"create database {DATABASE} character set utf8mb4; use {DATABASE};"
         "create table account (id int primary key, money bigint not null, changes bigint not null, pad char(200));"
         "create table done (client int, step bigint, note text, primary key (client, step));"
-        f"insert into account select seq, {MONEY}, 0, md5(seq) from seq_1_to_{accounts}"
+        f"insert into account select seq, {MONEY}, 0, {PAD.format(id='seq')} from seq_1_to_{accounts}"
     )
 
 
@@ -52,17 +53,15 @@ class Client:
         """What the server said instead of an acknowledgement."""
         self.accounts = accounts
         self.dice = random.Random(seed)
-        command = ["mariadb", "--no-defaults", "--batch", "--skip-column-names", "--unbuffered", "-uroot"]
         self.child = subprocess.Popen(
-            [*command, f"--socket={database.socket}", DATABASE],
+            [*database.client, "--unbuffered", DATABASE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         self.ledger = ledger
-        self.entry = Entry("process", pid=self.child.pid, started=started(self.child.pid))
-        ledger.add(self.entry)
+        self.entry = ledger.add_process(self.child.pid)
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
 
@@ -107,13 +106,19 @@ def work(clients: Sequence[Client], seconds: float) -> None:
     before = [client.acknowledged for client in clients]
     deadline = time.monotonic() + PATIENCE_S
     while any(client.acknowledged == step for client, step in zip(clients, before, strict=True)):
-        for client in clients:
-            if not client.thread.is_alive():
-                raise Refused(f"client {client.number} was told: {client.said}")
+        complain(clients)
         if time.monotonic() > deadline:
             raise Refused(f"a client made no step within {PATIENCE_S:.0f} s")
         time.sleep(0.01)
     time.sleep(seconds)
+    complain(clients)
+
+
+def complain(clients: Sequence[Client]) -> None:
+    """Raises `Refused` if a client has given up: its server still runs."""
+    for client in clients:
+        if not client.thread.is_alive():
+            raise Refused(f"client {client.number} was told: {client.said}")
 
 
 def check(database: Database, accounts: int, clients: Sequence[Client]) -> dict[int, int]:
@@ -129,14 +134,18 @@ def check(database: Database, accounts: int, clients: Sequence[Client]) -> dict[
             wrong.append(f"client {client.number} made {client.acknowledged} steps, {last} are there")
         if last > client.begun:
             wrong.append(f"client {client.number} began {client.begun} steps, {last} are there")
-    (money, changes, there), *_ = database.ask(f"select sum(money), sum(changes), count(*) from {DATABASE}.account")
+    sums = "coalesce(sum(money), 0), coalesce(sum(changes), 0), count(*)"
+    (money, changes, there), *_ = database.ask(f"select {sums} from {DATABASE}.account")
     steps = sum(count for _, count in found.values())
     if (int(money), int(changes), int(there)) != (MONEY * accounts, 2 * steps, accounts):
         wrong.append(f"{there} accounts with {money} changed {changes} times after {steps} steps")
     note = NOTE.format(client="client", step="step")
-    others = int(database.ask(f"select count(*) from {DATABASE}.done where note <> {note}")[0][0])
-    if others:
-        wrong.append(f"{others} lines hold something else")
+    # By byte, and also where nothing is: comparisons of text take some different texts for the same.
+    for table, column, wanted in (("done", "note", note), ("account", "pad", PAD.format(id="id"))):
+        differs = f"not (binary {column} <=> binary {wanted})"
+        others = int(database.ask(f"select count(*) from {DATABASE}.{table} where {differs}")[0][0])
+        if others:
+            wrong.append(f"{others} lines of {table} hold something else")
     if wrong:
         raise Lies("; ".join(wrong))
     return {client: last for client, (last, _) in found.items()}

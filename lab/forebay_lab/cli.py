@@ -17,7 +17,7 @@ from rich.table import Table
 import harness
 
 from . import binaries, blobs, crash, device, docs, flash, latency, ledger, oltp, report, runner, store, tpcc
-from .experiment import Experiment, Lies, Refused, Row, Scale
+from .experiment import Detailed, Experiment, Lies, Refused, Row, Scale
 
 HOME = harness.ROOT / "target/lab"
 RUNS = HOME / "runs"
@@ -86,11 +86,12 @@ class Shown(runner.Watcher):
         self.bar.update(self.task, left=minutes(self.left - min(seconds, self.now.seconds)))
 
     def measured(self, row: Row, attempt: store.Attempt) -> None:
-        if not attempt.disturbed:
-            self.left -= row.seconds
-            self.bar.update(self.task, advance=1, left=minutes(self.left))
         note = f", disturbed: others used {attempt.foreign:.0%} of the processors" if attempt.disturbed else ""
         err.print(f"{row.name}: {attempt.elapsed_s:.1f} s{note}")
+
+    def done(self, row: Row) -> None:
+        self.left -= row.seconds
+        self.bar.update(self.task, advance=1, left=minutes(self.left))
 
 
 def minutes(seconds: float) -> str:
@@ -147,13 +148,17 @@ def perform(
 
 def show(experiment: Experiment, run: store.Run) -> None:
     """The figures, on the terminal."""
-    frame = experiment.table(run.results())
-    table = Table(title=f"{experiment.title} ({run.scale})", title_justify="left")
-    for number, column in enumerate(frame.columns):
-        table.add_column(str(column), justify="left" if number == 0 else "right")
-    for values in frame.astype(str).to_numpy().tolist():
-        table.add_row(*values)
-    out.print(table)
+    results = run.results()
+    tables = [experiment.table(results)]
+    if isinstance(experiment, Detailed):
+        tables.append(experiment.details(results))
+    for number, frame in enumerate(tables):
+        table = Table(title=f"{experiment.title} ({run.scale})" if number == 0 else None, title_justify="left")
+        for column, name in enumerate(frame.columns):
+            table.add_column(str(name), justify="left" if column == 0 else "right")
+        for values in frame.astype(str).to_numpy().tolist():
+            table.add_row(*values)
+        out.print(table)
 
 
 @app.command("list")
@@ -181,6 +186,8 @@ def run_command(
     row: Only = [],  # noqa: B006 (typer reads it)
 ) -> None:
     """Runs an experiment, or `all`; goes on with one that has not ended."""
+    # What is noted to be undone must mean the same to whoever undoes it.
+    where = where.resolve()
     known = experiments(where)
     names = [one.name for one in known]
     if experiment not in (*names, "all"):
@@ -205,6 +212,7 @@ def device_command(
     once: Once = False,
 ) -> None:
     """Measures a device by itself."""
+    path = path.resolve()
     found = device.on(path, destroy=destroy)
     where = path if path.is_dir() else HOME / "work"
     options = {"device": str(path), "storage": harness.storage(path)}
@@ -213,19 +221,36 @@ def device_command(
 
 @app.command("report")
 def report_command(
-    run: Annotated[str, typer.Argument(help="A run of `lab list`; without one, the newest.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(help="A run of `lab list`; an experiment, or all: the newest of the longest; or the newest."),
+    ] = "",
     document: Annotated[Path | None, typer.Option("--document", help="Put it into this document as well.")] = None,
 ) -> None:
     """Makes the report of a run again."""
-    runs = store.all_runs(RUNS)
-    chosen = next((one for one in reversed(runs) if run in ("", one.path.name)), None)
-    if chosen is None:
+    known = {one.name: one for one in experiments(HOME)}
+    runs = [one for one in store.all_runs(RUNS) if one.experiment in known]
+    found = named(runs, run, list(known))
+    if not found:
         raise Refused(f"there is no run {run!r}: see lab list" if run else "nothing was run yet: see lab list")
-    found = next(one for one in experiments(HOME) if one.name == chosen.experiment)
-    show(found, chosen)
-    out.print(f"report: {report.write(found, chosen)}", soft_wrap=True)
-    if document is not None:
-        docs.write(found, chosen, document)
+    for chosen in found:
+        experiment = known[chosen.experiment]
+        show(experiment, chosen)
+        out.print(f"report: {report.write(experiment, chosen)}", soft_wrap=True)
+        if document is not None:
+            docs.write(experiment, chosen, document)
+
+
+def named(runs: Sequence[store.Run], name: str, known: Sequence[str]) -> list[store.Run]:
+    """The runs that a word means. Of an experiment: the newest of the longest scale that has measured something."""
+    if name not in (*known, "all"):
+        return [one for one in runs if name in ("", one.path.name)][-1:]
+    found = []
+    for experiment in [name] if name in known else known:
+        some = [one for one in runs if one.experiment == experiment and one.kept]
+        by_scale = [[one for one in some if one.scale is scale] for scale in Scale]
+        found += [same[-1] for same in by_scale if same][-1:]
+    return found
 
 
 @app.command("clean")

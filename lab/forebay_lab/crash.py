@@ -16,12 +16,12 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 
@@ -32,8 +32,6 @@ from .ledger import started
 from .mariadb import Options
 from .stack import Backend, Mounted, Store, check_room, copy_image, finish, mounted
 
-T = TypeVar("T")
-
 
 class Moment(StrEnum):
     """When the cache is killed."""
@@ -43,8 +41,9 @@ class Moment(StrEnum):
     RECOVERING = "while the database recovers"
 
 
-# How often each is chosen: the file system and the database recover in each of them.
-WEIGHTS = {Moment.WRITING: 6, Moment.MOUNTED: 2, Moment.RECOVERING: 2}
+# How often each comes, between a first and a last one while clients write. The file system recovers before all of
+# them, the database before those of the first kind, and under those of the last.
+CYCLE = (Moment.MOUNTED, Moment.RECOVERING, Moment.WRITING, Moment.WRITING, Moment.WRITING)
 # Recovery of a database of this size takes about as long.
 RECOVERING_MOST_S = 0.6
 
@@ -68,7 +67,7 @@ class Length:
 
 
 LENGTHS = {
-    Scale.SMOKE: Length(3, 2_000, 2, 0.5, 16, 512, 256),
+    Scale.SMOKE: Length(4, 2_000, 2, 0.5, 16, 512, 256),
     Scale.QUICK: Length(6, 50_000, 4, 2, 16, 512, 256),
     Scale.FULL: Length(100, 500_000, 8, 4, 32, 1024, 512),
 }
@@ -84,8 +83,11 @@ class Kind:
     what: str
     store: Store
     options: tuple[str, ...] = field(default=())
-    cache_mib: int = 0
-    """0: as at this scale."""
+    is_small: bool = False
+
+    def cache_mib(self, length: Length) -> int:
+        """Size of the cache."""
+        return SMALL_CACHE_MIB if self.is_small else length.cache_mib
 
 
 def kinds(scale: Scale) -> list[Kind]:
@@ -95,13 +97,16 @@ def kinds(scale: Scale) -> list[Kind]:
     disk = Kind("disk", "disk only, through the daemon", Store.DISK)
     full = [
         Kind("forebay-time", "Forebay, time-based", Store.FOREBAY, oltp.timed_options(2)),
-        Kind("forebay-small", f"Forebay, write-back, {SMALL_CACHE_MIB} MiB", Store.FOREBAY, cache_mib=SMALL_CACHE_MIB),
+        Kind("forebay-small", f"Forebay, write-back, {SMALL_CACHE_MIB} MiB", Store.FOREBAY, is_small=True),
     ]
     return {Scale.SMOKE: [back], Scale.QUICK: [back, through], Scale.FULL: [back, *full, through, disk]}[scale]
 
 
 class Killed(Exception):
     """The cache was: everything above it is let go of."""
+
+
+Sample = dict[str, float | str | bool]
 
 
 @dataclass
@@ -116,10 +121,11 @@ class Bout:
     clients: Sequence[bank.Client] = ()
     kills: int = 0
 
-    def after(self, stack: ExitStack, context: AbstractContextManager[T]) -> T:
-        """Starts something. Raises `Lies` if that is not possible after a kill: before, it was."""
+    @contextlib.contextmanager
+    def usable(self) -> Iterator[None]:
+        """What is refused in here after a kill was possible before the first: then it is wrong data."""
         try:
-            return stack.enter_context(context)
+            yield
         except Refused as error:
             if self.kills == 0:
                 raise
@@ -133,44 +139,63 @@ class Bout:
         """The database on it."""
         return mariadb.running(there.path / "data", self.options, self.work)
 
-    def kill(self, pids: Sequence[int]) -> None:
-        """Kills what serves the volume."""
+    def kill(self, there: Mounted) -> Sample:
+        """Kills what serves the volume; returns how much only the cache had."""
+        cache = there.cache()
         self.kills += 1
-        for pid in pids:
+        for pid in there.pids:
+            if started(pid) == 0:
+                raise Lies("the daemon has ended before it was killed")
             os.kill(pid, signal.SIGKILL)
+        return {"dirty_mib": cache.dirty_mib} if cache else {}
 
-    def killed_when_mounted(self) -> None:
+    def killed_when_mounted(self) -> Sample:
         """Kills the cache when the file system has recovered."""
+        sample: Sample = {}
         with contextlib.suppress(Killed), ExitStack() as stack:
-            self.kill(self.after(stack, self.mounted()).pids)
+            with self.usable():
+                there = stack.enter_context(self.mounted())
+            sample = self.kill(there)
             raise Killed
+        return sample
 
-    def killed_in_recovery(self, delay_s: float) -> None:
+    def killed_in_recovery(self, delay_s: float) -> Sample:
         """Kills the cache while the database recovers, or just after."""
-        # That the database does not come up without its storage is expected here.
-        with contextlib.suppress(Killed), ExitStack() as stack:
-            there = self.after(stack, self.mounted())
-            since = [started(pid) for pid in there.pids]
-            timer = threading.Timer(delay_s, self.kill, [there.pids])
-            timer.start()
+        sample: Sample = {"recovered": False}
+        leave, struck = threading.Event(), threading.Event()
+        with contextlib.suppress(Killed), ExitStack() as stack, ThreadPoolExecutor(1) as thread:
+            with self.usable():
+                there = stack.enter_context(self.mounted())
+
+            def strike() -> None:
+                if not leave.wait(delay_s):
+                    struck.set()
+                    sample.update(self.kill(there))
+
+            stricken = thread.submit(strike)
             try:
                 with self.database(there) as database:
-                    timer.join()
+                    stricken.result()
+                    sample["recovered"] = True
                     os.kill(database.pid, signal.SIGKILL)
                     raise Killed
             except Refused as error:
-                timer.join()
-                if [started(pid) for pid in there.pids] == since:
-                    raise Lies(f"the database does not recover: {error}") from error
+                # Without its storage it cannot come up; with it, it must.
+                if not struck.is_set():
+                    raise Lies(f"after {self.kills} kills the database does not recover: {error}") from error
+                stricken.result()
                 raise Killed from error
+            finally:
+                leave.set()
+        return sample
 
-    def killed_while_writing(self, dice: random.Random) -> dict[str, float]:
-        """Kills the cache while clients write; returns how the recovery from the last time went."""
-        with contextlib.suppress(Killed), ExitStack() as stack:
+    def killed_while_writing(self, dice: random.Random) -> Sample:
+        """Kills the cache while clients write; tells how the recovery from the last time went."""
+        with contextlib.suppress(Killed), ExitStack() as stack, self.usable():
             began = time.monotonic()
-            there = self.after(stack, self.mounted())
+            there = stack.enter_context(self.mounted())
             mounted_s = time.monotonic() - began
-            database = self.after(stack, self.database(there))
+            database = stack.enter_context(self.database(there))
             answered_s = time.monotonic() - began
             steps = bank.check(database, self.length.accounts, self.clients)
             self.clients = [
@@ -185,18 +210,18 @@ class Bout:
                 for number in range(self.length.clients)
             ]
             bank.work(self.clients, dice.uniform(0, self.length.writing_most_s))
-            self.kill(there.pids)
+            sample = self.kill(there)
             os.kill(database.pid, signal.SIGKILL)
             raise Killed
         for client in self.clients:
             client.end()
         made = sum(client.acknowledged - steps.get(client.number, 0) for client in self.clients)
-        return {"mounted_s": round(mounted_s, 3), "answered_s": round(answered_s, 3), "transactions": made}
+        times: Sample = {"mounted_s": round(mounted_s, 3), "answered_s": round(answered_s, 3)}
+        return sample | {"transactions": made} | (times if self.kills > 1 else {})
 
     def last(self) -> None:
         """Looks at everything once more, then takes the cache away and looks at the image alone."""
-        with ExitStack() as stack:
-            database = self.after(stack, self.database(self.after(stack, self.mounted())))
+        with self.usable(), self.mounted() as there, self.database(there) as database:
             bank.check(database, self.length.accounts, self.clients)
             through = database.checksums(bank.TABLES)
         finish(self.backend, self.image, self.work)
@@ -227,10 +252,9 @@ class Crash:
                     "scale": scale.value,
                     "what": kind.what,
                     **asdict(length),
-                    "cache_mib": kind.cache_mib or length.cache_mib,
+                    "cache_mib": kind.cache_mib(length),
                     "options": " ".join(kind.options),
                 },
-                timed=False,
             )
             for kind in kinds(scale)
         ]
@@ -246,8 +270,8 @@ class Crash:
         )
         image = work.folder / "image"
         copy_image(image_of(content, options, work), image)
-        backend = Backend(kind.store, kind.options, kind.cache_mib or length.cache_mib)
-        samples = kill_again_and_again(Bout(backend, image, options, length, work), row, work)
+        backend = Backend(kind.store, kind.options, kind.cache_mib(length))
+        samples = kill_again_and_again(Bout(backend, image, options, length, work), row)
         return Measured(samples, summarise(samples))
 
     def table(self, results: Results) -> pd.DataFrame:
@@ -260,6 +284,7 @@ class Crash:
                     "kills": summary["kills"],
                     "transactions acknowledged": summary["transactions"],
                     "of them lost": 0,  # Else there is no figure: see `Lies`.
+                    "dirty when killed, MiB": summary["dirty_mib"],
                     "mounted again after, s": summary["mounted_s"],
                     "at worst": summary["mounted_s_max"],
                     "database answers after, s": summary["answered_s"],
@@ -280,36 +305,38 @@ class Crash:
         return []
 
 
-def kill_again_and_again(bout: Bout, row: Row, work: Work) -> pd.DataFrame:
-    """Makes all kills of a row; the first and the last are while clients write."""
+def kill_again_and_again(bout: Bout, row: Row) -> pd.DataFrame:
+    """Makes all kills of a row; the first and the last are while clients write. A line for each."""
     dice = random.Random(f"{row.name} {row.parameters['scale']}")
-    samples: list[dict[str, float | str]] = []
+    samples: list[Sample] = []
     began = time.monotonic()
-    while bout.kills < bout.length.kills:
-        (moment,) = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))
-        if bout.kills in (0, bout.length.kills - 1):
-            moment = Moment.WRITING
-        sample: dict[str, float | str] = {"kill": bout.kills + 1, "moment": moment.value}
+    between = [CYCLE[number % len(CYCLE)] for number in range(bout.length.kills - 2)]
+    dice.shuffle(between)
+    before = Moment.WRITING
+    for moment in (Moment.WRITING, *between, Moment.WRITING):
+        # Times are of the recovery from the kill before this one.
+        sample: Sample = {"kill": bout.kills + 1, "moment": moment.value, "moment_before": before.value}
+        before = moment
         match moment:
             case Moment.WRITING:
                 sample |= bout.killed_while_writing(dice)
             case Moment.MOUNTED:
-                bout.killed_when_mounted()
+                sample |= bout.killed_when_mounted()
             case Moment.RECOVERING:
-                bout.killed_in_recovery(dice.uniform(0, RECOVERING_MOST_S))
+                sample |= bout.killed_in_recovery(dice.uniform(0, RECOVERING_MOST_S))
         samples.append(sample)
-        work.progress(time.monotonic() - began)
+        bout.work.progress(time.monotonic() - began)
     bout.last()
     return pd.DataFrame(samples)
 
 
 def summarise(samples: pd.DataFrame) -> dict[str, float]:
-    """How often, how much, how long: medians and the worst. The first start was after no kill."""
-    later = samples.iloc[1:]
-    times = {name: later[name].dropna() for name in ("mounted_s", "answered_s")}
+    """How often, how much, how long: medians and the worst."""
+    times = {name: samples[name].dropna() for name in ("mounted_s", "answered_s")}
     return {
         "kills": len(samples),
         "transactions": int(samples["transactions"].sum()),
+        "dirty_mib": round(float(samples["dirty_mib"].median()), 1) if "dirty_mib" in samples else 0.0,
         **{name: round(float(values.median()), 2) for name, values in times.items()},
         **{f"{name}_max": round(float(values.max()), 2) for name, values in times.items()},
     }

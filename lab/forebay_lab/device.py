@@ -3,8 +3,9 @@
 - *sweep*: 16 KiB random and sequential, over threads that wait for each request (sync) and over depths of one that does
   not (async): throughput, and the latency that 95 % keep.
 - *warm-up*: random writes until they have settled.
-- *full*: random writes over so much of the device, all of which was written before: the device has as much room to work
-  with as it keeps by itself, and what is left.
+- *full*, of block devices: the whole device is discarded, so much of it is written, and random writes go over that: it
+  has as much room to work with as it keeps by itself, and what is left. (A file says nothing of that: the device has
+  the rest of the file system to work with.)
 
 Everything is written before it is read (a device answers reads of what was never written from nothing), and a pass with
 checksums shows that what is read back is what was written.
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from . import fio
+from . import fio, servers
 from .cards import CARDS, FILLS, WHAT
 from .experiment import Binary, Measured, Original, Picture, Refused, Results, Row, Scale, Work
 from .plots import curves, figure, finish
@@ -28,7 +29,8 @@ from .steady import steady_from
 
 MIB = 1 << 20
 BLOCK_KIB = 16
-PATTERNS = ("randread", "randwrite", "read", "write")
+SEQUENTIAL = ("read", "write")
+PATTERNS = ("randread", "randwrite", *SEQUENTIAL)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Device:
     warm_up: str = "each point after the device was written as a whole; the warm-up itself is a row"
 
     def needs(self) -> Sequence[str]:
-        return ["fio"]
+        return ["fio", "blkdiscard"]
 
     def binaries(self) -> Sequence[Binary]:
         return []
@@ -76,30 +78,46 @@ class Device:
                     point = {**size, "pattern": pattern, "how": how, "count": count, "seconds": length.point_s}
                     rows.append(Row(f"{pattern}-{how}-{count:03}", written_s + length.point_s, point))
         rows.append(Row("warm-up", written_s + length.warm_up_s, {**size, "seconds": length.warm_up_s}))
-        for full in length.fills:
-            rows.append(
-                Row(f"full-{full:03}", written_s + length.point_s, {**size, "full": full, "seconds": length.point_s})
-            )
+        if self.is_block_device:
+            whole = self.size_bytes // MIB
+            for full in length.fills:
+                point = {"mib": whole, "full": full, "seconds": 4 * length.point_s}
+                rows.append(Row(f"full-{full:03}", whole * full / 100 / 200 + 4 * length.point_s, point))
         return rows
+
+    @property
+    def is_block_device(self) -> bool:
+        """Rather than a folder."""
+        return self.target.exists() and stat.S_ISBLK(self.target.stat().st_mode)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the block device."""
+        with self.target.open("rb") as device:
+            return os.lseek(device.fileno(), 0, os.SEEK_END)
 
     def measure(self, row: Row, work: Work) -> Measured:
         path, size = self.place(int(row.parameters["mib"]), work)
         bench = Bench(path, size, work)
         if row.name == "verify":
             return bench.verify()
-        full = int(row.parameters.get("full", 100))
-        bench.fill(size * full // 100)
         seconds = int(row.parameters["seconds"])
-        pattern = str(row.parameters.get("pattern", "randwrite"))
-        how, count = str(row.parameters.get("how", "async")), int(row.parameters.get("count", 32))
-        return bench.point(pattern, how, count, size * full // 100, seconds)
+        if "full" in row.parameters:
+            discarded = bench.discard()
+            used = size * int(row.parameters["full"]) // 100 // MIB * MIB
+            bench.fill(used)
+            measured = bench.settled(used, seconds)
+            return Measured(measured.samples, {**measured.summary, "discarded": discarded})
+        bench.fill(size)
+        if row.name == "warm-up":
+            return bench.settled(size, seconds)
+        pattern, how, count = (row.parameters[name] for name in ("pattern", "how", "count"))
+        return bench.point(str(pattern), str(how), int(count), size, seconds)
 
     def place(self, mib: int, work: Work) -> tuple[Path, int]:
         """What is measured, and its size in bytes."""
-        mode = self.target.stat().st_mode if self.target.exists() else 0
-        if stat.S_ISBLK(mode):
-            with self.target.open("rb") as device:
-                return self.target, min(os.lseek(device.fileno(), 0, os.SEEK_END), mib * MIB) // MIB * MIB
+        if self.is_block_device:
+            return self.target, min(self.size_bytes, mib * MIB) // MIB * MIB
         path = work.folder / "file"
         with path.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, mib * MIB)
@@ -107,11 +125,16 @@ class Device:
 
     def table(self, results: Results) -> pd.DataFrame:
         points = [(row, results.summaries[row.name]) for row in results.rows if "mib_s" in results.summaries[row.name]]
+        speeds: dict[str, list[float]] = {}
+        for row, summary in points:
+            speeds.setdefault(pattern_of(row), []).append(float(summary["mib_s"]))
         return pd.DataFrame(
             [
                 {
                     "row": row.name,
+                    "to its best": f"{float(summary['mib_s']) / (max(speeds[pattern_of(row)]) or 1):.2f}",
                     "MiB/s": summary["mib_s"],
+                    "IOPS": round(float(summary["mib_s"]) * 1024 / BLOCK_KIB),
                     "p95 ms": round(float(summary["p95_us"]) / 1000, 3),
                     "p99 ms": round(float(summary["p99_us"]) / 1000, 3),
                     "max ms": round(float(summary["max_us"]) / 1000, 1),
@@ -174,6 +197,11 @@ class Device:
         return [Original(WHAT, CARDS)]
 
 
+def pattern_of(row: Row) -> str:
+    """What a row does; all but the sweeps write at random."""
+    return str(row.parameters.get("pattern", "randwrite"))
+
+
 @dataclass(frozen=True)
 class Bench:
     """Jobs on one file or device."""
@@ -198,6 +226,21 @@ class Bench:
         """Writes everything once, from the front to the back."""
         self.job(lambda _: None, rw="write", bs="1m", iodepth=8, size=size, end_fsync=1)
 
+    def discard(self) -> str:
+        """Tells the device that nothing on it counts; `no` if it cannot be told."""
+        try:
+            servers.run(["blkdiscard", "--force", str(self.path)], limit_s=3600)
+        except Refused:
+            return "no"
+        return "yes"
+
+    def settled(self, size: int, seconds: int) -> Measured:
+        """Random writes; what counts is what it does once it is steady, or the last half if it never is."""
+        measured = self.point("randwrite", "async", 32, size, seconds)
+        since, samples = measured.summary["steady_s"], measured.samples
+        kept = samples[samples["t_s"] >= (seconds / 2 if since == "never" else float(since))]
+        return Measured(samples, {**measured.summary, "mib_s": round(float(kept["mib_s"].mean()), 2)})
+
     def verify(self) -> Measured:
         """Writes in random order with checksums and reads them back; ends with `Lies` if they are not right."""
         job = self.job(
@@ -210,6 +253,10 @@ class Bench:
         many: dict[str, str | int] = (
             {"ioengine": "psync", "numjobs": count, "thread": 1} if how == "sync" else {"iodepth": count}
         )
+        if how == "sync" and pattern in SEQUENTIAL:
+            # A part of its own for each, or all read and write the same blocks.
+            size = max(BLOCK_KIB << 10, size // count >> 20 << 20)
+            many |= {"offset_increment": size}
         job = self.job(self.work.progress, rw=pattern, size=size, time_based=1, runtime=seconds, **many)
         totals = job.totals
         per_round = max(1, seconds // 50)

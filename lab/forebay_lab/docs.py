@@ -8,7 +8,7 @@ import pandas as pd
 
 import harness
 
-from .experiment import Experiment, Refused
+from .experiment import Detailed, Experiment, Refused
 from .report import facts, said_first
 from .store import Run
 
@@ -30,6 +30,8 @@ def section(experiment: Experiment, run: Run, images: Path) -> str:
     results = run.results()
     parts = [f"**{one}**" for one in said_first(run)]
     parts.append(table(experiment.table(results)))
+    if isinstance(experiment, Detailed):
+        parts.append(table(experiment.details(results)))
     images.mkdir(exist_ok=True)
     for picture in experiment.pictures(results):
         file = images / f"lab-{run.experiment}-{picture.name}.svg"

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pandas as pd
 
-from .ledger import Ledger
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from .ledger import Ledger
 
 Summary = Mapping[str, float | str]
 
@@ -104,6 +104,14 @@ class Results:
     rows: Sequence[Row]
     samples: Mapping[str, pd.DataFrame]
     summaries: Mapping[str, Summary]
+
+
+@runtime_checkable
+class Detailed(Protocol):
+    """An experiment that measures more than one table can show."""
+
+    def details(self, results: Results) -> pd.DataFrame:
+        """The second table."""
 
 
 class Experiment(Protocol):

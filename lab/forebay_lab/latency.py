@@ -153,7 +153,10 @@ def measure(client: Client, row: Row, work: Work) -> list[dict[str, float]]:
 def line(
     row: Row, summary: Mapping[str, float | str], samples: pd.DataFrame, peer: Mapping[str, float | str] | None
 ) -> dict[str, object]:
-    """A line of the table: ratios to Kryonet in the closed loop, then the figures, then the highest load."""
+    """A line of the table: ratios to Kryonet in the closed loop, then the figures, then the highest load below all.
+
+    At all of it the times say only how long the load lasted.
+    """
     said: dict[str, object] = {"row": row.name}
     for what, key in (("rate", "per_s"), *MEASURES):
         ratio = float(summary[key]) / float(peer[key]) if peer and float(peer[key]) else None
@@ -163,10 +166,11 @@ def line(
     said["us: mean, median, p99"] = times(summary)
     loaded = [{str(key): float(value) for key, value in one.items()} for one in samples.to_dict("records")]
     loaded = [one for one in loaded if one["load_percent"] > 0]
+    loaded = [one for one in loaded if one["load_percent"] < 100] or loaded
     said["at load"] = f"{loaded[-1]['load_percent']:.0f} %" if loaded else "-"
     said["us there"] = times(loaded[-1]) if loaded else "-"
     grows = len(loaded) > 1
-    said["loaded / idle"] = f"{loaded[-1]['mean_us'] / loaded[0]['mean_us']:.1f}" if grows else "-"
+    said["median, loaded / idle"] = f"{loaded[-1]['p50_us'] / loaded[0]['p50_us']:.1f}" if grows else "-"
     return said
 
 

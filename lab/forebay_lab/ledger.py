@@ -25,6 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from .experiment import Refused
+
 Kind = Literal["folder", "file", "mount", "loop", "process"]
 PATIENCE_S = 20.0
 
@@ -59,16 +61,21 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{os.getpid()}-{time.time_ns()}.jsonl"
         self.entries: list[Entry] = []
-        self._write({"owner": os.getpid(), "started": started(os.getpid())})
+        # Whoever sees the file must see whose it is.
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps({"owner": os.getpid(), "started": started(os.getpid())}) + "\n")
+        beside.replace(self.path)
 
     def add(self, entry: Entry) -> None:
         """Notes what is about to be made."""
         self._write(asdict(entry))
         self.entries.append(entry)
 
-    def add_process(self, pid: int) -> None:
+    def add_process(self, pid: int) -> Entry:
         """Notes a process that was started just now."""
-        self.add(Entry("process", pid=pid, started=started(pid)))
+        entry = Entry("process", pid=pid, started=started(pid))
+        self.add(entry)
+        return entry
 
     def undo(self, entry: Entry) -> None:
         """Undoes one thing before the end."""
@@ -88,9 +95,13 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         failed = undo_all(self.entries)
-        if failed:
-            raise RuntimeError(f"could not be undone: {'; '.join(failed)} (noted in {self.path}; try: lab clean)")
-        self.path.unlink()
+        if not failed:
+            self.path.unlink()
+            return
+        said = f"could not be undone: {'; '.join(failed)} (noted in {self.path}; try: lab clean)"
+        if error is None:
+            raise Refused(said)
+        error.add_note(said)  # What happened first is what counts.
 
 
 def undo_all(entries: list[Entry]) -> list[str]:
@@ -123,6 +134,9 @@ def undo(entry: Entry) -> None:
                     raise OSError(f"a loop device on {path} is still in use")
                 time.sleep(0.05)
         case "folder":
+            below = [point for point in mount_points() if point.startswith(f"{real(path)}/")]
+            if below:
+                raise OSError(f"{', '.join(below)} is mounted in it")
             if path.exists():
                 shutil.rmtree(path)
         case "file":
@@ -130,19 +144,28 @@ def undo(entry: Entry) -> None:
 
 
 def is_mounted(path: Path) -> bool:
-    """Whether something is mounted there. The path itself is not touched: what served it may have been killed, and then
-    every look at it fails."""
-    wanted = os.path.realpath(path)
+    """Whether something is mounted there."""
+    return real(path) in mount_points()
+
+
+def real(path: Path) -> str:
+    """The path without symbolic links. Its last part is not looked at: what served it may have been killed or hang, and
+    then every look at it does."""
+    return f"{path.parent.resolve()}/{path.name}"
+
+
+def mount_points() -> list[str]:
+    """Where something is mounted."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     # Blanks, tabs, line ends and backslashes are written in octal: proc(5).
-    return wanted in (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point) for point in points)
+    return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point) for point in points]
 
 
 def loops(path: str) -> list[str]:
     """Loop devices on a file."""
     shown = subprocess.run(
         ["losetup", "--noheadings", "--output", "NAME", "--associated", path],
-        check=False,
+        check=True,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -155,8 +178,11 @@ def end(pid: int, since: int) -> None:
     for what, patience in ((signal.SIGTERM, PATIENCE_S), (signal.SIGKILL, PATIENCE_S)):
         if since == 0 or started(pid) != since:
             return
-        os.kill(pid, signal.SIGCONT)
-        os.kill(pid, what)
+        try:
+            os.kill(pid, signal.SIGCONT)
+            os.kill(pid, what)
+        except ProcessLookupError:
+            return
         until = time.monotonic() + patience
         while started(pid) == since and time.monotonic() < until:
             time.sleep(0.02)
@@ -174,8 +200,8 @@ class Left:
 
 
 def left_behind(folder: Path) -> Iterator[Left]:
-    """The ledgers of all labs on this machine."""
-    for path in sorted(folder.glob("*.jsonl")):
+    """The ledgers of all labs on this machine, the newest first: that of a row before that of its run."""
+    for path in sorted(folder.glob("*.jsonl"), key=lambda path: int(path.stem.split("-")[1]), reverse=True):
         owner, entries = (0, -1), []
         for line in path.read_text().splitlines():
             try:

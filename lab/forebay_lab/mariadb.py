@@ -50,10 +50,14 @@ class Database:
     socket: Path
     pid: int
 
+    @property
+    def client(self) -> list[str]:
+        """A client that prints what it is told, and nothing else."""
+        return ["mariadb", "--no-defaults", "--batch", "--skip-column-names", "-uroot", f"--socket={self.socket}"]
+
     def ask(self, statement: str, *, limit_s: float = 1800) -> list[list[str]]:
         """The rows that a statement gives."""
-        command = ["mariadb", "--no-defaults", "--batch", "--skip-column-names", "-uroot", f"--socket={self.socket}"]
-        printed = servers.run([*command, "--execute", statement], limit_s=limit_s)
+        printed = servers.run([*self.client, "--execute", statement], limit_s=limit_s)
         return [line.split("\t") for line in printed.splitlines()]
 
     def status(self, name: str) -> int:

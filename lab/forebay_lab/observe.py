@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from .experiment import Refused
-from .ledger import Entry, Ledger, started
+from .ledger import Ledger
 from .servers import TAIL
 
 Sample = dict[str, float]
@@ -102,8 +102,7 @@ def observe(
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    entry = Entry("process", pid=child.pid, started=started(child.pid))
-    ledger.add(entry)
+    entry = ledger.add_process(child.pid)
     printed: list[str] = []
     samples: list[Sample] = []
     gauges = Gauges(device)
@@ -116,8 +115,9 @@ def observe(
             printed.append(line.rstrip("\n"))
             found = parse(line)
             if found is not None:
-                samples.append(found | gauges.since())
-                progress(time.monotonic() - began)
+                clock_s = time.monotonic() - began
+                samples.append(found | gauges.since() | {"clock_s": round(clock_s, 2)})
+                progress(clock_s)
         code = child.wait()
     finally:
         watchdog.cancel()

@@ -47,6 +47,20 @@ PICTURES = (
 # Nothing but what the row is about makes Forebay write back.
 ONLY = ("idle_delay=off",)
 
+# Columns of the second table: what is shown of a summary, and how.
+DETAILS = {
+    "reads/s": ("reads_s", ".0f"),
+    "writes/s": ("writes_s", ".0f"),
+    "hits": ("hits", ".1%"),
+    "dirty at the end, MiB": ("dirty_mib_end", ".0f"),
+    "from disk, MiB/s": ("disk_read_mib_s", ".2f"),
+    "to disk, MiB/s": ("disk_written_mib_s", ".2f"),
+    "to flash, MiB/s": ("flash_written_mib_s", ".2f"),
+    "CPU": ("cpu", ".0%"),
+    "of it the cache": ("server_cpu", ".0%"),
+    "I/O wait": ("iowait", ".0%"),
+}
+
 
 @dataclass(frozen=True)
 class Length:
@@ -248,9 +262,6 @@ class Oltp:
         def mean(name: str) -> float:
             return float(results.summaries[name]["tps"]) if name in results.summaries else 0.0
 
-        def shown(summary: Summary, name: str, form: str) -> str:
-            return format(summary[name], form) if name in summary else "-"
-
         lines = []
         for row in results.rows:
             summary = results.summaries[row.name]
@@ -265,18 +276,19 @@ class Oltp:
                     "worst window": summary["tps_min"],
                     "mean p95, ms": summary["p95_ms"],
                     "worst p95, ms": summary["p95_ms_max"],
-                    "reads/s": shown(summary, "reads_s", ".0f"),
-                    "writes/s": shown(summary, "writes_s", ".0f"),
-                    "hits": shown(summary, "hits", ".1%"),
-                    "dirty at the end, MiB": shown(summary, "dirty_mib_end", ".0f"),
-                    "from disk, MiB/s": shown(summary, "disk_read_mib_s", ".2f"),
-                    "to disk, MiB/s": shown(summary, "disk_written_mib_s", ".2f"),
-                    "to flash, MiB/s": shown(summary, "flash_written_mib_s", ".2f"),
-                    "CPU": f"{float(summary['cpu']):.0%}",
-                    "of it the cache": f"{float(summary['server_cpu']):.0%}",
-                    "I/O wait": f"{float(summary['iowait']):.0%}",
                 }
             )
+        return pd.DataFrame(lines)
+
+    def details(self, results: Results) -> pd.DataFrame:
+        def shown(summary: Summary, name: str, form: str) -> str:
+            return format(summary[name], form) if name in summary else "-"
+
+        lines = []
+        for row in results.rows:
+            summary = results.summaries[row.name]
+            line = {"row": row.parameters["what"]}
+            lines.append(line | {title: shown(summary, name, form) for title, (name, form) in DETAILS.items()})
         return pd.DataFrame(lines)
 
     def pictures(self, results: Results) -> Sequence[Picture]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from .experiment import Experiment
+from .experiment import Detailed, Experiment
 from .store import Run
 
 STYLE = """
@@ -28,6 +28,8 @@ def write(experiment: Experiment, run: Run) -> Path:
     """Makes the report of a run in its folder; returns the page."""
     results = run.results()
     parts = [f"<h1>{html.escape(experiment.title)}</h1>", warnings(run), as_table(experiment.table(results))]
+    if isinstance(experiment, Detailed):
+        parts.append(as_table(experiment.details(results)))
     for picture in experiment.pictures(results):
         memory = io.BytesIO()
         picture.figure.savefig(memory, format="png", dpi=110)

@@ -37,7 +37,10 @@ class Watcher(Protocol):
         """So many seconds of it are done."""
 
     def measured(self, row: Row, attempt: Attempt) -> None:
-        """It has ended."""
+        """This time it has ended."""
+
+    def done(self, row: Row) -> None:
+        """It will not be measured again."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def go(experiment: Experiment, run: Run, place: Place, watcher: Watcher, only: S
             for number, (_, measured) in enumerate(tries[:-1], start=1):
                 run.keep_aside(row, number, measured)
             run.keep(row, tries[-1][1], [one for one, _ in tries])
+            watcher.done(row)
 
 
 def attempt(

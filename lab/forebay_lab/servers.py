@@ -10,12 +10,12 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .experiment import Refused
-from .ledger import Entry, Ledger, started
+from .ledger import Ledger
 
 POLL_S = 0.05
 # What a server may end with when it was asked to: Java's say 128 + SIGTERM, after all that they do at their end.
@@ -77,8 +77,7 @@ def server(
             env={**os.environ, **(env or {})},
             start_new_session=True,
         )
-    entry = Entry("process", pid=child.pid, started=started(child.pid))
-    ledger.add(entry)
+    entry = ledger.add_process(child.pid)
     running = Server(child, log)
     try:
         wait_until_ready(running, ready, limit_s)
@@ -87,7 +86,9 @@ def server(
         wait_for_end(running, patience_s)
     finally:
         ledger.undo(entry)
-        child.wait()
+        # It may be held in the kernel by a device whose server is ended after this one.
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(patience_s)
 
 
 def wait_until_ready(running: Server, ready: Callable[[Server], bool], limit_s: float) -> None:
@@ -114,22 +115,35 @@ def wait_for_end(running: Server, patience_s: float) -> None:
 def run(command: Sequence[str], *, limit_s: float = 600) -> str:
     """Runs a command to its end and returns what it printed.
 
-    Raises `Refused` with what it said if it fails.
+    Raises `Refused` with what it said if it fails, or does not end: it is killed then, but not waited for, because a
+    device that hangs may hold it in the kernel.
     """
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
-    except subprocess.TimeoutExpired:
-        raise Refused(f"{' '.join(command)} did not end within {limit_s:.0f} s") from None
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-TAIL:]
-        raise Refused(f"{' '.join(command)} ended with {done.returncode}: {said}")
-    return done.stdout
+        printed, complained = child.communicate(timeout=limit_s)
+    except BaseException as error:
+        child.kill()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise Refused(f"{' '.join(command)} did not end within {limit_s:.0f} s") from None
+        raise
+    if child.returncode:
+        said = (complained or printed).strip()[-TAIL:]
+        raise Refused(f"{' '.join(command)} ended with {child.returncode}: {said}")
+    return printed
 
 
-def finished(child: subprocess.Popen[bytes], progress: Callable[[float], None]) -> str:
-    """Waits for a child that ends by itself, telling the seconds meanwhile; returns what it said on stderr."""
+def finished(child: subprocess.Popen[bytes], progress: Callable[[float], None], *, limit_s: float = 6 * 3600) -> str:
+    """Waits for a child that ends by itself, telling the seconds meanwhile; returns what it said on stderr.
+
+    Raises `Refused` if it does not end.
+    """
     began = time.monotonic()
     while True:
+        if time.monotonic() - began > limit_s:
+            child.kill()
+            raise Refused(f"{child.args!r} did not end within {limit_s:.0f} s")
         try:
             _, said = child.communicate(timeout=POLL_S)
             return bytes(said or b"").decode(errors="replace").strip()

@@ -215,6 +215,7 @@ def serve_nbdkit(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
     # Its blocks are 64 KiB by default; with 4 KiB ones a FLUSH takes a turn of the disk for each dirty block.
     command += ["cache-on-read=true", *backend.options]
     file.touch()
+    socket.unlink(missing_ok=True)  # Of one that was here before: it is what says that this one is ready.
     fuse = ["nbdfuse", "-C", "4", str(file), f"nbd+unix:///v?socket={socket}"]
     with (
         daemon(image, f"{work.folder}/disk.cache:{LEAST_CACHE}", [export], below, work) as slow,

@@ -64,3 +64,6 @@ class Silent:
 
     def measured(self, row: Row, attempt: object) -> None:
         del row, attempt
+
+    def done(self, row: Row) -> None:
+        self.told.append(f"{row.name} done")

@@ -50,11 +50,15 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database,
     [
         ("delete from lab.done where step = 1", "are missing"),
         ("delete from lab.done order by step desc limit 2", "steps, "),
-        ("insert into lab.done select 0, max(step) + 1, '' from lab.done", "lines hold something else"),
+        ("insert into lab.done select 0, max(step) + 1, '' from lab.done", "lines of done hold"),
         ("insert into lab.done select 0, max(step) + 2, '' from lab.done", "began"),
         ("update lab.account set money = money + 1 where id = 7", "accounts with"),
         ("update lab.account set changes = changes + 1 where id = 7", "accounts with"),
-        ("update lab.done set note = 'other' where step = 1", "1 lines hold something else"),
+        ("update lab.done set note = 'other' where step = 1", "1 lines of done hold"),
+        ("update lab.done set note = null where step = 1", "1 lines of done hold"),
+        ("update lab.done set note = upper(note) where step = 1", "1 lines of done hold"),
+        ("update lab.account set pad = upper(pad) where id = 7", "1 lines of account hold"),
+        ("delete from lab.account", "0 accounts with"),
     ],
 )
 def test_each_kind_of_damage_is_found(worked: tuple[Database, bank.Client], damage: str, told: str) -> None:
@@ -83,5 +87,5 @@ def test_a_cache_that_forgets_is_found(tmp_path: Path) -> None:
         image = image_of(content(length.accounts), OPTIONS, work)
         bout = crash.Bout(backend, image, OPTIONS, length, work)
         row = Row("forgets", 0, {"scale": Scale.SMOKE.value})
-        with pytest.raises(Lies):
-            crash.kill_again_and_again(bout, row, work)
+        with pytest.raises(Lies, match=r"after 1 kills|steps|accounts|lines"):
+            crash.kill_again_and_again(bout, row)

@@ -10,7 +10,7 @@ import pytest
 from samples import Silent
 
 from forebay_lab import device, fio, runner, store
-from forebay_lab.experiment import Lies, Refused, Scale
+from forebay_lab.experiment import Lies, Refused, Results, Scale
 from forebay_lab.ledger import Ledger
 
 
@@ -88,12 +88,39 @@ def test_a_smoke_run_measures_every_row(tmp_path: Path) -> None:
     done = subprocess.run([*trial, "--ioengine=io_uring"], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"no io_uring, or no direct I/O here: {done.stderr.strip()[-200:]}")
-    experiment = device.Device(tmp_path)
-    rows = [row for row in experiment.rows(Scale.SMOKE) if row.name in ("verify", "randread-sync-004", "full-050")]
+    results, experiment = smoke(tmp_path, tmp_path, ("verify", "randread-sync-004", "write-sync-004", "warm-up"))
+    assert results.summaries["verify"]["verified_mib"] == 16
+    assert float(results.summaries["randread-sync-004"]["mib_s"]) > 0
+    table = experiment.table(results)
+    assert table["row"].tolist() == ["randread-sync-004", "write-sync-004", "warm-up"]
+    assert table["to its best"].tolist() == ["1.00"] * 3
+    assert {picture.name for picture in experiment.pictures(results)} == {"sweep-sync", "warm-up"}
+    assert not [row for row in experiment.rows(Scale.FULL) if "full" in row.parameters], "a file cannot be full"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="loop devices need root")
+def test_a_block_device_is_measured_by_how_full_it_is(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    made = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no loop device here: {made.stderr.strip()}")
+    loop = Path(made.stdout.strip())
+    try:
+        results, experiment = smoke(tmp_path, loop, ("full-050",))
+        assert results.summaries["full-050"]["discarded"] == "yes"
+        assert results.rows[0].parameters["mib"] == 32, "the whole device, whatever the sweeps use"
+        assert image.stat().st_blocks * 512 <= 17 << 20, "the rest of it was not written"
+        assert {picture.name for picture in experiment.pictures(results)} == {"full"}
+    finally:
+        subprocess.run(["losetup", "-d", loop], check=True)
+
+
+def smoke(tmp_path: Path, target: Path, names: tuple[str, ...]) -> tuple[Results, device.Device]:
+    """Measures some rows."""
+    experiment = device.Device(target)
+    rows = [row for row in experiment.rows(Scale.SMOKE) if row.name in names]
     run = store.begin(tmp_path / "runs", "device", Scale.SMOKE, rows, {}, {})
     runner.go(experiment, run, runner.Place(tmp_path / "work", tmp_path / "ledger", 1), Silent())
-    assert run.kept["verify"].summary["verified_mib"] == 16
-    assert float(run.kept["randread-sync-004"].summary["mib_s"]) > 0
-    results = run.results()
-    assert experiment.table(results)["row"].tolist() == ["randread-sync-004", "full-050"]
-    assert {picture.name for picture in experiment.pictures(results)} == {"sweep-sync", "full"}
+    return run.results(), experiment

@@ -65,7 +65,7 @@ def test_a_disturbed_row_is_measured_again_and_the_quietest_counts(tmp_path: Pat
     assert run.kept["a"].summary["n"] == 2 and not run.kept["a"].disturbed
     assert run.kept["b"].summary["n"] == 4 and run.kept["b"].disturbed
     assert len(list(run.path.glob("b.*.csv"))) == 2
-    assert [told for told in watcher.told if told.startswith("b")] == ["b 1", "b 2", "b 3"]
+    assert [told for told in watcher.told if told.startswith("b")] == ["b 1", "b 2", "b 3", "b done"]
 
 
 def test_nothing_is_repeated_if_nobody_wants_it(tmp_path: Path, foreign: list[float]) -> None:
