@@ -185,7 +185,6 @@ def more_kinds(time: tuple[str, ...]) -> list[Kind]:
         Kind("flashcache-small", f"FlashCache model, {small}", Store.FLASHCACHE, group=Group.SMALL),
         Kind("forebay-small", f"Forebay, {small}", Store.FOREBAY, group=Group.SMALL),
         Kind("flashcache-flush", "FlashCache model, FLUSH not ignored", Store.FLASHCACHE, options=through_flush),
-        Kind("nbdkit-unsafe", "nbdkit cache, FLUSH ignored", Store.NBDKIT, options=("cache=unsafe",)),
     ]
 
 

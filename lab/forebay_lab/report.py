@@ -61,7 +61,7 @@ def said_first(run: Run) -> list[str]:
     said = []
     if run.scale != "full":
         said.append(f"A {run.scale} run: it shows the shape, not the figures.")
-    said += [f"WRONG DATA in {name}: {why}. No figure of this run counts." for name, why in run.wrong.items()]
+    said += [f"WRONG DATA in {name}, which therefore has no figure: {why}." for name, why in run.wrong.items()]
     if run.missing:
         said.append(f"Not finished: {len(run.missing)} of {len(run.rows)} rows were not measured.")
     disturbed = [name for name, kept in run.kept.items() if kept.disturbed]

@@ -2,7 +2,7 @@
 
 A row during which others took more than `DISTURBED` of the processors is measured again, at most `ATTEMPTS` times in
 all unless told otherwise; the attempt with the least disturbance counts, the others are kept beside it. What a
-model says is never disturbed. A row that finds wrong data ends the run at once: nothing of it counts.
+model says is never disturbed. A row that finds wrong data ends the run at once, and has no figure.
 """
 
 from __future__ import annotations

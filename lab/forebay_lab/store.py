@@ -8,8 +8,8 @@
         ROW.wrong/      what the servers said in a row that found wrong data
 
 `run.json` is replaced as a whole (written beside, then renamed), and a row is listed as measured only after its samples
-are there: a run that was killed goes on with the row in which it ended. One that found wrong data never goes on, nor
-does one that measured other binaries.
+are there: a run that was killed goes on with the row in which it ended, if the binaries are the same. A row that found
+wrong data is never measured again: rows share nothing, so the others still count.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Run:
     @property
     def missing(self) -> list[Row]:
         """What is left to be measured."""
-        return [row for row in self.rows if row.name not in self.kept]
+        return [row for row in self.rows if row.name not in self.kept and row.name not in self.wrong]
 
     def keep(self, row: Row, measured: Measured, attempts: Sequence[Attempt]) -> None:
         """Stores a row; then it counts."""
@@ -168,6 +168,6 @@ def unfinished(runs: Path, wanted: Run, only: Sequence[Row]) -> Run | None:
     same = [
         run
         for run in all_runs(runs, wanted.experiment, wanted.scale)
-        if (run.rows, run.options, run.binaries) == (wanted.rows, wanted.options, wanted.binaries) and not run.wrong
+        if (run.rows, run.options, run.binaries) == (wanted.rows, wanted.options, wanted.binaries)
     ]
     return next((run for run in reversed(same) if any(row in run.missing for row in only)), None)

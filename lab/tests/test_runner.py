@@ -110,7 +110,7 @@ def test_a_run_that_ended_in_the_middle_goes_on(tmp_path: Path, foreign: list[fl
     assert store.unfinished(tmp_path / "runs", run, run.rows) is None
 
 
-def test_a_run_that_found_wrong_data_is_marked_and_never_goes_on(tmp_path: Path, foreign: list[float]) -> None:
+def test_a_row_that_found_wrong_data_is_marked_and_never_measured_again(tmp_path: Path, foreign: list[float]) -> None:
     del foreign
 
     def lies(row: Row, work: Work) -> None:
@@ -123,7 +123,8 @@ def test_a_run_that_found_wrong_data_is_marked_and_never_goes_on(tmp_path: Path,
     with pytest.raises(Lies):
         measure(tmp_path, experiment, run)
     assert (run.path / "b.wrong/server.log").read_text() == "the reason"
-    assert store.unfinished(tmp_path / "runs", run, run.rows) is None
+    found = store.unfinished(tmp_path / "runs", run, run.rows)
+    assert found is not None and [row.name for row in found.missing] == ["c"]
     (told,) = [one for one in report.said_first(store.load(run.path)) if "WRONG DATA" in one]
     assert "b: not what was written" in told
 
