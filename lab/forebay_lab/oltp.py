@@ -106,6 +106,8 @@ BASES = {
     Group.QUARTER: ("flashcache-4x", "", "", "raw-4x"),
     Group.SMALL: ("flashcache-small", "", "disk", "raw"),
 }
+# Dirty thresholds of FlashCache.
+FIFTY, TEN = ("--dirty-thresh-pct", "50"), ("--dirty-thresh-pct", "10")
 QUARTER_POOL_MIB = 300
 SMALL_CACHE_MIB = 512
 
@@ -163,9 +165,6 @@ def kinds(scale: Scale) -> list[Kind]:
         Kind("forebay-through", "Forebay, write-through", Store.FOREBAY, options=("--mode", "writethrough")),
     ]
     return rows + more_kinds(time) if scale is Scale.FULL else rows
-
-
-FIFTY, TEN = ("--dirty-thresh-pct", "50"), ("--dirty-thresh-pct", "10")
 
 
 def more_kinds(time: tuple[str, ...]) -> list[Kind]:
@@ -265,7 +264,7 @@ class Oltp:
         for row in results.rows:
             summary = results.summaries[row.name]
             own = float(summary["tps"])
-            to = [ratio(own, mean(base)) for base in BASES[Group(str(row.parameters["group"]))]]
+            to = [ratio(own, mean(base)) for base in BASES[Group(str(row.parameters.get("group", "")))]]
             lines.append(
                 {
                     "row": row.parameters["what"],

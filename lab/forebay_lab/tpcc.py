@@ -200,7 +200,7 @@ class Tpcc:
                     "CV": summary["cv"],
                     "p95 ms": summary["p95_ms"],
                     "p99 ms": summary["p99_ms"],
-                    "failed": summary["failed"],
+                    "failed": summary.get("failed", "-"),
                     "CPU": f"{float(summary['cpu']):.0%}",
                     "I/O wait": f"{float(summary['iowait']):.0%}",
                 }
