@@ -126,7 +126,7 @@ def test_a_row_that_found_wrong_data_is_marked_and_never_measured_again(tmp_path
     found = store.unfinished(tmp_path / "runs", run, run.rows)
     assert found is not None and [row.name for row in found.missing] == ["c"]
     (told,) = [one for one in report.said_first(store.load(run.path)) if "WRONG DATA" in one]
-    assert "b: not what was written" in told
+    assert told == "WRONG DATA in b, which therefore has no figure: not what was written."
 
 
 def test_damaged_runs_are_refused(tmp_path: Path) -> None:
