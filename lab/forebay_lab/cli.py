@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -144,10 +145,14 @@ def perform(
     page = report.write(experiment, run)
     show(experiment, run)
     out.print(f"report: {page}", soft_wrap=True)
+    if run.wrong:
+        raise Lies("; ".join(f"{name}: {why}" for name, why in run.wrong.items()))
 
 
 def show(experiment: Experiment, run: store.Run) -> None:
     """The figures, on the terminal."""
+    for one in report.said_first(run):
+        out.print(one, style="yellow" if out.is_terminal else None, markup=False)
     results = run.results()
     tables = [experiment.table(results)]
     if isinstance(experiment, Detailed):
@@ -186,8 +191,7 @@ def run_command(
     row: Only = [],  # noqa: B006 (typer reads it)
 ) -> None:
     """Runs an experiment, or `all`; goes on with one that has not ended."""
-    # What is noted to be undone must mean the same to whoever undoes it.
-    where = where.resolve()
+    where = workable(where)
     known = experiments(where)
     names = [one.name for one in known]
     if experiment not in (*names, "all"):
@@ -199,6 +203,20 @@ def run_command(
     for one in known:
         if experiment in (one.name, "all"):
             perform(one, scale, where, options, fresh=fresh, once=once, only=row)
+
+
+def workable(where: Path) -> Path:
+    """The folder, as a path that means the same to whoever undoes what is made there.
+
+    Raises `Refused` if nothing can be written there.
+    """
+    where = where.resolve()
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=where):
+            return where
+    except OSError as error:
+        raise Refused(f"{where} cannot be worked in ({error.strerror}): name a folder with --where") from None
 
 
 @app.command("device")
@@ -271,11 +289,16 @@ def clean_command() -> None:
         raise Refused(f"could not be undone: {'; '.join(failed)}")
 
 
-def main() -> None:
-    """Runs a command; refusals are one line and exit code 1. Who asks it to end gets what was made undone first."""
+def end_in_order() -> None:
+    """Who asks the lab to end gets what it made undone first."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
+def main() -> None:
+    """Runs a command; refusals are one line and exit code 1."""
+    end_in_order()
     try:
         app()
     except Refused as error:

@@ -141,11 +141,11 @@ class Bout:
 
     def kill(self, there: Mounted) -> Sample:
         """Kills what serves the volume; returns how much only the cache had."""
+        if not all(started(pid) for pid in there.pids):
+            raise Lies("the daemon has ended before it was killed")
         cache = there.cache()
         self.kills += 1
         for pid in there.pids:
-            if started(pid) == 0:
-                raise Lies("the daemon has ended before it was killed")
             os.kill(pid, signal.SIGKILL)
         return {"dirty_mib": cache.dirty_mib} if cache else {}
 

@@ -104,7 +104,7 @@ class Device:
         seconds = int(row.parameters["seconds"])
         if "full" in row.parameters:
             discarded = bench.discard()
-            used = size * int(row.parameters["full"]) // 100 // MIB * MIB
+            used = max(MIB, size * int(row.parameters["full"]) // 100 // MIB * MIB)
             bench.fill(used)
             measured = bench.settled(used, seconds)
             return Measured(measured.samples, {**measured.summary, "discarded": discarded})
@@ -131,7 +131,7 @@ class Device:
         return pd.DataFrame(
             [
                 {
-                    "row": row.name,
+                    "row": row.name + (", not discarded" if summary.get("discarded") == "no" else ""),
                     "to its best": f"{float(summary['mib_s']) / (max(speeds[pattern_of(row)]) or 1):.2f}",
                     "MiB/s": summary["mib_s"],
                     "IOPS": round(float(summary["mib_s"]) * 1024 / BLOCK_KIB),

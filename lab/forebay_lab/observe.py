@@ -5,6 +5,7 @@ The client prints a line for each interval; that line is the clock, so all figur
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -74,7 +75,8 @@ def cache_sample(dirty_mib: float, rates: Mapping[str, float]) -> Sample:
     asked = rates["asked_blocks"]
     return {
         "dirty_mib": round(dirty_mib, 1),
-        "hits": round(rates["found_blocks"] / asked, 4) if asked else 1.0,
+        # Nothing was asked: no share.
+        "hits": round(rates["found_blocks"] / asked, 4) if asked else math.nan,
         "disk_read_mib_s": round(rates["disk_read_mib"], 3),
         "disk_written_mib_s": round(rates["disk_written_mib"], 3),
         "flash_written_mib_s": round(rates["flash_written_mib"], 3),

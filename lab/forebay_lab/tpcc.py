@@ -42,9 +42,9 @@ ORIGINAL = pd.DataFrame(
 SOURCE = harness.ROOT / "lab/go-tpc"
 CLIENT = harness.ROOT / "target/lab-go-tpc/go-tpc"
 TABLES = ("customer", "district", "history", "item", "new_order", "order_line", "orders", "stock", "warehouse")
-# Of about 100 GB: the pools of the published runs as shares of the data.
 # A transaction that was rolled back, as those are that meet in a deadlock.
 FAILED = re.compile(r"\] execute run failed")
+# Of about 100 GB: the pools of the published runs as shares of the data.
 POOLS = {"io-bound": ("I/O bound", 0.13), "half": ("half fits", 0.52), "memory": ("all fits", 1.44)}
 MIB_PER_WAREHOUSE = 124
 # TPC-C 5.11, 3.3.2.1 and 3.3.2.2: what has to be equal, and the rows where it is not.
@@ -298,8 +298,10 @@ def parse(line: str) -> Sample | None:
 
 def every_interval(samples: pd.DataFrame, length: Length) -> pd.DataFrame:
     """A line for each interval. go-tpc prints none for one without a new order: it had none, and no latency."""
+    if samples.empty:
+        raise Refused("go-tpc made no new order at all")
     places: list[int] = []
-    for clock_s in samples["clock_s"] if len(samples) else ():
+    for clock_s in samples["clock_s"]:
         place = round(float(clock_s) / length.interval_s)
         places.append(max(place, places[-1] + 1 if places else 1))
     # The end of the run and that of its last interval are one: it may or may not be printed.

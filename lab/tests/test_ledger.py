@@ -87,6 +87,59 @@ def test_a_killed_lab_is_cleaned_up_after_and_a_running_one_is_not(tmp_path: Pat
     assert started(child) == 0
 
 
+ENDED = """
+import subprocess, sys, time
+from pathlib import Path
+from forebay_lab.cli import end_in_order
+from forebay_lab.ledger import Entry, Ledger
+end_in_order()
+base = Path(sys.argv[1])
+with Ledger(base / "ledger") as ledger:
+    ledger.add(Entry("folder", str(base / "work")))
+    (base / "work").mkdir()
+    child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+    ledger.add_process(child.pid)
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_lab_that_is_asked_to_end_undoes_everything(tmp_path: Path, number: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    lab = subprocess.Popen(
+        [sys.executable, "-c", ENDED, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert lab.stdout is not None
+    child = int(lab.stdout.readline())
+    lab.send_signal(number)
+    assert lab.wait(60) == 128 + number
+    assert started(child) == 0
+    assert not (tmp_path / "work").exists() and list((tmp_path / "ledger").iterdir()) == []
+
+
+def test_the_ledger_of_a_row_comes_before_that_of_its_run(tmp_path: Path) -> None:
+    run = Ledger(tmp_path)
+    row = Ledger(tmp_path)
+    assert [left.path for left in left_behind(tmp_path)] == [row.path, run.path]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_folder_is_not_emptied_through_a_mount_in_it(tmp_path: Path) -> None:
+    folder, mount = tmp_path / "work", tmp_path / "work/mnt"
+    mount.mkdir(parents=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "lab", mount], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        (mount / "of somebody else").write_text("x")
+        (told,) = undo_all([Entry("folder", str(folder))])
+        assert str(mount) in told and (mount / "of somebody else").exists()
+    finally:
+        subprocess.run(["umount", mount], check=True)
+    assert undo_all([Entry("folder", str(folder))]) == [] and not folder.exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts and loop devices need root")
 def test_mounts_and_loop_devices_are_undone(tmp_path: Path) -> None:
     image, mount = tmp_path / "image", tmp_path / "mnt"

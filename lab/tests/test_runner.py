@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from samples import Counting, Silent
 
-from forebay_lab import report, runner, store
+from forebay_lab import cli, report, runner, store
 from forebay_lab.experiment import Lies, Refused, Row, Scale, Work
 
 BUILT = {"counter": "abc"}
@@ -152,3 +152,31 @@ def test_the_report_has_everything_in_one_page(tmp_path: Path, foreign: list[flo
     assert "data:image/png;base64," in page and 'src="http' not in page
     assert "Published: fingers" in page and "<dt>cores</dt><dd>2</dd>" in page
     assert (run.path / "n.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_experiment_means_the_newest_of_its_longest_runs(tmp_path: Path) -> None:
+    def run(experiment: str, scale: Scale, name: str, *, measured: bool = True) -> store.Run:
+        kept = {"a": store.Kept({})} if measured else {}
+        return store.Run(tmp_path / name, experiment, scale, {}, {}, name, [Row("a", 1.0)], kept=kept)
+
+    runs = [
+        run("x", Scale.FULL, "1"),
+        run("x", Scale.FULL, "2"),
+        run("x", Scale.FULL, "3", measured=False),
+        run("x", Scale.SMOKE, "4"),
+        run("y", Scale.QUICK, "5"),
+    ]
+
+    def meant(word: str) -> list[str]:
+        return [one.path.name for one in cli.named(runs, word, ["x", "y", "z"])]
+
+    assert (meant("x"), meant("y"), meant("z"), meant("all")) == (["2"], ["5"], [], ["2", "5"])
+    assert (meant("3"), meant(""), meant("nothing")) == (["3"], ["5"], [])
+
+
+def test_a_place_that_cannot_be_worked_in_is_refused(tmp_path: Path) -> None:
+    assert cli.workable(tmp_path / "a/../new/folder") == tmp_path.resolve() / "new/folder"
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path / "file", tmp_path / "file/below", Path("/proc/nothing")):
+        with pytest.raises(Refused, match="--where"):
+            cli.workable(wrong)
