@@ -60,6 +60,28 @@ fn documents_are_as_the_registry_makes_them() {
     golden(&root().join("docs/tunables.md"), &docs::tunables_markdown());
 }
 
+/// Readers of these pages type the names that they find there.
+#[test]
+fn documents_name_only_settings_that_exist() {
+    let counters = ["sequential_bypassed_reads", "sequential_bypassed_writes"];
+    for page in ["destage.md", "destage-ordered.md", "policies.md"] {
+        let text = std::fs::read_to_string(root().join("docs").join(page)).unwrap();
+        // Every second piece between backticks is quoted.
+        for quoted in text.split('`').skip(1).step_by(2) {
+            let name = quoted.split(['=', ' ']).next().unwrap_or_default();
+            let looks_like_one =
+                name.contains('_') && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
+            if !looks_like_one || counters.contains(&name) {
+                continue;
+            }
+            let known = [Scope::Volume, Scope::Pool]
+                .iter()
+                .any(|scope| scope.tunables().iter().any(|tunable| tunable.name == name));
+            assert!(known, "docs/{page} speaks of `{name}`, and there is no such setting");
+        }
+    }
+}
+
 #[test]
 fn the_example_can_be_used_and_so_can_each_of_its_lines() {
     let example = docs::example();
