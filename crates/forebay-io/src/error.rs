@@ -32,7 +32,8 @@ pub enum IoFailureKind {
     Disconnected,
     /// The socket or listener was closed on this side while the operation waited.
     Cancelled,
-    /// The process or system is out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`); retry later.
+    /// The process or system is out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`), or was for a second (`EAGAIN`);
+    /// retry later.
     Exhausted,
     /// The operation is malformed: a span outside its buffer, an unknown device, an unsupported request.
     Invalid,
@@ -62,7 +63,7 @@ impl IoFailure {
                 K::Disconnected
             }
             libc::ECANCELED => K::Cancelled,
-            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS => K::Exhausted,
+            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN => K::Exhausted,
             libc::EINVAL | libc::EOPNOTSUPP | libc::EFAULT => K::Invalid,
             libc::EFBIG | libc::EOVERFLOW => K::OutOfRange,
             _ => K::Other,

@@ -26,6 +26,7 @@ mod fuse;
 mod sockets;
 mod start;
 
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -264,6 +265,8 @@ pub struct Reactor {
     model_done: Vec<u32>,
     /// Steps at the engine.
     at_engine: usize,
+    /// Operations whose next step rests until then, in order of time.
+    resting: VecDeque<(Instant, u32)>,
     waker: Waker,
     spin: Spin,
     clock: Instant,
@@ -316,6 +319,7 @@ impl Reactor {
             steps_done: Vec::new(),
             model_done: Vec::new(),
             at_engine: 0,
+            resting: VecDeque::new(),
             waker: Waker::new().map_err(system("making an event counter"))?,
             spin: Spin::new(limits.spin),
             clock: Instant::now(),
@@ -466,6 +470,7 @@ impl Reactor {
         let mut woken = false;
         loop {
             self.advance_models();
+            self.end_rests();
             woken |= self.waker.take();
             let look_only = woken || !self.ready.is_empty();
             let sleep = if look_only { Some(Duration::ZERO) } else { self.sleep_time(left) };
@@ -509,8 +514,11 @@ impl Reactor {
         self.engine.hand_over()
     }
 
-    /// Time until the deadline or the next event of a disk model, whichever is first.
+    /// Time until the deadline, the end of a rest or the next event of a disk model, whichever is first.
     fn sleep_time(&self, until_deadline: Option<Duration>) -> Option<Duration> {
+        let until_rested =
+            self.resting.front().map(|(until, _)| until.saturating_duration_since(Instant::now()));
+        let until_deadline = [until_deadline, until_rested].into_iter().flatten().min();
         if !self.emulates {
             return until_deadline;
         }

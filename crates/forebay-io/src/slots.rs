@@ -106,6 +106,8 @@ pub(crate) struct Slot {
     pub(crate) started: bool,
     /// The disk model has not finished it.
     pub(crate) model_pending: bool,
+    /// So many of its last steps did nothing, and said that they may be tried again.
+    pub(crate) in_vain: u32,
     /// The result, kept back while `model_pending`.
     pub(crate) result: Option<Result<u32, IoFailure>>,
 }
@@ -131,6 +133,7 @@ impl Slot {
             buffered: false,
             started: false,
             model_pending: false,
+            in_vain: 0,
             result: None,
         }
     }
@@ -138,6 +141,7 @@ impl Slot {
     /// Moves the cursor over `count` transferred bytes.
     pub(crate) fn advance(&mut self, count: u64) {
         self.done += count;
+        self.in_vain = 0;
         let mut left = count;
         while left > 0 {
             let Some(span) = self.spans.get(self.cursor.0) else { break };
@@ -204,6 +208,7 @@ impl Slots {
         slot.live = true;
         (slot.offset, slot.len, slot.done, slot.cursor) = (0, 0, 0, (0, 0));
         (slot.buffered, slot.started, slot.model_pending, slot.result) = (false, false, false, None);
+        slot.in_vain = 0;
         index
     }
 

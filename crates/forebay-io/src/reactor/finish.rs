@@ -9,6 +9,12 @@ use crate::engine::StepDone;
 use crate::error::IoFailure;
 use crate::slots::{Kind, ZeroPhase};
 
+/// A step that did nothing is done again so often without a pause ...
+const AT_ONCE_MAX: u32 = 8;
+/// ... and so often with one: for a second in all.
+const RESTS_MAX: u32 = 50;
+const REST: Duration = Duration::from_millis(20);
+
 impl Reactor {
     /// Handles all steps the engine has brought back.
     pub(super) fn settle_steps(&mut self) {
@@ -28,7 +34,12 @@ impl Reactor {
         let on_device = self.memory.slots.get(index).kind.device().is_some();
         // Interrupted, or (devices only) short of kernel memory for a moment: nothing was done, so do it again.
         if step.result == -libc::EINTR || (on_device && step.result == -libc::EAGAIN) {
-            return self.push_step(index);
+            if !on_device {
+                return self.push_step(index);
+            }
+            if self.try_again(index) {
+                return;
+            }
         }
         match self.memory.slots.get(index).kind {
             Kind::Read { device } => self.settle_read(index, usize::from(device), step.result),
@@ -42,6 +53,31 @@ impl Reactor {
                 self.settle_fuse_receive(index, fuse, watches, step.result);
             }
             Kind::FuseReply { .. } => self.finish(index, plain(step.result)),
+        }
+    }
+
+    /// Does a step that did nothing once more: at once at first, then after a rest. False when that was done so often that it has
+    /// to count as the device's answer: a file system in user space, or a broken driver, may say so for ever.
+    fn try_again(&mut self, index: u32) -> bool {
+        let slot = self.memory.slots.get_mut(index);
+        slot.in_vain += 1;
+        if slot.in_vain <= AT_ONCE_MAX {
+            self.push_step(index);
+        } else if slot.in_vain <= AT_ONCE_MAX + RESTS_MAX {
+            self.resting.push_back((Instant::now() + REST, index));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Starts the steps that have rested.
+    pub(super) fn end_rests(&mut self) {
+        while let Some(&(until, index)) = self.resting.front()
+            && until <= Instant::now()
+        {
+            self.resting.pop_front();
+            self.push_step(index);
         }
     }
 
@@ -243,4 +279,59 @@ impl Reactor {
 /// A system call's result: a count or a failure.
 fn plain(result: i32) -> Result<u32, IoFailure> {
     u32::try_from(result).map_err(|_| IoFailure::from_errno(result.wrapping_neg()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Device, DeviceOptions};
+    use crate::error::IoFailureKind;
+    use crate::reactor::{EnginePreference, Limits, Op};
+
+    const BYTES: u32 = 4096;
+
+    /// Reads from a device that gives each of these answers in place of its first ones, and the last of them for ever if `for_ever`.
+    fn read_with(answers: &[i32], for_ever: bool) -> (Result<u32, IoFailure>, usize, Duration) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        std::fs::write(&path, [7; BYTES as usize]).unwrap();
+        let (mut reactor, _) = Reactor::open(EnginePreference::Psync, Limits::default()).unwrap();
+        let device = reactor.add_device(Device::open_backing(&path, DeviceOptions::default()).unwrap());
+        let buf = reactor.pool_mut().alloc(BYTES as usize).unwrap();
+        let began = Instant::now();
+        reactor.submit(1, Op::Read { device, offset: 0, spans: &[Span::new(buf, 0, BYTES)] });
+        let mut steps = 0;
+        loop {
+            reactor.end_rests();
+            let soon = Some(Duration::from_millis(5));
+            reactor.engine.wait(soon, Duration::ZERO, &reactor.waker, &mut reactor.steps_done).unwrap();
+            for step in &mut reactor.steps_done {
+                let lie = answers.get(steps).or(answers.last().filter(|_| for_ever));
+                step.result = lie.map_or(step.result, |errno| -errno);
+                steps += 1;
+            }
+            reactor.settle_steps();
+            if let Some(done) = reactor.ready.pop() {
+                return (done.result, steps, began.elapsed());
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "{steps} steps, and no end");
+        }
+    }
+
+    #[test]
+    fn a_device_that_always_says_try_again_gets_an_end() {
+        for errno in [libc::EAGAIN, libc::EINTR] {
+            let (result, steps, took) = read_with(&[errno], true);
+            assert_eq!(result, Err(IoFailure::from_errno(errno)));
+            assert_eq!(steps as u32, AT_ONCE_MAX + RESTS_MAX + 1);
+            assert!(took >= REST * RESTS_MAX, "{took:?}: short of memory for a moment must be outlasted");
+        }
+        assert_eq!(IoFailure::from_errno(libc::EAGAIN).kind, IoFailureKind::Exhausted);
+    }
+
+    #[test]
+    fn a_device_that_says_try_again_for_a_moment_does_the_work() {
+        let (result, steps, _) = read_with(&[libc::EAGAIN; 20], false);
+        assert_eq!((result, steps), (Ok(BYTES), 21));
+    }
 }
