@@ -81,7 +81,7 @@ ask pool shrink fast --device "$T/more.img"
 ask pool shrink fast --size 96MiB
 truncate -s 224M "$T/db.img"
 ask volume resize db max
-ask volume resize db 192MiB
+ask volume resize db 192MiB --force # fio is connected
 say "a flush while all this is written"
 ask flush db
 

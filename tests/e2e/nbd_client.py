@@ -18,9 +18,12 @@ class Disconnected(Exception):
 
 class Client:
     def __init__(self, path, export, timeout=120):
-        self.socket = socket.socket(socket.AF_UNIX)
+        # A unix socket, or 127.0.0.1:PORT.
+        host, _, port = path.rpartition(":")
+        tcp = bool(host) and "/" not in path
+        self.socket = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX)
         self.socket.settimeout(timeout)
-        self.socket.connect(path)
+        self.socket.connect((host, int(port)) if tcp else path)
         self.size = self.flags = None
         self._handshake(export.encode())
 

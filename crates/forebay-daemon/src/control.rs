@@ -202,7 +202,7 @@ pub struct VolumeInfo {
     pub destage_limited_by: String,
     /// The backing store alone is a crash-consistent older image (`destage_order = ordered`, in force).
     pub ordered: bool,
-    /// Clients connected.
+    /// Who uses it: clients that are connected, and open handles of its file.
     pub connections: u64,
     /// Job that is at work on it.
     pub job: Option<String>,
@@ -440,10 +440,11 @@ pub trait Control: Send + Sync + 'static {
     fn losses(&self, name: &str) -> Result<Vec<LossInfo>, ControlError>;
     /// Attaches a volume to its backing store and serves it.
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError>;
-    /// Detaches a volume: a job.
-    fn detach_volume(&self, name: &str, how: DetachHow) -> Result<JobInfo, ControlError>;
-    /// Gives a volume another size (`size` as text, or `max` for all of the backing store): a job, short if it grows.
-    fn resize_volume(&self, name: &str, size: &str) -> Result<JobInfo, ControlError>;
+    /// Detaches a volume: a job. One that is in use (by a connection, or because its file is open) is refused unless `force`.
+    fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, ControlError>;
+    /// Gives a volume another size (`size` as text, or `max` for all of the backing store): a job, short if it grows. One that is in
+    /// use gets smaller only with `force`.
+    fn resize_volume(&self, name: &str, size: &str, force: bool) -> Result<JobInfo, ControlError>;
 
     /// All tunables of a pool or volume.
     fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError>;

@@ -179,6 +179,11 @@ impl<T: Tree> FuseServer<T> {
         self.session.tree()
     }
 
+    /// How often the volume's file is open.
+    pub fn open_files(&self) -> u64 {
+        self.session.open_volumes()
+    }
+
     /// Why the connection is over, if it is: `ENODEV` when it was unmounted.
     pub fn ended(&self) -> Option<IoFailure> {
         self.ended

@@ -77,7 +77,7 @@ fn volume() -> Session<VolumeTree> {
 fn opened<T: Tree>(session: &mut Session<T>, node: u64, flags: u32) -> u64 {
     let (_, answer) = step(session, &request(opcode::OPEN, node, &words(&[flags, 0])));
     assert_eq!(error(&answer), 0);
-    assert_eq!(word_at(&answer, 24), fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES);
+    assert_eq!(word_at(&answer, 24), fopen::DIRECT_IO | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES);
     long_at(&answer, 16)
 }
 

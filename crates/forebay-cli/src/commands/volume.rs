@@ -58,6 +58,9 @@ struct Attach {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without --keep and --discard, everything dirty is written back first: the backing store is whole afterwards.
+A volume that is in use (a client is connected, or its file is open, by a loop device for instance) is refused: unmount and disconnect
+first. With --force what was asked for is answered, then connections are closed and the file is gone: programs meet I/O errors, and what a
+mounted file system has not written yet is lost.
 Ctrl-C ends the waiting, not the detach.")]
 struct Detach {
     /// Name of the volume
@@ -68,6 +71,9 @@ struct Detach {
     /// Throw dirty data away: what only the cache has is lost
     #[arg(long)]
     discard: bool,
+    /// Also if it is in use: cuts its clients off
+    #[arg(long)]
+    force: bool,
     /// Print the id of the job and do not wait
     #[arg(long)]
     background: bool,
@@ -95,6 +101,9 @@ struct Resize {
     name: String,
     /// New size (20GiB), or `max` for all of the backing store
     size: String,
+    /// Make it smaller also if it is in use: what lies beyond the new end is gone for its clients
+    #[arg(long)]
+    force: bool,
     /// Print the id of the job and do not wait
     #[arg(long)]
     background: bool,
@@ -116,9 +125,10 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
             let losses: Vec<LossInfo> = client::list(&losses, "losses")?;
             print(&options.admin, &volume, |volume| show(volume, &losses))
         }
-        Command::Resize(Resize { name, size, background, admin }) => {
+        Command::Resize(Resize { name, size, force, background, admin }) => {
             let client = admin.client();
-            let job = client.post(&path(&name, "/resize"), Some(&json!({ "size": size })))?;
+            let wanted = if force { json!({ "size": size, "force": true }) } else { json!({ "size": size }) };
+            let job = client.post(&path(&name, "/resize"), Some(&wanted))?;
             job::attend(&client, &job, Wish { background, json: admin.json })
         }
     }
@@ -154,7 +164,8 @@ fn detach(options: &Detach) -> Result<(), Failure> {
         _ => "drain",
     };
     let client = options.admin.client();
-    let job = client.delete(&path(&options.name, &format!("?how={how}")))?;
+    let force = if options.force { "&force=true" } else { "" };
+    let job = client.delete(&path(&options.name, &format!("?how={how}{force}")))?;
     job::attend(&client, &job, Wish { background: options.background, json: options.admin.json })
 }
 

@@ -122,19 +122,21 @@ pub struct JobSpec {
     pub volume: Option<String>,
     /// Until when.
     pub deadline: Option<Deadline>,
+    /// Also if clients use the volume.
+    pub force: bool,
 }
 
 impl JobSpec {
     /// A job of a volume.
     #[must_use]
     pub fn volume(kind: JobKind, pool: &str, volume: &str) -> Self {
-        Self { kind, pool: pool.into(), volume: Some(volume.into()), deadline: None }
+        Self { kind, pool: pool.into(), volume: Some(volume.into()), deadline: None, force: false }
     }
 
     /// A job of a pool.
     #[must_use]
     pub fn pool(kind: JobKind, pool: &str) -> Self {
-        Self { kind, pool: pool.into(), volume: None, deadline: None }
+        Self { kind, pool: pool.into(), volume: None, deadline: None, force: false }
     }
 
     /// With a deadline.
@@ -142,6 +144,14 @@ impl JobSpec {
     pub fn deadline(mut self, within: Duration, on_miss: OnMiss) -> Self {
         self.deadline = Some(Deadline { within, on_miss });
         self
+    }
+}
+
+impl JobSpec {
+    /// Also if clients use the volume: they lose it, or what is cut off.
+    #[must_use]
+    pub fn force(self, force: bool) -> Self {
+        Self { force, ..self }
     }
 }
 

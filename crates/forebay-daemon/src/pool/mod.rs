@@ -8,7 +8,7 @@
 //! [`Promise`] when the engine's notice has come.
 //!
 //! Files: `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
-//! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now).
+//! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now), `users` (who uses a volume).
 
 mod aside;
 mod handle;
@@ -19,12 +19,14 @@ mod rest;
 mod scrub;
 mod size;
 mod snapshot;
+mod users;
 mod volumes;
 
 pub(crate) use handle::{PoolGone, PoolHandle, Promise};
 pub(crate) use mates::Rebuilding;
 pub use report::PoolEvent;
 pub(crate) use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
+pub(crate) use users::Users;
 pub(crate) use volumes::{Served, VolumeSpec};
 
 use crate::engine_io::{CacheDevices, EngineIo};

@@ -146,6 +146,18 @@ impl Pool {
         }
     }
 
+    /// Files of a volume that somebody has open, and how often.
+    pub(super) fn open_files(&self, volume: VolumeId) -> Vec<(std::path::PathBuf, u64)> {
+        let exports = self.served(volume).map_or(&[][..], |served| &served.spec.exports[..]);
+        let paths = exports.iter().filter_map(|uri| match uri {
+            ExportUri::Fuse { path } => Some(path.clone()),
+            ExportUri::Nbd { .. } => None,
+        });
+        let mounts = self.mounts.iter().flatten().filter(|mounted| mounted.volume == volume);
+        let open = mounts.filter(|mounted| mounted.server.ended().is_none()).map(|m| m.server.open_files());
+        paths.zip(open).filter(|(_, open)| *open > 0).collect()
+    }
+
     /// The file of a volume has another size.
     pub(super) fn resize_mounts(&mut self, volume: VolumeId, size_bytes: u64) {
         for mounted in self.mounts.iter_mut().flatten().filter(|mounted| mounted.volume == volume) {

@@ -144,7 +144,7 @@ impl Pool {
             destage: self.engine.destage_report(id),
             ordered: self.engine.is_ordered(id),
             lost_bytes: self.engine.lost_bytes(id),
-            connections: self.server.connections_to(id),
+            connections: self.user_count(id),
         })
     }
 
@@ -192,7 +192,7 @@ impl Pool {
             mode: self.served(id)?.spec.settings.mode.name(),
             size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
             uptime_ns: self.started.elapsed().as_nanos() as u64,
-            connections: self.server.connections_to(id),
+            connections: self.user_count(id),
             io_engine: self.io_engine(),
             rss_bytes: crate::service::resident_bytes(),
             limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),

@@ -340,10 +340,19 @@ impl Pool {
     }
 
     /// Detaches a volume; the promise is kept when the cache has forgotten it (or, if it is kept, when the cache has
-    /// noted how it was left).
-    pub(crate) fn detach(&mut self, name: &str, how: DetachHow) -> Promise<Result<(), ControlError>> {
+    /// noted how it was left). One that is in use is refused unless `force`: looked at here, where nobody can come in between.
+    pub(crate) fn detach(
+        &mut self,
+        name: &str,
+        how: DetachHow,
+        force: bool,
+    ) -> Promise<Result<(), ControlError>> {
         let (done, promise) = Promise::pair();
+        let users = self.users(name);
         let begun = self.known(name).and_then(|id| match self.served(id).map(|served| served.state) {
+            Some(VolumeState::Serving | VolumeState::Draining) if !(force || users.is_empty()) => {
+                Err(users.refuse("detach", name))
+            }
             Some(VolumeState::Serving | VolumeState::Draining) => {
                 self.begin_detach(id, how, Some(done.clone()))
             }
@@ -441,11 +450,20 @@ impl Pool {
 
     // --- changing
 
-    /// Begins to change the size of a volume.
-    pub(crate) fn resize(&mut self, name: &str, size_bytes: u64) -> Promise<Result<(), ControlError>> {
+    /// Begins to change the size of a volume. One that is in use gets smaller only with `force`.
+    pub(crate) fn resize(
+        &mut self,
+        name: &str,
+        size_bytes: u64,
+        force: bool,
+    ) -> Promise<Result<(), ControlError>> {
         let (done, promise) = Promise::pair();
         let begun = self.at_rest(name).and_then(|id| {
             self.check_backing_size(name, size_bytes)?;
+            let users = self.users_of(id);
+            if !(force || users.is_empty()) && self.is_smaller(name, size_bytes) {
+                return Err(users.refuse("shrink", name));
+            }
             let now = self.io.now();
             self.engine
                 .resize_volume(now, id, size_bytes)
@@ -459,6 +477,12 @@ impl Pool {
             let _ = done.try_send(Err(error));
         }
         promise
+    }
+
+    /// True if a volume has more bytes than these.
+    pub(crate) fn is_smaller(&self, name: &str, size_bytes: u64) -> bool {
+        let now = self.find(name).and_then(|id| self.engine.volume_size_bytes(id));
+        now.is_some_and(|now| size_bytes < now)
     }
 
     /// Bytes that the backing store of a volume has now.

@@ -60,6 +60,12 @@ pub(super) struct Connection {
     pub(super) owned: Vec<BufId>,
     pub(super) reply: Option<(BufId, u32)>,
     pub(super) closing: bool,
+    /// It has ended the connection, or that has failed: nobody hears what is sent.
+    pub(super) deaf: bool,
+    /// Since when it is only waited for the end of what is under way.
+    pub(super) leaving_since: Option<Instant>,
+    /// Since when everything is answered, and it is waited until the client has taken it.
+    pub(super) lingers_since: Option<Instant>,
     /// A reply is missing: nothing that comes after it may be sent.
     pub(super) gap: bool,
     pub(super) queued: bool,
@@ -102,6 +108,9 @@ impl Connection {
             owned: Vec::new(),
             reply: None,
             closing: false,
+            deaf: false,
+            leaving_since: None,
+            lingers_since: None,
             gap: false,
             queued: false,
         }
@@ -130,6 +139,11 @@ impl Connection {
     pub(super) fn is_at_rest(&self) -> bool {
         let idle = self.requests == 0 && self.sends == 0 && !self.receiving && !self.closing;
         idle && self.may_rest() && self.spans.is_empty()
+    }
+
+    /// Closing a TCP socket in which something lies unread would take back the last answers (RST): what still comes must be taken.
+    pub(super) fn must_linger(&self) -> bool {
+        !self.deaf && self.peer.uid.is_none()
     }
 
     /// Gives back all memory; nothing of it is in use by the kernel any more.

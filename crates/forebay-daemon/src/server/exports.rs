@@ -465,6 +465,17 @@ impl Server {
         }
     }
 
+    /// Who is connected to a volume, in words, and goes on using it.
+    pub(crate) fn clients_of(&self, reactor: &Reactor, volume: VolumeId) -> Vec<String> {
+        let all = self.connections.iter().flatten();
+        let of = all.filter(|connection| connection.volume == Some(volume) && !connection.closing);
+        of.map(|connection| match reactor.peer_cred(connection.socket) {
+            Ok(cred) if cred.pid > 0 => format!("{} (process {})", connection.peer, cred.pid),
+            _ => connection.peer.to_string(),
+        })
+        .collect()
+    }
+
     /// Connections to a volume.
     pub(crate) fn connections_to(&self, volume: VolumeId) -> u64 {
         self.connections.iter().flatten().filter(|connection| connection.volume == Some(volume)).count()

@@ -71,6 +71,8 @@ const CONNECTION_PART: u64 = 4;
 const THIRSTY_AFTER: Duration = Duration::from_secs(1);
 /// ... gets that of a client that has taken none of its answers for so long.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// Once everything is answered, a client over TCP has so long to take it and to end the connection.
+const LINGER: Duration = Duration::from_secs(1);
 /// How often that is looked at.
 const STALLED_EVERY: Duration = Duration::from_millis(250);
 /// Time for a client to choose an export, the handshake of TLS included.
@@ -190,6 +192,9 @@ pub(crate) struct Server {
     /// Since when somebody waits for memory, and when to look whether somebody keeps it for nothing.
     thirsty_since: Option<Instant>,
     stalled_at: Option<Instant>,
+    /// Connections that are being closed, and when to look whether they can be.
+    leaving: usize,
+    leaving_at: Option<Instant>,
     refusals: Refusals,
 }
 
@@ -207,6 +212,8 @@ impl Server {
             held_bytes_max: buffer_bytes as u64 / CONNECTION_PART,
             thirsty_since: None,
             stalled_at: None,
+            leaving: 0,
+            leaving_at: None,
             still: keeper.is_parked(),
             directory: Directory::new(keeper),
             rules: Vec::new(),
@@ -237,22 +244,30 @@ impl Server {
         self.connections.iter().flatten().count() as u64
     }
 
-    /// No new connections, no new requests.
+    /// No new connections, no new requests. Connections end once what they have asked for is answered.
     pub(crate) fn close(&mut self, reactor: &mut Reactor) {
         self.closing = true;
         self.directory.close(reactor);
+        for index in 0..self.connections.len() as u32 {
+            if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
+                connection.closing = true;
+                self.enqueue(index);
+            }
+        }
     }
 
-    /// True when every reply has been sent.
+    /// True when every reply has been sent, and every client has had the time to take it.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.connections.iter().flatten().all(|connection| connection.sends == 0 && connection.requests == 0)
+        self.connections.iter().flatten().all(|connection| {
+            connection.sends == 0 && connection.requests == 0 && connection.lingers_since.is_none()
+        })
     }
 
     /// Does what is due by the clock; returns how long the loop may sleep because of it.
     pub(crate) fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let resume = self.resume_accepting(reactor);
         let greetings = self.end_slow_greetings(reactor);
-        let stalled = self.end_stalled(reactor);
+        let stalled = self.end_stalled(reactor).into_iter().chain(self.end_leaving(reactor)).min();
         resume.into_iter().chain(greetings).chain(stalled).chain(self.refusals.due(Instant::now)).min()
     }
 

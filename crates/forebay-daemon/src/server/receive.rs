@@ -23,7 +23,8 @@ impl Server {
         match result {
             // Given up for coming to rest: everything is still there.
             Err(failure) if cancelled && failure.kind == IoFailureKind::Cancelled => {}
-            Ok(0) | Err(_) => connection.closing = true,
+            Ok(0) | Err(_) => (connection.closing, connection.deaf) = (true, true),
+            Ok(_) if connection.lingers_since.is_some() => {}
             Ok(bytes) if connection.tls.is_some() => self.decrypt(reactor, index, bytes),
             Ok(bytes) => match &mut connection.arriving {
                 Some(arriving) => {

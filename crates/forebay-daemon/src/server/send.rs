@@ -1,9 +1,9 @@
 //! What goes out on a connection: replies are gathered over a turn of the loop and sent with one system call; then the connection
 //! receives again, or is closed.
 
-use super::{BLOCK, REPLY_BYTES, Sending, Server, ServerToken};
+use super::{BLOCK, LINGER, REPLY_BYTES, STALLED_AFTER, STALLED_EVERY, Sending, Server, ServerToken};
 use forebay_io::{Op, Reactor, Span};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Server {
     pub(crate) fn sent(&mut self, reactor: &mut Reactor, send: u32, ok: bool) {
@@ -84,6 +84,33 @@ impl Server {
         connection.spans.clear();
     }
 
+    /// Ends connections that are being closed and whose clients keep them from it: who takes no answers, and who does not close a
+    /// connection that has ended.
+    pub(super) fn end_leaving(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+        if self.leaving == 0 {
+            self.leaving_at = None;
+            return None;
+        }
+        let now = Instant::now();
+        let look_at = *self.leaving_at.get_or_insert(now + STALLED_EVERY);
+        if now < look_at {
+            return Some(look_at - now);
+        }
+        self.leaving_at = Some(now + STALLED_EVERY);
+        for index in 0..self.connections.len() as u32 {
+            let Some(Some(connection)) = self.connections.get_mut(index as usize) else { continue };
+            let past = |since: Option<Instant>, limit| since.is_some_and(|since| since + limit <= now);
+            let lingers = past(connection.lingers_since, LINGER);
+            let unheard = connection.requests == 0 && past(connection.stalled_since, STALLED_AFTER);
+            if connection.leaving_since.is_some() && (lingers || unheard) {
+                connection.deaf = true;
+                reactor.abort_socket(connection.socket);
+                self.enqueue(index);
+            }
+        }
+        Some(STALLED_EVERY)
+    }
+
     /// Sends, receives again, or closes.
     pub(super) fn settle(&mut self, reactor: &mut Reactor, index: u32) {
         if let Some(Some(connection)) = self.connections.get_mut(index as usize)
@@ -123,17 +150,40 @@ impl Server {
         reactor.submit(token, Op::Recv { socket: connection.socket, span });
     }
 
-    /// Forgets a closing connection once nothing of it is under way.
+    /// Forgets a closing connection once nothing of it is under way: what was taken is answered, and the answers are sent.
     pub(super) fn try_close(&mut self, reactor: &mut Reactor, index: u32) {
         let Some(slot) = self.connections.get_mut(index as usize) else { return };
         let Some(connection) = slot else { return };
-        if connection.receiving {
-            reactor.close_socket(connection.socket);
+        if connection.leaving_since.is_none() {
+            connection.leaving_since = Some(Instant::now());
+            self.leaving += 1;
+        }
+        if connection.lingers_since.is_none() {
+            if connection.receiving {
+                if !std::mem::replace(&mut connection.cancelling, true) {
+                    reactor.cancel_receives(connection.socket);
+                }
+                return;
+            }
+            if connection.requests > 0 || connection.sends > 0 {
+                return;
+            }
+            if connection.must_linger() {
+                connection.lingers_since = Some(Instant::now());
+                reactor.finish_socket(connection.socket);
+            }
+        }
+        if connection.lingers_since.is_some() && !connection.deaf {
+            let span =
+                if connection.receiving { None } else { connection.receive_buffer(reactor.pool_mut()) };
+            if let Some(span) = span {
+                connection.receiving = true;
+                let token = (self.tokens)(ServerToken::Receive(index));
+                reactor.submit(token, Op::Recv { socket: connection.socket, span });
+            }
             return;
         }
-        if connection.requests > 0 || connection.sends > 0 {
-            return;
-        }
+        self.leaving -= 1;
         reactor.close_socket(connection.socket);
         connection.free_buffers(reactor);
         if connection.greeted_by.is_some() {

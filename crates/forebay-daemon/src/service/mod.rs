@@ -230,14 +230,21 @@ impl Control for Service {
         self.attach(request)
     }
 
-    fn detach_volume(&self, name: &str, how: DetachHow) -> Result<JobInfo, ControlError> {
-        let (pool, _) = self.attached(name)?;
-        self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name))
+    fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, ControlError> {
+        let (pool, handle) = self.attached(name)?;
+        if !force {
+            Self::await_unused(&handle, name).map_err(|users| users.refuse("detach", name))?;
+        }
+        self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force))
     }
 
-    fn resize_volume(&self, name: &str, size: &str) -> Result<JobInfo, ControlError> {
-        let (pool, bytes) = self.size_wanted(name, size)?;
-        self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, name))
+    fn resize_volume(&self, name: &str, size: &str, force: bool) -> Result<JobInfo, ControlError> {
+        let (pool, handle, bytes) = self.size_wanted(name, size)?;
+        let volume = name.to_owned();
+        if !force && Self::ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
+            Self::await_unused(&handle, name).map_err(|users| users.refuse("shrink", name))?;
+        }
+        self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, name).force(force))
     }
 
     fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {

@@ -88,7 +88,7 @@ impl Service {
             }
             Change::VolumeSize { volume, to_bytes, .. } => {
                 let size = to_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
-                let (pool, bytes) = self.size_wanted(volume, &size)?;
+                let (pool, _, bytes) = self.size_wanted(volume, &size)?;
                 let job = self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
                 return Ok(format!("{}: job {}", describe(change), job.id));
             }

@@ -162,15 +162,20 @@ impl Service {
     // --- size
 
     /// The pool of a volume, and the size that an operator's words mean.
-    pub(super) fn size_wanted(&self, name: &str, size: &str) -> Result<(String, u64), ControlError> {
+    pub(super) fn size_wanted(
+        &self,
+        name: &str,
+        size: &str,
+    ) -> Result<(String, Arc<PoolHandle>, u64), ControlError> {
         let (pool, handle) = self.attached(name)?;
         if size == "max" {
             let volume = name.to_owned();
-            return Ok((pool, Self::ask(&handle, move |pool| pool.backing_size(&volume))??));
+            let bytes = Self::ask(&handle, move |pool| pool.backing_size(&volume))??;
+            return Ok((pool, handle, bytes));
         }
         let bytes: ByteSize =
             size.parse().map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB, or max"))?;
-        Ok((pool, bytes.0))
+        Ok((pool, handle, bytes.0))
     }
 
     pub(super) fn note_size(&self, name: &str, bytes: u64) -> Result<(), ControlError> {

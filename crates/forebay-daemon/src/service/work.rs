@@ -8,7 +8,7 @@ use super::{Service, lock};
 use crate::control::{ControlError, DetachHow, ErrorKind};
 use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
-use crate::pool::{PoolHandle, Rebuilding};
+use crate::pool::{PoolHandle, Rebuilding, Users};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// How often a job looks how far it is.
 const LOOK: Duration = Duration::from_millis(100);
+/// Who uses a volume has so long to be gone, and it is looked so often.
+const GOING_WITHIN: Duration = Duration::from_secs(1);
+const GOING_LOOK: Duration = Duration::from_millis(20);
 /// Resolution of the age of dirty data that the engine knows.
 const AGE_RESOLUTION: Duration = Duration::from_secs(2);
 
@@ -112,8 +115,8 @@ impl Service {
         let result = match spec.kind {
             JobKind::Flush => self.flush(id, volume, Until::Since(Instant::now())),
             JobKind::ModeChange(_) => self.flush(id, volume, Until::Empty),
-            JobKind::Detach(how) => self.detach(id, volume, how),
-            JobKind::Resize(bytes) => self.resize(id, volume, bytes),
+            JobKind::Detach(how) => self.detach(id, volume, how, spec.force),
+            JobKind::Resize(bytes) => self.resize(id, volume, bytes, spec.force),
             JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
             JobKind::Scrub(bytes_per_s) => self.scrub(id, &spec.pool, bytes_per_s),
             JobKind::Rebuild => self.rebuild(id, &spec.pool),
@@ -186,13 +189,34 @@ impl Service {
         }
     }
 
+    /// Waits a moment for those who are about to go: a client that has just closed its connection or file is gone only when that
+    /// has been heard here.
+    ///
+    /// # Errors
+    /// Who still uses the volume.
+    pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<(), Users> {
+        let until = Instant::now() + GOING_WITHIN;
+        loop {
+            let name = volume.to_owned();
+            // A pool that does not answer says so when it is asked for the change itself.
+            let users = Self::ask(handle, move |pool| pool.users(&name)).unwrap_or_default();
+            if users.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(users);
+            }
+            std::thread::sleep(GOING_LOOK);
+        }
+    }
+
     fn phase(&self, id: JobId, phase: Phase) {
         self.jobs.report(id, Report { left: Left::Unknown, phase, limited_by: None, errors: 0 });
     }
 
     // --- what drains are for
 
-    fn detach(&self, id: JobId, volume: &str, how: DetachHow) -> Result<(), End> {
+    fn detach(&self, id: JobId, volume: &str, how: DetachHow, force: bool) -> Result<(), End> {
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
         let engine_how = match how {
@@ -211,9 +235,13 @@ impl Service {
             }
         }
         self.phase(id, Phase::Applying);
+        if !force {
+            // Somebody may have come while it was drained, and who is about to go gets a moment more; the pool has the last look.
+            let _ = Self::await_unused(&handle, volume);
+        }
         let promise = Self::ask(&handle, {
             let name = name.clone();
-            move |pool| pool.detach(&name, engine_how)
+            move |pool| pool.detach(&name, engine_how, force)
         })?;
         let kept = || End::Failed("the pool stopped meanwhile; the volume is as it was".into());
         if let Err(error) = promise.wait().ok_or_else(kept)? {
@@ -233,11 +261,11 @@ impl Service {
         Ok(())
     }
 
-    fn resize(&self, id: JobId, volume: &str, bytes: u64) -> Result<(), End> {
+    fn resize(&self, id: JobId, volume: &str, bytes: u64, force: bool) -> Result<(), End> {
         self.phase(id, Phase::Applying);
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
-        let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes))?;
+        let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes, force))?;
         promise.wait().ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))??;
         self.note_size(volume, bytes)?;
         Ok(())

@@ -400,12 +400,12 @@ impl Control for Fake {
         Ok(info)
     }
 
-    fn detach_volume(&self, name: &str, how: DetachHow) -> Result<JobInfo, ControlError> {
+    fn detach_volume(&self, name: &str, how: DetachHow, _force: bool) -> Result<JobInfo, ControlError> {
         let pool = self.volume(name)?.pool;
         self.start(JobSpec::volume(JobKind::Detach(how), &pool, name))
     }
 
-    fn resize_volume(&self, name: &str, to: &str) -> Result<JobInfo, ControlError> {
+    fn resize_volume(&self, name: &str, to: &str, _force: bool) -> Result<JobInfo, ControlError> {
         let pool = self.volume(name)?.pool;
         let to = if to == "max" { 10 << 30 } else { size(to)? };
         self.start(JobSpec::volume(JobKind::Resize(to), &pool, name))

@@ -132,10 +132,10 @@ impl Control for Fake {
     fn attach_volume(&self, _: VolumeRequest) -> Result<VolumeInfo, ControlError> {
         unused()
     }
-    fn detach_volume(&self, _: &str, _: DetachHow) -> Result<JobInfo, ControlError> {
+    fn detach_volume(&self, _: &str, _: DetachHow, _: bool) -> Result<JobInfo, ControlError> {
         unused()
     }
-    fn resize_volume(&self, _: &str, _: &str) -> Result<JobInfo, ControlError> {
+    fn resize_volume(&self, _: &str, _: &str, _: bool) -> Result<JobInfo, ControlError> {
         unused()
     }
     fn settings(&self, _: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {

@@ -190,6 +190,11 @@ impl<T: Tree> Session<T> {
         self.limits
     }
 
+    /// How often files of volumes are open: each is a handle of the kernel, whoever shares it (a loop device has one).
+    pub fn open_volumes(&self) -> u64 {
+        self.handles.iter().flatten().filter(|handle| matches!(handle, Handle::Volume { .. })).count() as u64
+    }
+
     /// What was agreed on, once the kernel has begun.
     pub fn agreed(&self) -> Option<Agreed> {
         self.agreed
@@ -370,7 +375,8 @@ impl<T: Tree> Session<T> {
             Content::Text(text) => Handle::Text { text, access },
         };
         let handle = self.keep(handle)?;
-        reply::opened(out, unique, handle, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES);
+        let flags = fopen::DIRECT_IO | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
+        reply::opened(out, unique, handle, flags);
         Ok(())
     }
 

@@ -107,6 +107,8 @@ pub mod setattr {
 pub mod fopen {
     /// No page cache: every read and write of this file reaches the server.
     pub const DIRECT_IO: u32 = 1 << 0;
+    /// close(2) asks for no FLUSH (since 7.35): who ends with the file open must not wait for this server.
+    pub const NOFLUSH: u32 = 1 << 5;
     /// Writes of one file may overlap (since 7.37; unknown bits are ignored by older kernels).
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }

@@ -214,6 +214,13 @@ impl Reactor {
         Ok(peer_address(socket.fd.as_fd())?)
     }
 
+    /// Tells the peer that nothing more is sent; receiving goes on. For a socket on which no send is under way.
+    pub fn finish_socket(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get(id.0) else { return };
+        // SAFETY: shutdown takes no pointers. It fails if the peer is gone, which the next receive says as well.
+        let _ = sys::check(unsafe { libc::shutdown(socket.fd.as_raw_fd(), libc::SHUT_WR) });
+    }
+
     /// Closes a socket: receives end as cancelled, sends already submitted still go out, then the descriptor is
     /// closed. A peer that stops reading can hold those sends for ever: see [`Reactor::abort_socket`].
     pub fn close_socket(&mut self, id: SocketId) {

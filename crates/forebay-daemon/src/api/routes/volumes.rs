@@ -61,9 +61,13 @@ pub(super) struct Detachment {
     #[serde(default)]
     #[param(required = false, inline)]
     how: DetachHow,
+    /// Also if it is in use. What was asked for is answered; then connections are closed, and files are gone.
+    #[serde(default)]
+    #[param(required = false)]
+    force: bool,
 }
 
-/// Detaches a volume: a job.
+/// Detaches a volume: a job. 409 if it is in use.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}", tag = "volumes",
     params(("volume" = String, Path, description = "Name"), Detachment),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -72,7 +76,8 @@ pub(super) async fn detach_volume(
     Names(volume): Names<String>,
     Parameters(detachment): Parameters<Detachment>,
 ) -> Result<Response, Problem> {
-    context.change(move |control| control.detach_volume(&volume, detachment.how)).await.map(accepted)
+    let Detachment { how, force } = detachment;
+    context.change(move |control| control.detach_volume(&volume, how, force)).await.map(accepted)
 }
 
 /// Another size for a volume.
@@ -82,9 +87,12 @@ pub(super) struct ResizeRequest {
     /// New size, such as `20GiB`; `max` for all of the backing store.
     #[schema(example = "20GiB")]
     size: String,
+    /// Smaller also if it is in use: what lies beyond the new end is gone for its clients.
+    #[serde(default)]
+    force: bool,
 }
 
-/// Gives a volume another size: a job, short if it grows.
+/// Gives a volume another size: a job, short if it grows. 409 if it is to get smaller and is in use.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/resize", tag = "volumes", request_body = ResizeRequest,
     params(("volume" = String, Path, description = "Name")),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -93,7 +101,8 @@ pub(super) async fn resize_volume(
     Names(volume): Names<String>,
     Body(request): Body<ResizeRequest>,
 ) -> Result<Response, Problem> {
-    context.change(move |control| control.resize_volume(&volume, &request.size)).await.map(accepted)
+    let ResizeRequest { size, force } = request;
+    context.change(move |control| control.resize_volume(&volume, &size, force)).await.map(accepted)
 }
 
 /// How a volume is flushed.
