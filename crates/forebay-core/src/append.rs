@@ -346,6 +346,9 @@ impl Engine {
             self.spare_entries = entries;
             return;
         }
+        if entries.len() == ENTRIES_MAX {
+            self.reached(Landmark::FullBatch);
+        }
         (batch.op, batch.segment, batch.start, batch.blocks) = (op, segment, start, payload + 1);
         batch.is_summary = false;
         let header = self.batch_header(kind, BatchKind::Records, segment, start, payload);
@@ -666,7 +669,9 @@ impl Engine {
         self.marks.sort_unstable();
         self.marks.dedup();
         // Half of the header stays free for data, so that marks never hold up writers.
-        while entries.len() < ENTRIES_MAX / 2 {
+        let twice = self.planted(PlantedBug::OverfillHeader);
+        let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
+        while entries.len() < most {
             let Some(slot) = self.marks.pop() else { break };
             if self.map.state(slot) != State::Destaged {
                 continue;

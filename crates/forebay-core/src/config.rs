@@ -213,11 +213,15 @@ pub enum PlantedBug {
     WriteMetaInClear,
     /// The owner of an encrypted cache encrypts a batch that could not be written, and is written elsewhere, for its first place.
     TweakOfFailedWrite,
+    /// A batch takes twice as many marks as its header has room for.
+    OverfillHeader,
+    /// The intent of a write past the cache names the first of its regions only.
+    IntentOfOneRegion,
 }
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 69] = [
+    pub const ALL: [(Self, &'static str); 71] = [
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -287,6 +291,8 @@ impl PlantedBug {
         (Self::TrustWhatIsRead, "trust-what-is-read"),
         (Self::WriteMetaInClear, "write-meta-in-clear"),
         (Self::TweakOfFailedWrite, "tweak-of-failed-write"),
+        (Self::OverfillHeader, "overfill-header"),
+        (Self::IntentOfOneRegion, "intent-of-one-region"),
     ];
 
     /// The name used on the command line.

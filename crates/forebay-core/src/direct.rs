@@ -168,7 +168,8 @@ impl Engine {
             self.await_turn(direct, volume);
             return;
         }
-        let count = (regions.end() - regions.start() + 1) as u32;
+        let one = self.planted(PlantedBug::IntentOfOneRegion);
+        let count = if one { 1 } else { (regions.end() - regions.start() + 1) as u32 };
         let item = Item {
             key: Key::new(volume, 0),
             crc: 0,

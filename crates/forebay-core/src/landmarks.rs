@@ -65,6 +65,12 @@ landmarks! {
     BatchMoved = "batch-moved",
     /// The requests of a batch failed, because no segment takes it.
     BatchGivenUp = "batch-given-up",
+    /// A batch had as many entries as its header has room for.
+    FullBatch = "full-batch",
+    /// Recovery believed a summary of several blocks.
+    LongSummary = "long-summary",
+    /// A pass over the segments listed victims for later choices.
+    VictimsListed = "victims-listed",
     /// The write of a summary failed: its segment stays without.
     SummaryFailed = "summary-failed",
     /// A segment got no summary because its flush epochs were forgotten.

@@ -127,6 +127,11 @@ impl Victims {
         self.barren == Some((relief, view.movable))
     }
 
+    /// There are victims for the next choices, too.
+    pub(crate) fn has_more(&self) -> bool {
+        self.lists.iter().any(|list| !list.is_empty())
+    }
+
     /// The best segment of the lists that is still eligible; `look` gives what it is now.
     pub(crate) fn next(&mut self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> Option<Choice> {
         if self.made_for != Some(view.policy) {

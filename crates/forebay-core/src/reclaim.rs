@@ -207,7 +207,11 @@ impl Engine {
             return None;
         }
         let relief = skipped.is_empty().then_some(map.relief);
-        victims.pass(&view, relief, (0..count).filter_map(look), count, look)
+        let choice = victims.pass(&view, relief, (0..count).filter_map(look), count, look);
+        if victims.has_more() {
+            self.landmarks.add(Landmark::VictimsListed);
+        }
+        choice
     }
 
     /// Spares a victim for the rest of the round if most of it would be kept for the smallest share of its volume:

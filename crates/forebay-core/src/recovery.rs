@@ -601,6 +601,9 @@ impl Engine {
             self.read_whole(number);
             return Ok(());
         };
+        if payload.len() > BLOCK_BYTES {
+            self.reached(Landmark::LongSummary);
+        }
         let items = (0..).zip(summary::decode(payload, at));
         let items = items.filter_map(|(index, item)| Some((index, item?)));
         if self.map.is_unsettled() {

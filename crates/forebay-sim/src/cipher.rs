@@ -11,14 +11,15 @@
 //! Planted bugs: [`PlantedBug::WriteMetaInClear`] and [`PlantedBug::TweakOfFailedWrite`], both here and not in the engine.
 
 use crate::content::Content;
-use crate::device::{Image, SimDevice};
+use crate::device::SimDevice;
+use crate::image::Image;
 use crate::plan::Plan;
 use crate::rng::{Rng, mix};
 use crate::world::ensure;
 use forebay_core::PlantedBug;
 use forebay_crypt::{CacheCipher, FileKey, KEY_BYTES};
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
-use forebay_format::{BLOCK_BYTES, CacheUuid, Encryption, SECTOR_BYTES};
+use forebay_format::{CacheUuid, Encryption, SECTOR_BYTES};
 use std::sync::Arc;
 
 /// Beginnings of structures that lie behind the superblocks.
@@ -100,9 +101,8 @@ pub(crate) fn nothing_shows(plan: &Plan, cache: &SimDevice) -> Result<(), String
     if plan.cipher.is_none() {
         return Ok(());
     }
-    let mut block = [0; BLOCK_BYTES];
-    for number in CHECKPOINT_START_BLOCK..cache.bytes() / BLOCK_BYTES as u64 {
-        cache.visible().read(number * BLOCK_BYTES as u64, &mut block);
+    let written = cache.visible().written();
+    for (number, block) in written.filter(|(number, _)| *number >= CHECKPOINT_START_BLOCK) {
         let clear = MAGICS.iter().any(|magic| block.starts_with(magic));
         ensure!(!clear, "a structure can be read on the encrypted cache device, in block {number}");
         for (sector, bytes) in block.chunks_exact(SECTOR_BYTES).enumerate() {

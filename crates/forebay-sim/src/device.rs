@@ -29,97 +29,11 @@
 //! **Death.** From an instant on everything fails, or everything but reads. Writes in flight fail too, and have landed
 //! wholly, partly or not at all. A restart brings the device back: what it holds is what it held.
 
+use crate::image::Image;
 use crate::rng::{Rng, mix};
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-
-/// Bytes of a device at one time, cheap to clone: pages are shared until they are written.
-#[derive(Clone)]
-pub struct Image {
-    pages: Vec<Rc<[u8; BLOCK_BYTES]>>,
-    bytes: u64,
-}
-
-impl Image {
-    /// Zeroes.
-    #[must_use]
-    pub fn new(bytes: u64) -> Self {
-        let zero = Rc::new([0; BLOCK_BYTES]);
-        Self { pages: vec![zero; bytes.div_ceil(BLOCK_BYTES as u64) as usize], bytes }
-    }
-
-    /// Length in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Copies bytes out.
-    pub fn read(&self, offset: u64, mut to: &mut [u8]) {
-        let (mut page, mut at) = place(offset);
-        while !to.is_empty() {
-            let len = to.len().min(BLOCK_BYTES - at);
-            let (now, later) = to.split_at_mut(len);
-            now.copy_from_slice(&self.pages[page][at..at + len]);
-            to = later;
-            (page, at) = (page + 1, 0);
-        }
-    }
-
-    /// Copies bytes in.
-    pub fn write(&mut self, offset: u64, mut from: &[u8]) {
-        let (mut page, mut at) = place(offset);
-        while !from.is_empty() {
-            let len = from.len().min(BLOCK_BYTES - at);
-            let (now, later) = from.split_at(len);
-            match <&[u8; BLOCK_BYTES]>::try_from(now) {
-                Ok(whole) => self.pages[page] = Rc::new(*whole),
-                Err(_) => Rc::make_mut(&mut self.pages[page])[at..at + len].copy_from_slice(now),
-            }
-            from = later;
-            (page, at) = (page + 1, 0);
-        }
-    }
-
-    fn write_sectors(&mut self, offset: u64, data: &[u8], sectors: &Sectors) {
-        let Sectors::Some(mask) = sectors else { return self.write(offset, data) };
-        for (index, bytes) in data.chunks(SECTOR_BYTES).enumerate().filter(|(index, _)| mask[*index]) {
-            self.write(offset + (index * SECTOR_BYTES) as u64, bytes);
-        }
-    }
-
-    /// A number for the pages that differ from those of `base`, by identity: pages that were never written do not count.
-    #[must_use]
-    pub fn key(&self, base: &Self) -> u64 {
-        let mut key = 0;
-        for (index, (page, other)) in self.pages.iter().zip(&base.pages).enumerate() {
-            if !Rc::ptr_eq(page, other) {
-                key = mix(key ^ mix(index as u64) ^ page_key(page));
-            }
-        }
-        key
-    }
-
-    fn flip(&mut self, offset: u64, bit: u8) {
-        let (page, at) = place(offset);
-        Rc::make_mut(&mut self.pages[page])[at] ^= 1 << bit;
-    }
-}
-
-fn page_key(page: &[u8; BLOCK_BYTES]) -> u64 {
-    let mut key = 0;
-    for word in page.chunks_exact(8) {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(word);
-        key = (key ^ u64::from_le_bytes(bytes)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-    }
-    key
-}
-
-fn place(offset: u64) -> (usize, usize) {
-    ((offset / BLOCK_BYTES as u64) as usize, (offset % BLOCK_BYTES as u64) as usize)
-}
 
 /// Which sectors of a write.
 #[derive(Clone, Debug)]
@@ -196,6 +110,14 @@ impl Left {
             Self::Tail(start) => Some(Sectors::of(count, |index| index >= start)),
             Self::Comb => Some(Sectors::of(count, |index| index % 2 == 0)),
         }
+    }
+}
+
+/// Writes some sectors of `data`.
+fn write_sectors(image: &mut Image, offset: u64, data: &[u8], sectors: &Sectors) {
+    let Sectors::Some(mask) = sectors else { return image.write(offset, data) };
+    for (index, bytes) in data.chunks(SECTOR_BYTES).enumerate().filter(|(index, _)| mask[*index]) {
+        image.write(offset + (index * SECTOR_BYTES) as u64, bytes);
     }
 }
 
@@ -366,7 +288,7 @@ impl SimDevice {
     /// Length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.durable.bytes
+        self.durable.bytes()
     }
 
     /// What reads see.
@@ -523,7 +445,7 @@ impl SimDevice {
                 self.latent.remove(&(offset / SECTOR_BYTES as u64 + index as u64));
             }
         }
-        self.visible.write_sectors(offset, data, &sectors);
+        write_sectors(&mut self.visible, offset, data, &sectors);
         self.landings += 1;
         self.fragments.push(Fragment { landing: self.landings, offset, data: Rc::clone(data), sectors });
     }
@@ -551,7 +473,7 @@ impl SimDevice {
         }
         let end = self.fragments.partition_point(|fragment| fragment.landing <= covered);
         for fragment in self.fragments.drain(..end) {
-            self.durable.write_sectors(fragment.offset, &fragment.data, &fragment.sectors);
+            write_sectors(&mut self.durable, fragment.offset, &fragment.data, &fragment.sectors);
         }
         true
     }
@@ -628,11 +550,11 @@ impl SimDevice {
                 _ => Sectors::fate(count, rng),
             };
             if let Some(part) = fate {
-                image.write_sectors(fragment.offset, &fragment.data, &part.both(&fragment.sectors));
+                write_sectors(&mut image, fragment.offset, &fragment.data, &part.both(&fragment.sectors));
             }
         }
         for (offset, data, part) in self.settle(rng) {
-            image.write_sectors(offset, &data, &part);
+            write_sectors(&mut image, offset, &data, &part);
         }
         self.restarted(image.clone(), image, Vec::new())
     }
@@ -684,12 +606,12 @@ impl SimDevice {
         let mut image = self.durable.clone();
         for fragment in &self.fragments {
             if let Some(part) = next(&fragment.data) {
-                image.write_sectors(fragment.offset, &fragment.data, &part.both(&fragment.sectors));
+                write_sectors(&mut image, fragment.offset, &fragment.data, &part.both(&fragment.sectors));
             }
         }
         for write in self.in_flight.values() {
             if let Some(part) = next(&write.data) {
-                image.write_sectors(write.offset, &write.data, &part.both(&write.rest));
+                write_sectors(&mut image, write.offset, &write.data, &part.both(&write.rest));
             }
         }
         self.restarted(image.clone(), image, Vec::new())

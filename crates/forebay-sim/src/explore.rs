@@ -25,7 +25,7 @@ use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
 use forebay_core::{FormatParams, OnBackingChange, PlantedBug, VolumeSettings, format_cache};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, Geometry};
+use forebay_format::{BLOCK_BYTES, Geometry, SECTORS_PER_BLOCK};
 use std::rc::Rc;
 
 /// Crashes in a row.
@@ -451,14 +451,17 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes_max, latency)));
     devices.extend(mate);
     let oracle = Oracle::new(&sectors, plan.faults.damages(), plan.may_order(), |volume, sector| {
+        if plan.volumes[volume].is_blank(sector / SECTORS_PER_BLOCK as u64) {
+            return None;
+        }
         if rng.chance(1, 4) {
-            return Content::Zero;
+            return Some(Content::Zero);
         }
         let content = Content::Tag(rng.word() | 1);
         let mut bytes = [0; 512];
         content.fill(&mut bytes);
         devices[1 + volume].preset(sector * 512, &bytes);
-        content
+        Some(content)
     });
     let disks = Disks {
         devices,

@@ -9,8 +9,9 @@
 //! Invariant: same seed, same outcomes.
 
 use crate::content::Content;
-use crate::device::{Image, SimDevice};
+use crate::device::SimDevice;
 use crate::explore::first_state;
+use crate::image::Image;
 use crate::oracle::Oracle;
 use crate::panic_message;
 use crate::plan::{FaultPlan, Plan, Style};
@@ -398,7 +399,7 @@ fn open(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String
     let oracle = Oracle::new(&sectors, false, plan.may_order(), |volume, sector| {
         let mut bytes = [0; 512];
         disks.devices[1 + volume].visible().read(sector * 512, &mut bytes);
-        Content::of(&bytes)
+        Some(Content::of(&bytes))
     });
     let ordered = vec![false; ordered.len()];
     let (outcome, _) = serve(plan, Snapshot { disks, oracle, now, rng, power: true, ordered })?;

@@ -7,8 +7,9 @@
 //! Invariant: same seed, same bytes.
 
 use crate::content::Content;
-use crate::device::{Image, SimDevice};
+use crate::device::SimDevice;
 use crate::hostile;
+use crate::image::Image;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::rng::{Rng, mix};
@@ -116,7 +117,7 @@ pub(crate) fn with_history(plan: &Plan, devices: &[SimDevice]) -> Oracle {
     Oracle::new(&sectors, true, plan.may_order(), |volume, sector| {
         let mut bytes = [0; 512];
         devices[1 + volume].visible().read(sector * 512, &mut bytes);
-        Content::of(&bytes)
+        Some(Content::of(&bytes))
     })
 }
 

@@ -10,7 +10,8 @@
 #[cfg(test)]
 mod tests;
 
-use crate::device::{Death, Faults, Image, SimDevice};
+use crate::device::{Death, Faults, SimDevice};
+use crate::image::Image;
 use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, Disks, World, ensure};

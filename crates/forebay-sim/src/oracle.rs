@@ -26,7 +26,7 @@
 //! them is legal ([`Oracle::relaxed`]): the documented limit.
 
 use crate::content::Content;
-use crate::device::Image;
+use crate::image::Image;
 use forebay_format::{SECTOR_BYTES, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -116,6 +116,8 @@ pub struct WriteTicket {
 #[derive(Clone)]
 pub struct Oracle {
     volumes: Vec<Volume>,
+    /// All sectors zero, never written: what the greater part of a large volume shares.
+    blank: Rc<Chunk>,
     step: u64,
     /// Steps at which the reads under way were made.
     reads: BTreeSet<u64>,
@@ -128,29 +130,40 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An oracle for volumes whose sectors hold what `initial(volume, sector)` says, durably.
-    /// `keep_history`: there will be damage. `keep_dead`: [`Oracle::check_order`] will be called.
+    /// An oracle for volumes whose sectors hold what `initial(volume, sector)` says, durably; where it says `None`, which it
+    /// must for 64 sectors at once, they are zero, and take no room until they are written. `keep_history`: there will be damage. `keep_dead`: [`Oracle::check_order`] will be called.
     pub fn new(
         sectors: &[u64],
         keep_history: bool,
         keep_dead: bool,
-        mut initial: impl FnMut(usize, u64) -> Content,
+        mut initial: impl FnMut(usize, u64) -> Option<Content>,
     ) -> Self {
+        let chunk = |versions: Vec<Vec<Version>>| {
+            let history = vec![Vec::new(); if keep_history { versions.len() } else { 0 }];
+            let dead = vec![Vec::new(); if keep_dead { versions.len() } else { 0 }];
+            Rc::new(Chunk { sectors: versions, history, dead })
+        };
+        let blank = chunk(vec![vec![settled(Content::Zero, 0)]; SECTORS_PER_CHUNK]);
         let mut volumes = Vec::new();
         for (volume, count) in sectors.iter().enumerate() {
             let mut chunks = Vec::new();
             for first in (0..*count).step_by(SECTORS_PER_CHUNK) {
                 let len = (*count - first).min(SECTORS_PER_CHUNK as u64);
-                let versions =
-                    (first..first + len).map(|sector| vec![settled(initial(volume, sector), 0)]).collect();
-                let history = vec![Vec::new(); if keep_history { len as usize } else { 0 }];
-                let dead = vec![Vec::new(); if keep_dead { len as usize } else { 0 }];
-                chunks.push(Rc::new(Chunk { sectors: versions, history, dead }));
+                let head = initial(volume, first);
+                if head.is_none() && len == SECTORS_PER_CHUNK as u64 {
+                    chunks.push(Rc::clone(&blank));
+                    continue;
+                }
+                let rest = (first + 1..first + len).map(|sector| initial(volume, sector));
+                let contents = core::iter::once(head).chain(rest);
+                let contents = contents.map(|content| content.unwrap_or(Content::Zero));
+                chunks.push(chunk(contents.map(|content| vec![settled(content, 0)]).collect()));
             }
             volumes.push(Volume { sectors: *count, chunks, busy: BTreeSet::new() });
         }
         Self {
             volumes,
+            blank,
             step: 1,
             reads: BTreeSet::new(),
             keep_history,
@@ -208,6 +221,13 @@ impl Oracle {
     #[must_use]
     pub fn sectors(&self, volume: usize) -> u64 {
         self.volumes[volume].sectors
+    }
+
+    /// True if nobody has written any of these sectors: they are zero.
+    #[must_use]
+    pub fn is_blank(&self, volume: usize, sectors: core::ops::Range<u64>) -> bool {
+        let chunks = place(sectors.start).0..(sectors.end as usize).div_ceil(SECTORS_PER_CHUNK);
+        self.volumes[volume].chunks[chunks].iter().all(|chunk| Rc::ptr_eq(chunk, &self.blank))
     }
 
     fn versions(&self, volume: usize, sector: u64) -> &[Version] {
@@ -457,6 +477,9 @@ impl Oracle {
         for first in (0..self.sectors(volume)).step_by(SECTORS_PER_CHUNK) {
             let count = (self.sectors(volume) - first).min(SECTORS_PER_CHUNK as u64);
             let bytes = &mut bytes[..count as usize * SECTOR_BYTES];
+            if self.is_blank_on(image, volume, first..first + count) {
+                continue;
+            }
             image.read(first * SECTOR, bytes);
             for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
                 if !self.tainted.contains(&(volume, sector / SECTORS_PER_BLOCK as u64)) {
@@ -477,8 +500,13 @@ impl Oracle {
         let end = bytes / SECTOR;
         let mut legal: Vec<Steps> = core::iter::once(0..NEVER).collect();
         let mut bytes = [0; SECTOR_BYTES];
+        let mut blank = false;
         for sector in 0..self.sectors(volume).min(end) {
-            if self.tainted.contains(&(volume, sector / SECTORS_PER_BLOCK as u64)) {
+            let chunk = sector..(sector + SECTORS_PER_CHUNK as u64).min(self.sectors(volume));
+            if sector.is_multiple_of(SECTORS_PER_CHUNK as u64) {
+                blank = self.is_blank_on(image, volume, chunk);
+            }
+            if blank || self.tainted.contains(&(volume, sector / SECTORS_PER_BLOCK as u64)) {
                 continue;
             }
             image.read(sector * SECTOR, &mut bytes);
@@ -499,6 +527,12 @@ impl Oracle {
             legal = left;
         }
         Ok(())
+    }
+
+    /// True if nobody has written these sectors, and the image has nothing there either.
+    fn is_blank_on(&self, image: &Image, volume: usize, sectors: Steps) -> bool {
+        let len = (sectors.end - sectors.start) * SECTOR;
+        self.is_blank(volume, sectors.clone()) && image.is_blank(sectors.start * SECTOR, len)
     }
 
     /// True if a sector holds what it has held since the beginning: every step explains that.
@@ -640,7 +674,7 @@ mod tests {
     use super::*;
 
     fn oracle() -> Oracle {
-        Oracle::new(&[128], false, true, |_, _| Content::Zero)
+        Oracle::new(&[128], false, true, |_, _| Some(Content::Zero))
     }
 
     fn write(oracle: &mut Oracle, tag: u64) -> WriteTicket {

@@ -5,6 +5,7 @@
 //! is stuck by [`crate::world::World::step`].
 
 use crate::plan::Plan;
+use crate::scale::Scale;
 use crate::world::{Disks, ensure};
 use forebay_core::{Engine, Status, VolumeSettings};
 use forebay_format::VolumeId;
@@ -64,11 +65,12 @@ impl Pace {
         let cached = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
         // Volumes that come and go take their dirty data with them, and a pool that grows moves every limit.
         let steady = plan.mix.life == 0 && plan.mix.pool == 0;
+        let small = plan.scale == Scale::Small;
         let slow = plan.cache_latency.slow_ppm + plan.backing_latency.slow_ppm;
         Self {
             volumes: vec![Volume::default(); plan.volumes.len()],
             destage_only: steady && cached && plan.mix.zero == 0 && plan.mix.rule_pct == 0,
-            smooth: steady && slow == 0 && plan.faults == crate::plan::FaultPlan::default(),
+            smooth: steady && small && slow == 0 && plan.faults == crate::plan::FaultPlan::default(),
             largest: 0,
         }
     }

@@ -5,22 +5,45 @@
 
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::{BLOCK_BYTES, Geometry};
+use std::rc::Rc;
+
+/// Slots that are shared as one between copies.
+const SLOTS_PER_CHUNK: usize = 64;
+
+/// The block whose dirty copy is in a slot.
+type Slot = Option<(usize, u64)>;
 
 /// The blocks on the cache device that may be the only copy of something.
 #[derive(Clone)]
 pub struct Places {
     start: u64,
-    slots: Vec<Option<(usize, u64)>>,
+    slots: usize,
+    /// `None`: nothing was written there.
+    chunks: Vec<Option<Rc<[Slot; SLOTS_PER_CHUNK]>>>,
 }
 
 impl Places {
     /// An empty cache on a device that may grow to this length.
     #[must_use]
     pub fn new(geometry: &Geometry, device_bytes: u64) -> Self {
+        let slots = (device_bytes / BLOCK_BYTES as u64 - geometry.segments_start_block) as usize;
         Self {
             start: geometry.segments_start_block * BLOCK_BYTES as u64,
-            slots: vec![None; (device_bytes / BLOCK_BYTES as u64 - geometry.segments_start_block) as usize],
+            slots,
+            chunks: vec![None; slots.div_ceil(SLOTS_PER_CHUNK)],
         }
+    }
+
+    fn set(&mut self, slot: usize, block: Slot) {
+        let chunk = &mut self.chunks[slot / SLOTS_PER_CHUNK];
+        if chunk.is_some() || block.is_some() {
+            let chunk = chunk.get_or_insert_with(|| Rc::new([None; SLOTS_PER_CHUNK]));
+            Rc::make_mut(chunk)[slot % SLOTS_PER_CHUNK] = block;
+        }
+    }
+
+    fn get(&self, slot: usize) -> Slot {
+        self.chunks[slot / SLOTS_PER_CHUNK].as_ref()?[slot % SLOTS_PER_CHUNK]
     }
 
     /// A batch is being written at this byte of the device.
@@ -32,13 +55,14 @@ impl Places {
         let decoded = BatchHeader::decode(header, &mut entries);
         decoded.map_err(|why| format!("the batch header written at byte {offset} is not valid: {why}"))?;
         let first = ((offset - self.start) / BLOCK_BYTES as u64) as usize;
-        self.slots[first] = None;
+        self.set(first, None);
         let data = entries.iter().filter(|entry| entry.has_payload());
-        for (entry, slot) in data.zip(self.slots[first + 1..].iter_mut()) {
-            *slot = match entry {
+        for (entry, slot) in data.zip(first + 1..self.slots) {
+            let block = match entry {
                 Entry::Data { volume, block, dirty: true, .. } => Some((usize::from(volume.0), *block)),
                 _ => None,
             };
+            self.set(slot, block);
         }
         Ok(())
     }
@@ -47,7 +71,7 @@ impl Places {
     pub fn hit(&self, offset: u64, len: u64) -> impl Iterator<Item = (usize, u64)> {
         let block = BLOCK_BYTES as u64;
         let first = (offset.saturating_sub(self.start) / block) as usize;
-        let end = ((offset + len).saturating_sub(self.start).div_ceil(block) as usize).min(self.slots.len());
-        self.slots[first.min(end)..end].iter().flatten().copied()
+        let end = ((offset + len).saturating_sub(self.start).div_ceil(block) as usize).min(self.slots);
+        (first.min(end)..end).filter_map(|slot| self.get(slot))
     }
 }

@@ -8,6 +8,7 @@ use crate::cipher::{CipherPlan, is_of_cipher};
 use crate::device::{Death, Faults, Latency};
 use crate::mates::{MirrorPlan, is_of_mirror};
 use crate::rng::{Rng, mix};
+use crate::scale::Scale;
 use forebay_core::{
     Admission, DestageOrder, EngineConfig, PlantedBug, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
 };
@@ -124,6 +125,8 @@ pub struct Plan {
     pub seed: u64,
     /// Crashes beside the main line or in it.
     pub style: Style,
+    /// What is of real size.
+    pub scale: Scale,
     /// Layout of the cache device.
     pub geometry: Geometry,
     /// Size of the cache device.
@@ -196,6 +199,7 @@ impl Plan {
         let mut plan = Self {
             seed,
             style,
+            scale: Scale::Small,
             geometry,
             cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
             uuid: CacheUuid(uuid),
@@ -246,6 +250,7 @@ impl Plan {
             plan.go_astray(rng);
         }
         // Drawn apart, so that the other runs stay what they are.
+        plan.draw_scale(bug, &mut Rng::new(mix(seed) ^ 0x53_4341_4c45));
         let own = &mut Rng::new(mix(seed) ^ 0x4d49_5252_4f52);
         if bug.is_some_and(is_of_mirror) || bug.is_none() && own.chance(1, 5) {
             plan.mirror(bug, own);
@@ -275,13 +280,14 @@ impl Plan {
         }
     }
 
-    /// The plan for a seed whose cache is not mirrored: the next one from this seed on. It is not encrypted either, so that its
+    /// The plan for a seed whose cache is small and not mirrored: the next one from this seed on. It is not encrypted either, so that its
     /// device can be looked at.
     #[must_use]
     pub fn unmirrored(mut seed: u64) -> Self {
         loop {
             let plan = Self::new(seed, None);
-            if plan.mirror.is_none() {
+            let small = plan.scale == Scale::Small && !plan.volumes.iter().any(VolumePlan::is_sparse);
+            if plan.mirror.is_none() && small {
                 return Self { cipher: None, ..plan };
             }
             seed = mix(seed);
@@ -290,7 +296,9 @@ impl Plan {
 
     /// Makes the cache a mirrored one.
     fn mirror(&mut self, bug: Option<PlantedBug>, rng: &mut Rng) {
-        self.geometry = mirrored_geometry(self.geometry.segment_blocks, rng.pick(&[16, 16, 20, 24, 32]));
+        let columns = rng.pick(&[16, 16, 20, 24, 32]);
+        let columns = if self.scale == Scale::Wide { 10 * columns } else { columns };
+        self.geometry = mirrored_geometry(self.geometry.segment_blocks, columns);
         self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
         self.faults = FaultPlan { backing: self.faults.backing, ..FaultPlan::default() };
         (self.death, self.mix.pool) = (None, 0);
@@ -404,6 +412,7 @@ impl Plan {
         Self {
             seed: 0,
             style: Style::Fork,
+            scale: Scale::Small,
             geometry,
             cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
             uuid: CacheUuid([7; 16]),
@@ -602,6 +611,27 @@ impl Plan {
                 (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
             }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+            PlantedBug::OverfillHeader => {
+                // Blocks written one by one lie apart, and all of them are written back before one mark is logged.
+                self.only_writeback(rng);
+                (self.orders, self.depth) = (vec![DestageOrder::Elevator], 1);
+                self.settings = VolumeSettings {
+                    dirty_low_pct: 0,
+                    idle_delay: 10_000_000,
+                    max_destage_iops: 0,
+                    max_destage_bytes_per_s: 0,
+                    destage_order: DestageOrder::Elevator,
+                    ..self.settings
+                };
+                self.mix = Mix { write: 95, pause: 1, sector_pct: 0, byte_pct: 0, ..Mix::default() };
+                (self.death, self.backing_latency.write_ns) = (None, 50_000);
+            }
+            PlantedBug::IntentOfOneRegion => {
+                self.modes = vec![Mode::Writeback, Mode::Writethrough, Mode::Writearound];
+                self.start_in(rng);
+                (self.mix.mode, self.mix.read) = (self.mix.mode + 4, self.mix.read + 20);
+                self.faults = FaultPlan::default();
+            }
             PlantedBug::TrustWhatIsRead => {
                 // Flushes fail, nobody can record it, and the cache is opened again.
                 self.only_writeback(rng);
@@ -742,7 +772,7 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
-    fn only_writeback(&mut self, rng: &mut Rng) {
+    pub(crate) fn only_writeback(&mut self, rng: &mut Rng) {
         self.modes = vec![Mode::Writeback];
         self.start_in(rng);
         self.mix.write += 30;
@@ -784,7 +814,7 @@ impl Plan {
     }
 }
 
-fn geometry(segment_blocks: u32, segments: u32) -> Geometry {
+pub(crate) fn geometry(segment_blocks: u32, segments: u32) -> Geometry {
     let mut blocks = u64::from(segment_blocks) * u64::from(segments);
     loop {
         match Geometry::for_device(blocks * BLOCK_BYTES as u64, Some(segment_blocks)) {

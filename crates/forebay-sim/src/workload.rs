@@ -383,7 +383,8 @@ impl Workload {
 
     /// Where and how much: hot spots, runs, all sizes.
     fn range(&mut self, world: &mut World, volume: usize) -> (u64, u64) {
-        let mix = world.plan.mix;
+        let plan = Rc::clone(&world.plan);
+        let mix = plan.mix;
         let bytes = world.served_bytes(volume);
         let rng = &mut world.rng;
         let blocks = match rng.below(100) {
@@ -396,7 +397,7 @@ impl Workload {
         } else if rng.chance(mix.run_pct, 100) {
             self.last_end
         } else {
-            rng.below(bytes / BLOCK) * BLOCK
+            plan.volumes[volume].draw_block(bytes / BLOCK, rng) * BLOCK
         };
         let mut len = blocks * BLOCK;
         let dice = rng.below(100);
@@ -548,7 +549,11 @@ fn take_over(
     let all = 0..world.oracle.sectors(volume);
     for sector in if keep == Some(false) { all } else { changed } {
         let mut bytes = [0; 512];
-        world.disks.devices[1 + volume].visible().read(sector * 512, &mut bytes);
+        let image = world.disks.devices[1 + volume].visible();
+        if world.oracle.is_blank(volume, sector..sector + 1) && image.is_blank(sector * 512, 512) {
+            continue;
+        }
+        image.read(sector * 512, &mut bytes);
         let or_old = keep == Some(true) && dirty[(sector / 8) as usize];
         world.oracle.replace(volume, sector, crate::content::Content::of(&bytes), or_old);
     }
@@ -569,6 +574,11 @@ pub fn read_everything(world: &mut World) -> Result<(), String> {
             }
             if world.stopped {
                 return Ok(());
+            }
+            let sectors = offset / 512..(offset + piece).min(bytes) / 512;
+            // Of what nobody has written a little is enough.
+            if world.oracle.is_blank(volume, sectors) && !world.rng.chance(1, 256) {
+                continue;
             }
             world.read(volume, offset, piece.min(bytes - offset))?;
         }

@@ -109,4 +109,6 @@ planted! {
     trust_what_is_read: TrustWhatIsRead,
     write_meta_in_clear: WriteMetaInClear,
     tweak_of_failed_write: TweakOfFailedWrite,
+    overfill_header: OverfillHeader,
+    intent_of_one_region: IntentOfOneRegion,
 }

@@ -1,0 +1,129 @@
+//! Caches and volumes of real size.
+//!
+//! The other runs have 16 to 40 small segments, so that caches are full and reclaim runs all the time; but then the append
+//! window is always 4 segments, a list of victims has one entry, a batch is never full, and summaries and most checkpoints
+//! are one block. Here is what they cannot reach. Devices are sparse ([`crate::image`]): what nobody writes costs nothing, so such a run
+//! costs what it writes.
+
+use crate::plan::{Plan, VolumePlan, geometry};
+use crate::rng::Rng;
+use forebay_core::PlantedBug;
+use forebay_format::BLOCK_BYTES;
+use forebay_format::checkpoint::INTENT_REGION_BLOCKS;
+
+/// What is large in a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scale {
+    /// Nothing.
+    Small,
+    /// There are some hundreds of small segments: a long window, lists of victims, checkpoints of several blocks.
+    Wide,
+    /// Segments have 1,024 blocks: full batches, summaries of several blocks.
+    Long,
+    /// There are some hundreds of segments of 1,024 blocks, more than the run can fill.
+    Real,
+}
+
+/// Blocks on each side of the border of two intent regions that are in use, and at the end of a volume.
+const BORDER_BLOCKS: u64 = 16;
+/// Blocks at the start of a sparse volume that are in use.
+const START_BLOCKS: u64 = 64;
+
+impl VolumePlan {
+    /// A volume of several intent regions.
+    #[must_use]
+    pub fn is_sparse(&self) -> bool {
+        self.bytes > INTENT_REGION_BLOCKS * BLOCK_BYTES as u64
+    }
+
+    /// True if a sparse volume holds nothing there at the start: it is used at its start, at its end, and around the borders of
+    /// its intent regions.
+    #[must_use]
+    pub fn is_blank(&self, block: u64) -> bool {
+        let in_region = block % INTENT_REGION_BLOCKS;
+        let at_border = !(BORDER_BLOCKS..INTENT_REGION_BLOCKS - BORDER_BLOCKS).contains(&in_region);
+        let last = self.bytes / BLOCK_BYTES as u64;
+        self.is_sparse() && block >= START_BLOCKS && !at_border && block + BORDER_BLOCKS < last
+    }
+
+    /// A block in use, of `blocks` that the volume has now.
+    pub(crate) fn draw_block(&self, blocks: u64, rng: &mut Rng) -> u64 {
+        if !self.is_sparse() {
+            return rng.below(blocks);
+        }
+        let regions = blocks / INTENT_REGION_BLOCKS;
+        match rng.below(regions + 2) {
+            0 => rng.below(START_BLOCKS),
+            border if border <= regions => {
+                let first = border * INTENT_REGION_BLOCKS - BORDER_BLOCKS;
+                (first + rng.below(2 * BORDER_BLOCKS)).min(blocks - 1)
+            }
+            _ => blocks - 1 - rng.below(BORDER_BLOCKS),
+        }
+    }
+}
+
+impl Plan {
+    /// What is large, if anything.
+    pub(crate) fn draw_scale(&mut self, bug: Option<PlantedBug>, rng: &mut Rng) {
+        let scale = rng.pick(&[Scale::Wide, Scale::Wide, Scale::Long, Scale::Real]);
+        match bug {
+            None if rng.chance(1, 12) => self.scale_up(scale, rng),
+            Some(PlantedBug::OverfillHeader) => {
+                self.scale_up(Scale::Long, rng);
+                (self.sample, self.mix.large_pct, self.depth) = (1000, 0, 1);
+                self.volumes
+                    .iter_mut()
+                    .for_each(|volume| (volume.bytes, volume.bytes_max) = (4 << 20, 5 << 20));
+            }
+            _ => {}
+        }
+        if bug.is_none() && rng.chance(1, 12) || bug == Some(PlantedBug::IntentOfOneRegion) {
+            self.spread(rng);
+        }
+    }
+
+    fn scale_up(&mut self, scale: Scale, rng: &mut Rng) {
+        self.scale = scale;
+        self.geometry = match scale {
+            Scale::Small => self.geometry,
+            Scale::Wide => geometry(16, rng.pick(&[96, 160, 320, 640])),
+            Scale::Long => geometry(1024, rng.pick(&[16, 20])),
+            Scale::Real => geometry(1024, rng.pick(&[300, 400])),
+        };
+        self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
+        for volume in &mut self.volumes {
+            volume.bytes *= 3;
+            volume.bytes_max = volume.bytes + (128 << 10);
+        }
+        // Enough to go around the log, but for the largest, and no more crash points than in other runs.
+        (self.requests, self.sample) = (rng.range(800, 1600) as u32, rng.pick(&[40, 100]));
+        self.mix.write = self.mix.write.max(50);
+        if scale != Scale::Wide {
+            // A batch is full when more waits than fits.
+            (self.mix.large_pct, self.depth, self.sample) = (60, 16, rng.pick(&[100, 200]));
+            (self.mix.write, self.mix.pool) = (self.mix.write.max(80), 0);
+            if rng.chance(1, 2) {
+                self.only_writeback(rng);
+                (self.settings.dirty_high_pct, self.engine.pool.dirty_limit_pct) = (90, 90);
+                (self.settings.max_destage_iops, self.settings.max_destage_bytes_per_s) = (0, 0);
+                (self.engine.pool.batches_in_flight, self.death) = (1, None);
+            }
+        }
+    }
+
+    /// Several volumes of several intent regions.
+    fn spread(&mut self, rng: &mut Rng) {
+        let region = INTENT_REGION_BLOCKS * BLOCK_BYTES as u64;
+        let count = rng.range(4, 8) as usize;
+        let first = self.volumes.clone();
+        self.volumes = first.iter().copied().cycle().take(count).collect();
+        for volume in &mut self.volumes {
+            volume.bytes += region * rng.range(1, 4);
+            volume.bytes_max = volume.bytes + (128 << 10);
+            volume.mode = rng.pick(&self.modes);
+        }
+        // Their backing stores are not given new contents at once.
+        self.mix.life = 0;
+    }
+}
