@@ -69,6 +69,14 @@ pub enum RequestKind {
     Prefetch,
 }
 
+impl RequestKind {
+    /// True if the space of the range may be given back.
+    #[must_use]
+    pub fn may_unmap(self) -> bool {
+        matches!(self, Self::Discard { .. } | Self::WriteZeroes { may_unmap: true, .. })
+    }
+}
+
 /// One request. The range must lie inside the volume and must not be empty (except for `Flush`).
 ///
 /// **Buffers.** Byte `i` of the buffer stands for byte `offset - offset % 4096 + i` of the volume: the data of an

@@ -621,6 +621,9 @@ impl Engine {
         if let (Done::Request(req) | Done::Merge(req, _), Some(slot)) = (item.done, slot) {
             let old = self.map.insert(slot, State::Dirty);
             self.counters.logged(item.key.volume(), old);
+            if matches!(item.done, Done::Request(_)) && self.reqs.get(req).kind.may_unmap() {
+                self.map.note_discard(item.key);
+            }
             self.pin_for(self.reqs.get(req).treatment, slot);
         }
         match item.done {

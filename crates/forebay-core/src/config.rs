@@ -209,6 +209,8 @@ pub enum PlantedBug {
     KeepLostFill,
     /// What is found at a start is called durable after a flush, though the flush before may have failed.
     TrustWhatIsRead,
+    /// A block that was written after it was discarded is given back on the backing store all the same.
+    KeepDiscard,
     /// The owner of an encrypted cache writes metadata without encrypting it.
     WriteMetaInClear,
     /// The owner of an encrypted cache encrypts a batch that could not be written, and is written elsewhere, for its first place.
@@ -221,7 +223,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// Every planted bug with the name used on the command line.
-    pub const ALL: [(Self, &'static str); 71] = [
+    pub const ALL: &'static [(Self, &'static str)] = &[
         (Self::SkipDeviceFlush, "skip-device-flush"),
         (Self::CleanBeforeBackingFlush, "clean-before-backing-flush"),
         (Self::ForgetInvalidation, "forget-invalidation"),
@@ -289,6 +291,7 @@ impl PlantedBug {
         (Self::MendInVain, "mend-in-vain"),
         (Self::KeepLostFill, "keep-lost-fill"),
         (Self::TrustWhatIsRead, "trust-what-is-read"),
+        (Self::KeepDiscard, "keep-discard"),
         (Self::WriteMetaInClear, "write-meta-in-clear"),
         (Self::TweakOfFailedWrite, "tweak-of-failed-write"),
         (Self::OverfillHeader, "overfill-header"),

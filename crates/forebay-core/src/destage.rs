@@ -8,13 +8,13 @@
 //!    be believed);
 //! 2. under the backing lock: what lies in gaps is read from the backing store; then the rest
 //!    from the cache, and compared with its checksums;
-//! 3. written to the backing store;
+//! 3. written to the backing store; an extent of discards is zeroed there instead, and its space given back;
 //! 4. when the backing store has been flushed: those of its blocks that were not overwritten meanwhile become
 //!    *destaged*, and a clean mark for them is queued for the log. When the mark has been appended they are clean (I5).
 //!
 //! Which block is next is decided in `order`, how fast and how many at once in `control`.
 
-use crate::api::{Device, Nanos, Notice, Span};
+use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
 use crate::config::PlantedBug;
 use crate::control::{Control, Plan};
 use crate::cost::Cost;
@@ -353,6 +353,15 @@ impl Engine {
                 self.count_destage_write(id);
                 self.write_backing(id, offset, &[page.part(from, to)], kind);
             }
+            return;
+        }
+        if extent.is_discard {
+            let last = first + extent.parts.len() as u64 - 1;
+            let len = (last - first) * BLOCK + self.block_len(id, last);
+            self.extents.get_mut(number).pending = 1;
+            self.count_destage_write(id);
+            let op = OpId(self.new_op(OpKind::DestageWrite { extent: number }));
+            self.actions.push_back(Action::Zero { op, volume: id, offset: first * BLOCK, len, may_unmap: true });
             return;
         }
         let mut spans: Vec<Span> = Vec::new();

@@ -340,10 +340,7 @@ impl Engine {
         d.pending = 1;
         let (volume, req, from, to, over_dirty) = (d.volume, d.req, d.from, d.to, d.over_dirty);
         if d.zero {
-            let may_unmap = match self.reqs.get(req).kind {
-                RequestKind::WriteZeroes { may_unmap, .. } => may_unmap,
-                _ => true,
-            };
+            let may_unmap = self.reqs.get(req).kind.may_unmap();
             let op = self.new_op(OpKind::DirectWrite { direct });
             let len = to - from;
             self.actions.push_back(Action::Zero { op: OpId(op), volume, offset: from, len, may_unmap });

@@ -67,6 +67,8 @@ impl Part {
 pub(crate) struct Extent {
     pub(crate) volume: VolumeId,
     pub(crate) first: u64,
+    /// All of it was discarded: it becomes zeroes, and space of the backing store is given back.
+    pub(crate) is_discard: bool,
     /// Its blocks, until they are on the backing store.
     pub(crate) parts: Vec<Part>,
     /// Slots of its dirty blocks.
@@ -83,7 +85,7 @@ impl Extent {
             _ => None,
         });
         let slots = slots.collect();
-        Self { volume, first, parts, slots, pages: Vec::new(), pending: 1, failed: false }
+        Self { volume, first, is_discard: false, parts, slots, pages: Vec::new(), pending: 1, failed: false }
     }
 
     pub(crate) fn volume(&self) -> VolumeId {
@@ -138,14 +140,15 @@ impl Engine {
             return Extent::new(id, first, parts);
         }
         let run_most = most.blocks.min(most.dirty);
+        let is_discard = self.map.is_discarded(slot);
         while (parts.len() as u32) < run_most {
-            let Some(next) = self.joins(id, block + parts.len() as u64) else { break };
+            let Some(next) = self.joins(id, block + parts.len() as u64, is_discard) else { break };
             parts.push(Part::Dirty(next));
         }
         self.stats.back_merged_blocks += parts.len() as u64 - 1;
         let mut before = Vec::new();
         while first > 0 && ((parts.len() + before.len()) as u32) < run_most {
-            let Some(previous) = self.joins(id, first - 1) else { break };
+            let Some(previous) = self.joins(id, first - 1, is_discard) else { break };
             before.push(Part::Dirty(previous));
             first -= 1;
         }
@@ -154,6 +157,9 @@ impl Engine {
             before.reverse();
             before.append(&mut parts);
             parts = before;
+        }
+        if is_discard {
+            return Extent { is_discard, ..Extent::new(id, first, parts) };
         }
         let run = parts.len();
         self.bridge_gaps(id, first, &mut parts, most);
@@ -164,8 +170,8 @@ impl Engine {
         Extent::new(id, first, extent.parts[..run].to_vec())
     }
 
-    /// The slot of a block that can be added to an extent.
-    fn joins(&self, id: VolumeId, block: u64) -> Option<u32> {
+    /// The slot of a block that can be added to an extent of discards, or of data.
+    fn joins(&self, id: VolumeId, block: u64, is_discard: bool) -> Option<u32> {
         let key = Key::new(id, block);
         if !self.map.volumes[usize::from(id.0)].waiting.contains(block)
             || !self.backing_locks.is_idle(BlockRange { first: key, last: key })
@@ -175,6 +181,7 @@ impl Engine {
         self.map
             .slot_to_destage(key)
             .filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
+            .filter(|slot| self.map.is_discarded(*slot) == is_discard)
     }
 
     /// Adds the runs behind the end of an extent, and the gaps before them, as far as that pays.
@@ -198,7 +205,7 @@ impl Engine {
             if next - end > widest || next - first >= u64::from(most.blocks) {
                 break;
             }
-            let Some(slot) = self.joins(id, next) else {
+            let Some(slot) = self.joins(id, next, false) else {
                 from = next + 1; // It stays in a gap: its turn comes later.
                 continue;
             };

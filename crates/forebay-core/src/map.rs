@@ -8,9 +8,11 @@
 //! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
 
 use crate::ages::{Births, Born};
+use crate::bitset::BlockSet;
 use crate::index::Index;
 use crate::segment::{Key, Phase, Segment, State};
 use crate::waiting::Waiting;
+use crate::write::ZERO_BLOCK_CRC;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
@@ -28,6 +30,8 @@ pub(crate) const UNSETTLED_STATUS_MAX: u64 = 64;
 pub(crate) struct VolumeMap {
     /// Dirty blocks not yet picked for destage.
     pub(crate) waiting: Waiting,
+    /// Blocks whose newest content is a discard that waits for destage. A set in memory only: after a restart they are zeroes.
+    discarded: BlockSet,
     pub(crate) dirty: u64,
     pub(crate) destaged: u64,
     pub(crate) cached: u64,
@@ -59,6 +63,8 @@ pub(crate) struct CacheMap {
     pub(crate) coalesces_epochs: bool,
     /// A planted bug: blocks that are only listed are not found.
     pub(crate) overlooks_listed: bool,
+    /// A planted bug: a block that was discarded and written since still counts as discarded.
+    pub(crate) keeps_discards: bool,
 }
 
 impl CacheMap {
@@ -81,6 +87,7 @@ impl CacheMap {
             relief: 0,
             coalesces_epochs: false,
             overlooks_listed: false,
+            keeps_discards: false,
         }
     }
 
@@ -257,7 +264,28 @@ impl CacheMap {
 
     /// Makes `slot`, described before, the place of its key. The former place becomes void; its state is returned.
     pub(crate) fn insert(&mut self, slot: u32, state: State) -> Option<State> {
+        self.forget_discard(self.key(slot));
         self.insert_born(slot, state, self.clock)
+    }
+
+    /// A whole block that was inserted just now is a discard: its zeroes may become a hole of the backing store.
+    pub(crate) fn note_discard(&mut self, key: Key) {
+        self.volumes[usize::from(key.volume().0)].discarded.insert(key.block());
+    }
+
+    fn forget_discard(&mut self, key: Key) {
+        if !self.keeps_discards {
+            self.volumes[usize::from(key.volume().0)].discarded.remove(key.block());
+        }
+    }
+
+    /// True if destage may make a hole of what a slot holds. The checksum is asked as well: nothing but zeroes becomes one.
+    pub(crate) fn is_discarded(&self, slot: u32) -> bool {
+        let key = self.key(slot);
+        self.volumes[usize::from(key.volume().0)].discarded.contains(key.block())
+            && !self.is_shadow(slot)
+            && self.mask(slot) == MASK_FULL
+            && (self.crc(slot) == ZERO_BLOCK_CRC || self.keeps_discards)
     }
 
     /// The time since which the bytes of a dirty block are what they are.
@@ -304,6 +332,7 @@ impl CacheMap {
         let blocks = self.geometry.segment_blocks;
         let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
         self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.forget_discard(key);
         self.end_shadows(key, key, 0);
         self.void(slot);
         Some(slot)
@@ -352,6 +381,9 @@ impl CacheMap {
         } else if old == State::Dirty {
             let (epoch, shadow) = epoch;
             volume.waiting.leave(slot, key.block(), epoch, shadow);
+        }
+        if matches!(state, State::Destaged | State::Clean) && !epoch.1 {
+            self.forget_discard(key);
         }
     }
 
@@ -454,7 +486,7 @@ impl CacheMap {
         self.segments.iter().map(Segment::bytes).sum::<usize>()
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
-            + self.volumes.iter().map(|volume| volume.waiting.bytes() + volume.births.bytes()).sum::<usize>()
+            + self.volumes.iter().map(|volume| volume.waiting.bytes() + volume.discarded.bytes() + volume.births.bytes()).sum::<usize>()
             + self.by_age.len() * 24
             + self.partial.len() * 16
     }
@@ -508,6 +540,8 @@ impl CacheMap {
             assert_eq!(counted, count, "volume counts");
             assert_eq!(volume.births.len(), volume.dirty, "every dirty block has one age");
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
+            let unclean = volume.dirty + volume.lost;
+            assert!(volume.discarded.len() <= unclean || self.keeps_discards, "only dirty blocks are discards that wait");
             volume.waiting.check();
         }
         let known: usize = self.volumes.iter().map(|volume| volume.waiting.shadows()).sum();

@@ -388,6 +388,7 @@ impl Engine {
         self.map = CacheMap::new(superblock.geometry);
         self.map.coalesces_epochs = self.planted(PlantedBug::CoalesceEpochs);
         self.map.overlooks_listed = self.planted(PlantedBug::OverlookListed);
+        self.map.keeps_discards = self.planted(PlantedBug::KeepDiscard);
         self.superblock = superblock;
     }
 

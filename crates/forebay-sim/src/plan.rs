@@ -610,6 +610,10 @@ impl Plan {
                 (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 80);
                 (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
             }
+            PlantedBug::KeepDiscard => {
+                self.only_writeback(rng);
+                (self.mix.zero, self.mix.write) = (self.mix.zero + 20, self.mix.write + 20);
+            }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
             PlantedBug::OverfillHeader => {
                 // Blocks written one by one lie apart, and all of them are written back before one mark is logged.

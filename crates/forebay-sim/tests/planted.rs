@@ -107,6 +107,7 @@ planted! {
     mend_in_vain: MendInVain,
     keep_lost_fill: KeepLostFill,
     trust_what_is_read: TrustWhatIsRead,
+    keep_discard: KeepDiscard,
     write_meta_in_clear: WriteMetaInClear,
     tweak_of_failed_write: TweakOfFailedWrite,
     overfill_header: OverfillHeader,

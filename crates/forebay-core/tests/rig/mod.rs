@@ -46,6 +46,8 @@ pub(crate) struct Moved {
     pub(crate) backing_read: u64,
     /// Written to the backing store.
     pub(crate) backing_written: u64,
+    /// Of those, zeroed there instead of written, with the space given back.
+    pub(crate) backing_unmapped: u64,
 }
 
 /// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this function by its name.
@@ -330,7 +332,10 @@ impl Rig {
             Action::Write { device: Device::Cache, len, .. } => moved.cache_written += u64::from(len),
             Action::Write { len, .. } => moved.backing_written += u64::from(len),
             Action::WriteMeta { op, .. } => moved.cache_written += self.engine.meta(op).len() as u64,
-            Action::Zero { len, .. } => moved.backing_written += len,
+            Action::Zero { len, may_unmap, .. } => {
+                moved.backing_written += len;
+                moved.backing_unmapped += if may_unmap { len } else { 0 };
+            }
             Action::Copy { to, .. } => moved.copied += u64::from(to.len),
             Action::FillZero { span } => moved.zeroed += u64::from(span.len),
             _ => {}
