@@ -361,7 +361,13 @@ impl Engine {
             self.extents.get_mut(number).pending = 1;
             self.count_destage_write(id);
             let op = OpId(self.new_op(OpKind::DestageWrite { extent: number }));
-            self.actions.push_back(Action::Zero { op, volume: id, offset: first * BLOCK, len, may_unmap: true });
+            self.actions.push_back(Action::Zero {
+                op,
+                volume: id,
+                offset: first * BLOCK,
+                len,
+                may_unmap: true,
+            });
             return;
         }
         let mut spans: Vec<Span> = Vec::new();

@@ -486,7 +486,11 @@ impl CacheMap {
         self.segments.iter().map(Segment::bytes).sum::<usize>()
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
-            + self.volumes.iter().map(|volume| volume.waiting.bytes() + volume.discarded.bytes() + volume.births.bytes()).sum::<usize>()
+            + self
+                .volumes
+                .iter()
+                .map(|volume| volume.waiting.bytes() + volume.discarded.bytes() + volume.births.bytes())
+                .sum::<usize>()
             + self.by_age.len() * 24
             + self.partial.len() * 16
     }
@@ -541,7 +545,10 @@ impl CacheMap {
             assert_eq!(volume.births.len(), volume.dirty, "every dirty block has one age");
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
             let unclean = volume.dirty + volume.lost;
-            assert!(volume.discarded.len() <= unclean || self.keeps_discards, "only dirty blocks are discards that wait");
+            assert!(
+                volume.discarded.len() <= unclean || self.keeps_discards,
+                "only dirty blocks are discards that wait"
+            );
             volume.waiting.check();
         }
         let known: usize = self.volumes.iter().map(|volume| volume.waiting.shadows()).sum();

@@ -13,7 +13,8 @@ const DISCARD: RequestKind = RequestKind::Discard { fua: false };
 
 /// What the backing store was given back, and what was written to it, after `work` and the destage that follows.
 fn destaged(work: impl FnOnce(&mut Rig)) -> (u64, u64) {
-    let settings = VolumeSettings { dirty_low_pct: 0, idle_delay: 1_000_000_000, ..VolumeSettings::default() };
+    let settings =
+        VolumeSettings { dirty_low_pct: 0, idle_delay: 1_000_000_000, ..VolumeSettings::default() };
     let mut rig = Rig::new((32, 64), 1 << 15, &[settings], PoolSettings::default());
     rig.count(true);
     work(&mut rig);
