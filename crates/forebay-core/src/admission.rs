@@ -166,6 +166,26 @@ impl Engine {
         }
     }
 
+    /// Whether [`Engine::admits`] would say yes; changes nothing.
+    pub(crate) fn would_admit(&self, req: u32, key: Key) -> bool {
+        let request = self.reqs.get(req);
+        let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
+            || request.kind == RequestKind::Prefetch;
+        if self.is_far_above_maximum(key.volume()) {
+            return false;
+        }
+        match self.volume(key.volume()).settings.admission {
+            Admission::Never => wanted,
+            Admission::SecondAccess if !wanted => {
+                let key = self.memory.remembered(key);
+                let known =
+                    |recent: &Option<Recent>| recent.as_ref().is_some_and(|recent| recent.contains(key));
+                known(&self.memory.ghosts) || known(&self.memory.missed)
+            }
+            Admission::Always | Admission::SecondAccess => true,
+        }
+    }
+
     /// A clean copy is about to be replaced by a write past the cache: its successor is not asked twice.
     pub(crate) fn note_replaced(&mut self, key: Key) {
         if self.volume(key.volume()).settings.admission == Admission::SecondAccess {

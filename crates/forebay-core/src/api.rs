@@ -305,6 +305,17 @@ pub struct Loss {
     pub age: Nanos,
 }
 
+/// What is lost of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LossTotal {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Bytes.
+    pub bytes: u64,
+    /// Ranges that they are in, none next to another.
+    pub ranges: u64,
+}
+
 /// A device operation failed. The engine does not tell kinds of failure apart: it retries what can be retried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("device operation failed")]
@@ -383,12 +394,14 @@ pub enum Notice {
         /// Volume.
         volume: VolumeId,
     },
-    /// The backing store changed while the cache was away: clean blocks were dropped.
+    /// The backing store changed while the cache was away: clean blocks were dropped, and dirty ones if that was asked for.
     BackingChanged {
         /// Volume.
         volume: VolumeId,
         /// Clean blocks dropped.
         dropped: u64,
+        /// Dirty blocks thrown away, because the operator wanted that (`OnBackingChange::DiscardDirty`).
+        discarded: u64,
     },
     /// A volume is attached: it takes requests from now on.
     Attached {

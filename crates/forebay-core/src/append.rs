@@ -367,6 +367,7 @@ impl Engine {
 
     fn submit_batch(&mut self, kind: StreamKind, mut batch: Batch) {
         batch.completed = None;
+        self.stats.cache_metadata_writes += u64::from(batch.is_summary || batch.blocks == 1);
         self.map.segments[batch.segment as usize].pins += 1;
         if self.mirror.is_some() {
             self.submit_to_members(kind, &mut batch);
@@ -621,6 +622,7 @@ impl Engine {
         if let (Done::Request(req) | Done::Merge(req, _), Some(slot)) = (item.done, slot) {
             let old = self.map.insert(slot, State::Dirty);
             self.counters.logged(item.key.volume(), old);
+            self.stats.dirtied_blocks += u64::from(old != Some(State::Dirty));
             if matches!(item.done, Done::Request(_)) && self.reqs.get(req).kind.may_unmap() {
                 self.map.note_discard(item.key);
             }

@@ -221,27 +221,34 @@ impl Engine {
                 continue;
             }
             let dirty_blocks = self.dirty_blocks(*id);
+            let mut discarded = 0;
             match policy {
                 OnBackingChange::Refuse if dirty_blocks > 0 => {
                     return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
                 }
-                OnBackingChange::DiscardDirty => self.discard(*id),
+                OnBackingChange::DiscardDirty => discarded = self.discard_dirty(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
             self.reached(Landmark::BackingChanged);
             self.forget_order(*id);
             let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
-            self.notice(Notice::BackingChanged { volume: *id, dropped });
+            self.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
         }
         self.settle_devices(&volumes);
         Ok(())
     }
 
-    fn discard(&mut self, volume: VolumeId) {
+    /// Throws away what of a volume is not clean; returns how many blocks that were.
+    fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
         let mut keys = Vec::new();
-        self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| keys.push(self.map.key(slot)));
-        for key in keys {
-            self.map.remove(key);
+        self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| {
+            if self.map.state(slot) != State::Clean {
+                keys.push(self.map.key(slot));
+            }
+        });
+        for key in &keys {
+            self.map.remove(*key);
         }
+        keys.len() as u64
     }
 }

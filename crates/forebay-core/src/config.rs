@@ -219,6 +219,12 @@ pub enum PlantedBug {
     OverfillHeader,
     /// The intent of a write past the cache names the first of its regions only.
     IntentOfOneRegion,
+    /// A FLUSH succeeds though something that was written before it is lost, and nobody has been told.
+    FlushOverLoss,
+    /// A read is answered by a partly cached block though it has not all sectors that are asked for.
+    ServeInvalidSectors,
+    /// A partly cached block is dropped and read as a whole although it is dirty.
+    HealDirty,
 }
 
 impl PlantedBug {
@@ -296,6 +302,9 @@ impl PlantedBug {
         (Self::TweakOfFailedWrite, "tweak-of-failed-write"),
         (Self::OverfillHeader, "overfill-header"),
         (Self::IntentOfOneRegion, "intent-of-one-region"),
+        (Self::FlushOverLoss, "flush-over-loss"),
+        (Self::ServeInvalidSectors, "serve-invalid-sectors"),
+        (Self::HealDirty, "heal-dirty"),
     ];
 
     /// The name used on the command line.

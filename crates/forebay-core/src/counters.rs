@@ -54,6 +54,18 @@ pub struct VolumeStats {
     pub dirty_write_hit_blocks: u64,
     /// Blocks read from the backing store and added to the cache.
     pub filled_blocks: u64,
+    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an error.
+    pub read_invalidated_blocks: u64,
+    /// Fills given up because the block was changed meanwhile.
+    pub fill_cancelled_blocks: u64,
+    /// Fills that admission wanted, and for which there was no memory or no room in the log.
+    pub fill_no_room_blocks: u64,
+    /// Writes, zeroes and discards that waited for another one on the same block.
+    pub lock_waits: u64,
+    /// Writes past the cache that waited for destage of their blocks.
+    pub direct_waits: u64,
+    /// Blocks that became dirty, having been clean or not in the cache.
+    pub dirtied_blocks: u64,
     /// Clean blocks dropped to make room.
     pub evicted_blocks: u64,
     /// Cached blocks that a write past the cache dropped.
@@ -86,8 +98,10 @@ pub struct VolumeStats {
     pub cached_blocks: u64,
     /// Blocks that only the cache has, now. Lost ones are not counted.
     pub dirty_blocks: u64,
-    /// Dirty blocks whose only copy is damaged, now.
+    /// Blocks of which something is lost, now: nobody has it any more.
     pub lost_blocks: u64,
+    /// Bytes that are lost, now.
+    pub lost_bytes: u64,
     /// Blocks that are pinned, now.
     pub pinned_blocks: u64,
 }
@@ -151,6 +165,7 @@ impl Counters {
         stats.logged_blocks += 1;
         stats.write_hit_blocks += u64::from(old.is_some());
         stats.dirty_write_hit_blocks += u64::from(old == Some(State::Dirty));
+        stats.dirtied_blocks += u64::from(old != Some(State::Dirty));
     }
 }
 
@@ -163,11 +178,24 @@ impl Engine {
             VolumeStats {
                 cached_blocks: map.cached,
                 dirty_blocks: map.dirty,
-                lost_blocks: map.lost,
+                lost_blocks: self.lost_blocks(volume),
+                lost_bytes: self.lost_bytes(volume),
                 pinned_blocks: map.pinned,
                 ..self.counters.0[usize::from(volume.0)]
             }
         })
+    }
+
+    /// What a fill came to that was not kept.
+    pub(crate) fn count_fill_given_up(&mut self, volume: VolumeId, changed: bool) {
+        let (all, one) = (&mut self.stats, self.counters.of(volume));
+        if changed {
+            all.fill_cancelled_blocks += 1;
+            one.fill_cancelled_blocks += 1;
+        } else {
+            all.fill_no_room_blocks += 1;
+            one.fill_no_room_blocks += 1;
+        }
     }
 
     /// An operation has failed.
@@ -208,6 +236,13 @@ impl Engine {
                 self.counters.of(volume).cache_read_errors += 1;
             }
             OpKind::ScrubFetch { key, .. } => self.counters.of(key.volume()).backing_read_errors += 1,
+            OpKind::Batch(_)
+            | OpKind::Flush(Device::Cache)
+            | OpKind::Checkpoint
+            | OpKind::CopyWrite
+            | OpKind::Mend
+            | OpKind::Renew
+            | OpKind::RepairWrite => self.stats.cache_write_errors += 1,
             _ => {}
         }
     }

@@ -207,7 +207,10 @@ impl Engine {
         let range = self.directs.get(direct).blocks();
         if self.backing_locks.acquire(range, LockOwner(direct)) {
             self.direct_locked(direct);
+            return;
         }
+        self.stats.direct_waits += 1;
+        self.counters.of(range.first.volume()).direct_waits += 1;
     }
 
     /// Nobody else writes these blocks of the backing store now.

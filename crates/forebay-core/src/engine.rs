@@ -99,6 +99,8 @@ pub(crate) struct Req {
     pub(crate) sequential: bool,
     /// A part came from the backing store.
     pub(crate) missed: bool,
+    /// Losses of its volume that had been told when it was made.
+    pub(crate) losses_told: u64,
     pub(crate) started_at: Nanos,
 }
 
@@ -408,8 +410,8 @@ impl Engine {
         stats.cached_blocks = self.map.cached_blocks();
         stats.capacity_blocks = self.capacity_of(self.segments_staying());
         stats.dirty_blocks = self.map.volumes.iter().map(|volume| volume.dirty).sum();
-        let lost: u64 = self.map.volumes.iter().map(|volume| volume.lost).sum();
-        stats.lost_blocks = lost + self.aside.lost_blocks();
+        stats.lost_blocks = self.map.lost.len() as u64 + self.aside.lost_blocks();
+        stats.lost_bytes = self.loss_totals().iter().map(|total| total.bytes).sum();
         stats.free_segments = self.free_segments() as u64;
         stats.segments = u64::from(self.segments_counted(self.map.segments.len() as u32));
         stats.pinned_blocks = self.map.pinned_blocks();
@@ -491,6 +493,7 @@ impl Engine {
         let treatment = self.treat(&request);
         let volume = self.volume_mut(request.volume);
         volume.last_active = now;
+        let losses_told = volume.losses_told;
         let (mut write_back, mut copies) = volume.writes(treatment);
         if self.is_aside() {
             (write_back, copies) = (false, false);
@@ -518,6 +521,7 @@ impl Engine {
             sequential: treatment != request.treatment,
             reserved: 0,
             missed: false,
+            losses_told,
             started_at: self.now,
         })
     }
@@ -526,6 +530,9 @@ impl Engine {
     pub(crate) fn reply(&mut self, req: u32) {
         let path = self.path(req);
         let mut done = self.reqs.remove(req);
+        if done.kind == RequestKind::Flush {
+            done.failed = self.flush_fails(done.volume, done.losses_told, done.failed);
+        }
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
         let took = self.now - done.started_at;
         self.counters.reply(done.volume, path, done.failed, took);
@@ -1096,6 +1103,7 @@ impl Engine {
     pub(crate) fn write_meta(&mut self, offset: u64, meta: Arc<Vec<u8>>, kind: OpKind) {
         let op = self.new_op(kind);
         self.stats.count_write(Device::Cache, meta.len() as u32);
+        self.stats.cache_metadata_writes += 1;
         let member = self.member_at(offset);
         let state = self.ops.get_mut(op);
         (state.meta, state.member) = (Some(meta), member);

@@ -119,6 +119,8 @@ landmarks! {
     HitMoved = "hit-moved",
     /// A fill was left out or undone because its block was written meanwhile.
     FillOvertaken = "fill-overtaken",
+    /// A clean block that was cached in part was read as a whole, and cached again.
+    PartialHealed = "partial-healed",
     /// Fills were forgotten because the log had no room for them.
     FillsForgotten = "fills-forgotten",
     /// Reclaim moved a dirty block.

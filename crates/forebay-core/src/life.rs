@@ -159,14 +159,16 @@ pub(crate) struct Sweep {
     pub(crate) first_block: u64,
     /// Only clean blocks go.
     pub(crate) clean_only: bool,
+    /// Blocks that went: clean ones, and others.
     pub(crate) dropped: u64,
+    pub(crate) discarded: u64,
     segment: u32,
     index: u32,
 }
 
 impl Sweep {
     pub(crate) fn new(first_block: u64, clean_only: bool) -> Self {
-        Self { first_block, clean_only, dropped: 0, segment: 0, index: 0 }
+        Self { first_block, clean_only, dropped: 0, discarded: 0, segment: 0, index: 0 }
     }
 }
 
@@ -401,7 +403,8 @@ impl Engine {
         let key = self.map.segments[sweep.segment as usize].key(sweep.index);
         if key.volume() == id && key.block() >= sweep.first_block {
             self.map.remove(key);
-            sweep.dropped += 1;
+            sweep.dropped += u64::from(state == State::Clean);
+            sweep.discarded += u64::from(state != State::Clean);
         }
     }
 

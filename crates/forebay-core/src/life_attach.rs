@@ -154,7 +154,11 @@ impl Engine {
                     job.stage = Stage::Sweeping(sweep);
                     return Progress::Waits(Job::Attach(job));
                 }
-                self.notice(Notice::BackingChanged { volume: id, dropped: sweep.dropped });
+                self.notice(Notice::BackingChanged {
+                    volume: id,
+                    dropped: sweep.dropped,
+                    discarded: sweep.discarded,
+                });
                 return self.enter_table(id, job);
             }
             Stage::Checkpoint(ticket) => {

@@ -51,6 +51,8 @@ pub(crate) struct CacheMap {
     pub(crate) index: Index,
     /// Sector masks of blocks that are not whole, by slot.
     pub(crate) partial: BTreeMap<u32, u8>,
+    /// Blocks whose only copy is damaged: all of them are dirty, and the index gives their slots.
+    pub(crate) lost: BTreeSet<Key>,
     /// Segments that have become empty since [`CacheMap::take_emptied`].
     emptied: Vec<u32>,
     /// Segments in use by age: sequence of the first batch, number.
@@ -81,6 +83,7 @@ impl CacheMap {
             known_volumes: 0,
             index,
             partial: BTreeMap::new(),
+            lost: BTreeSet::new(),
             emptied: Vec::new(),
             by_age: BTreeSet::new(),
             clock: Born::default(),
@@ -360,7 +363,10 @@ impl CacheMap {
         volume.pinned -= u64::from(pinned && state == State::Void);
         self.relief += u64::from(old != State::Void && state != State::Dirty);
         match old {
-            State::Dirty if lost => volume.lost -= 1,
+            State::Dirty if lost => {
+                volume.lost -= 1;
+                self.lost.remove(&key);
+            }
             State::Dirty => {
                 volume.dirty -= 1;
                 volume.births.remove(born);
@@ -399,6 +405,7 @@ impl CacheMap {
             volume.dirty -= 1;
             volume.births.remove(born);
             volume.lost += 1;
+            self.lost.insert(key);
             self.leave(slot);
         }
     }
@@ -492,7 +499,7 @@ impl CacheMap {
                 .map(|volume| volume.waiting.bytes() + volume.discarded.bytes() + volume.births.bytes())
                 .sum::<usize>()
             + self.by_age.len() * 24
-            + self.partial.len() * 16
+            + (self.partial.len() + self.lost.len()) * 16
     }
 
     /// Walks everything and panics if an invariant does not hold. Slow: for tests and the simulator.
@@ -527,6 +534,7 @@ impl CacheMap {
                 unclean += u32::from(state != State::Clean);
                 pinned += u32::from(segment.is_pinned(index));
                 let lost = segment.is_lost(index);
+                assert!(!lost || self.lost.contains(&key), "every lost block is listed");
                 let count = &mut counts[usize::from(key.volume().0)];
                 count[0] += u64::from(!segment.is_shadow(index));
                 count[1] += u64::from(state == State::Dirty && !lost);
@@ -551,6 +559,8 @@ impl CacheMap {
             );
             volume.waiting.check();
         }
+        let lost: u64 = self.volumes.iter().map(|volume| volume.lost).sum();
+        assert_eq!(lost, self.lost.len() as u64, "nothing else is listed as lost");
         let known: usize = self.volumes.iter().map(|volume| volume.waiting.shadows()).sum();
         assert_eq!(shadows, known, "I24: every shadow is known");
     }

@@ -3,12 +3,14 @@
 //! A write of a part of a block is merged with what is cached of it, sector by sector, so that a block has one place in
 //! the cache at any time. The backing store is read only if that cannot be avoided: if the write ends inside a sector
 //! that is not cached, or if the backing store cannot write single sectors. Otherwise the block is stored with a mask
-//! of its valid sectors. A read of a block of which only some sectors are cached is the same merge without the write.
+//! of its valid sectors. A read of a block of which only some sectors are cached is the same merge without the write; it needs
+//! the backing store only if it asks for others.
 //!
 //! The merges of writes run under the block lock of their request, so the block does not change meanwhile.
 
 use crate::api::{Action, Device, OpId, RequestKind, Span};
 use crate::append::{Done, Item, ItemKind};
+use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask, sector_mask_inside, sector_runs};
 use crate::pages::{Page, PageUse};
 use crate::read::Damage;
@@ -48,6 +50,8 @@ pub(crate) struct Merge {
     without_cached: bool,
     /// Sectors that the merged block has.
     mask: u8,
+    /// A read: it was counted as hit or miss.
+    counted: bool,
 }
 
 impl Merge {
@@ -80,6 +84,7 @@ impl Engine {
             again: false,
             without_cached: false,
             mask: 0,
+            counted: false,
         });
         self.merge_queue.push_back(merge);
         self.resume_merges();
@@ -120,10 +125,16 @@ impl Engine {
             return;
         }
         let whole = match purpose {
-            MergeFor::Read | MergeFor::Direct(_) => true,
+            MergeFor::Read => false,
+            MergeFor::Direct(_) => true,
             MergeFor::Log => u64::from(self.volume(volume).sector_bytes) == BLOCK || m.without_cached,
         };
-        let backing = ragged & !have != 0 || whole && (have | covered) != all;
+        let asked = if purpose == MergeFor::Read { self.reqs.get(m.req).sectors_of(block) & all } else { 0 };
+        let lacks = asked & !have != 0 && !self.planted(PlantedBug::ServeInvalidSectors);
+        let backing = lacks || ragged & !have != 0 || whole && (have | covered) != all;
+        if purpose == MergeFor::Read {
+            self.count_merged_read(merge, backing);
+        }
         let cached = slot.filter(|_| have & !covered != 0).map(|slot| (slot, have));
         let m = self.merges.get_mut(merge);
         (m.backing, m.cached, m.again, m.failed) = (backing, cached, false, false);
@@ -138,6 +149,18 @@ impl Engine {
         }
         if self.merges.get(merge).pending == 0 {
             self.assemble(merge);
+        }
+    }
+
+    /// A read needs the backing store for a part of this block, or does not.
+    fn count_merged_read(&mut self, merge: u32, backing: bool) {
+        let m = self.merges.get_mut(merge);
+        let (req, first) = (m.req, !core::mem::replace(&mut m.counted, true));
+        self.reqs.get_mut(req).missed |= backing;
+        match (first, backing) {
+            (true, true) => self.count_misses(req, 1),
+            (true, false) => self.count_hits(req, 1),
+            (false, _) => {}
         }
     }
 
@@ -189,7 +212,7 @@ impl Engine {
     pub(crate) fn merge_cached_read(&mut self, merge: u32, tries: u32, ok: bool, crcs: &[u32]) {
         let (slot, _) = self.merges.get(merge).cached.expect("a cached part was read");
         self.map.unpin(slot);
-        let trust = self.planted(crate::config::PlantedBug::SkipChecksum);
+        let trust = self.planted(PlantedBug::SkipChecksum);
         if ok && (trust || crcs.first() == Some(&self.map.crc(slot))) {
             self.merge_part_done(merge, true);
             return;

@@ -2,7 +2,8 @@
 //!
 //! The range is cut into runs: blocks that lie in consecutive slots of one segment become one read of the cache
 //! device, missing blocks one read of the backing store, both straight into the client's buffer. A block of which only
-//! some sectors are cached is merged (`merge`). Every block from the cache is compared with its checksum (I4): a clean
+//! some sectors are cached answers alone if it has all that are asked for; else, if it is clean, it gives way to a fill of the whole
+//! block, and if it is dirty it is merged with what the backing store has of the others (`merge`). Every block from the cache is compared with its checksum (I4): a clean
 //! one that does not match is dropped and read from the backing store, a dirty one is lost and answers with an error.
 //!
 //! A read takes no lock. It looks up its blocks when it starts, and pins the segments that it reads from: a write
@@ -66,7 +67,13 @@ impl Fills {
     }
 
     pub(crate) fn is_valid(&self, key: Key, token: u64) -> bool {
-        self.blocks.get(&key).is_some_and(|registered| registered.token == token && registered.valid)
+        self.state_of(key, token) == Some(true)
+    }
+
+    /// Whether a fill is still valid; `None` if it is not registered under this token.
+    fn state_of(&self, key: Key, token: u64) -> Option<bool> {
+        let registered = self.blocks.get(&key).filter(|registered| registered.token == token);
+        registered.map(|registered| registered.valid)
     }
 
     pub(crate) fn end(&mut self, key: Key, token: u64) {
@@ -98,7 +105,10 @@ pub(crate) enum Damage {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Hit(u32),
+    /// Some sectors that are asked for are in the cache.
     Partial,
+    /// It lacks sectors that are asked for, and nobody needs what is there of it.
+    Incomplete(u32),
     Miss,
     /// Something that is asked for was lost with the cache device.
     Lost,
@@ -115,7 +125,6 @@ impl Engine {
 
     /// Reads blocks `first..=last` of a request from where they are.
     fn read_blocks(&mut self, req: u32, first: u64, last: u64) {
-        let volume = self.reqs.get(req).volume;
         let mut block = first;
         while block <= last {
             let found = self.find(req, block);
@@ -130,14 +139,16 @@ impl Engine {
                     {
                         count += 1;
                     }
-                    self.stats.read_hit_blocks += u64::from(count);
-                    self.counters.of(volume).read_hit_blocks += u64::from(count);
+                    self.count_hits(req, u64::from(count));
                     self.read_hits(req, block, slot, count, 1);
                 }
                 Found::Lost => self.reqs.get_mut(req).failed = true,
+                Found::Incomplete(slot) => {
+                    let token = self.begin_heal(req, slot);
+                    self.count_misses(req, 1);
+                    self.read_misses(req, block, 1, Miss { token, tries: 1 });
+                }
                 Found::Partial => {
-                    self.stats.read_hit_blocks += 1;
-                    self.counters.of(volume).read_hit_blocks += 1;
                     self.reqs.get_mut(req).pending += 1;
                     self.start_merge(req, block, (0, BLOCK as u32), MergeFor::Read);
                 }
@@ -168,7 +179,41 @@ impl Engine {
         if self.map.state(slot) == State::Clean && self.volume(volume).settings.mode == Mode::Passthrough {
             return Found::Miss;
         }
-        if self.map.mask(slot) == MASK_FULL { Found::Hit(slot) } else { Found::Partial }
+        let (mask, wanted) = (self.map.mask(slot), self.reqs.get(req).sectors_of(block));
+        match mask {
+            MASK_FULL => Found::Hit(slot),
+            _ if wanted & !mask != 0 && self.may_heal(req, slot) => Found::Incomplete(slot),
+            _ if wanted & mask == 0 => Found::Miss,
+            _ => Found::Partial,
+        }
+    }
+
+    /// True if a partly cached block can be replaced by all of it, as any block that is missed is filled: it is clean, so it may be
+    /// dropped, and nobody is changing it. Of a dirty one only what it lacks is read, until it has been written back.
+    fn may_heal(&self, req: u32, slot: u32) -> bool {
+        let key = self.map.key(slot);
+        let idle = !self.locks.is_held(BlockRange { first: key, last: key });
+        let dispensable = self.map.state(slot) == State::Clean || self.planted(PlantedBug::HealDirty);
+        let room = u64::from(self.pages.available(PageUse::Fill)) > self.fills.len() as u64;
+        let whole = self.volume(key.volume()).size_bytes / BLOCK > key.block();
+        dispensable
+            && idle
+            && room
+            && whole
+            && self.may_fill(req)
+            && !self.fenced
+            && !self.stopping
+            && !self.is_far_above_maximum(key.volume())
+            && !self.fills.blocks.contains_key(&key)
+    }
+
+    /// Gives way to a fill of the whole block, and registers it.
+    fn begin_heal(&mut self, req: u32, slot: u32) -> u64 {
+        self.reached(Landmark::PartialHealed);
+        let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
+        self.map.remove(key);
+        let pinned = pinned || self.reqs.get(req).treatment == Treatment::Pin;
+        self.fills.register(key, pinned)
     }
 
     /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
@@ -260,11 +305,14 @@ impl Engine {
             State::Dirty => {
                 self.break_order(key);
                 self.map.set_lost(slot);
+                self.note_lost(key.volume());
                 Damage::Lost
             }
             State::Destaged => Damage::Kept,
             State::Clean | State::Void => {
                 self.map.remove(key);
+                self.stats.read_invalidated_blocks += 1;
+                self.counters.of(key.volume()).read_invalidated_blocks += 1;
                 Damage::Dropped
             }
         };
@@ -285,7 +333,13 @@ impl Engine {
         request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.is_aside()
     }
 
-    fn count_misses(&mut self, req: u32, blocks: u64) {
+    pub(crate) fn count_hits(&mut self, req: u32, blocks: u64) {
+        let volume = self.reqs.get(req).volume;
+        self.stats.read_hit_blocks += blocks;
+        self.counters.of(volume).read_hit_blocks += blocks;
+    }
+
+    pub(crate) fn count_misses(&mut self, req: u32, blocks: u64) {
         let (volume, sequential) = (self.reqs.get(req).volume, self.reqs.get(req).sequential);
         let may_fill = self.may_fill(req);
         let (all, one) = (&mut self.stats, self.counters.of(volume));
@@ -337,10 +391,18 @@ impl Engine {
         let room = self.pages.available(PageUse::Fill).saturating_sub(self.fills.len() as u32);
         // The short block at an odd end of the volume is not worth the special case.
         let whole = (self.volume(volume).size_bytes / BLOCK).saturating_sub(block);
-        for block in block..block + u64::from(count).min(u64::from(room)).min(whole) {
+        for (block, index) in (block..block + u64::from(count).min(whole)).zip(0..) {
             let key = Key::new(volume, block);
             let idle = !self.locks.is_held(BlockRange { first: key, last: key });
-            if idle && self.map.lookup(key).is_none() && self.admits(req, key) {
+            if !idle || self.map.lookup(key).is_some() {
+                continue;
+            }
+            if index >= room {
+                // Nothing is remembered of it: it is not asked twice for a place that it did not get.
+                if self.would_admit(req, key) {
+                    self.count_fill_given_up(volume, false);
+                }
+            } else if self.admits(req, key) {
                 self.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
             }
         }
@@ -363,9 +425,13 @@ impl Engine {
         let volume = self.reqs.get(req).volume;
         for index in 0..u64::from(count) {
             let key = Key::new(volume, block + index);
-            let crc = crcs.get(index as usize).filter(|_| self.fills.is_valid(key, token));
+            let Some(valid) = self.fills.state_of(key, token) else { continue };
+            let crc = crcs.get(index as usize).filter(|_| valid);
             let page = if crc.is_some() { self.pages.take(PageUse::Fill) } else { None };
             let (Some(page), Some(crc)) = (page, crc) else {
+                if !valid || crc.is_some() {
+                    self.count_fill_given_up(volume, !valid);
+                }
                 self.fills.end(key, token);
                 continue;
             };
@@ -399,6 +465,9 @@ impl Engine {
         let overtaken = self.map.lookup(key).is_some() && !self.planted(PlantedBug::KeepOvertakenFill);
         if overtaken || !valid {
             self.reached(Landmark::FillOvertaken);
+        }
+        if (overtaken || !valid || slot.is_none()) && !self.fenced {
+            self.count_fill_given_up(key.volume(), overtaken || !valid);
         }
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
             self.map.insert(slot, State::Clean);

@@ -53,6 +53,8 @@ pub struct ScrubReport {
 #[derive(Debug)]
 pub(crate) struct Scrub {
     bytes_per_s: u64,
+    /// Only what is dirty is looked at, and nobody is told when it ends.
+    dirty_only: bool,
     bucket: Bucket,
     /// The next slot to look at, and which of its copies.
     segment: u32,
@@ -115,32 +117,51 @@ impl Engine {
     pub fn begin_scrub(&mut self, now: Nanos, bytes_per_s: u64) -> Result<(), LifeError> {
         self.advance(now);
         self.may_change_pool()?;
-        if self.scrub.is_some() {
+        if self.scrub.as_ref().is_some_and(|scrub| !scrub.dirty_only) {
             return Err(LifeError::Busy);
         }
         let copies = |number: u32| 1 + u64::from(self.has_two_copies(number));
         let live =
             (0..).zip(&self.map.segments).map(|(number, segment)| u64::from(segment.live) * copies(number));
         let total_blocks = live.sum();
+        let report = ScrubReport { total_blocks, ..ScrubReport::default() };
+        self.start_scrub(bytes_per_s, false, report);
+        Ok(())
+    }
+
+    /// Compares everything dirty with its checksums, reading at most `bytes_per_s`: what was lost before this start is found again,
+    /// though nobody reads it. Nobody is told when it ends; a scrub that is begun takes its place, and nothing happens if one is
+    /// under way.
+    pub fn check_dirty(&mut self, now: Nanos, bytes_per_s: u64) {
+        self.advance(now);
+        if self.may_change_pool().is_ok() && self.scrub.is_none() {
+            self.start_scrub(bytes_per_s, true, ScrubReport::default());
+        }
+    }
+
+    fn start_scrub(&mut self, bytes_per_s: u64, dirty_only: bool, report: ScrubReport) {
+        // What a check of the dirty blocks has begun ends in the scrub that takes its place.
+        let before = self.scrub.take().map(|scrub| (scrub.under_way, scrub.again));
+        let (under_way, again) = before.unwrap_or_default();
         self.scrub = Some(Box::new(Scrub {
             bytes_per_s: bytes_per_s.max(BLOCK),
+            dirty_only,
             bucket: Bucket::default(),
             segment: 0,
             copy: 0,
             index: 0,
-            under_way: 0,
+            under_way,
             cancelled: false,
-            again: Vec::new(),
+            again,
             wake_at: None,
-            report: ScrubReport { total_blocks, ..ScrubReport::default() },
+            report,
         }));
-        Ok(())
     }
 
     /// Ends a scrub early; [`Notice::ScrubEnded`] follows. Nothing happens if there is none.
     pub fn cancel_scrub(&mut self, now: Nanos) {
         self.advance(now);
-        if let Some(scrub) = &mut self.scrub {
+        if let Some(scrub) = self.scrub.as_mut().filter(|scrub| !scrub.dirty_only) {
             scrub.cancelled = true;
         }
     }
@@ -148,7 +169,7 @@ impl Engine {
     /// What the scrub under way has done so far.
     #[must_use]
     pub fn scrub_progress(&self) -> Option<ScrubReport> {
-        self.scrub.as_ref().map(|scrub| scrub.report)
+        self.scrub.as_ref().filter(|scrub| !scrub.dirty_only).map(|scrub| scrub.report)
     }
 
     pub(crate) fn scrub_deadline(&self) -> Option<Nanos> {
@@ -164,7 +185,9 @@ impl Engine {
         }
         let through = !ends && self.scrub_on(&mut scrub);
         if scrub.under_way == 0 && (ends || through) {
-            self.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
+            if !scrub.dirty_only {
+                self.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
+            }
         } else {
             self.scrub = Some(scrub);
         }
@@ -250,7 +273,8 @@ impl Engine {
                 }
             }
             let slot = self.map.slot(scrub.segment, scrub.index);
-            let counts = self.is_worth_scrubbing(slot);
+            let wanted = !scrub.dirty_only || self.map.state(slot) == State::Dirty;
+            let counts = wanted && self.is_worth_scrubbing(slot);
             if !counts && run.is_some() {
                 return run;
             }

@@ -72,6 +72,23 @@ pub struct Stats {
     pub back_merged_blocks: u64,
     /// Blocks between dirty ones that were written along with them, with what they held.
     pub gap_filled_blocks: u64,
+    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an error.
+    pub read_invalidated_blocks: u64,
+    /// Fills given up because the block was changed meanwhile.
+    pub fill_cancelled_blocks: u64,
+    /// Fills that admission wanted, and for which there was no memory or no room in the log.
+    pub fill_no_room_blocks: u64,
+    /// Writes, zeroes and discards that waited for another one on the same block.
+    pub lock_waits: u64,
+    /// Writes past the cache that waited for destage of their blocks.
+    pub direct_waits: u64,
+    /// Blocks that became dirty, having been clean or not in the cache.
+    pub dirtied_blocks: u64,
+    /// Writes to the cache device without any block of data: batches of marks or intents alone, summaries, checkpoints and
+    /// superblocks.
+    pub cache_metadata_writes: u64,
+    /// Writes and flushes of the cache device that failed.
+    pub cache_write_errors: u64,
     /// Clean blocks dropped to make room.
     pub evicted_blocks: u64,
     /// Blocks that reclaim moved to the survivor stream.
@@ -102,8 +119,10 @@ pub struct Stats {
     pub damaged_blocks: u64,
     /// Blocks that only the cache has, now.
     pub dirty_blocks: u64,
-    /// Dirty blocks whose only copy is damaged, now.
+    /// Blocks of which something is lost, now: nobody has it any more.
     pub lost_blocks: u64,
+    /// Bytes that are lost, now.
+    pub lost_bytes: u64,
     /// Blocks that are pinned, now.
     pub pinned_blocks: u64,
     /// Blocks in the cache, now.

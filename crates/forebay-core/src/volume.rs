@@ -39,8 +39,9 @@ pub(crate) struct Volume {
     pub(crate) misses_in_flight: u32,
     /// What the volume table says of the backing store.
     pub(crate) backing: BackingRecord,
-    /// Something was lost with the cache device, and no FLUSH has said so yet.
-    pub(crate) lost_untold: bool,
+    /// Losses that were found, and of those the ones that came before the last FLUSH that failed.
+    pub(crate) losses_found: u64,
+    pub(crate) losses_told: u64,
     /// The last change of what is at risk (`aside`).
     pub(crate) safer_at: u64,
     /// The backing store does not take what is to be rescued: nobody waits for that any longer.
@@ -69,7 +70,8 @@ impl Volume {
             last_active: now,
             misses_in_flight: 0,
             backing: attachment.backing.clone(),
-            lost_untold: false,
+            losses_found: 0,
+            losses_told: 0,
             safer_at: 0,
             rescue_failed: false,
             rescue_given_up: false,
@@ -119,7 +121,10 @@ impl Engine {
         if self.volumes.len() <= number {
             self.volumes.resize_with(number + 1, || None);
         }
-        self.volumes[number] = Some(Volume::new(attachment, self.now));
+        let mut volume = Volume::new(attachment, self.now);
+        // Clients that come now were told of nothing that was lost before.
+        volume.losses_found = u64::from(self.map.volumes[number].lost > 0);
+        self.volumes[number] = Some(volume);
     }
 
     /// When something is due for a volume though nothing happens.

@@ -27,7 +27,10 @@ impl Engine {
         let range = self.reqs.get(req).range();
         if self.locks.acquire(range, LockOwner(req)) {
             self.mutation_locked(req);
+            return;
         }
+        self.stats.lock_waits += 1;
+        self.counters.of(range.first.volume()).lock_waits += 1;
     }
 
     /// The block lock is ours: the request begins.

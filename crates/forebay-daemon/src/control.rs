@@ -147,9 +147,12 @@ pub struct PoolInfo {
     /// A mirrored cache: `whole`, `degraded` (one device does not count), or `rebuilding N of M segments`; empty if it is not mirrored.
     #[serde(default)]
     pub mirror: String,
-    /// Bytes that only the failed cache had, and that answer with errors until they are written.
+    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until they are written.
     #[serde(default)]
     pub lost_bytes: u64,
+    /// Ranges that they are in.
+    #[serde(default)]
+    pub lost_ranges: u64,
     /// How operations reach the kernel: `io_uring` or `psync`.
     pub io_engine: String,
     /// Job that is at work on the pool as a whole.
@@ -206,12 +209,15 @@ pub struct VolumeInfo {
     pub connections: u64,
     /// Job that is at work on it.
     pub job: Option<String>,
-    /// Bytes lost with a cache that failed: they answer with errors until they are written.
+    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until they are written.
     #[serde(default)]
     pub lost_bytes: u64,
+    /// Ranges that they are in; `/losses` lists them.
+    #[serde(default)]
+    pub lost_ranges: u64,
 }
 
-/// A range of a volume that was lost with its cache.
+/// A range of a volume that only the cache had, and that it cannot give back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LossInfo {
     /// First byte.

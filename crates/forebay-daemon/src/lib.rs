@@ -44,7 +44,7 @@ pub use cache_spec::CacheSpec;
 pub use error::RunError;
 pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
 pub use mates::is_noted_out;
-pub use pool::PoolEvent;
+pub use pool::{Lost, PoolEvent};
 pub use serve::serve;
 pub use settings::{SettingHelp, settings};
 pub use start::{run, state_dir};

@@ -452,7 +452,7 @@ impl World {
         let cache_errors = self.errors[CACHE] + u64::from(harmed);
         match notice {
             Notice::BlockDamaged { volume, lost, .. } => {
-                if lost && self.engine.is_aside() {
+                if lost {
                     self.lost_at[usize::from(volume.0)] = Some(self.oracle.begin());
                 }
                 self.counters.damaged_blocks += 1;

@@ -267,7 +267,7 @@ impl World {
                 self.oracle.check_read(volume, pending.offset, bytes, pending.begun)
             }
             (RequestKind::Flush, _) => {
-                self.check_flush_aside(volume, pending.begun)?;
+                self.check_flush(volume, pending.begun)?;
                 self.oracle.flushed(volume, pending.begun);
                 Ok(())
             }
@@ -311,7 +311,7 @@ impl World {
             RequestError::Io => {
                 self.counters.io_errors += 1;
                 ensure!(self.may_fail(pending), "an I/O error without a cause");
-                if pending.kind == RequestKind::Flush && self.engine.is_aside() {
+                if pending.kind == RequestKind::Flush {
                     self.told_at[pending.volume] = Some(self.oracle.begin());
                 }
             }
@@ -321,7 +321,7 @@ impl World {
 
     /// An I/O error is legal where the only copy was damaged, where a backing store failed while the request was under way,
     /// for everything that changes something while the owner cannot put a failed cache aside, and once for a FLUSH after
-    /// something was lost with the cache. That the cache device fails is no reason by itself.
+    /// something was lost. That the cache device fails is no reason by itself.
     fn may_fail(&self, pending: &Pending) -> bool {
         let volume = pending.volume;
         let changes = !matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch);
@@ -332,8 +332,7 @@ impl World {
         if pending.kind == RequestKind::Flush {
             let told = self.told_at[volume].filter(|told| *told < pending.begun);
             let untold = self.lost_at[volume].is_some_and(|at| told.is_none_or(|told| told < at));
-            let before = told.is_none() && self.engine.is_aside() && self.is_any_tainted(volume, 0, u64::MAX);
-            return untold || before;
+            return untold;
         }
         if self.without_cache {
             return self.is_any_at_risk(pending);

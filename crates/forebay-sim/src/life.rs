@@ -303,6 +303,10 @@ impl World {
                 let place = &mut self.disks.tenants[usize::from(volume.0)].place;
                 ensure!(matches!(place, Place::Coming { .. }), "{notice:?}, but it is {place:?}");
                 *place = Place::Attached;
+                if self.engine.lost_bytes(volume) > 0 {
+                    // Its clients are told of what was lost before they came.
+                    self.lost_at[usize::from(volume.0)] = Some(self.oracle.begin());
+                }
             }
             Notice::AttachFailed { volume, error } => {
                 let index = usize::from(volume.0);

@@ -164,15 +164,15 @@ impl World {
         Ok(())
     }
 
-    /// A FLUSH that was made at step `begun` was answered well while the cache is put aside: what it covers must be readable
-    /// after a crash too.
-    pub(crate) fn check_flush_aside(&self, volume: usize, begun: u64) -> Result<(), String> {
-        if !self.engine.is_aside() {
-            return Ok(());
-        }
+    /// A FLUSH that was made at step `begun` was answered well: nothing is lost that no FLUSH has told of. While the cache is put
+    /// aside, what it covers must be readable after a crash too.
+    pub(crate) fn check_flush(&self, volume: usize, begun: u64) -> Result<(), String> {
         let untold = self.lost_at[volume]
             .filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
         ensure!(untold.is_none(), "a FLUSH succeeded, and none has told that something was lost");
+        if !self.engine.is_aside() {
+            return Ok(());
+        }
         let lost = sectors_of(&self.engine.losses())?;
         let listed = self.disks.record.iter().flat_map(|record| &record.risk);
         for (_, sector) in listed.filter(|(of, _)| *of == volume) {

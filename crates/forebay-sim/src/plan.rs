@@ -538,6 +538,19 @@ impl Plan {
                 self.mix.read += 20;
                 self.settings.dirty_low_pct = self.settings.dirty_high_pct.min(40);
             }
+            PlantedBug::FlushOverLoss => {
+                self.only_writeback(rng);
+                self.faults = FaultPlan { rot: 30_000, ..FaultPlan::default() };
+                (self.mix.scrub, self.mix.flush, self.death) = (5, 15, None);
+                (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 80);
+                (self.settings.idle_delay, self.settings.flush_period) = (0, 0);
+            }
+            PlantedBug::ServeInvalidSectors | PlantedBug::HealDirty => {
+                self.only_writeback(rng);
+                (self.faults, self.death) = (FaultPlan::default(), None);
+                (self.mix.sector_pct, self.mix.byte_pct, self.mix.large_pct) = (40, 0, 2);
+                self.mix.read += 30;
+            }
             PlantedBug::TweakOfFailedWrite => {
                 self.only_writeback(rng);
                 self.faults = FaultPlan::default();

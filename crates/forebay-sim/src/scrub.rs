@@ -36,6 +36,10 @@ impl World {
             return self.pump();
         }
         let bytes_per_s = self.rng.pick(&[4 << 20, 64 << 20, 4 << 30]);
+        if self.counters.requests.is_multiple_of(4) {
+            self.engine.check_dirty(self.now, bytes_per_s);
+            return self.pump();
+        }
         match self.engine.begin_scrub(self.now, bytes_per_s) {
             Ok(()) => self.scrubs.began = Some(self.errors[CACHE]),
             Err(error) => self.refused(0, "a scrub", error)?,

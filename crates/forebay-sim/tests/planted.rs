@@ -112,4 +112,7 @@ planted! {
     tweak_of_failed_write: TweakOfFailedWrite,
     overfill_header: OverfillHeader,
     intent_of_one_region: IntentOfOneRegion,
+    flush_over_loss: FlushOverLoss,
+    serve_invalid_sectors: ServeInvalidSectors,
+    heal_dirty: HealDirty,
 }

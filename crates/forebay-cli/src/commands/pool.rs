@@ -292,7 +292,8 @@ fn state(pool: &PoolInfo) -> String {
         (true, _, 0) => "CACHE FAILED: served without it".into(),
         (true, ..) => "CACHE FAILED: data is lost".into(),
         (false, true, _) => "FENCED: takes no writes".into(),
-        (false, false, _) => match pool.mirror.as_str() {
+        (false, false, 1..) => "LOST: dirty data is damaged".into(),
+        (false, false, 0) => match pool.mirror.as_str() {
             "" => "ok".into(),
             "whole" => "ok, mirrored".into(),
             "degraded" => "DEGRADED: one of two devices".into(),
@@ -318,7 +319,8 @@ fn show(pool: &PoolInfo) -> String {
     list.add("cached", format!("{} ({share})", bytes(pool.cached_bytes)));
     list.add("dirty", bytes(pool.dirty_bytes));
     if pool.lost_bytes > 0 {
-        list.add("lost", bytes(pool.lost_bytes));
+        let ranges = if pool.lost_ranges == 1 { "range" } else { "ranges" };
+        list.add("LOST", format!("{} in {} {ranges}", bytes(pool.lost_bytes), pool.lost_ranges));
     }
     list.add("I/O by", harmless(&pool.io_engine));
     for volume in &pool.volumes {

@@ -123,6 +123,10 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
             let lost = volume.get("lost_bytes").and_then(Value::as_u64).unwrap_or(0);
             let losses = if lost > 0 { client.get(&path(&options.name, "/losses"))? } else { json!([]) };
             let losses: Vec<LossInfo> = client::list(&losses, "losses")?;
+            let mut volume = volume;
+            if options.admin.json && !losses.is_empty() {
+                volume["losses"] = json!(losses);
+            }
             print(&options.admin, &volume, |volume| show(volume, &losses))
         }
         Command::Resize(Resize { name, size, force, background, admin }) => {
@@ -242,12 +246,9 @@ fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
     };
     list.add("backing store alone", ordered.into());
     if volume.lost_bytes > 0 {
-        let what = format!(
-            "{}, in {} ranges: errors until they are written",
-            bytes(volume.lost_bytes),
-            losses.len()
-        );
-        list.add("LOST with the cache", what);
+        let (lost, ranges) = (bytes(volume.lost_bytes), volume.lost_ranges);
+        let word = if ranges == 1 { "range" } else { "ranges" };
+        list.add("LOST", format!("{lost} in {ranges} {word}: errors until they are written"));
     }
     let now =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());

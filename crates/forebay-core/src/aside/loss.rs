@@ -1,7 +1,7 @@
 //! What only the failed cache has: at risk, safe, or lost; sector by sector (I52, I53, I55).
 
 use super::{Gone, SAFE_BLOCKS_MAX, Safe};
-use crate::api::{Loss, Nanos};
+use crate::api::{Loss, LossTotal, Nanos};
 use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, sector_mask, sector_mask_inside, sector_runs};
 use crate::life::whole_volume;
@@ -70,10 +70,61 @@ impl Engine {
         safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
     }
 
-    /// What is lost of each volume, by address: it answers with errors until it is written again.
+    /// What is lost of each volume, by address: it answers with errors until it is written again. Lost with a cache device
+    /// that failed, or because the only copy of a dirty block was damaged.
     #[must_use]
     pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
-        losses_of(self.gone_parts())
+        let mut parts = self.gone_parts();
+        let damaged = self.map.lost.iter().filter_map(|key| self.map.lookup(*key).map(|slot| (*key, slot)));
+        parts.extend(damaged.map(|(key, slot)| {
+            (key, self.valid_mask(key, self.map.mask(slot)), self.map.born(slot).age(self.now))
+        }));
+        losses_of(parts)
+    }
+
+    /// What is lost of each volume that has lost something: bytes, and the ranges that they are in.
+    #[must_use]
+    pub fn loss_totals(&self) -> Vec<LossTotal> {
+        let bytes = |losses: &[Loss]| losses.iter().map(|loss| loss.bytes).sum();
+        let total = |(volume, losses): (VolumeId, Vec<Loss>)| LossTotal {
+            volume,
+            bytes: bytes(&losses),
+            ranges: losses.len() as u64,
+        };
+        self.losses().into_iter().map(total).collect()
+    }
+
+    /// Nothing is lost, of any volume.
+    #[must_use]
+    pub fn has_lost_nothing(&self) -> bool {
+        self.map.lost.is_empty() && self.aside.gone.is_empty()
+    }
+
+    /// Blocks of a volume of which something is lost.
+    pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
+        let all = whole_volume(volume);
+        let gone = self.aside.gone.range(all.first..=all.last).count() as u64;
+        self.map.volumes[usize::from(volume.0)].lost + gone
+    }
+
+    /// A dirty block of an attached volume was found to be lost.
+    pub(crate) fn note_lost(&mut self, volume: VolumeId) {
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
+            volume.losses_found += 1;
+        }
+    }
+
+    /// Whether a FLUSH ends with an error, and keeps in mind that it does: every one that had not ended when something was lost
+    /// fails, or else the next one, and those after it do not. That is what `fsync` does. `told`: losses that had been told when
+    /// it was made.
+    pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
+        let silent = self.planted(PlantedBug::FlushOverLoss);
+        let volume = self.volume_mut(id);
+        let fails = failed || volume.losses_found > told && !silent;
+        if fails {
+            volume.losses_told = volume.losses_found;
+        }
+        fails
     }
 
     /// Something of a volume was lost, and no FLUSH has been answered with an error since. An engine that is opened later does
@@ -82,7 +133,8 @@ impl Engine {
     pub fn is_loss_untold(&self, volume: VolumeId) -> bool {
         self.volumes
             .get(usize::from(volume.0))
-            .is_some_and(|found| found.as_ref().is_some_and(|volume| volume.lost_untold))
+            .and_then(Option::as_ref)
+            .is_some_and(|volume| volume.losses_found > volume.losses_told)
     }
 
     /// Bytes of a volume that are lost.
@@ -90,7 +142,14 @@ impl Engine {
     pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
         let gone = self.aside.gone.range(all.first..=all.last);
-        gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum()
+        let gone: u64 = gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum();
+        let damaged = self.map.lost.range(all.first..=all.last).filter_map(|key| self.map.lookup(*key));
+        let damaged: u64 = damaged
+            .map(|slot| {
+                u64::from(self.valid_mask(self.map.key(slot), self.map.mask(slot)).count_ones()) * 512
+            })
+            .sum();
+        gone + damaged
     }
 
     fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
@@ -124,13 +183,14 @@ impl Engine {
         let key = self.map.key(slot);
         let mask = self.valid_mask(key, self.map.mask(slot));
         let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
+        let known = self.map.is_lost(slot);
         self.map.remove(key);
         if mask == 0 {
             return;
         }
         self.aside.gone.insert(key, Gone { mask, written_at });
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(key.volume().0)) {
-            volume.lost_untold = true;
+        if !known {
+            self.note_lost(key.volume());
         }
         self.settle_again();
     }

@@ -20,11 +20,6 @@ impl Engine {
             self.aside.waiting.push(req);
             return;
         }
-        let lost = self.volume(volume).lost_untold;
-        if covers_dirty && self.reqs.get(req).kind == RequestKind::Flush {
-            self.volume_mut(volume).lost_untold = false;
-            self.reqs.get_mut(req).failed |= lost;
-        }
         self.make_safe_parts(req);
     }
 
@@ -117,13 +112,10 @@ impl Engine {
         let (served, left): (Vec<u32>, Vec<u32>) =
             all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
         self.aside.waiting = left;
-        let is_flush = |req: &u32| self.reqs.get(*req).kind == RequestKind::Flush;
-        let told = served.iter().any(is_flush) && !failed;
-        let lost = told && core::mem::take(&mut self.volume_mut(id).lost_untold);
         for req in served {
             let request = self.reqs.get_mut(req);
             request.pending -= 1;
-            request.failed |= failed || lost && request.kind == RequestKind::Flush;
+            request.failed |= failed;
             if !failed {
                 self.make_safe_parts(req);
             }

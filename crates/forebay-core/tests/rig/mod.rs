@@ -183,14 +183,26 @@ impl Rig {
         blocks: u64,
         treatment: Treatment,
     ) {
+        self.request_bytes(volume, kind, (block * BLOCK, blocks * BLOCK), treatment);
+    }
+
+    /// The same, of bytes from the first number on, as many as the second one says.
+    pub(crate) fn request_bytes(
+        &mut self,
+        volume: u16,
+        kind: RequestKind,
+        (offset, len): (u64, u64),
+        treatment: Treatment,
+    ) {
         self.now += PACE_NS;
+        let blocks = (offset % BLOCK + len).div_ceil(BLOCK);
         let crcs = if matches!(kind, RequestKind::Write { .. }) { blocks as usize } else { 0 };
         let request = Request {
             id: RequestId(self.now),
             volume: VolumeId(volume),
             kind,
-            offset: block * BLOCK,
-            len: blocks * BLOCK,
+            offset,
+            len,
             buf: Some(BufId(1)),
             treatment,
             block_crcs: &ZERO_CRCS[..crcs],

@@ -62,6 +62,7 @@ impl Content {
             | File::Stats(name)
             | File::FlashcacheStats(name)
             | File::FlashcacheErrors(name)
+            | File::Losses(name)
             | File::Flush(name)
             | File::Rules(name) => Directory::Of(Target::Volume(name)),
         };
@@ -140,6 +141,7 @@ impl Content {
                 let of_volume = |job: &&_| is_flush_of(job, name);
                 format::file(&format::flush_state(jobs.iter().rev().find(of_volume)))
             }
+            File::Losses(name) => format::losses(&control.losses(name)?),
             File::Rules(name) => format::rules(&control.rules(name)?),
             File::LastError(target) => format::file(&self.refusals.text(target)),
             File::Cancel(_) => String::new(),

@@ -2,7 +2,7 @@
 //!
 //! Invariant: whatever a value contains, it does not make a line of its own.
 
-use crate::control::{JobInfo, VolumeState};
+use crate::control::{JobInfo, LossInfo, VolumeState};
 use crate::rules::Rule;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -86,6 +86,12 @@ fn word(value: &Value) -> String {
         Value::String(text) => line(text).into_owned(),
         other => other.to_string(),
     }
+}
+
+/// Ranges that are lost: a line for each, with first byte, bytes, and when the oldest of them was written.
+pub(super) fn losses(losses: &[LossInfo]) -> String {
+    let line = |loss: &LossInfo| format!("{} {} {}\n", loss.offset_bytes, loss.bytes, loss.written_unix_s);
+    losses.iter().map(line).collect()
 }
 
 /// Rules as [`crate::control::Control::rules`] has them (a list, or an object with the list and the default action):

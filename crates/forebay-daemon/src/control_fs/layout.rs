@@ -53,6 +53,8 @@ pub(super) enum File<'a> {
     Stats(&'a str),
     FlashcacheStats(&'a str),
     FlashcacheErrors(&'a str),
+    /// What is lost of this volume.
+    Losses(&'a str),
     Flush(&'a str),
     Rules(&'a str),
     /// Of a pool or volume; of anything, in `daemon`.
@@ -93,6 +95,7 @@ pub(super) const POOL: &[Field<PoolInfo>] = fields! {
     "cache_failed": |p| p.cache_failed.to_string(),
     "mirror": |p| p.mirror.clone(),
     "lost_bytes": |p| p.lost_bytes.to_string(),
+    "lost_ranges": |p| p.lost_ranges.to_string(),
     "io_engine": |p| p.io_engine.clone(),
     "volumes": |p| lines(&p.volumes),
     "absent": |p| lines(p.absent.iter().map(|(name, dirty_bytes)| format!("{dirty_bytes} {name}"))),
@@ -113,6 +116,7 @@ pub(super) const VOLUME: &[Field<VolumeInfo>] = fields! {
     "connections": |v| v.connections.to_string(),
     "job": |v| optional(v.job.as_deref()),
     "lost_bytes": |v| v.lost_bytes.to_string(),
+    "lost_ranges": |v| v.lost_ranges.to_string(),
 };
 
 pub(super) const JOB: &[Field<JobInfo>] = fields! {
@@ -145,6 +149,7 @@ const VOLUME_FILES: &[VolumeFile] = &[
     ("stats", |name| File::Stats(name)),
     ("flashcache_stats", |name| File::FlashcacheStats(name)),
     ("flashcache_errors", |name| File::FlashcacheErrors(name)),
+    ("losses", |name| File::Losses(name)),
     ("flush", |name| File::Flush(name)),
     ("rules", |name| File::Rules(name)),
     (LAST_ERROR, |name| File::LastError(Some(Target::Volume(name)))),

@@ -100,8 +100,8 @@ kinds! {
     AlarmCleared, "alarm.cleared", Info, "The condition of an alarm ended.";
     AlarmAcknowledged, "alarm.acknowledged", Info, "Somebody knows of an alarm, which holds for everybody.";
     DestageFailed, "destage.failed", Warning, "The backing store refused dirty data, which stays in the cache.";
-    BlockDamaged, "block.damaged", Warning, "A clean block of the cache was damaged; it is read from the backing store again.";
-    BlockLost, "block.lost", Error, "A dirty block was damaged and there is no other copy; its sectors answer with an error.";
+    BlockDamaged, "block.damaged", Warning, "Clean blocks of the cache were damaged; they are read from the backing store again.";
+    BlockLost, "block.lost", Error, "Bytes that only the cache had cannot be read from it any more; they answer with errors until they are written again. Told with totals, at most once a second.";
     CacheWriteFailed, "cache.write-failed", Warning, "A write to the cache device failed, and is repeated elsewhere on it.";
     CacheFenced, "cache.fenced", Error, "The cache device failed, and that is not recorded yet: writes wait, or are refused.";
     CacheFailed, "cache.failed", Error, "The cache device failed; its volumes are served without it. Says what is lost.";

@@ -1,7 +1,7 @@
 //! From the engine's statistics to [`Counters`], and from its paths to ours: the one place that knows both.
 //!
-//! Invariant: every field of [`Stats`] is taken over, and [`UNCOUNTED`] names exactly those counters that it does not have
-//! (a test compares). A number that nobody counts is shown as unknown, not as zero, wherever the format allows it.
+//! Invariant: every field of [`Stats`] is taken over, and there are no counters but those (a test compares): a number that
+//! nobody counts is not shown.
 
 use super::{Counters, Path};
 use forebay_core::{Stats, VolumeStats};
@@ -24,7 +24,8 @@ convert! {
     backing_written_bytes backing_flushes destaged_blocks destage_writes destage_failures front_merged_blocks
     back_merged_blocks evicted_blocks trimmed_blocks relocated_blocks gap_filled_blocks survivor_hit_blocks survivor_pinned_blocks
     survivor_share_blocks survivor_unclean_blocks readmitted_blocks batches checkpoints throttled_writes
-    damaged_blocks dirty_blocks lost_blocks pinned_blocks cached_blocks capacity_blocks free_segments segments
+    read_invalidated_blocks fill_cancelled_blocks fill_no_room_blocks lock_waits direct_waits dirtied_blocks cache_metadata_writes cache_write_errors
+    damaged_blocks dirty_blocks lost_blocks lost_bytes pinned_blocks cached_blocks capacity_blocks free_segments segments
     index_memory_bytes requests_in_flight
 }
 
@@ -61,6 +62,9 @@ of_volume! {
     read_miss_blocks = read_miss_blocks; filled_blocks = filled_blocks; evicted_blocks = evicted_blocks;
     destaged_blocks = destaged_blocks; throttled_writes = throttled_writes; damaged_blocks = damaged_blocks;
     cached_blocks = cached_blocks; dirty_blocks = dirty_blocks; lost_blocks = lost_blocks;
+    lost_bytes = lost_bytes; read_invalidated_blocks = read_invalidated_blocks;
+    fill_cancelled_blocks = fill_cancelled_blocks; fill_no_room_blocks = fill_no_room_blocks; lock_waits = lock_waits;
+    direct_waits = direct_waits; dirtied_blocks = dirtied_blocks;
     written_blocks = logged_blocks; write_hit_blocks = write_hit_blocks;
     dirty_write_hit_blocks = dirty_write_hit_blocks; write_invalidated_blocks = invalidated_blocks;
     cache_read_errors = cache_read_errors; backing_read_errors = backing_read_errors;
@@ -105,24 +109,6 @@ impl Path {
     }
 }
 
-/// Counters that neither the engine nor the daemon counts yet.
-pub const UNCOUNTED: &[&str] = &[
-    "read_invalidated_blocks",
-    "fill_cancelled_blocks",
-    "fill_no_room_blocks",
-    "lock_waits",
-    "direct_waits",
-    "cache_metadata_writes",
-    "cache_write_errors",
-    "buffer_waits",
-    "dirtied_blocks",
-    "idle_destaged_blocks",
-    "rules_added",
-    "rules_removed",
-    "rules_refused",
-    "rules_expired",
-];
-
 /// Counters that the engine keeps by volume only.
 #[cfg(test)]
 const OF_VOLUMES: [&str; 11] = [
@@ -139,11 +125,6 @@ const OF_VOLUMES: [&str; 11] = [
     "through_writes",
 ];
 
-/// Whether somebody counts it.
-pub(super) fn is_counted(name: &str) -> bool {
-    !UNCOUNTED.contains(&name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,15 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_the_engine_is_taken_over_and_every_other_one_is_called_uncounted() {
+    fn every_number_of_the_engine_is_taken_over_and_there_is_no_other() {
         let debug = format!("{:?}", Stats::default());
         let mut names = names_of(&debug);
-        names.extend(UNCOUNTED);
         names.extend(OF_VOLUMES);
         names.sort_unstable();
         let mut ours: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
         ours.sort_unstable();
-        assert_eq!(ours, names, "left: what is shown; right: the engine's numbers and UNCOUNTED");
+        assert_eq!(ours, names, "left: what is shown; right: the engine's numbers");
         let mut stats = Stats::default();
         (stats.reads, stats.requests_in_flight) = (3, 4);
         let counters = Counters::from(&stats);

@@ -29,7 +29,6 @@ mod window;
 mod tests;
 
 pub use age::{AGE_BOUNDS, DirtyAge};
-pub use convert::UNCOUNTED;
 pub use counters::{Counters, DERIVED, Derived, FIELDS, Field, Kind};
 pub use history::{History, Rates};
 pub use report::{About, MemberState, Report, Snapshot};

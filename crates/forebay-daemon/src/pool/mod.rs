@@ -8,10 +8,11 @@
 //! [`Promise`] when the engine's notice has come.
 //!
 //! Files: `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
-//! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `snapshot` (how everything is just now), `users` (who uses a volume).
+//! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
 
 mod aside;
 mod handle;
+mod losses;
 mod mates;
 mod mounts;
 mod report;
@@ -23,6 +24,7 @@ mod users;
 mod volumes;
 
 pub(crate) use handle::{PoolGone, PoolHandle, Promise};
+pub use losses::Lost;
 pub(crate) use mates::Rebuilding;
 pub use report::PoolEvent;
 pub(crate) use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
@@ -124,6 +126,7 @@ pub(crate) struct Pool {
     /// For threads that work for this pool.
     myself: mpsc::Sender<Task>,
     aside: Aside,
+    losses: losses::Losses,
     mates: mates::Mates,
     started: Instant,
     completions: Vec<Completion>,
@@ -199,6 +202,7 @@ impl Pool {
             tasks,
             myself,
             aside: Aside::new(start.state_dir, start.without_cache),
+            losses: losses::Losses::default(),
             mates: mates::Mates::new(parts.mates),
             started: Instant::now(),
             completions: Vec::new(),
@@ -229,6 +233,10 @@ impl Pool {
         }
         self.say_if_degraded();
         let stats = self.engine.stats();
+        if stats.dirty_blocks > 0 {
+            let now = self.io.now();
+            self.engine.check_dirty(now, losses::CHECK_BYTES_PER_S);
+        }
         (self.report)(PoolEvent::Opened {
             created,
             took: began.elapsed(),
@@ -247,8 +255,10 @@ impl Pool {
         while !(self.server.is_quiet() && self.mounts_are_quiet()) && Instant::now() < patience {
             self.turn()?;
         }
+        self.tell_losses();
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
-        (self.report)(PoolEvent::Stopped { dirty_bytes });
+        let lost = self.lost_in_all();
+        (self.report)(PoolEvent::Stopped { dirty_bytes, lost });
         Ok(())
     }
 
@@ -273,7 +283,8 @@ impl Pool {
     fn turn(&mut self) -> Result<(), RunError> {
         self.work();
         let (record, note) = (self.look_after_record(), self.look_after_note());
-        let timeout = self.sleep().into_iter().chain(record).chain(note).min();
+        let losses = self.look_after_losses();
+        let timeout = self.sleep().into_iter().chain(record).chain(note).chain(losses).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
         self.io.read_clock();

@@ -1,6 +1,6 @@
 //! What a pool tells its operator.
 
-use super::Pool;
+use super::{Lost, Pool};
 use forebay_core::{Notice, OpenError, ScrubReport};
 use forebay_export::size::ByteSize;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -25,14 +25,30 @@ pub enum PoolEvent {
         /// Of those, blocks that only the cache has.
         dirty_blocks: u64,
     },
-    /// A cached block did not match its checksum, or could not be read.
-    BlockDamaged {
+    /// Clean cached blocks did not match their checksums, or could not be read.
+    BlocksDamaged {
         /// Name of the volume.
         volume: String,
-        /// First byte of the block in the volume.
-        offset_bytes: u64,
-        /// The cache had the only copy.
-        lost: bool,
+        /// How many, since the last report.
+        blocks: u64,
+        /// First byte in the volume of the one that was found first.
+        first_offset_bytes: u64,
+    },
+    /// More, or less, of a volume is lost than was told before.
+    Lost {
+        /// Name of the volume.
+        volume: String,
+        /// What is lost now.
+        lost: Lost,
+        /// First byte that is lost.
+        first_offset_bytes: u64,
+        /// It is more than before.
+        more: bool,
+    },
+    /// Nothing of a volume is lost any more: it was written again, discarded, or given up.
+    LossEnded {
+        /// Name of the volume.
+        volume: String,
     },
     /// Writing back to a backing store failed.
     DestageFailed {
@@ -111,6 +127,8 @@ pub enum PoolEvent {
         volume: String,
         /// Clean blocks dropped.
         dropped: u64,
+        /// Dirty blocks thrown away.
+        discarded: u64,
     },
     /// Clients can connect.
     Ready {
@@ -151,6 +169,8 @@ pub enum PoolEvent {
     Stopped {
         /// Bytes that only the cache has.
         dirty_bytes: u64,
+        /// What is lost.
+        lost: Lost,
     },
 }
 
@@ -164,17 +184,18 @@ impl fmt::Display for PoolEvent {
                 "opened the cache in {} ms: {cached_blocks} blocks cached, {dirty_blocks} of them dirty",
                 took.as_millis()
             ),
-            Self::BlockDamaged { volume, offset_bytes, lost: true } => write!(
+            Self::BlocksDamaged { volume, blocks, first_offset_bytes } => write!(
                 f,
-                "LOST: bytes {offset_bytes} to {} of {volume} were damaged on the cache device, which had their only copy",
-                offset_bytes + BLOCK_BYTES as u64
+                "{} of {volume} were damaged on the cache device, the first at byte {first_offset_bytes}; they are read from \
+                 the backing store again",
+                ByteSize(blocks * BLOCK_BYTES as u64),
             ),
-            Self::BlockDamaged { volume, offset_bytes, .. } => write!(
+            Self::Lost { volume, lost, first_offset_bytes, .. } => write!(
                 f,
-                "bytes {offset_bytes} to {} of {volume} were damaged on the cache device; they are read from the \
-                 backing store again",
-                offset_bytes + BLOCK_BYTES as u64
+                "LOST: {lost} of {volume}, from byte {first_offset_bytes} on: only the cache had them, and it cannot give them back. \
+                 They answer with errors until they are written again. To list them: forebay volume show {volume}"
             ),
+            Self::LossEnded { volume } => write!(f, "nothing of {volume} is lost any more"),
             Self::DestageFailed { volume, retry_in } => write!(
                 f,
                 "writing {volume} back to its backing store failed; the data stays in the cache, next attempt in {} ms",
@@ -216,11 +237,13 @@ impl fmt::Display for PoolEvent {
                 f,
                 "the backing store of {volume} alone is no crash-consistent image until what is dirty now is written back"
             ),
-            Self::BackingChanged { volume, dropped } => write!(
-                f,
-                "the backing store of {volume} was changed while the cache was away: {dropped} clean blocks were dropped \
-                 from the cache"
-            ),
+            Self::BackingChanged { volume, dropped, discarded } => {
+                write!(f, "the backing store of {volume} was changed while the cache was away: ")?;
+                if *discarded > 0 {
+                    write!(f, "{discarded} dirty blocks were thrown away, which only the cache had, and ")?;
+                }
+                write!(f, "{dropped} clean blocks were dropped from the cache")
+            }
             Self::Ready { export, .. } => write!(f, "ready: {export}"),
             Self::Detached { volume } => write!(f, "{volume} is detached"),
             Self::Resized { volume, size_bytes } => write!(f, "{volume} has {size_bytes} bytes now"),
@@ -228,14 +251,24 @@ impl fmt::Display for PoolEvent {
             Self::ClientRefused { what, others: 0 } => f.write_str(what),
             Self::ClientRefused { what, others } => write!(f, "{what} (and {others} others)"),
             Self::Stopping => f.write_str("stopping: open requests are finished first"),
-            Self::Stopped { dirty_bytes: 0 } => {
+            Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. } } => {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")
             }
-            Self::Stopped { dirty_bytes } => write!(
-                f,
-                "stopped; {dirty_bytes} bytes are dirty: they are safe in the cache, and only there. \
-                 Do not use the backing store without the cache"
-            ),
+            Self::Stopped { dirty_bytes, lost } => {
+                f.write_str("stopped; ")?;
+                match *dirty_bytes {
+                    0 => f.write_str("the backing store has everything that is not lost")?,
+                    bytes => write!(
+                        f,
+                        "{bytes} bytes are dirty: they are safe in the cache, and only there. Do not use the backing store \
+                         without the cache"
+                    )?,
+                }
+                if lost.bytes > 0 {
+                    write!(f, ". LOST: {lost}, which only the cache had and cannot give back")?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -297,13 +330,9 @@ impl Pool {
     /// The engine has something to say.
     pub(super) fn notice(&mut self, notice: Notice) {
         let event = match notice {
-            // With a dead device there may be millions: the end of the rescue says it in one.
-            Notice::BlockDamaged { lost: true, .. } if self.engine.is_aside() => return,
-            Notice::BlockDamaged { volume, block, lost } => PoolEvent::BlockDamaged {
-                volume: self.name_of(volume),
-                offset_bytes: block * BLOCK_BYTES as u64,
-                lost,
-            },
+            // There may be millions: `losses` tells them together.
+            Notice::BlockDamaged { lost: true, .. } => return,
+            Notice::BlockDamaged { volume, block, .. } => return self.note_damaged(volume, block),
             Notice::DestageFailed { volume, retry_in } => PoolEvent::DestageFailed {
                 volume: self.name_of(volume),
                 retry_in: Duration::from_nanos(retry_in),
@@ -319,8 +348,8 @@ impl Pool {
             Notice::OrderBroken { volume, .. }
             | Notice::OrderYielded { volume }
             | Notice::OrderEnded { volume } => PoolEvent::OrderLost { volume: self.name_of(volume) },
-            Notice::BackingChanged { volume, dropped } => {
-                PoolEvent::BackingChanged { volume: self.name_of(volume), dropped }
+            Notice::BackingChanged { volume, dropped, discarded } => {
+                PoolEvent::BackingChanged { volume: self.name_of(volume), dropped, discarded }
             }
             Notice::Attached { volume } => return self.attached(volume),
             Notice::AttachFailed { volume, error } => return self.attach_failed(volume, &error),

@@ -1,6 +1,6 @@
 //! How a pool and its volumes are just now, and how they have been.
 
-use super::{Pool, Served};
+use super::{Lost, Pool, Served};
 use crate::control::VolumeState;
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
@@ -22,7 +22,7 @@ pub(crate) struct VolumeSnapshot {
     pub(crate) stats: VolumeStats,
     pub(crate) destage: Option<DestageReport>,
     pub(crate) ordered: bool,
-    pub(crate) lost_bytes: u64,
+    pub(crate) lost: Lost,
     pub(crate) connections: u64,
 }
 
@@ -34,6 +34,8 @@ pub(crate) struct PoolSnapshot {
     pub(crate) capacity_blocks: u64,
     pub(crate) cached_blocks: u64,
     pub(crate) dirty_blocks: u64,
+    /// Of all volumes, those that are not attached too.
+    pub(crate) lost: Lost,
     pub(crate) growable_to_bytes: u64,
     pub(crate) fenced: bool,
     pub(crate) cache_failed: bool,
@@ -95,6 +97,7 @@ impl Pool {
             capacity_blocks: stats.capacity_blocks,
             cached_blocks: stats.cached_blocks,
             dirty_blocks: stats.dirty_blocks,
+            lost: self.lost_in_all(),
             growable_to_bytes: self.growable_to_bytes(),
             fenced: self.engine.is_fenced(),
             cache_failed: self.engine.is_aside(),
@@ -143,7 +146,7 @@ impl Pool {
             stats: self.engine.volume_stats(id).unwrap_or_default(),
             destage: self.engine.destage_report(id),
             ordered: self.engine.is_ordered(id),
-            lost_bytes: self.engine.lost_bytes(id),
+            lost: self.lost_of(id),
             connections: self.user_count(id),
         })
     }

@@ -4,7 +4,7 @@
 //! exports go first, so that nobody asks any more, then the engine, then the device. In between the volume is in the
 //! table with its state, so that nothing else can take its place.
 
-use super::{Pool, PoolEvent, Promise};
+use super::{Lost, Pool, PoolEvent, Promise};
 use crate::control::{ControlError, ErrorKind, VolumeState};
 use crate::meter::{History, Meter};
 use crate::open::{Backing, final_record};
@@ -558,6 +558,11 @@ impl Pool {
         let report =
             self.engine.destage_report(id).ok_or_else(|| busy(name, "is being attached or detached"))?;
         Ok((report, self.served(id).map_or(0, |served| served.destage_failures)))
+    }
+
+    /// What is lost of a volume.
+    pub(crate) fn loss_of(&self, name: &str) -> Result<Lost, ControlError> {
+        Ok(self.lost_of(self.known(name)?))
     }
 
     /// Adds exports to a volume and takes others away; its clients at the latter are disconnected.

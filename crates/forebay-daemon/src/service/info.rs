@@ -36,7 +36,8 @@ impl Service {
             fenced: snapshot.fenced,
             cache_failed: snapshot.cache_failed,
             mirror: snapshot.mirror.as_ref().map_or_else(String::new, Mirrored::text),
-            lost_bytes: snapshot.volumes.iter().map(|volume| volume.lost_bytes).sum(),
+            lost_bytes: snapshot.lost.bytes,
+            lost_ranges: snapshot.lost.ranges,
             io_engine: snapshot.io_engine.into(),
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
             job: self.job_of_pool(name),
@@ -160,7 +161,8 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         ordered: volume.ordered,
         connections: volume.connections,
         job: job.map(|job| job.id.to_string()),
-        lost_bytes: volume.lost_bytes,
+        lost_bytes: volume.lost.bytes,
+        lost_ranges: volume.lost.ranges,
         name: volume.name,
     }
 }

@@ -376,7 +376,7 @@ impl Service {
                 "wait until they are; `forebay pool show` tells",
             );
         }
-        let lost: u64 = snapshot.volumes.iter().map(|volume| volume.lost_bytes).sum();
+        let lost = snapshot.lost.bytes;
         if lost > 0 && !discard_lost {
             return refuse(
                 format!(

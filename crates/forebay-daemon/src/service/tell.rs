@@ -9,18 +9,26 @@ impl Service {
     /// Takes word of a pool; called on the pool's thread, so nothing here may wait for a pool.
     pub(super) fn pool_said(&self, pool: &str, event: PoolEvent) {
         self.publish(pool, &event);
-        self.tell(Told::Pool { pool: pool.into(), event });
+        // That less is lost is seen where one looks, not in the log.
+        if !matches!(event, PoolEvent::Lost { more: false, .. }) {
+            self.tell(Told::Pool { pool: pool.into(), event });
+        }
     }
 
     fn publish(&self, pool: &str, event: &PoolEvent) {
         let text = event.to_string();
         match event {
-            PoolEvent::BlockDamaged { volume, lost, .. } => {
-                let kind = if *lost { Kind::BlockLost } else { Kind::BlockDamaged };
-                self.hub.publish(NewEvent::new(kind, text.as_str()).pool(pool).volume(volume));
-                if *lost {
-                    self.hub.raise(AlarmKey::volume(kind, volume), Severity::Error, &text);
+            PoolEvent::BlocksDamaged { volume, .. } => {
+                self.hub.publish(NewEvent::new(Kind::BlockDamaged, text).pool(pool).volume(volume));
+            }
+            PoolEvent::Lost { volume, more, .. } => {
+                if *more {
+                    self.hub.publish(NewEvent::new(Kind::BlockLost, text.as_str()).pool(pool).volume(volume));
                 }
+                self.hub.raise(AlarmKey::volume(Kind::BlockLost, volume), Severity::Error, &text);
+            }
+            PoolEvent::LossEnded { volume } => {
+                self.hub.clear(&AlarmKey::volume(Kind::BlockLost, volume));
             }
             PoolEvent::DestageFailed { volume, .. } => {
                 self.hub.raise(AlarmKey::volume(Kind::DestageFailed, volume), Severity::Warning, &text);

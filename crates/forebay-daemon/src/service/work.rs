@@ -183,7 +183,7 @@ impl Service {
                 }
             };
             if done {
-                return Ok(());
+                return Self::nothing_lost(handle, volume);
             }
             std::thread::sleep(LOOK);
         }
@@ -208,6 +208,20 @@ impl Service {
             }
             std::thread::sleep(GOING_LOOK);
         }
+    }
+
+    /// Nothing of a volume is lost: then what was written back is all of it.
+    fn nothing_lost(handle: &PoolHandle, volume: &str) -> Result<(), End> {
+        let name = volume.to_owned();
+        let lost = Self::ask(handle, move |pool| pool.loss_of(&name))??;
+        if lost.bytes == 0 {
+            return Ok(());
+        }
+        Err(End::Failed(format!(
+            "LOST: {lost} of {volume} cannot be written back: only the cache had them, and it cannot give them back. Everything else \
+             is on the backing store. Write them again (`forebay volume show {volume}` lists them), or give them up: forebay \
+             volume detach {volume} --discard"
+        )))
     }
 
     fn phase(&self, id: JobId, phase: Phase) {
@@ -309,13 +323,13 @@ impl Service {
         };
         let (report, complete) = result.ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))??;
         self.compared(id, 0, report.damaged_blocks);
+        let lost = Self::ask(&handle, |pool| pool.lost_in_all())?;
         match complete {
             false if self.should_stop(id) => Err(End::Stopped),
             false => Err(End::Failed("the cache failed meanwhile".into())),
-            true if report.lost_blocks > 0 => {
-                let lost = ByteSize(report.lost_blocks * BLOCK_BYTES as u64);
-                Err(End::Failed(format!("{lost} of dirty data are damaged, and nobody else has them")))
-            }
+            true if lost.bytes > 0 => Err(End::Failed(format!(
+                "LOST: {lost} of dirty data are damaged, and nobody else has them; `forebay volume show` lists them"
+            ))),
             true if report.unreadable_blocks > 0 => {
                 let unread = ByteSize(report.unreadable_blocks * BLOCK_BYTES as u64);
                 Err(End::Failed(format!("{unread} of dirty data could not be read; scrub again")))

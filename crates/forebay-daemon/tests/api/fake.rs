@@ -294,6 +294,7 @@ impl Control for Fake {
             cache_failed: false,
             mirror: String::new(),
             lost_bytes: 0,
+            lost_ranges: 0,
             io_engine: "psync".into(),
             job: None,
             volumes: Vec::new(),
@@ -392,6 +393,7 @@ impl Control for Fake {
             connections: 0,
             job: None,
             lost_bytes: 0,
+            lost_ranges: 0,
         };
         let rules = RuleSet::new(DefaultAction::Cache, info.size_bytes);
         state.volumes.insert(request.name.clone(), Volume { info: info.clone(), values, rules });

@@ -80,6 +80,7 @@ impl Control for Fake {
             cache_failed: false,
             mirror: "degraded".into(),
             lost_bytes: 0,
+            lost_ranges: 0,
             io_engine: "psync".into(),
             job: None,
             volumes: vec!["db".into(), "slow".into()],
@@ -124,6 +125,7 @@ impl Control for Fake {
             connections: 1,
             job: None,
             lost_bytes: 0,
+            lost_ranges: 0,
         })
     }
     fn losses(&self, _: &str) -> Result<Vec<LossInfo>, ControlError> {

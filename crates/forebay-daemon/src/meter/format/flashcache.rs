@@ -1,9 +1,9 @@
 //! The names of FlashCache, for scripts that read its `flashcache_stats` and `flashcache_errors`.
 //!
 //! The look is that of its files under `/proc/flashcache`: `key=value` with spaces between, reads and writes on a
-//! line of their own, whole numbers. All keys are there in every mode (FlashCache leaves out those that its write-around
+//! line of their own, whole numbers. The same keys are there in every mode (FlashCache leaves out those that its write-around
 //! does not have), and the errors follow on a third line. What a key means here is in [`KEYS`], from which
-//! `docs/flashcache-names.md` is made.
+//! `docs/flashcache-names.md` is made. What nobody counts here is left out: a 0 would say that it never happened.
 
 use super::super::Counters;
 use std::fmt::Write;
@@ -34,7 +34,7 @@ const HEAD: usize = 2;
 pub const KEYS: &[Key] = keys! {
     reads = "`read_hit_blocks` + `read_miss_blocks` + `read_bypass_blocks`",
         "FlashCache counts requests after the kernel split them into cache blocks; so blocks are counted here", reads;
-    writes = "`written_blocks`", "the same; the number of requests as long as blocks are not counted", writes;
+    writes = "`written_blocks`", "the same; at least the number of requests", writes;
     read_hits = "`read_hit_blocks`", "", |c| c.read_hit_blocks;
     read_hit_percent = "`read_hits` of `reads`", "", |c| percent(c.read_hit_blocks, reads(c));
     write_hits = "`write_hit_blocks`", "", |c| c.write_hit_blocks;
@@ -56,7 +56,6 @@ pub const KEYS: &[Key] = keys! {
         |c| (c.dirtied_blocks + c.destaged_blocks).saturating_sub(c.cache_metadata_writes);
     metadata_ssd_writes = "`cache_metadata_writes`", "writes that carry no data: marks alone, summaries, checkpoints, superblocks", |c| c.cache_metadata_writes;
     cleanings = "`destaged_blocks`", "counted when the backing store has flushed them, not when written", |c| c.destaged_blocks;
-    fallow_cleanings = "`idle_destaged_blocks`", "", |c| c.idle_destaged_blocks;
     no_room = "`throttled_writes` + `fill_no_room_blocks`",
         "a write never goes past the cache for want of room: it waits", |c| c.throttled_writes + c.fill_no_room_blocks;
     front_merge = "`front_merged_blocks`", "", |c| c.front_merged_blocks;
@@ -70,10 +69,6 @@ pub const KEYS: &[Key] = keys! {
     uncached_IO_requeue = "`direct_waits`", "writes past the cache that waited for destage of their blocks", |c| c.direct_waits;
     uncached_sequential_reads = "`read_sequential_blocks`", "", |c| c.read_sequential_blocks;
     uncached_sequential_writes = "`write_sequential_blocks`", "", |c| c.write_sequential_blocks;
-    pid_adds = "`rules_added`", "rules of any kind, not only those about processes", |c| c.rules_added;
-    pid_dels = "`rules_removed`", "the same", |c| c.rules_removed;
-    pid_drops = "`rules_refused`", "the same", |c| c.rules_refused;
-    pid_expiry = "`rules_expired`", "the same", |c| c.rules_expired;
 };
 
 /// Keys of `flashcache_errors`, in its order.
@@ -82,7 +77,6 @@ pub const ERROR_KEYS: &[Key] = keys! {
     disk_write_errors = "`backing_write_errors`", "flushes included; FlashCache sends none", |c| c.backing_write_errors;
     ssd_read_errors = "`cache_read_errors`", "", |c| c.cache_read_errors;
     ssd_write_errors = "`cache_write_errors`", "flushes included; FlashCache sends none", |c| c.cache_write_errors;
-    memory_alloc_errors = "`buffer_waits`", "without memory a request waits; it does not fail", |c| c.buffer_waits;
 };
 
 fn reads(c: &Counters) -> u64 {

@@ -5,10 +5,9 @@
 //! - `latency.PATH.WINDOW`: `count`, `per_s`, `bytes_per_s`, `mean_us`, `p50_us` ... `max_us`;
 //! - `dirty_age`: `oldest_s` and blocks by age.
 //!
-//! `null` stands for what is not known or cannot be computed: an average of nothing, a number that nobody counts. Paths
+//! `null` stands for what is not known or cannot be computed, such as an average of nothing. Paths
 //! that were never taken are left out.
 
-use super::super::convert::is_counted;
 use super::super::{
     AGE_BOUNDS, About, Counters, DERIVED, Derived, DirtyAge, FIELDS, Kind, PathSnapshot, Rates, Report,
     Summary, Window,
@@ -38,8 +37,7 @@ pub fn object(report: &Report) -> Map<String, Value> {
         object.insert(name.into(), value);
     }
     for field in FIELDS {
-        let value = is_counted(field.name).then(|| (field.get)(&report.counters));
-        object.insert(field.name.into(), value.into());
+        object.insert(field.name.into(), (field.get)(&report.counters).into());
     }
     for derived in DERIVED {
         object.insert(derived.name.into(), derive(derived, &report.counters));
@@ -57,16 +55,14 @@ pub fn object(report: &Report) -> Map<String, Value> {
 }
 
 fn derive(derived: &Derived, counters: &Counters) -> Value {
-    let known = derived.of.iter().all(|name| is_counted(name));
-    known.then(|| (derived.get)(counters)).flatten().into()
+    (derived.get)(counters).into()
 }
 
 fn window_object(rates: &Rates) -> Value {
     let mut object = Map::new();
     object.insert("span_s".into(), (rates.span_ns as f64 / 1e9).into());
     for field in FIELDS.iter().filter(|field| field.kind == Kind::Counter) {
-        let known = is_counted(field.name).then(|| rates.per_second((field.get)(&rates.counted)));
-        object.insert(field.per_s.into(), known.flatten().into());
+        object.insert(field.per_s.into(), rates.per_second((field.get)(&rates.counted)).into());
     }
     let destaged = rates.per_second(rates.counted.destaged_blocks * BLOCK);
     object.insert("destaged_bytes_per_s".into(), destaged.into());
@@ -120,8 +116,7 @@ pub fn schema() -> Map<String, Value> {
     }
     for field in FIELDS {
         let since = if field.kind == Kind::Gauge { ", now" } else { ", since the start" };
-        let kind = if is_counted(field.name) { "integer".into() } else { json!(["integer", "null"]) };
-        put(field.name, kind, format!("{}{since}", field.help));
+        put(field.name, "integer".into(), format!("{}{since}", field.help));
     }
     for derived in DERIVED {
         put(derived.name, json!(["number", "null"]), derived.help.into());

@@ -5,7 +5,6 @@
 //! start. What follows from other numbers is left out: Prometheus computes rates, ratios and percentiles over the time
 //! that the question is about. So is what nobody counts.
 
-use super::super::convert::is_counted;
 use super::super::{AGE_BOUNDS, DirtyAge, FIELDS, Kind, MemberState, Report};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -44,7 +43,7 @@ enum Gauge {
 impl Collector for Reports {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let to = &mut encoder;
-        for field in FIELDS.iter().filter(|field| is_counted(field.name)) {
+        for field in FIELDS {
             let value = |report: &Report| (field.get)(&report.counters);
             match field.kind {
                 Kind::Gauge => {
