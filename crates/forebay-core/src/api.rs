@@ -269,6 +269,20 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// The operation, if this is one of the cache device.
+    pub(crate) fn of_cache(&self) -> Option<OpId> {
+        match self {
+            Self::Read { op, device: Device::Cache, .. }
+            | Self::Write { op, device: Device::Cache, .. }
+            | Self::Flush { op, device: Device::Cache }
+            | Self::WriteMeta { op, .. }
+            | Self::FlushMember { op, .. } => Some(*op),
+            _ => None,
+        }
+    }
+}
+
 /// Which way a request went, for statistics by path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Path {
@@ -316,10 +330,17 @@ pub struct LossTotal {
     pub ranges: u64,
 }
 
-/// A device operation failed. The engine does not tell kinds of failure apart: it retries what can be retried.
+/// A device operation failed. The engine retries what can be retried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("device operation failed")]
-pub struct DeviceFailure;
+pub enum DeviceFailure {
+    /// In some way.
+    #[error("device operation failed")]
+    Failed,
+    /// The device ends before the end that it had: it was cut, or is gone, perhaps for a moment. Nothing was done, and what was read
+    /// is not to be used. Says nothing of the data.
+    #[error("the device has ended")]
+    Ended,
+}
 
 /// Something worth telling; never needed for correctness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -169,7 +169,7 @@ impl Engine {
     pub fn cache_gone(&mut self, now: Nanos) {
         self.advance(now);
         if self.status == Status::Ready {
-            self.patience.end();
+            self.patience.end_for_good();
             self.fence();
         }
     }

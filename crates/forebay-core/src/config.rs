@@ -225,6 +225,10 @@ pub enum PlantedBug {
     ServeInvalidSectors,
     /// A partly cached block is dropped and read as a whole although it is dirty.
     HealDirty,
+    /// The owner reads what a backing store that has ended does not have as zeroes.
+    EndIsZeroes,
+    /// An operation on a cache device that has ended for a moment counts as failed.
+    FailAtEnd,
 }
 
 impl PlantedBug {
@@ -305,6 +309,8 @@ impl PlantedBug {
         (Self::FlushOverLoss, "flush-over-loss"),
         (Self::ServeInvalidSectors, "serve-invalid-sectors"),
         (Self::HealDirty, "heal-dirty"),
+        (Self::EndIsZeroes, "end-is-zeroes"),
+        (Self::FailAtEnd, "fail-at-end"),
     ];
 
     /// The name used on the command line.

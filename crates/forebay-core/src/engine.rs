@@ -239,6 +239,9 @@ pub(crate) struct Op {
     pub(crate) member: u8,
     /// How often it was asked for again.
     pub(crate) asked: u8,
+    /// How it was asked for, if it is one of the cache device, and how often it was asked for again because that had ended.
+    pub(crate) action: Option<Action>,
+    pub(crate) ended: u8,
     pub(crate) len: u32,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
@@ -583,7 +586,11 @@ impl Engine {
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         self.advance(now);
         let ok = result.is_ok();
-        if (!ok || self.mirror.is_some()) && self.is_asked_again(op, ok, crcs) {
+        if result == Err(DeviceFailure::Ended) {
+            if self.awaits_device(op) {
+                return;
+            }
+        } else if (!ok || self.mirror.is_some()) && self.is_asked_again(op, ok, crcs) {
             return;
         }
         let op = self.take_op(op);
@@ -627,7 +634,7 @@ impl Engine {
             OpKind::RepairRead => self.repair_read(ok, crcs),
             OpKind::RepairWrite => self.repair_written(op.member, ok),
             OpKind::Recovery(read) => {
-                self.recovery_completed(read, if ok { Ok(&[]) } else { Err(DeviceFailure) })
+                self.recovery_completed(read, result.map(|()| &[][..]));
             }
             OpKind::LifeFlush(volume) => self.life_flushed(volume, ok),
             OpKind::Sample { volume, index } => self.sample_read(volume, index, ok, crcs),
@@ -662,7 +669,11 @@ impl Engine {
             self.unsettled = false;
             self.settle();
         }
-        self.actions.pop_front()
+        let action = self.actions.pop_front()?;
+        if let Some(op) = action.of_cache() {
+            self.ops.get_mut(op.0).action = Some(action);
+        }
+        Some(action)
     }
 
     /// A late step of settling has changed what an earlier one decides by, and there may be no event after it.
@@ -1018,6 +1029,8 @@ impl Engine {
             backing: None,
             member: 0,
             asked: 0,
+            action: None,
+            ended: 0,
             len: 0,
             spans,
             header: None,

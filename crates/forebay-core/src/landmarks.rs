@@ -113,6 +113,12 @@ landmarks! {
     CleanDamaged = "clean-damaged",
     /// A dirty block that could not be read was asked for again some time later.
     DirtyReadLater = "dirty-read-later",
+    /// An operation on a cache device that had ended was asked for again some time later.
+    EndedLater = "ended-later",
+    /// A cache device that had ended did not come back in time.
+    EndedForGood = "ended-for-good",
+    /// A member of a mirrored cache had ended, and was put out.
+    MemberEnded = "member-ended",
     /// A dirty block was lost.
     DirtyLost = "dirty-lost",
     /// A cached block that a read found wrong had changed its place meanwhile.

@@ -1,4 +1,4 @@
-//! Patience with reads of what only the cache has.
+//! Patience with reads of what only the cache has, and with a cache device that has ended.
 //!
 //! A read error says nothing lasting: a path that fails over, a device that resets, takes seconds, and then answers again. A dirty
 //! block that is called lost stays lost. So when all attempts to read one have ended in errors (not in a wrong checksum, which is
@@ -9,14 +9,19 @@
 //! Where a block was given up and nothing was read since, the next one is not waited for, so that a rescue from a dead device takes
 //! one such time and not one for every block. While the cache is in use this is believed for some seconds only: one bad block must not
 //! be the end of another one an hour later.
+//!
+//! A device that ends before the end that it had ([`DeviceFailure::Ended`](crate::DeviceFailure::Ended)) is not there, and may be back in
+//! a moment. Nothing of what it was asked was done, so every operation on it, not only reads, waits in the same way and is then asked for as
+//! before. The cache is fenced when one has waited for all of the time. One member of a mirrored cache is put out at once: the
+//! other one has what it had.
 
 use crate::api::{Action, Device, Nanos, OpId};
 use crate::config::PlantedBug;
-use crate::engine::{Engine, OpKind};
+use crate::engine::{Engine, OpKind, Status};
 use crate::landmarks::Landmark;
 use crate::read::CACHE_READ_TRIES;
 use crate::segment::State;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 /// The first pause; each one is twice as long as the one before.
 const FIRST_PAUSE_NS: Nanos = 50_000_000;
@@ -34,21 +39,26 @@ pub(crate) struct Patience {
     given_up_at: Option<Nanos>,
     /// The device is known to be gone, and no read has succeeded since.
     gone: bool,
+    /// When which operation is asked for again because the device had ended.
+    ended: BTreeSet<(Nanos, u32)>,
+    /// The device had ended for so long that it is not waited for any more.
+    ended_for_good: bool,
 }
 
 impl Patience {
     pub(crate) fn deadline(&self) -> Option<Nanos> {
-        self.waiting.first_key_value().map(|((at, _), _)| *at)
+        let waiting = self.waiting.first_key_value().map(|((at, _), _)| *at);
+        waiting.into_iter().chain(self.ended.first().map(|(at, _)| *at)).min()
     }
 
-    /// Operations that wait, so that nothing is asked of a device just now.
+    /// Reads that wait, so that nothing is asked of a device just now.
     pub(crate) fn operations(&self) -> impl Iterator<Item = u32> {
         self.waiting.keys().map(|(_, op)| *op)
     }
 
-    /// The device is gone: nothing will come of waiting.
-    pub(crate) fn end(&mut self) {
-        self.gone = true;
+    /// The device is gone, and where it ends now is where it ends.
+    pub(crate) fn end_for_good(&mut self) {
+        (self.gone, self.ended_for_good) = (true, true);
     }
 
     /// A cached block was read.
@@ -92,6 +102,47 @@ impl Engine {
         true
     }
 
+    /// An operation has found its device ended. True if it is the cache device, and the operation will be asked for again.
+    pub(crate) fn awaits_device(&mut self, op: OpId) -> bool {
+        let state = self.ops.get(op.0);
+        let (asked, member) = (state.ended, state.member);
+        if !state.kind.is_of_cache() {
+            return false;
+        }
+        if self.fenced || self.status != Status::Ready {
+            return !self.patience.ended_for_good && self.is_asked_again(op, false, &[]);
+        }
+        if self.planted(PlantedBug::FailAtEnd) {
+            return self.is_asked_again(op, false, &[]);
+        }
+        if self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member)) {
+            self.reached(Landmark::MemberEnded);
+            self.member_failed(member);
+            return false;
+        }
+        if asked >= PAUSES {
+            self.reached(Landmark::EndedForGood);
+            self.patience.end_for_good();
+            self.fence();
+            return false;
+        }
+        self.ops.get_mut(op.0).ended += 1;
+        self.patience.ended.insert((self.now + (FIRST_PAUSE_NS << asked), op.0));
+        true
+    }
+
+    /// Asks again for what a device that had ended was asked for, when it is time; for all of it once the cache is fenced: nobody waits
+    /// any more.
+    fn ask_ended(&mut self) {
+        let (now, fenced) = (self.now, self.fenced);
+        while let Some((_, op)) = self.patience.ended.first().copied().filter(|(at, _)| fenced || *at <= now)
+        {
+            self.patience.ended.pop_first();
+            self.reached(Landmark::EndedLater);
+            self.actions.extend(self.ops.get(op).action);
+        }
+    }
+
     /// The slot of a read of one dirty block after which nothing else would be tried, and where to read it for the so-many-th time
     /// after that.
     fn last_attempt(&self, kind: &OpKind, again: u32) -> Option<(u32, u64)> {
@@ -121,6 +172,7 @@ impl Engine {
 
     /// Asks again for what has waited long enough.
     pub(crate) fn step_patience(&mut self) {
+        self.ask_ended();
         while let Some(due) = self.patience.waiting.first_entry().filter(|entry| entry.key().0 <= self.now) {
             let ((_, op), offset) = due.remove_entry();
             self.reached(Landmark::DirtyReadLater);
@@ -159,7 +211,7 @@ mod tests {
         assert!(patience.gives_up(0, PAUSES, 3600 * SECOND, true));
         patience.renew();
         assert!(!patience.gives_up(0, PAUSES, 3600 * SECOND, true));
-        patience.end();
+        patience.end_for_good();
         assert!(patience.gives_up(1, PAUSES, 3600 * SECOND, true));
     }
 }

@@ -151,6 +151,11 @@ pub enum OpenError {
     /// The cache device cannot be written or flushed.
     #[error("the cache device cannot be written")]
     CacheWrite,
+    /// The cache device became shorter while it was opened.
+    #[error(
+        "the cache device ends before the end that it had: it was cut, or is gone; bring it back as long as it was"
+    )]
+    CacheEnded,
 }
 
 /// A metadata read under way.
@@ -305,6 +310,10 @@ impl Engine {
     pub(crate) fn recovery_completed(&mut self, read: RecoveryRead, result: Result<&[u8], DeviceFailure>) {
         if self.recovery.is_none() {
             return; // Opening failed already.
+        }
+        if result == Err(DeviceFailure::Ended) && self.mirror.is_none() {
+            // What is missing is no damage: nothing is to be concluded from it.
+            return self.fail_opening(OpenError::CacheEnded);
         }
         if result.is_err() && read.tries < READ_TRIES {
             self.reached(Landmark::RecoveryRetried);
@@ -738,7 +747,7 @@ impl Engine {
     fn head_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
         let mut entries = Vec::new();
         let written = match result {
-            Err(DeviceFailure) => true, // Look closer: the rest may be readable, and must not be overlooked.
+            Err(_) => true, // Look closer: the rest may be readable, and must not be overlooked.
             Ok(bytes) => BatchHeader::decode(bytes, &mut entries)
                 .is_ok_and(|header| header.epoch == self.superblock.epoch),
         };

@@ -122,7 +122,7 @@ impl Engine {
         match result {
             _ if !self.is_renewed(offset) => self.renewed(self.member_at(offset), false),
             Ok(bytes) => self.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::Renew),
-            Err(DeviceFailure) => {
+            Err(_) => {
                 let member = self.member_at(offset);
                 if !self.goes_on_without(member) {
                     self.fail_opening(OpenError::TailUnreadable { segment });

@@ -7,7 +7,7 @@ use crate::meter::Path;
 use crate::sealer::{Sealer, Waiting};
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{DeviceId, Op, Reactor};
+use forebay_io::{DeviceId, IoFailure, IoFailureKind, Op, Reactor};
 use std::time::Instant;
 
 /// Longest piece of memory taken for metadata at once.
@@ -24,9 +24,9 @@ struct Held {
     meta_bytes: Option<usize>,
     /// What it counts as, its bytes, and when it was submitted.
     timed: Option<Timed>,
-    /// Members whose part of a flush has not ended, beyond the first, and whether one has failed.
+    /// Members whose part of a flush has not ended, beyond the first, and how one has failed.
     others: usize,
-    failed: bool,
+    failure: Option<IoFailure>,
     /// Where in the pool's space the encrypted bytes lie that are read.
     opens: Option<u64>,
 }
@@ -36,7 +36,11 @@ struct Held {
 pub(crate) struct Timed {
     pub(crate) device: Device,
     pub(crate) path: Path,
+    /// What it does, in a word.
+    pub(crate) operation: &'static str,
     pub(crate) bytes: u64,
+    /// Where: the device, unless it is of several, and the first byte there.
+    pub(crate) at: Option<(DeviceId, u64)>,
     /// The member of a mirrored cache that it was submitted to.
     pub(crate) member: Option<u8>,
     /// When it was submitted.
@@ -118,7 +122,7 @@ impl EngineIo {
 
     /// The backing store of a volume. The engine names attached volumes only.
     fn backing(&self, volume: VolumeId) -> Result<DeviceId, DeviceFailure> {
-        self.backings.get(usize::from(volume.0)).copied().flatten().ok_or(DeviceFailure)
+        self.backings.get(usize::from(volume.0)).copied().flatten().ok_or(DeviceFailure::Failed)
     }
 
     pub(crate) fn cache(&self) -> &CacheDevices {
@@ -133,8 +137,8 @@ impl EngineIo {
     fn place(&self, device: Device, offset: u64, len: u64) -> Result<(DeviceId, u64), DeviceFailure> {
         match device {
             Device::Cache => {
-                let (member, offset) = self.cache.map.place(offset, len).ok_or(DeviceFailure)?;
-                Ok((*self.cache.ids.get(member).ok_or(DeviceFailure)?, offset))
+                let (member, offset) = self.cache.map.place(offset, len).ok_or(DeviceFailure::Failed)?;
+                Ok((*self.cache.ids.get(member).ok_or(DeviceFailure::Failed)?, offset))
             }
             Device::Backing(volume) => Ok((self.backing(volume)?, offset)),
         }
@@ -152,6 +156,7 @@ impl EngineIo {
         match self.place(device, offset, len) {
             Ok((device, offset)) => {
                 self.begins_on(op, member);
+                self.lies_at(op, device, offset);
                 reactor.submit(self.token(op), op_of(device, offset, &self.spans));
             }
             Err(failure) => {
@@ -170,12 +175,18 @@ impl EngineIo {
         match device {
             Device::Cache => {
                 self.held(op).others = self.cache.ids.len() - 1;
+                if let [only] = self.cache.ids[..] {
+                    self.lies_at(op, only, 0);
+                }
                 for device in &self.cache.ids {
                     reactor.submit(token, Op::Flush { device: *device });
                 }
             }
             Device::Backing(volume) => match self.backing(volume) {
-                Ok(device) => reactor.submit(token, Op::Flush { device }),
+                Ok(device) => {
+                    self.lies_at(op, device, 0);
+                    reactor.submit(token, Op::Flush { device });
+                }
                 Err(failure) => self.ready.push((op, Err(failure))),
             },
         }
@@ -186,9 +197,10 @@ impl EngineIo {
         match device {
             Some(device) => {
                 self.begins_on(op, Some(member));
+                self.lies_at(op, device, 0);
                 reactor.submit(self.token(op), Op::Flush { device });
             }
-            None => self.ready.push((op, Err(DeviceFailure))),
+            None => self.ready.push((op, Err(DeviceFailure::Failed))),
         }
     }
 
@@ -198,6 +210,12 @@ impl EngineIo {
         if let Some(timed) = &mut self.held(op).timed {
             timed.member = Some(member);
             self.under_way[usize::from(member)] += 1;
+        }
+    }
+
+    fn lies_at(&mut self, op: OpId, device: DeviceId, offset: u64) {
+        if let Some(timed) = &mut self.held(op).timed {
+            timed.at = Some((device, offset));
         }
     }
 
@@ -236,7 +254,13 @@ impl EngineIo {
     ) -> Option<Action> {
         match action {
             Action::Read { op, device, offset, len, crc } => {
-                self.time(op, device, of_device(device, Path::CacheRead, Path::BackingRead), len.into());
+                self.time(
+                    op,
+                    device,
+                    of_device(device, Path::CacheRead, Path::BackingRead),
+                    "read",
+                    len.into(),
+                );
                 self.take_spans(engine, op);
                 self.held(op).crc = crc;
                 self.will_open(op, device, offset);
@@ -244,31 +268,38 @@ impl EngineIo {
                 self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
             }
             Action::Write { op, device, offset, len } => {
-                self.time(op, device, of_device(device, Path::CacheWrite, Path::BackingWrite), len.into());
+                self.time(
+                    op,
+                    device,
+                    of_device(device, Path::CacheWrite, Path::BackingWrite),
+                    "write",
+                    len.into(),
+                );
                 self.write(engine, reactor, op, (device, offset, len.into()));
             }
             Action::ReadMeta { op, offset, len } => {
-                self.time(op, Device::Cache, Path::CacheRead, len.into());
+                self.time(op, Device::Cache, Path::CacheRead, "read", len.into());
                 self.read_meta(reactor, op, offset, len as usize);
             }
             Action::WriteMeta { op, offset } => {
-                self.time(op, Device::Cache, Path::CacheWrite, engine.meta(op).len() as u64);
+                self.time(op, Device::Cache, Path::CacheWrite, "write", engine.meta(op).len() as u64);
                 self.write_meta(engine, reactor, op, offset);
             }
             Action::Flush { op, device } => {
-                self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), 0);
+                self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), "flush", 0);
                 self.flush(reactor, op, device);
             }
             Action::FlushMember { op, member } => {
-                self.time(op, Device::Cache, Path::CacheFlush, 0);
+                self.time(op, Device::Cache, Path::CacheFlush, "flush", 0);
                 self.flush_member(reactor, op, member);
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
-                self.time(op, Device::Backing(volume), Path::BackingWrite, len);
+                self.time(op, Device::Backing(volume), Path::BackingWrite, "zero", len);
                 let Ok(device) = self.backing(volume) else {
-                    self.ready.push((op, Err(DeviceFailure)));
+                    self.ready.push((op, Err(DeviceFailure::Failed)));
                     return None;
                 };
+                self.lies_at(op, device, offset);
                 reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
             }
             Action::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
@@ -290,9 +321,9 @@ impl EngineIo {
         }
     }
 
-    fn time(&mut self, op: OpId, device: Device, path: Path, bytes: u64) {
+    fn time(&mut self, op: OpId, device: Device, path: Path, operation: &'static str, bytes: u64) {
         let began = self.now();
-        self.held(op).timed = Some(Timed { device, path, bytes, member: None, began });
+        self.held(op).timed = Some(Timed { device, path, operation, bytes, at: None, member: None, began });
     }
 
     fn token(&self, op: OpId) -> u64 {
@@ -307,7 +338,7 @@ impl EngineIo {
         }
         if let Some(header) = engine.header(op) {
             let Some(buffer) = reactor.pool_mut().alloc(BLOCK_BYTES) else {
-                self.ready.push((op, Err(DeviceFailure)));
+                self.ready.push((op, Err(DeviceFailure::Failed)));
                 return;
             };
             let span = forebay_io::Span { buf: buffer, offset: 0, len: BLOCK_BYTES as u32 };
@@ -340,7 +371,7 @@ impl EngineIo {
 
     fn read_meta(&mut self, reactor: &mut Reactor, op: OpId, offset: u64, len: usize) {
         let Some(spans) = self.meta_buffers(reactor, op, len) else {
-            self.ready.push((op, Err(DeviceFailure)));
+            self.ready.push((op, Err(DeviceFailure::Failed)));
             return;
         };
         self.held(op).meta_bytes = Some(len);
@@ -353,7 +384,7 @@ impl EngineIo {
     fn write_meta(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, offset: u64) {
         let bytes = engine.meta(op);
         let Some(spans) = self.meta_buffers(reactor, op, bytes.len()) else {
-            self.ready.push((op, Err(DeviceFailure)));
+            self.ready.push((op, Err(DeviceFailure::Failed)));
             return;
         };
         let mut left = bytes;
@@ -408,23 +439,24 @@ impl EngineIo {
         !ready.is_empty()
     }
 
-    /// Hands the completion of a submitted operation to the engine.
+    /// Hands the completion of a submitted operation to the engine; tells what it was, and how it failed.
     pub(crate) fn complete(
         &mut self,
         engine: &mut Engine,
         reactor: &mut Reactor,
         op: OpId,
-        ok: bool,
-    ) -> Option<Timed> {
+        failure: Option<IoFailure>,
+    ) -> Option<(Timed, Option<IoFailure>)> {
         let held = self.held(op);
-        held.failed |= !ok;
+        held.failure = held.failure.or(failure);
         if held.others > 0 {
             held.others -= 1;
             return None;
         }
-        let ok = !std::mem::take(&mut held.failed);
-        let timed = self.held(op).timed.take();
-        if let Some(member) = timed.and_then(|timed| timed.member) {
+        let failure = held.failure.take();
+        let ok = failure.is_none();
+        let timed = self.held(op).timed.take().map(|timed| (timed, failure));
+        if let Some(member) = timed.and_then(|(timed, _)| timed.member) {
             self.under_way[usize::from(member)] -= 1;
         }
         let crc = std::mem::take(&mut self.held(op).crc);
@@ -441,7 +473,7 @@ impl EngineIo {
                 reactor.pool().crc32c_blocks(span, &mut self.crcs);
             }
         }
-        let result = if ok { Ok(()) } else { Err(DeviceFailure) };
+        let result = failure.map_or(Ok(()), |failure| Err(failure_of(failure)));
         let now = self.now();
         if let Some(len) = meta {
             let mut bytes = Vec::with_capacity(len);
@@ -463,6 +495,14 @@ impl EngineIo {
         self.write_waiting(engine, reactor, op);
         engine.complete(now, op, result, &self.crcs);
         timed
+    }
+}
+
+/// What the engine is told of a failure.
+fn failure_of(failure: IoFailure) -> DeviceFailure {
+    match failure.kind {
+        IoFailureKind::Ended => DeviceFailure::Ended,
+        _ => DeviceFailure::Failed,
     }
 }
 

@@ -60,6 +60,11 @@ impl MemberMap {
         self.starts.get(member).map_or(0, |(first, _)| *first)
     }
 
+    /// Byte of a member where its part of the pool's space begins.
+    pub(crate) fn base_of(&self, member: usize) -> u64 {
+        self.starts.get(member).map_or(0, |(_, base)| *base)
+    }
+
     /// Bytes of the last member that are not of the pool's space, at its beginning.
     pub(crate) fn header_bytes(&self) -> u64 {
         self.starts.last().map_or(0, |(_, base)| *base)

@@ -9,7 +9,10 @@
 //!   `fdatasync` on either covers what was written through both (it writes back the inode's pages, then flushes the
 //!   device). The reactor keeps a buffered write and another write to the same 4096-byte page from overlapping in
 //!   time, the one case the kernel does not promise.
-//! - The size never changes through this type. A file that somebody else grew is seen after `refresh_size`.
+//! - The size never changes through this type, but by `lengthen` and `shorten`. A file that somebody else grew is seen after
+//!   `refresh_size`.
+//! - Up to its *recorded end* a device has bytes. A device that is shorter has ended: nothing is read, written or flushed there, and it is
+//!   an error. Only what lies beyond the recorded end reads as zeroes.
 //! - The lock lives as long as the device. It is advisory: it keeps out programs that ask for it.
 //!
 //! What this file does not know: operations in flight (see the reactor), on-disk formats.
@@ -81,6 +84,9 @@ pub struct Device {
     direct: Option<(File, DirectAlign)>,
     kind: DeviceKind,
     size_bytes: u64,
+    end_bytes: u64,
+    /// Another process or machine answers for the file system.
+    is_remote: bool,
     logical_block_bytes: u32,
     options: DeviceOptions,
     notes: Vec<String>,
@@ -108,9 +114,12 @@ impl Device {
         let metadata = std::fs::metadata(path).map_err(open_error)?;
         let kind = kind_of(path, &metadata, &options)?;
         let buffered = lock::open_locked(path, kind, &options)?;
+        let size_bytes = size_of_file(&buffered, kind, &options).map_err(open_error)?;
         let mut device = Device {
             path: path.into(),
-            size_bytes: size_of_file(&buffered, kind, &options).map_err(open_error)?,
+            size_bytes,
+            end_bytes: size_bytes,
+            is_remote: is_served_elsewhere(&buffered),
             logical_block_bytes: logical_block(&buffered, kind),
             buffered,
             direct: None,
@@ -140,7 +149,29 @@ impl Device {
         self.size_bytes
     }
 
-    /// Asks the kernel for the size again, after the file or device was grown, and returns it.
+    /// The recorded end: up to here the device must have bytes. At first its size.
+    pub fn end_bytes(&self) -> u64 {
+        self.end_bytes
+    }
+
+    /// Records another end: what is used of the device from now on. Whoever uses more or less of it says so.
+    pub fn set_end(&mut self, end_bytes: u64) {
+        self.end_bytes = end_bytes;
+    }
+
+    /// The size now, if the device is shorter than its recorded end. Asks the kernel, which knows it without asking the device. On a file
+    /// system that another process or machine answers for, that may take as long as it likes: there it is `None`, and only reads tell.
+    pub fn ended(&self) -> Option<u64> {
+        let now = match self.kind {
+            DeviceKind::Special => return None,
+            DeviceKind::File if self.is_remote => return None,
+            DeviceKind::File => known_size(&self.buffered),
+            DeviceKind::Block => size_of_file(&self.buffered, self.kind, &self.options).ok(),
+        };
+        now.filter(|size| *size < self.end_bytes)
+    }
+
+    /// Asks the kernel for the size again, after the file or device was grown, and returns it. The recorded end stays.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
@@ -177,6 +208,7 @@ impl Device {
                 .set_len(size_bytes)
                 .map_err(|source| self.io_error("cutting", size_bytes, source))?;
             self.refresh_size()?;
+            self.end_bytes = self.end_bytes.min(self.size_bytes);
         }
         Ok(())
     }
@@ -220,15 +252,19 @@ impl Device {
         Ok(identity::identify(self.kind, self.size_bytes, &metadata))
     }
 
-    /// Reads at any offset and length, blocking; bytes past the end read as zeroes. For offline tools: it must not
+    /// Reads at any offset and length, blocking; bytes past the recorded end read as zeroes. For offline tools: it must not
     /// be mixed with operations in flight on the same range.
     ///
     /// # Errors
-    /// [`DeviceError::Io`].
+    /// [`DeviceError::Io`]; with `ENXIO` if the device ends before its recorded end.
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let mut done = 0;
         while done < bytes.len() {
             match self.buffered.read_at(&mut bytes[done..], offset.saturating_add(done as u64)) {
+                Ok(0) if offset.saturating_add(done as u64) < self.end_bytes => {
+                    let ended = io::Error::from_raw_os_error(libc::ENXIO);
+                    return Err(self.io_error("read", offset + done as u64, ended));
+                }
                 Ok(0) => {
                     bytes[done..].fill(0);
                     break;
@@ -244,11 +280,13 @@ impl Device {
     /// Writes at any offset and length, blocking, never past the end. As [`Device::read_at`], for offline tools.
     ///
     /// # Errors
-    /// [`DeviceError::Io`]; with `ENOSPC` when the range is not inside the device.
+    /// [`DeviceError::Io`]; with `ENOSPC` when the range is not inside the device, with `ENXIO` if it is shorter than its
+    /// recorded end (a write would make a file longer again, with zeroes in place of what was there).
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let fits = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.size_bytes);
-        if !fits {
-            return Err(self.io_error("write", offset, io::Error::from_raw_os_error(libc::ENOSPC)));
+        let refused = if !fits { Some(libc::ENOSPC) } else { self.ended().map(|_| libc::ENXIO) };
+        if let Some(errno) = refused {
+            return Err(self.io_error("write", offset, io::Error::from_raw_os_error(errno)));
         }
         self.buffered.write_all_at(bytes, offset).map_err(|source| self.io_error("write", offset, source))
     }
@@ -270,13 +308,7 @@ impl Device {
     /// True if the file lies on a file system whose answers come from another process or machine: there even the
     /// question whether an operation would have to wait may have to wait.
     pub(crate) fn is_served_elsewhere(&self) -> bool {
-        // Magic numbers of FUSE, NFS, SMB (two), 9p and Ceph, as in statfs(2).
-        const SERVED: [i64; 6] = [0x6573_5546, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400];
-        // SAFETY: statfs is a plain struct for which all zeroes is a value.
-        let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open, the answer has room for what the kernel writes.
-        let known = unsafe { libc::fstatfs(self.buffered.as_raw_fd(), &raw mut answer) } == 0;
-        known && SERVED.contains(&(answer.f_type as i64))
+        self.is_remote
     }
 
     pub(crate) fn buffered_fd(&self) -> RawFd {
@@ -342,6 +374,37 @@ fn size_of_file(file: &File, kind: DeviceKind, options: &DeviceOptions) -> io::R
             Ok(size)
         }
     }
+}
+
+/// True if another process or machine answers for the file system of this file.
+fn is_served_elsewhere(file: &File) -> bool {
+    // Magic numbers of FUSE, NFS, SMB (two), 9p, Ceph, AFS, GFS2 and OCFS2, as in statfs(2).
+    const SERVED: [i64; 9] = [
+        0x6573_5546,
+        0x6969,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x0102_1997,
+        0x00c3_6400,
+        0x5346_414f,
+        0x0116_1970,
+        0x7461_636f,
+    ];
+    // SAFETY: statfs is a plain struct for which all zeroes is a value.
+    let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, the answer has room for what the kernel writes.
+    let known = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut answer) } == 0;
+    known && SERVED.contains(&(answer.f_type as i64))
+}
+
+/// The size of a file on a local file system, which the kernel has in memory.
+fn known_size(file: &File) -> Option<u64> {
+    // SAFETY: statx is a plain struct for which all zeroes is a value.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: the path is an empty C string, the result goes to a struct of the right type.
+    let done = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_SIZE, &raw mut stat) };
+    (done == 0 && stat.stx_mask & libc::STATX_SIZE != 0).then_some(stat.stx_size)
 }
 
 fn logical_block(file: &File, kind: DeviceKind) -> u32 {

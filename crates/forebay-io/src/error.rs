@@ -22,6 +22,9 @@ pub struct IoFailure {
 pub enum IoFailureKind {
     /// The medium or the link to it failed (`EIO`, `EREMOTEIO`, `ENODEV`, a write that makes no progress, ...).
     Device,
+    /// The device is shorter than what was recorded of it ([`crate::Device::end_bytes`]): it was cut, or is gone. Nothing was
+    /// written; what a read has brought is not to be used. It may be back later.
+    Ended,
     /// No space is left below a sparse or thin store (`ENOSPC`, `EDQUOT`); space can be added.
     NoSpace,
     /// The range lies (partly) outside the device; nothing was done.
@@ -74,6 +77,8 @@ impl IoFailure {
     /// The failure of an operation outside the device's size.
     pub(crate) const OUT_OF_RANGE: IoFailure =
         IoFailure { errno: libc::ENOSPC, kind: IoFailureKind::OutOfRange };
+    /// The failure of an operation on a device that ends before what was recorded of it.
+    pub const ENDED: IoFailure = IoFailure { errno: libc::ENXIO, kind: IoFailureKind::Ended };
     /// The failure of a malformed operation.
     pub(crate) const INVALID: IoFailure = IoFailure { errno: libc::EINVAL, kind: IoFailureKind::Invalid };
     /// The failure of an operation cut off by a close on this side.
@@ -89,6 +94,9 @@ impl From<io::Error> for IoFailure {
 
 impl fmt::Display for IoFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind == IoFailureKind::Ended {
+            return write!(f, "the device is shorter than it was (ENXIO, os error {})", self.errno);
+        }
         write!(f, "{:?}: {}", self.kind, io::Error::from_raw_os_error(self.errno))
     }
 }

@@ -10,9 +10,12 @@
 //!   the flush was submitted (on both descriptors of the device).
 //! - Exceptions: sends on one socket go out whole and in order of submission; receives on one socket are served in
 //!   order of submission.
-//! - Transfers are complete: short device transfers and short sends are continued inside. Bytes read past the end of a
-//!   device are zeroes. A write or zeroing that reaches past the end fails with
-//!   [`IoFailureKind::OutOfRange`](crate::IoFailureKind::OutOfRange) and does nothing.
+//! - Transfers are complete: short device transfers and short sends are continued inside. Bytes read past the
+//!   recorded end of a device ([`Device::end_bytes`](crate::Device::end_bytes)) are zeroes. A write or zeroing that reaches past the end
+//!   fails with [`IoFailureKind::OutOfRange`](crate::IoFailureKind::OutOfRange) and does nothing.
+//! - On a device that is shorter than its recorded end a read that meets the end, and every write, zeroing and flush, fails
+//!   with [`IoFailureKind::Ended`](crate::IoFailureKind::Ended). Once it is as long as it was, everything goes on. (A file that is cut
+//!   between that look and the write itself may be made longer again by that write.)
 //! - A receive reports what one `recv` brought: 1 byte up to the span's length, or 0 when the peer has closed.
 //! - The reactor may be made on one thread and moved to another before its first `wait`; from then on it stays.
 //!

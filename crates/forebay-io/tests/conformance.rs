@@ -100,6 +100,75 @@ fn more_spans_than_the_kernel_takes_are_one_operation() {
     });
 }
 
+/// A backing file of 64 KiB is cut to 16 KiB, and its bytes are put back later.
+#[test]
+fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_back() {
+    both_engines(|bench| {
+        let size = 64 << 10;
+        let (device, model) = bench.file_device(size, DeviceOptions::default());
+        std::fs::File::options().write(true).open(bench.path()).unwrap().set_len(16 << 10).unwrap();
+        let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
+        let ended = |result: Result<u32, forebay_io::IoFailure>| {
+            let failure = result.expect_err("the device has ended");
+            assert_eq!((failure.kind, failure.errno), (IoFailureKind::Ended, libc::ENXIO));
+            assert!(failure.to_string().contains("shorter"), "{failure}");
+        };
+        for (offset, len) in [(32 << 10, 4096), (16 << 10, 512), (12 << 10, 8192), (0, 65536), (63 << 10, 1)]
+        {
+            ended(bench.run(Op::Read { device, offset, spans: &[Span::new(buf, 0, len)] }));
+        }
+        // What is there can be read. Nothing is written, or the file would grow a hole that reads as zeroes.
+        let spans = [Span::new(buf, 0, 4096)];
+        assert_eq!(bench.run(Op::Read { device, offset: 8192, spans: &spans }), Ok(4096));
+        for offset in [0, 32 << 10, 60 << 10] {
+            ended(bench.run(Op::Write { device, offset, spans: &spans }));
+            for may_unmap in [true, false] {
+                ended(bench.run(Op::Zero { device, offset, len: 4096, may_unmap }));
+            }
+        }
+        ended(bench.run(Op::Flush { device }));
+        assert!(bench.reactor.device(device).unwrap().ended() == Some(16 << 10));
+        assert_eq!(bench.file_contents().len(), 16 << 10);
+        std::fs::write(bench.path(), &model).unwrap();
+        let spans = [Span::new(buf, 0, size as u32)];
+        assert_eq!(bench.run(Op::Read { device, offset: 0, spans: &spans }), Ok(size as u32));
+        assert!(bench.reactor.pool().bytes(buf)[..size] == model);
+        assert_eq!(
+            bench.run(Op::Write { device, offset: 32 << 10, spans: &[Span::new(buf, 0, 4096)] }),
+            Ok(4096)
+        );
+        assert_eq!(bench.run(Op::Flush { device }), Ok(0));
+    });
+}
+
+/// Whoever uses less of a device says so, and then it may be cut; whoever uses more of one that grew says so too.
+#[test]
+fn the_recorded_end_follows_who_uses_the_device() {
+    both_engines(|bench| {
+        let (device, _) = bench.file_device(64 << 10, DeviceOptions::default());
+        let path = bench.path();
+        let resize = |bytes| std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes);
+        let buf = bench.reactor.pool_mut().alloc(8192).unwrap();
+        let spans = [Span::new(buf, 0, 4096)];
+        bench.reactor.device_mut(device).unwrap().set_end(32 << 10);
+        resize(32 << 10).unwrap();
+        assert_eq!(bench.run(Op::Write { device, offset: 28 << 10, spans: &spans }), Ok(4096));
+        assert_eq!(bench.run(Op::Flush { device }), Ok(0));
+        resize(96 << 10).unwrap();
+        let used = bench.reactor.device_mut(device).unwrap();
+        assert_eq!(used.refresh_size().unwrap(), 96 << 10);
+        used.set_end(96 << 10);
+        assert_eq!(bench.run(Op::Write { device, offset: 92 << 10, spans: &spans }), Ok(4096));
+        // A look at the size of a device that was cut does not make the cut the new end.
+        resize(16 << 10).unwrap();
+        assert_eq!(bench.reactor.device_mut(device).unwrap().refresh_size().unwrap(), 16 << 10);
+        let failure = bench.run(Op::Read { device, offset: 92 << 10, spans: &spans }).unwrap_err();
+        assert_eq!(failure.kind, IoFailureKind::Ended);
+        let failure = bench.run(Op::Write { device, offset: 92 << 10, spans: &spans }).unwrap_err();
+        assert_eq!(failure.kind, IoFailureKind::Ended);
+    });
+}
+
 #[test]
 fn reads_past_the_end_are_zeroes_and_writes_past_it_are_refused() {
     both_engines(|bench| {

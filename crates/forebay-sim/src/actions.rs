@@ -21,11 +21,31 @@ pub(crate) struct Flight {
 }
 
 pub(crate) enum FlightKind {
-    Read { offset: u64, len: usize, crc: bool, early: Option<Option<Vec<u8>>> },
-    ReadMeta { offset: u64, len: usize },
-    Write { number: u64, offset: u64, data: Rc<Vec<u8>>, header: usize },
-    Flush { covered: u64 },
+    Read {
+        offset: u64,
+        len: usize,
+        crc: bool,
+        early: Option<Sampled>,
+    },
+    ReadMeta {
+        offset: u64,
+        len: usize,
+    },
+    Write {
+        number: u64,
+        offset: u64,
+        data: Rc<Vec<u8>>,
+        header: usize,
+    },
+    Flush {
+        covered: u64,
+    },
+    /// A write or flush of a device that had ended: nothing was done.
+    Refused,
 }
+
+/// What a device returns for a read.
+type Sampled = Result<Vec<u8>, DeviceFailure>;
 
 impl World {
     pub(crate) fn perform(&mut self, action: Action) -> Result<(), String> {
@@ -102,7 +122,9 @@ impl World {
     fn start_flush(&mut self, op: OpId, device: usize) -> Result<(), String> {
         self.digest.add_all(&[5, device as u64]);
         let covered = self.disks.devices[device].submit_flush();
-        let flight = Flight { device, spans: Vec::new(), kind: FlightKind::Flush { covered } };
+        let ended = self.is_short(device);
+        let kind = if ended { FlightKind::Refused } else { FlightKind::Flush { covered } };
+        let flight = Flight { device, spans: Vec::new(), kind };
         self.launch(op, OpKind::Flush, 0, flight)?;
         self.crash_point();
         Ok(())
@@ -234,6 +256,9 @@ impl World {
             let oldest = self.requests.first_key_value().map(|(id, _)| *id);
             self.pace.wrote(volume, self.now, len, &self.disks.settings[volume], oldest)?;
         }
+        if self.is_short(device) {
+            return self.launch(op, OpKind::Write, len, Flight { device, spans, kind: FlightKind::Refused });
+        }
         let data = Rc::new(data);
         let bytes = match &self.plan.cipher {
             Some(_) if device == CACHE => Rc::new(self.seal(offset, header, &data)),
@@ -315,20 +340,21 @@ impl World {
         Ok(())
     }
 
-    /// What a device returns for a read at this instant; `None` for an error.
-    fn sample(&mut self, device: usize, offset: u64, len: usize) -> Option<Vec<u8>> {
+    /// What a device returns for a read at this instant.
+    fn sample(&mut self, device: usize, offset: u64, len: usize) -> Sampled {
         let mut bytes = vec![0; len];
         let good = self.disks.devices[device].read(offset, &mut bytes, &mut self.rng);
+        self.read_to_end(device, offset, &mut bytes)?;
         if device == CACHE {
             cipher::open(&self.plan, offset, &mut bytes);
         }
-        good.then_some(bytes)
+        if good { Ok(bytes) } else { Err(DeviceFailure::Failed) }
     }
 
     /// As [`Self::sample`], for data: of the cache device there may be none for a while.
-    fn sample_data(&mut self, device: usize, offset: u64, len: usize) -> Option<Vec<u8>> {
+    fn sample_data(&mut self, device: usize, offset: u64, len: usize) -> Sampled {
         let unreadable = self.is_cache(device) && self.unreadable_until.is_some_and(|until| self.now < until);
-        if unreadable { None } else { self.sample(device, offset, len) }
+        if unreadable { Err(DeviceFailure::Failed) } else { self.sample(device, offset, len) }
     }
 
     pub(crate) fn finish(&mut self, op: u32) -> Result<(), String> {
@@ -347,10 +373,11 @@ impl World {
             }
             FlightKind::ReadMeta { offset, len } => {
                 let bytes = self.sample(device, offset, len);
-                if bytes.is_none() {
+                if bytes.is_err() {
                     self.fault(device, offset, len as u64);
                 }
-                self.engine.complete_meta(self.now, OpId(op), bytes.as_deref().ok_or(DeviceFailure));
+                let bytes = bytes.as_deref().map_err(|failure| *failure);
+                self.engine.complete_meta(self.now, OpId(op), bytes);
             }
             FlightKind::Write { number, offset, data, header } => {
                 let mut now = Vec::with_capacity(data.len());
@@ -365,12 +392,15 @@ impl World {
                 }
                 self.crash_point();
             }
+            FlightKind::Refused => self.finish_ended(op, device, 0, 0)?,
+            FlightKind::Flush { .. } if self.is_short(device) => self.finish_ended(op, device, 0, 0)?,
             FlightKind::Flush { covered } => {
                 let good = self.disks.devices[device].complete_flush(covered, &mut self.rng);
                 if !good {
                     self.fault(device, 0, 0);
                 }
-                self.engine.complete(self.now, OpId(op), if good { Ok(()) } else { Err(DeviceFailure) }, &[]);
+                let result = if good { Ok(()) } else { Err(DeviceFailure::Failed) };
+                self.engine.complete(self.now, OpId(op), result, &[]);
                 self.crash_point();
             }
         }
@@ -390,20 +420,31 @@ impl World {
         offset: u64,
         len: usize,
         crc: bool,
-        bytes: Option<Vec<u8>>,
+        bytes: Sampled,
     ) -> Result<(), String> {
-        let Some(bytes) = bytes else {
-            // What passes is no reason to lose anything.
-            let passes = device == CACHE && self.plan.outage.is_some();
-            self.fault(device, offset, if passes { 0 } else { len as u64 });
-            self.engine.complete(self.now, OpId(op), Err(DeviceFailure), &[]);
-            return Ok(());
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(DeviceFailure::Ended) => return self.finish_ended(op, device, offset, len as u64),
+            Err(failure) => {
+                // What passes is no reason to lose anything.
+                let passes = device == CACHE && self.plan.outage.is_some();
+                self.fault(device, offset, if passes { 0 } else { len as u64 });
+                self.engine.complete(self.now, OpId(op), Err(failure), &[]);
+                return Ok(());
+            }
         };
         self.memory.scatter(spans, &bytes)?;
         let crcs: Vec<u32> =
             if crc { bytes.chunks(BLOCK_BYTES).map(crc32c::crc32c).collect() } else { Vec::new() };
         self.engine.complete(self.now, OpId(op), Ok(()), &crcs);
         Ok(())
+    }
+
+    /// The device had ended.
+    fn finish_ended(&mut self, op: u32, device: usize, offset: u64, len: u64) -> Result<(), String> {
+        self.note_ended(device, offset, len);
+        self.engine.complete(self.now, OpId(op), Err(DeviceFailure::Ended), &[]);
+        self.check_ended(device)
     }
 
     fn finish_write(&mut self, op: u32, device: usize, number: u64) -> Result<WriteEnd, String> {
@@ -413,7 +454,7 @@ impl World {
             WriteEnd::Good => {}
             WriteEnd::Failed => {
                 self.fault(device, 0, 0);
-                result = Err(DeviceFailure);
+                result = Err(DeviceFailure::Failed);
             }
             WriteEnd::Lost { .. } if self.plan.mirror.is_some() => self.note_harm(),
             WriteEnd::Lost { offset, len } => self.damage(offset, len),
@@ -427,7 +468,7 @@ impl World {
     }
 
     /// A device is about to report an error.
-    fn fault(&mut self, device: usize, offset: u64, len: u64) {
+    pub(crate) fn fault(&mut self, device: usize, offset: u64, len: u64) {
         self.counters.faults += 1;
         self.errors[device] += 1;
         if self.plan.mirror.is_some() {

@@ -401,6 +401,7 @@ fn set_faults(world: &mut World) {
 
 /// Bit rot and unreadable sectors of the cache device.
 fn inject(world: &mut World) -> Result<(), String> {
+    world.shorten_device();
     world.fail_cache()?;
     world.meddle_with_members()?;
     let faults = world.plan.faults;

@@ -137,7 +137,7 @@ pub fn run_hostile(
 pub(crate) fn plan_of(seed: u64) -> Plan {
     let mut plan = Plan::unmirrored(seed);
     plan.style = Style::Fork;
-    (plan.faults, plan.outage) = (FaultPlan::default(), None);
+    (plan.faults, plan.outage, plan.ends) = (FaultPlan::default(), None, Vec::new());
     (plan.mix.life, plan.mix.pool, plan.mix.restart, plan.mix.invalid) = (0, 0, 0, 0);
     (plan.mix.write, plan.mix.flush) = (plan.mix.write + 20, plan.mix.flush + 4);
     plan.requests = plan.requests.min(200);

@@ -18,6 +18,7 @@ pub mod cipher;
 pub mod client;
 pub mod content;
 pub mod device;
+pub mod ends;
 pub mod exhaustive;
 pub mod explore;
 pub mod ftl;

@@ -262,7 +262,7 @@ impl<D: Disk> Machine<D> {
             self.backing_blocks += if is_backing_write && ok { len / BLOCK } else { 0 };
             let blocks = len.div_ceil(BLOCK) as usize;
             self.crcs.resize(self.crcs.len().max(blocks), self.zero_crc);
-            let result = if ok { Ok(()) } else { Err(DeviceFailure) };
+            let result = if ok { Ok(()) } else { Err(DeviceFailure::Failed) };
             self.engine.complete(self.now, OpId(op), result, &self.crcs[..blocks]);
         }
         self.pump();

@@ -70,7 +70,11 @@ impl Pace {
         Self {
             volumes: vec![Volume::default(); plan.volumes.len()],
             destage_only: steady && cached && plan.mix.zero == 0 && plan.mix.rule_pct == 0,
-            smooth: steady && small && slow == 0 && plan.faults == crate::plan::FaultPlan::default(),
+            smooth: steady
+                && small
+                && slow == 0
+                && plan.ends.is_empty()
+                && plan.faults == crate::plan::FaultPlan::default(),
             largest: 0,
         }
     }

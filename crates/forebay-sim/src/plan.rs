@@ -6,6 +6,7 @@
 
 use crate::cipher::{CipherPlan, is_of_cipher};
 use crate::device::{Death, Faults, Latency};
+use crate::ends::{EndPlan, is_of_ends};
 use crate::mates::{MirrorPlan, is_of_mirror};
 use crate::rng::{Rng, mix};
 use crate::scale::Scale;
@@ -155,6 +156,8 @@ pub struct Plan {
     pub death: Option<(u64, Death)>,
     /// After so many requests of a main line no cached block can be read, for so many nanoseconds: a path that fails over.
     pub outage: Option<(u64, u64)>,
+    /// Devices that end for a while, in this order.
+    pub ends: Vec<EndPlan>,
     /// The cache is mirrored over two devices, and this happens to them.
     pub mirror: Option<MirrorPlan>,
     /// The cache is encrypted.
@@ -214,6 +217,7 @@ impl Plan {
             faults: faults(rng),
             death: None,
             outage: None,
+            ends: Vec::new(),
             mirror: None,
             cipher: None,
             owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
@@ -259,6 +263,9 @@ impl Plan {
         if bug == Some(PlantedBug::GiveUpAtOnce) || bug.is_none() && own.chance(1, 8) {
             plan.fail_over(own);
         }
+        let own = &mut Rng::new(mix(seed) ^ 0x454e_4453);
+        let ends = bug.is_some_and(is_of_ends) || bug.is_none() && own.chance(1, 6);
+        plan.ends = if ends { EndPlan::draw(&plan, bug, own) } else { Vec::new() };
         let own = &mut Rng::new(mix(seed) ^ 0x4349_5048_4552);
         let encrypted = bug.is_some_and(is_of_cipher) || bug.is_none() && own.chance(1, 5);
         if encrypted && plan.mirror.is_none() {
@@ -427,6 +434,7 @@ impl Plan {
             faults: FaultPlan::default(),
             death: None,
             outage: None,
+            ends: Vec::new(),
             mirror: None,
             cipher: None,
             owner: OwnerPlan::Records,
@@ -617,7 +625,10 @@ impl Plan {
             | PlantedBug::WriteMetaInClear
             // Shown by `hostile`.
             | PlantedBug::BelieveEarlierUse => {}
-            PlantedBug::GiveUpAtOnce => {
+            PlantedBug::EndIsZeroes => {
+                (self.faults, self.death, self.mix.read) = (FaultPlan::default(), None, 60);
+            }
+            PlantedBug::GiveUpAtOnce | PlantedBug::FailAtEnd => {
                 self.only_writeback(rng);
                 (self.faults, self.death) = (FaultPlan::default(), None);
                 (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 80);

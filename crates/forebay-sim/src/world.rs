@@ -11,6 +11,7 @@
 use crate::actions::Flight;
 use crate::client::Pending;
 use crate::device::SimDevice;
+use crate::ends::Short;
 use crate::life::Tenant;
 use crate::mates::{Mates, Note};
 use crate::memory::Memory;
@@ -249,6 +250,9 @@ pub struct World {
     pub without_cache: bool,
     /// Until then no cached block can be read, see [`Plan::outage`].
     pub(crate) unreadable_until: Option<u64>,
+    /// The device that is too short now, and how many of the plan have been.
+    pub(crate) short: Option<Short>,
+    pub(crate) ends_done: usize,
     /// The engine refuses changes because the owner could not make a record.
     pub(crate) refused: bool,
     pub(crate) refusals: u64,
@@ -342,6 +346,8 @@ impl World {
             fenced: false,
             without_cache: false,
             unreadable_until: None,
+            short: None,
+            ends_done: 0,
             refused: false,
             refusals: 0,
             owner: None,
@@ -387,6 +393,7 @@ impl World {
         self.policy = policy;
         self.counters.landmarks.add_engine(&self.engine);
         self.disks.devices.iter_mut().for_each(SimDevice::revive);
+        self.short = None;
         let disks = &mut self.disks;
         self.engine = open_engine(&self.plan, disks, &self.late, policy, &mut self.rng, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);

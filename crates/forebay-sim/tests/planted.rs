@@ -115,4 +115,6 @@ planted! {
     flush_over_loss: FlushOverLoss,
     serve_invalid_sectors: ServeInvalidSectors,
     heal_dirty: HealDirty,
+    end_is_zeroes: EndIsZeroes,
+    fail_at_end: FailAtEnd,
 }

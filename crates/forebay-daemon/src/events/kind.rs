@@ -99,6 +99,8 @@ kinds! {
     AlarmRaised, "alarm.raised", Warning, "A condition began that needs attention, or got worse.";
     AlarmCleared, "alarm.cleared", Info, "The condition of an alarm ended.";
     AlarmAcknowledged, "alarm.acknowledged", Info, "Somebody knows of an alarm, which holds for everybody.";
+    DeviceFailed, "device.failed", Warning, "An operation on a cache device or backing store failed: which, where, and the error number. Few of many are told.";
+    DeviceEnded, "device.ended", Error, "A cache device or backing store is shorter than what is used of it: it was cut, or is gone.";
     DestageFailed, "destage.failed", Warning, "The backing store refused dirty data, which stays in the cache.";
     BlockDamaged, "block.damaged", Warning, "Clean blocks of the cache were damaged; they are read from the backing store again.";
     BlockLost, "block.lost", Error, "Bytes that only the cache had cannot be read from it any more; they answer with errors until they are written again. Told with totals, at most once a second.";

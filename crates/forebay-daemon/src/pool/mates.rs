@@ -226,6 +226,7 @@ impl Pool {
             return Err(self.refuse_replacement(&error, "look at its state: forebay pool show"));
         }
         self.mates.cancelled = false;
+        self.note_cache_ends();
         self.tell(PoolEvent::Note(format!("the new cache device {path} is being filled")));
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
 
 mod aside;
+mod devices;
 mod handle;
 mod losses;
 mod mates;
@@ -41,7 +42,8 @@ use crate::open::PoolParts;
 use crate::sealer::Sealer;
 use crate::server::{Refused, Server, ServerToken};
 use aside::Aside;
-use forebay_core::{Action, Device, Engine, EngineConfig, OpId, OpenError, Status};
+use devices::DeviceWatch;
+use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
 use handle::Task;
@@ -128,6 +130,7 @@ pub(crate) struct Pool {
     aside: Aside,
     losses: losses::Losses,
     mates: mates::Mates,
+    watch: DeviceWatch,
     started: Instant,
     completions: Vec<Completion>,
     report: Box<dyn FnMut(PoolEvent) + Send>,
@@ -204,6 +207,7 @@ impl Pool {
             aside: Aside::new(start.state_dir, start.without_cache),
             losses: losses::Losses::default(),
             mates: mates::Mates::new(parts.mates),
+            watch: DeviceWatch::default(),
             started: Instant::now(),
             completions: Vec::new(),
             report,
@@ -216,6 +220,7 @@ impl Pool {
             pool.opened_without_cache();
         } else {
             pool.recover(parts.created)?;
+            pool.note_cache_ends();
             pool.take_fresh(parts.fresh);
         }
         Ok(pool)
@@ -284,7 +289,9 @@ impl Pool {
         self.work();
         let (record, note) = (self.look_after_record(), self.look_after_note());
         let losses = self.look_after_losses();
-        let timeout = self.sleep().into_iter().chain(record).chain(note).chain(losses).min();
+        let look = self.look_after_devices();
+        let others = record.into_iter().chain(note).chain(losses).chain(look);
+        let timeout = self.sleep().into_iter().chain(others).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
         self.io.read_clock();
@@ -363,11 +370,10 @@ impl Pool {
         match completion.token >> KIND_SHIFT {
             KIND_ENGINE => {
                 let failure = completion.result.err();
-                let ok = failure.is_none();
-                let timed = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), ok);
-                if let Some(timed) = timed {
-                    if timed.device == Device::Cache && failure.is_some_and(says_gone) {
-                        self.device_gone(timed.member);
+                let done = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), failure);
+                if let Some((timed, failure)) = done {
+                    if let Some(failure) = failure {
+                        self.operation_failed(&timed, failure);
                     }
                     self.time_operation(timed);
                 }
@@ -422,12 +428,6 @@ impl Pool {
         let now = self.io.now();
         self.engine.finish_shutdown(now, &records);
     }
-}
-
-/// True if a device that fails like this will not come back.
-fn says_gone(failure: IoFailure) -> bool {
-    use rustix::io::Errno;
-    [Errno::NODEV, Errno::NXIO, Errno::NOMEDIUM].iter().any(|gone| gone.raw_os_error() == failure.errno)
 }
 
 fn io_failed(error: IoFailure) -> RunError {

@@ -4,6 +4,7 @@ use super::{Lost, Pool};
 use forebay_core::{Notice, OpenError, ScrubReport};
 use forebay_export::size::ByteSize;
 use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::IoFailure;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -61,6 +62,45 @@ pub enum PoolEvent {
     DestageRecovered {
         /// Name of the volume.
         volume: String,
+    },
+    /// An operation on a device failed. Of many that are alike, few are told.
+    OperationFailed {
+        /// Paths of the device, or of the devices if it was on several.
+        device: String,
+        /// Name of the volume, if it is of a backing store.
+        volume: Option<String>,
+        /// `read`, `write`, `zero`, `flush`.
+        operation: &'static str,
+        /// First byte on the device.
+        offset_bytes: u64,
+        /// Length in bytes, 0 for a flush.
+        bytes: u64,
+        /// How.
+        failure: IoFailure,
+        /// How many more of this operation failed on this device since the last report.
+        others: u64,
+    },
+    /// A device is shorter than what is used of it.
+    DeviceEnded {
+        /// Path of the device.
+        device: String,
+        /// Name of the volume, if it is a backing store.
+        volume: Option<String>,
+        /// Bytes that it has.
+        size_bytes: u64,
+        /// Bytes that it must have.
+        end_bytes: u64,
+    },
+    /// A device has its length again, or is not used any more.
+    DeviceBack {
+        /// Path of the device.
+        device: String,
+        /// Name of the volume, if it is a backing store.
+        volume: Option<String>,
+        /// It has its length again.
+        whole: bool,
+        /// No other cache device of the pool is too short.
+        last: bool,
     },
     /// A write to the cache device failed and is repeated elsewhere.
     CacheWriteFailed {
@@ -202,6 +242,9 @@ impl fmt::Display for PoolEvent {
                 retry_in.as_millis()
             ),
             Self::DestageRecovered { volume } => write!(f, "writing {volume} back works again"),
+            Self::OperationFailed { .. } | Self::DeviceEnded { .. } | Self::DeviceBack { .. } => {
+                super::devices::write_event(f, self)
+            }
             Self::CacheWriteFailed { segment } => {
                 write!(f, "a write to segment {segment} of the cache device failed; it is repeated elsewhere")
             }
@@ -398,6 +441,7 @@ pub(crate) fn open_hint(error: &OpenError) -> &'static str {
         }
         OpenError::NoNote => "it opens when the daemon can write to its state directory (state_dir)",
         OpenError::Mirrored | OpenError::NoMember => "give both devices of the mirrored cache",
+        OpenError::CacheEnded => "it opens when the device has its length again; nothing was changed",
         OpenError::CacheWrite => "check the cache device; its contents are as they were",
         OpenError::Superblock(_) => {
             "give the cache that belongs to this volume; if nothing on it is needed, erase it and make a new one"

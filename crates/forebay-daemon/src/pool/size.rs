@@ -109,6 +109,11 @@ impl Pool {
         let header = self.io.cache().map.header_bytes();
         let start = self.io.cache().map.last_start();
         let Some(device) = self.reactor.device_mut(id) else { return Err(self.failed("grow", &"no device")) };
+        if let Some(now) = device.ended() {
+            let why =
+                format!("{} has {now} bytes, which is less than is used of it", device.path().display());
+            return Err(self.failed("grow", &why));
+        }
         let there = match device.refresh_size() {
             Ok(there) => there,
             Err(error) => return Err(self.failed("grow", &error)),
@@ -190,6 +195,7 @@ impl Pool {
             Then::Leaves if answer.is_ok() => self.leave(),
             _ => {}
         }
+        self.note_cache_ends();
         let _ = done.try_send(answer);
     }
 

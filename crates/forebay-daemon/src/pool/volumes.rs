@@ -166,7 +166,9 @@ impl Pool {
             backing_sector_bytes: backing.sector_bytes,
             on_change: spec.on_backing_change,
         };
-        let device = self.reactor.add_device(backing.device);
+        let mut device = backing.device;
+        device.set_end(size_bytes);
+        let device = self.reactor.add_device(device);
         self.io.set_backing(id, Some(device));
         let now = self.io.now();
         if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
@@ -304,6 +306,7 @@ impl Pool {
     fn forget(&mut self, id: VolumeId) -> Option<Served> {
         let served = self.volumes.get_mut(usize::from(id.0))?.take()?;
         self.io.set_backing(id, None);
+        self.forget_device(served.device);
         if self.reactor.remove_device(served.device).is_none() {
             self.tell(PoolEvent::Note(format!("the backing store of {} is still busy", served.spec.name)));
         }
@@ -485,8 +488,27 @@ impl Pool {
         now.is_some_and(|now| size_bytes < now)
     }
 
+    /// The largest size that a volume may have: that of its backing store, unless that is cut.
+    pub(crate) fn largest_size(&mut self, name: &str) -> Result<u64, ControlError> {
+        let there = self.backing_size(name)?;
+        let id = self.known(name)?;
+        let device = self.served(id).and_then(|served| self.reactor.device(served.device));
+        match device.filter(|device| there < device.end_bytes()) {
+            None => Ok(there),
+            Some(device) => Err(ControlError::new(
+                ErrorKind::Conflict,
+                format!(
+                    "the backing store {} of {name} has {there} bytes, which is less than the {} that are served",
+                    device.path().display(),
+                    device.end_bytes()
+                ),
+                "bring back what is missing, or give the size in bytes",
+            )),
+        }
+    }
+
     /// Bytes that the backing store of a volume has now.
-    pub(crate) fn backing_size(&mut self, name: &str) -> Result<u64, ControlError> {
+    fn backing_size(&mut self, name: &str) -> Result<u64, ControlError> {
         let id = self.known(name)?;
         let device = self.served(id).map(|served| served.device);
         let device = device.and_then(|device| self.reactor.device_mut(device));
@@ -514,6 +536,10 @@ impl Pool {
         let (name, waiting) = (served.spec.name.clone(), served.waiting.take());
         if let Ok(size_bytes) = result {
             served.spec.rules.set_volume_bytes(size_bytes);
+            let device = served.device;
+            if let Some(device) = self.reactor.device_mut(device) {
+                device.set_end(size_bytes);
+            }
             self.server.resize(id, size_bytes);
             self.resize_mounts(id, size_bytes);
             self.tell(PoolEvent::Resized { volume: name.clone(), size_bytes });

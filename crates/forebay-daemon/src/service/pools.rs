@@ -65,6 +65,7 @@ impl Service {
         let joining = parts.joining.clone();
         // What is degraded says so itself when it is open.
         self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, name));
+        self.hub.clear(&AlarmKey::pool(Kind::DeviceEnded, name));
         let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
         for spec in &joining {
             let joined = Self::join(&handle, spec)

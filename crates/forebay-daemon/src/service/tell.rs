@@ -36,6 +36,19 @@ impl Service {
             PoolEvent::DestageRecovered { volume } => {
                 self.hub.clear(&AlarmKey::volume(Kind::DestageFailed, volume));
             }
+            PoolEvent::OperationFailed { volume, .. } => {
+                let event = NewEvent::new(Kind::DeviceFailed, text).pool(pool).details(event.details());
+                self.hub.publish(match volume {
+                    Some(volume) => event.volume(volume),
+                    None => event,
+                });
+            }
+            PoolEvent::DeviceEnded { volume, .. } => {
+                self.hub.raise(ended(pool, volume.as_deref()), Severity::Error, &text);
+            }
+            PoolEvent::DeviceBack { volume, last: true, .. } => {
+                self.hub.clear(&ended(pool, volume.as_deref()));
+            }
             PoolEvent::CacheWriteFailed { .. } => {
                 self.hub.publish(NewEvent::new(Kind::CacheWriteFailed, text).pool(pool));
             }
@@ -78,6 +91,14 @@ impl Service {
             }
             _ => {}
         }
+    }
+}
+
+/// The alarm of a device that is too short: a backing store, or a cache device.
+fn ended(pool: &str, volume: Option<&str>) -> AlarmKey {
+    match volume {
+        Some(volume) => AlarmKey::volume(Kind::DeviceEnded, volume),
+        None => AlarmKey::pool(Kind::DeviceEnded, pool),
     }
 }
 

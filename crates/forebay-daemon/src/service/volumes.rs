@@ -170,7 +170,7 @@ impl Service {
         let (pool, handle) = self.attached(name)?;
         if size == "max" {
             let volume = name.to_owned();
-            let bytes = Self::ask(&handle, move |pool| pool.backing_size(&volume))??;
+            let bytes = Self::ask(&handle, move |pool| pool.largest_size(&volume))??;
             return Ok((pool, handle, bytes));
         }
         let bytes: ByteSize =

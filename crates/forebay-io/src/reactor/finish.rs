@@ -45,7 +45,7 @@ impl Reactor {
             Kind::Read { device } => self.settle_read(index, usize::from(device), step.result),
             Kind::Write { device } => self.settle_write(index, usize::from(device), step.result),
             Kind::Zero { device, phase } => self.settle_zero(index, usize::from(device), phase, step.result),
-            Kind::Flush { .. } => self.finish(index, plain(step.result).map(|_| 0)),
+            Kind::Flush { device } => self.settle_flush(index, usize::from(device), step.result),
             Kind::Accept { .. } => self.settle_accept(index, step.result),
             Kind::Recv { .. } => self.finish(index, plain(step.result)),
             Kind::Send { .. } => self.settle_send(index, step.result),
@@ -83,6 +83,7 @@ impl Reactor {
 
     fn settle_read(&mut self, index: u32, device: usize, result: i32) {
         match plain(result) {
+            Ok(0) if self.reads_inside(index, device) => self.finish(index, Err(IoFailure::ENDED)),
             Ok(0) => {
                 self.stats.reads_past_end += 1;
                 self.zero_rest(index);
@@ -92,6 +93,25 @@ impl Reactor {
             Ok(count) => self.advance(index, count),
             Err(failure) => self.retry_buffered_or_fail(index, device, failure),
         }
+    }
+
+    /// The next byte of a read lies before the recorded end.
+    fn reads_inside(&self, index: u32, device: usize) -> bool {
+        let slot = self.memory.slots.get(index);
+        slot.offset + slot.done < self.devices[device].device.end_bytes()
+    }
+
+    /// A flush of a file that was cut meanwhile succeeds, and says nothing of what was cut off.
+    fn settle_flush(&mut self, index: u32, device: usize, result: i32) {
+        let ended = self.devices[device].device.ended().map_or(Ok(0), |_| Err(IoFailure::ENDED));
+        let result = plain(result).map_err(|failure| self.failure_on(device, failure));
+        self.finish(index, result.and(ended));
+    }
+
+    /// A device that drops off while it is busy fails with errors of its own, and then has no size.
+    fn failure_on(&self, device: usize, failure: IoFailure) -> IoFailure {
+        let vague = matches!(failure.errno, libc::EIO | libc::ENOSPC);
+        if vague && self.devices[device].device.ended().is_some() { IoFailure::ENDED } else { failure }
     }
 
     fn settle_write(&mut self, index: u32, device: usize, result: i32) {
@@ -125,6 +145,7 @@ impl Reactor {
                 return self.push_step(index);
             }
         }
+        let failure = self.failure_on(device, failure);
         self.finish(index, Err(failure));
     }
 

@@ -84,7 +84,7 @@ impl Reactor {
         let Some(end) = slot.offset.checked_add(slot.len).filter(|&end| end <= i64::MAX as u64) else {
             return self.finish_unstarted(index, IoFailure::OUT_OF_RANGE);
         };
-        if slot.kind.modifies() && end > entry.device.size_bytes() {
+        if slot.kind.modifies() && end > entry.device.size_bytes().max(entry.device.end_bytes()) {
             return self.finish_unstarted(index, IoFailure::OUT_OF_RANGE);
         }
         if slot.len == 0 && !matches!(slot.kind, Kind::Flush { .. }) {
@@ -182,8 +182,20 @@ impl Reactor {
         }
     }
 
+    /// Nothing may be written to a device that has ended: a file would become longer again, with zeroes in place of what was there, and
+    /// to make zeroes behind the end succeeds and does nothing. Nor does a flush mean anything.
+    fn is_beyond_help(&self, index: u32) -> bool {
+        let kind = self.memory.slots.get(index).kind;
+        let concerned = kind.modifies() || matches!(kind, Kind::Flush { .. });
+        let device = kind.device().filter(|_| concerned);
+        device.is_some_and(|device| self.devices[usize::from(device)].device.ended().is_some())
+    }
+
     /// Hands the slot's next step to the engine.
     pub(super) fn push_step(&mut self, index: u32) {
+        if self.is_beyond_help(index) {
+            return self.finish(index, Err(IoFailure::ENDED));
+        }
         let request = match self.memory.slots.get(index).kind {
             Kind::Read { device } | Kind::Write { device } => self.transfer_step(index, usize::from(device)),
             Kind::Flush { device } => Request::Sync { fd: self.devices[usize::from(device)].buffered_fd },

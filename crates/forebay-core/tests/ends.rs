@@ -1,0 +1,49 @@
+//! A cache device that ends while it is opened: nothing is concluded from what is missing, and nothing is written.
+
+use forebay_core::{
+    Action, DeviceFailure, Engine, EngineConfig, FormatParams, OpenError, Status, format_cache,
+};
+use forebay_format::{CacheUuid, Geometry, Members};
+
+const CACHE_BYTES: usize = 8 << 20;
+
+/// Opens an empty cache of which `reads` reads are answered before the device has ended.
+fn open(reads: usize) -> Engine {
+    let params = FormatParams {
+        geometry: Geometry::for_device(CACHE_BYTES as u64, Some(16)).expect("a device of that size"),
+        uuid: CacheUuid([7; 16]),
+        encryption: None,
+        members: Members::default(),
+        volumes: Vec::new(),
+        created_unix_s: 0,
+        written_by: String::new(),
+    };
+    let mut cache = vec![0; CACHE_BYTES];
+    for (offset, bytes) in format_cache(&params).expect("these parameters") {
+        cache[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+    }
+    let mut engine = Engine::open(EngineConfig::default(), CACHE_BYTES as u64, Vec::new(), 0);
+    let mut left = reads;
+    while let Some(action) = engine.next_action() {
+        match action {
+            Action::ReadMeta { op, offset, len } if left > 0 => {
+                left -= 1;
+                let bytes = cache[offset as usize..][..len as usize].to_vec();
+                engine.complete_meta(0, op, Ok(&bytes));
+            }
+            Action::ReadMeta { op, .. } => engine.complete_meta(0, op, Err(DeviceFailure::Ended)),
+            Action::WriteMeta { op, .. } => engine.complete(0, op, Ok(()), &[]),
+            Action::Flush { op, .. } => engine.complete(0, op, Ok(()), &[]),
+            Action::Notice(_) => {}
+            other => panic!("after {reads} reads: {other:?}"),
+        }
+    }
+    engine
+}
+
+#[test]
+fn a_cache_that_ends_while_it_is_opened_is_refused_and_not_judged() {
+    assert_eq!(open(usize::MAX).status(), Status::Ready);
+    let reads = (0..).find(|reads| open(*reads).status() != Status::Failed(OpenError::CacheEnded));
+    assert!(reads.is_some_and(|reads| reads > 3), "{reads:?}");
+}
