@@ -1,27 +1,29 @@
 //! Carrying out the engine's actions on the reactor, and handing completions back.
 //!
-//! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
+//! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's. Memory is no decision: an operation
+//! that finds none waits here until there is some ([`crate::engine_memory`]); metadata goes in pieces.
 
+use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
 use crate::members::MemberMap;
 use crate::meter::Path;
 use crate::sealer::{Sealer, Waiting};
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
-use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_format::VolumeId;
 use forebay_io::{DeviceId, IoFailure, IoFailureKind, Op, Reactor};
+use std::collections::VecDeque;
 use std::time::Instant;
-
-/// Longest piece of memory taken for metadata at once.
-const META_PIECE_BYTES: usize = 4 << 20;
 
 /// What an operation of the engine holds until it completes.
 #[derive(Debug, Default)]
 struct Held {
-    /// Header or metadata buffers.
-    buffers: Vec<forebay_io::BufId>,
+    /// A buffer of its own.
+    buffer: Option<forebay_io::BufId>,
+    /// A part of the reserve.
+    part: Option<Part>,
     /// Checksums are wanted.
     crc: bool,
-    /// Bytes of metadata to hand over.
-    meta_bytes: Option<usize>,
+    /// The metadata that it reads or writes, and where the piece under way is.
+    meta: Option<(Meta, forebay_io::Span)>,
     /// What it counts as, its bytes, and when it was submitted.
     timed: Option<Timed>,
     /// Members whose part of a flush has not ended, beyond the first, and how one has failed.
@@ -29,6 +31,26 @@ struct Held {
     failure: Option<IoFailure>,
     /// Where in the pool's space the encrypted bytes lie that are read.
     opens: Option<u64>,
+}
+
+/// Metadata that is read or written in pieces.
+#[derive(Debug)]
+struct Meta {
+    op: OpId,
+    /// Where it is in the pool's space, and its length in bytes.
+    offset: u64,
+    len: usize,
+    /// Bytes that have been read or written.
+    done: usize,
+    /// What was read; `None` if it is written.
+    read: Option<Vec<u8>>,
+}
+
+impl Meta {
+    /// The next piece: where it is, and its length.
+    fn piece(&self) -> (u64, usize) {
+        (self.offset + self.done as u64, (self.len - self.done).min(PIECE_BYTES))
+    }
 }
 
 /// An operation whose time is taken.
@@ -63,6 +85,10 @@ pub(crate) struct EngineIo {
     /// By volume number.
     backings: Vec<Option<DeviceId>>,
     scratch: forebay_io::BufId,
+    reserve: Reserve,
+    /// Metadata of which a piece waits for memory, and writes that wait for memory for their header.
+    meta_waiting: VecDeque<Meta>,
+    headers_waiting: VecDeque<(OpId, (Device, u64, u64))>,
     /// The cache is encrypted.
     sealer: Option<Sealer>,
     held: Vec<Held>,
@@ -78,11 +104,19 @@ pub(crate) struct EngineIo {
 }
 
 impl EngineIo {
-    pub(crate) fn new(cache: CacheDevices, scratch: forebay_io::BufId, token_base: u64) -> Self {
+    pub(crate) fn new(
+        cache: CacheDevices,
+        scratch: forebay_io::BufId,
+        reserve: Reserve,
+        token_base: u64,
+    ) -> Self {
         Self {
             cache,
             backings: Vec::new(),
             scratch,
+            reserve,
+            meta_waiting: VecDeque::new(),
+            headers_waiting: VecDeque::new(),
             sealer: None,
             held: Vec::new(),
             spans: Vec::new(),
@@ -279,11 +313,14 @@ impl EngineIo {
             }
             Action::ReadMeta { op, offset, len } => {
                 self.time(op, Device::Cache, Path::CacheRead, "read", len.into());
-                self.read_meta(reactor, op, offset, len as usize);
+                let len = len as usize;
+                let read = Some(Vec::with_capacity(len));
+                self.start_meta(engine, reactor, Meta { op, offset, len, done: 0, read });
             }
             Action::WriteMeta { op, offset } => {
-                self.time(op, Device::Cache, Path::CacheWrite, "write", engine.meta(op).len() as u64);
-                self.write_meta(engine, reactor, op, offset);
+                let len = engine.meta(op).len();
+                self.time(op, Device::Cache, Path::CacheWrite, "write", len as u64);
+                self.start_meta(engine, reactor, Meta { op, offset, len, done: 0, read: None });
             }
             Action::Flush { op, device } => {
                 self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), "flush", 0);
@@ -337,13 +374,12 @@ impl EngineIo {
             return;
         }
         if let Some(header) = engine.header(op) {
-            let Some(buffer) = reactor.pool_mut().alloc(BLOCK_BYTES) else {
-                self.ready.push((op, Err(DeviceFailure::Failed)));
+            let Some((part, span)) = self.reserve.header() else {
+                self.headers_waiting.push_back((op, range));
                 return;
             };
-            let span = forebay_io::Span { buf: buffer, offset: 0, len: BLOCK_BYTES as u32 };
             reactor.pool_mut().copy_in(span, header);
-            self.held(op).buffers.push(buffer);
+            self.held(op).part = Some(part);
             self.spans.insert(0, span);
         }
         self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
@@ -354,7 +390,7 @@ impl EngineIo {
         let Some(sealer) = &mut self.sealer else { return };
         let header = engine.header(write.op).unwrap_or_default();
         let Some((copy, ours)) = sealer.batch(reactor.pool_mut(), write, header, &self.spans) else { return };
-        self.held(write.op).buffers.extend(ours.then_some(copy.buf));
+        self.held(write.op).buffer = ours.then_some(copy.buf);
         self.spans.clear();
         self.spans.push(copy);
         let range = (Device::Cache, write.offset, write.len);
@@ -369,58 +405,91 @@ impl EngineIo {
         }
     }
 
-    fn read_meta(&mut self, reactor: &mut Reactor, op: OpId, offset: u64, len: usize) {
-        let Some(spans) = self.meta_buffers(reactor, op, len) else {
-            self.ready.push((op, Err(DeviceFailure::Failed)));
+    /// Begins to read or write metadata. What is short goes at once if there is memory to spare.
+    fn start_meta(&mut self, engine: &Engine, reactor: &mut Reactor, meta: Meta) {
+        let own = if meta.len <= PIECE_BYTES { reactor.pool_mut().alloc(meta.len) } else { None };
+        let Some(buffer) = own else {
+            self.meta_waiting.push_back(meta);
+            self.start_waiting_meta(engine, reactor);
             return;
         };
-        self.held(op).meta_bytes = Some(len);
-        self.will_open(op, Device::Cache, offset);
-        self.spans = spans;
-        let range = (Device::Cache, offset, len as u64);
-        self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
+        let span = forebay_io::Span::new(buffer, 0, meta.len as u32);
+        self.held(meta.op).buffer = Some(buffer);
+        self.submit_piece(engine, reactor, meta, span);
     }
 
-    fn write_meta(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, offset: u64) {
-        let bytes = engine.meta(op);
-        let Some(spans) = self.meta_buffers(reactor, op, bytes.len()) else {
-            self.ready.push((op, Err(DeviceFailure::Failed)));
-            return;
-        };
-        let mut left = bytes;
-        for span in &spans {
-            let (piece, rest) = left.split_at(span.len as usize);
-            reactor.pool_mut().copy_in(*span, piece);
+    /// Starts pieces of metadata as long as there is memory for them, in turn.
+    fn start_waiting_meta(&mut self, engine: &Engine, reactor: &mut Reactor) {
+        while let Some(len) = self.meta_waiting.front().map(|meta| meta.piece().1)
+            && let Some((part, span)) = self.reserve.piece(len)
+            && let Some(meta) = self.meta_waiting.pop_front()
+        {
+            self.held(meta.op).part = Some(part);
+            self.submit_piece(engine, reactor, meta, span);
+        }
+    }
+
+    fn submit_piece(&mut self, engine: &Engine, reactor: &mut Reactor, meta: Meta, span: forebay_io::Span) {
+        let (op, reads, done) = (meta.op, meta.read.is_some(), meta.done);
+        let (offset, len) = meta.piece();
+        if !reads {
+            reactor.pool_mut().copy_in(span, &engine.meta(op)[done..done + len]);
             if let Some(sealer) = &self.sealer {
-                sealer.seal(reactor.pool_mut(), *span, offset + (bytes.len() - left.len()) as u64);
+                sealer.seal(reactor.pool_mut(), span, offset);
             }
-            left = rest;
         }
-        let range = (Device::Cache, offset, bytes.len() as u64);
-        self.spans = spans;
-        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
+        self.held(op).meta = Some((meta, span));
+        self.spans.clear();
+        self.spans.push(span);
+        self.submit(reactor, op, (Device::Cache, offset, len as u64), |device, offset, spans| {
+            if reads { Op::Read { device, offset, spans } } else { Op::Write { device, offset, spans } }
+        });
     }
 
-    /// Memory for `len` bytes of metadata, in pieces.
-    fn meta_buffers(&mut self, reactor: &mut Reactor, op: OpId, len: usize) -> Option<Vec<forebay_io::Span>> {
-        let mut spans = Vec::new();
-        let mut left = len;
-        while left > 0 {
-            let piece = left.min(META_PIECE_BYTES);
-            let Some(buf) = reactor.pool_mut().alloc(piece) else {
-                self.release(reactor, op);
-                return None;
-            };
-            self.held(op).buffers.push(buf);
-            spans.push(forebay_io::Span { buf, offset: 0, len: piece as u32 });
-            left -= piece;
+    /// A piece of metadata has ended. `None` if others follow; else what was read, of a read.
+    fn piece_ended(
+        &mut self,
+        reactor: &mut Reactor,
+        (mut meta, span): (Meta, forebay_io::Span),
+        ok: bool,
+    ) -> Option<Option<Vec<u8>>> {
+        if let Some(bytes) = &mut meta.read {
+            let start = bytes.len();
+            bytes.resize(start + span.len as usize, 0);
+            reactor.pool().copy_out(span, &mut bytes[start..]);
+            if let (Some(sealer), true) = (&self.sealer, ok) {
+                sealer.open_bytes(meta.offset + start as u64, &mut bytes[start..]);
+            }
         }
-        Some(spans)
+        meta.done += span.len as usize;
+        self.release(reactor, meta.op);
+        if ok && meta.done < meta.len {
+            self.meta_waiting.push_back(meta);
+            return None;
+        }
+        Some(meta.read)
     }
 
     fn release(&mut self, reactor: &mut Reactor, op: OpId) {
-        for buffer in self.held(op).buffers.drain(..) {
+        let held = self.held(op);
+        let (buffer, part) = (held.buffer.take(), held.part.take());
+        if let Some(buffer) = buffer {
             reactor.pool_mut().free(buffer);
+        }
+        if let Some(part) = part {
+            self.reserve.give_back(part);
+        }
+    }
+
+    /// An operation has ended: what waits for memory may find some.
+    fn start_waiting(&mut self, engine: &mut Engine, reactor: &mut Reactor, ended: OpId) {
+        self.write_waiting(engine, reactor, ended);
+        self.start_waiting_meta(engine, reactor);
+        // What finds none again waits as the last one.
+        for _ in 0..self.headers_waiting.len() {
+            if let Some((op, range)) = self.headers_waiting.pop_front() {
+                self.write(engine, reactor, op, range);
+            }
         }
     }
 
@@ -429,10 +498,10 @@ impl EngineIo {
         let ready = std::mem::take(&mut self.ready);
         for (op, result) in &ready {
             let now = self.now();
-            let meta = self.held(*op).meta_bytes.take().is_some();
+            let reads = self.held(*op).meta.take().is_some_and(|(meta, _)| meta.read.is_some());
             (self.held(*op).crc, self.held(*op).opens, self.held(*op).timed) = (false, None, None);
             match result {
-                Err(failure) if !meta => engine.complete(now, *op, Err(*failure), &[]),
+                Err(failure) if !reads => engine.complete(now, *op, Err(*failure), &[]),
                 result => engine.complete_meta(now, *op, result.as_deref().map_err(|failure| *failure)),
             }
         }
@@ -455,14 +524,26 @@ impl EngineIo {
         }
         let failure = held.failure.take();
         let ok = failure.is_none();
-        let timed = self.held(op).timed.take().map(|timed| (timed, failure));
-        if let Some(member) = timed.and_then(|(timed, _)| timed.member) {
+        let (timed, meta) = (held.timed.take(), held.meta.take());
+        if let Some(member) = timed.and_then(|timed| timed.member) {
             self.under_way[usize::from(member)] -= 1;
         }
+        let result = failure.map_or(Ok(()), |failure| Err(failure_of(failure)));
+        if let Some(meta) = meta {
+            let ended = self.piece_ended(reactor, meta, ok);
+            if ended.is_none() {
+                self.held(op).timed = timed;
+            }
+            self.start_waiting(engine, reactor, op);
+            match ended? {
+                Some(bytes) => engine.complete_meta(self.now(), op, result.map(|()| &bytes[..])),
+                None => engine.complete(self.now(), op, result, &[]),
+            }
+            return timed.map(|timed| (timed, failure));
+        }
         let crc = std::mem::take(&mut self.held(op).crc);
-        let meta = self.held(op).meta_bytes.take();
         let opens = self.held(op).opens.take().filter(|_| ok);
-        if let (Some(sealer), Some(offset), None) = (&self.sealer, opens, meta) {
+        if let (Some(sealer), Some(offset)) = (&self.sealer, opens) {
             let spans = engine.spans(op).iter().map(|span| self.span(*span));
             sealer.open(reactor.pool_mut(), spans, offset);
         }
@@ -473,28 +554,10 @@ impl EngineIo {
                 reactor.pool().crc32c_blocks(span, &mut self.crcs);
             }
         }
-        let result = failure.map_or(Ok(()), |failure| Err(failure_of(failure)));
-        let now = self.now();
-        if let Some(len) = meta {
-            let mut bytes = Vec::with_capacity(len);
-            if ok {
-                for buffer in &self.held[op.0 as usize].buffers {
-                    let piece = (len - bytes.len()).min(META_PIECE_BYTES);
-                    bytes.extend_from_slice(&reactor.pool().bytes(*buffer)[..piece]);
-                }
-            }
-            if let (Some(sealer), Some(offset)) = (&self.sealer, opens) {
-                sealer.open_bytes(offset, &mut bytes);
-            }
-            self.release(reactor, op);
-            self.write_waiting(engine, reactor, op);
-            engine.complete_meta(now, op, result.map(|()| &bytes[..]));
-            return timed;
-        }
         self.release(reactor, op);
-        self.write_waiting(engine, reactor, op);
-        engine.complete(now, op, result, &self.crcs);
-        timed
+        self.start_waiting(engine, reactor, op);
+        engine.complete(self.now(), op, result, &self.crcs);
+        timed.map(|timed| (timed, failure))
     }
 }
 

@@ -15,6 +15,7 @@ pub mod control;
 pub mod control_fs;
 pub mod encryption;
 mod engine_io;
+mod engine_memory;
 mod error;
 pub mod events;
 pub mod fuse_server;

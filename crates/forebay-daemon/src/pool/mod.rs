@@ -33,6 +33,7 @@ pub(crate) use users::Users;
 pub(crate) use volumes::{Served, VolumeSpec};
 
 use crate::engine_io::{CacheDevices, EngineIo};
+use crate::engine_memory::Reserve;
 use crate::error::RunError;
 use crate::guard::GuardBook;
 use crate::handover::Keeper;
@@ -165,13 +166,15 @@ impl Pool {
             .alloc(start.engine.scratch_blocks as usize * BLOCK_BYTES)
             .ok_or_else(|| RunError::failed("no memory for the scratch buffer", "raise buffer_memory"))?;
         reactor.pool_mut().bytes_mut(scratch).fill(0);
+        let reserve = Reserve::new(reactor.pool_mut())
+            .ok_or_else(|| RunError::failed("no memory for headers and metadata", "raise buffer_memory"))?;
         for note in parts.notes {
             report(PoolEvent::Note(note));
         }
         let ids: Vec<DeviceId> = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
         ids.iter().for_each(|id| reactor.prefer_device(*id));
         let cache = CacheDevices { ids, map: parts.map };
-        let mut io = EngineIo::new(cache, scratch, KIND_ENGINE << KIND_SHIFT);
+        let mut io = EngineIo::new(cache, scratch, reserve, KIND_ENGINE << KIND_SHIFT);
         if let Some(cipher) = parts.cipher {
             let sealer = Sealer::new(cipher, reactor.pool_mut());
             io.encrypt(sealer.ok_or_else(|| {
