@@ -1,7 +1,9 @@
 //! When the cache device fails: the record that the engine asks for is made, and brought up to date.
 //!
 //! Making it durable may take long, or never end, so a thread does it, and only so long is waited for it. Requests wait
-//! meanwhile. If it fails they get errors, and it is tried again: the state directory may have room later.
+//! meanwhile. If it fails they get errors, and it is tried again: the state directory may have room later. What ends after nobody
+//! waits for it any more counts all the same: what is at risk becomes less only (I52), so no more than what came to be safe since has to
+//! be added.
 //!
 //! A whole record looks at every slot of the cache and may have a million ranges. Writes wait for it to be brought up to date, so most
 //! times only what came to be safe is added to it ([`Pool::additions`]).
@@ -77,10 +79,13 @@ impl Pool {
     /// The engine wants the record to be made, or brought up to date.
     pub(super) fn record_loss(&mut self, ticket: u64) {
         self.aside.under_way = Some((ticket, Instant::now() + PATIENCE));
-        if self.aside.writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
-            self.loss_recorded(ticket, Err("the attempt before this one has not ended".into()));
-            return;
+        // If the attempt before this one has not ended, this one begins when it has.
+        if self.aside.writer.is_none() {
+            self.write_loss(ticket);
         }
+    }
+
+    fn write_loss(&mut self, ticket: u64) {
         let state_dir = self.aside.state_dir.clone();
         let table = self.engine.volume_table();
         if let Some((path, ranges)) = self.additions(&table) {
@@ -105,7 +110,7 @@ impl Pool {
     /// What to add to the record that is there, and where. `None` if a whole one is better, or needed.
     fn additions(&self, table: &[VolumeEntry]) -> Option<(PathBuf, Vec<SafeRange>)> {
         let aside = &self.aside;
-        let record = aside.record.as_ref().filter(|_| self.engine.is_aside() && !aside.is_doubtful)?;
+        let record = aside.record.as_ref().filter(|_| !aside.is_doubtful)?;
         let long = aside.added_bytes > ADDED_BYTES_MAX + ADDED_BYTES_PER_RANGE * record.ranges();
         let ended = self.engine.is_rescue_over() && (!aside.is_final || record.ranges() <= SHORT_RANGES);
         if long || ended || !record.has_table(table) {
@@ -129,8 +134,7 @@ impl Pool {
             let result = write().map_err(|error| error.to_string());
             // Nobody listens any more if the pool has ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
-                pool.aside.writer = None; // There is nothing left that it does.
-                pool.loss_recorded(ticket, result);
+                pool.writer_ended(ticket, result);
             }));
             waker.wake();
         };
@@ -140,14 +144,25 @@ impl Pool {
         }
     }
 
-    fn loss_recorded(&mut self, ticket: u64, result: Result<u64, String>) {
-        if self.aside.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
-            return; // It came too late; another one will be asked for.
-        }
-        self.aside.under_way = None;
+    /// The attempt for this ticket has ended; perhaps nobody waits for it any more.
+    fn writer_ended(&mut self, ticket: u64, result: Result<u64, String>) {
+        self.aside.writer = None; // There is nothing left that it does.
         if let Ok(added_bytes) = result {
             (self.aside.is_doubtful, self.aside.added_bytes) = (false, added_bytes);
         }
+        match self.aside.under_way {
+            Some((waiting, _)) if waiting == ticket => self.loss_recorded(ticket, result),
+            Some((waiting, _)) => self.write_loss(waiting),
+            None if result.is_ok() => self.aside.again_at = Some(Instant::now()),
+            None => {}
+        }
+    }
+
+    fn loss_recorded(&mut self, ticket: u64, result: Result<u64, String>) {
+        if self.aside.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
+            return; // Another one has been asked for.
+        }
+        self.aside.under_way = None;
         if let Err(why) = &result {
             let path = self.aside.path().unwrap_or_default();
             if self.engine.is_aside() {
@@ -179,7 +194,7 @@ impl Pool {
     pub(super) fn look_after_record(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Some((ticket, _)) = self.aside.under_way.filter(|(_, due)| *due <= now) {
-            self.loss_recorded(ticket, Err(format!("it took longer than {} s", PATIENCE.as_secs())));
+            self.loss_recorded(ticket, Err(format!("it takes longer than {} s", PATIENCE.as_secs())));
             return Some(Duration::from_millis(1)); // What that led to is for the next turn.
         }
         if self.aside.again_at.take_if(|due| *due <= now).is_some() {
@@ -217,5 +232,68 @@ impl Pool {
         let of = losses.iter().find(|(volume, _)| *volume == id);
         let now = unix_s();
         of.map_or_else(Vec::new, |(_, losses)| losses.iter().map(|loss| Range::of(loss, now)).collect())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use crate::pool::mates::tests::{start, waits_for};
+    use forebay_format::superblock::{CacheState, Superblock};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_record_that_comes_late_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pool, told) = start(folder.path());
+        let pool = pool.unwrap();
+        pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
+        waits_for(&told, "is on one device from now on");
+        // A pipe that nobody reads stands in the place of the new file: opening it to write takes for ever.
+        let records = folder.path().join("state/failed-caches");
+        std::fs::create_dir_all(&records).unwrap();
+        let uuid = pool.ask(|pool| crate::loss_record::hex(&pool.engine.uuid().0)).unwrap();
+        let pipe = records.join(format!("{uuid}.new"));
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        pool.ask(|pool| pool.device_gone(Some(0))).unwrap();
+        let asked = Instant::now();
+        let ticket = loop {
+            if let Some((ticket, _)) = pool.ask(|pool| pool.aside.under_way).unwrap() {
+                break ticket;
+            }
+            assert!(asked.elapsed() < Duration::from_secs(30), "no record is asked for");
+        };
+        // The time has passed.
+        pool.ask(move |pool| pool.aside.under_way = Some((ticket, Instant::now()))).unwrap();
+        waits_for(&told, "it takes longer than 20 s");
+        assert!(!pool.ask(|pool| pool.engine.is_aside()).unwrap());
+        // The attempt ends well after all. What is added then is no more than what came to be safe since.
+        let ended = Instant::now();
+        pool.ask(move |pool| pool.writer_ended(ticket, Ok(0))).unwrap();
+        while !pool.ask(|pool| pool.engine.is_aside()).unwrap() {
+            assert!(ended.elapsed() < Duration::from_secs(5), "the record does not count");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(records.join(format!("{uuid}.safe")).exists());
+        drop(std::fs::File::open(&pipe).unwrap());
+        pool.stop().unwrap();
+    }
+
+    #[test]
+    fn a_checkpoint_needs_no_memory_that_others_can_take() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pool, told) = start(folder.path());
+        let pool = pool.unwrap();
+        let taken = pool.ask(|pool| {
+            let sizes = forebay_io::buffer::CLASS_SIZES.iter().rev();
+            let memory = pool.reactor.pool_mut();
+            sizes.map(|size| std::iter::from_fn(|| memory.alloc(*size)).count()).sum::<usize>()
+        });
+        assert!(taken.unwrap() > 0);
+        pool.stop().unwrap();
+        let failed = told.try_iter().find(|event| event.contains("failed"));
+        assert_eq!(failed, None);
+        let bytes = std::fs::read(folder.path().join("a")).unwrap();
+        assert_eq!(Superblock::decode(&bytes[..4096]).unwrap().state, CacheState::Clean);
     }
 }

@@ -264,7 +264,7 @@ impl Pool {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
+pub(in crate::pool) mod tests {
     use crate::CacheSpec;
     use crate::error::RunError;
     use crate::mates::open_mirrored;
@@ -278,7 +278,8 @@ mod tests {
     /// So long is waited for what must happen.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    fn start(folder: &Path) -> (Result<PoolHandle, RunError>, mpsc::Receiver<String>) {
+    /// A mirrored pool of two small devices in a folder, and what it tells.
+    pub(in crate::pool) fn start(folder: &Path) -> (Result<PoolHandle, RunError>, mpsc::Receiver<String>) {
         let spec = |name: &str| CacheSpec { path: folder.join(name), size_bytes: Some(8 << 20) };
         let state_dir = folder.join("state");
         let making = Making { segment_blocks: Some(16), preallocate: false, mirror: true, key: None };
@@ -301,7 +302,7 @@ mod tests {
         (PoolHandle::start(start, parts, Box::new(report)), told)
     }
 
-    fn waits_for(told: &mpsc::Receiver<String>, what: &str) {
+    pub(in crate::pool) fn waits_for(told: &mpsc::Receiver<String>, what: &str) {
         let until = Instant::now() + PATIENCE;
         let left = || until.saturating_duration_since(Instant::now());
         while !told.recv_timeout(left()).unwrap_or_else(|_| panic!("never told: {what}")).contains(what) {}
