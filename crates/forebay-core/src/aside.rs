@@ -16,17 +16,20 @@
 //!   at once (the *rescue*), durable on the cache or not: I11 was there for recovery. One that cannot be read is lost: exactly
 //!   its sectors answer with an error until they are written again (I53). Requests go past the cache; those that the failure
 //!   interrupted are done over (their data is still in the client's buffer), so no client sees an error.
-//! - A FLUSH waits for the rescue of its volume and for a record that says so (I54): what it covers is readable after
-//!   a crash too. A write waits for such a record if the last one lists something of it. If something was lost, every FLUSH that was waiting when that was found answers with an error, or else the
+//! - A FLUSH waits until what it promises newly is rescued, and for a record that says so (I54): that is readable after
+//!   a crash too. What earlier ones had promised is rescued after that. A write waits for such a record if the last one lists something of it. If something was lost, every FLUSH that was waiting when that was found answers with an error, or else the
 //!   next one, and those after it do not: as `fsync` does.
 //!
 //! An engine can also begin like this ([`Engine::open_without_cache`]): after a crash, with what the record says.
 //!
-//! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk, safe, or lost. `rescue`: what a
-//! FLUSH waits for.
+//! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk, safe, or lost. `promise`: what FLUSHes had
+//! promised before. `rescue`: what a FLUSH waits for.
 
 mod loss;
+mod promise;
 mod rescue;
+
+pub(crate) use promise::Promised;
 
 use crate::api::{Action, Loss, Nanos, Notice};
 use crate::config::{Attachment, EngineConfig, PlantedBug};
@@ -295,6 +298,7 @@ impl Engine {
         self.marks.clear();
         self.reclaim = None;
         self.move_lost();
+        self.find_urgent();
         self.release_held();
         self.settle_again();
     }

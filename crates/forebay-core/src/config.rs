@@ -103,10 +103,14 @@ pub enum PlantedBug {
     RelocateWithoutLock,
     /// A write past the cache does not wait until clean marks are durable.
     TrustUnflushedMarks,
+    /// A write past the cache waits for marks of other blocks that were added while it waited.
+    ChaseMarks,
     /// Blocks may get older than `flush_period`.
     IgnoreFlushPeriod,
     /// What was taken from the buckets of the destage limits is never worked off.
     StarveLimiter,
+    /// What was destaged before a limit was set counts against it.
+    ChargeUnlimited,
     /// Destage exceeds the limits that the operator set.
     ExceedLimits,
     /// Writers are let in beyond the dirty limit of their volume.
@@ -201,6 +205,8 @@ pub enum PlantedBug {
     AcknowledgeUnrecorded,
     /// A batch of a mirrored cache counts although only a member has it that does not count.
     CountAnywhere,
+    /// A checkpoint in the middle of a rebuild gives the new member a superblock that calls it out.
+    OutInItsOwnWords,
     /// At the end of a rebuild the superblocks of both members are written at once.
     ListAtOnce,
     /// A cache is opened although a member that counts does not take what it lacks.
@@ -248,8 +254,10 @@ impl PlantedBug {
         (Self::SkipChecksum, "skip-checksum"),
         (Self::RelocateWithoutLock, "relocate-without-lock"),
         (Self::TrustUnflushedMarks, "trust-unflushed-marks"),
+        (Self::ChaseMarks, "chase-marks"),
         (Self::IgnoreFlushPeriod, "ignore-flush-period"),
         (Self::StarveLimiter, "starve-limiter"),
+        (Self::ChargeUnlimited, "charge-unlimited"),
         (Self::ExceedLimits, "exceed-limits"),
         (Self::ThrottleBeyondLimit, "throttle-beyond-limit"),
         (Self::ForgetOnOrderChange, "forget-on-order-change"),
@@ -297,6 +305,7 @@ impl PlantedBug {
         (Self::GiveUpAtOnce, "give-up-at-once"),
         (Self::AcknowledgeUnrecorded, "acknowledge-unrecorded"),
         (Self::CountAnywhere, "count-anywhere"),
+        (Self::OutInItsOwnWords, "out-in-its-own-words"),
         (Self::ListAtOnce, "list-at-once"),
         (Self::MendInVain, "mend-in-vain"),
         (Self::KeepLostFill, "keep-lost-fill"),

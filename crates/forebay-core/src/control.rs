@@ -5,7 +5,7 @@
 //! token bucket ([`crate::bucket`]) spends the rate evenly. In order of precedence:
 //!
 //! 1. **The operator's limits** (`max_destage_iops`, `max_destage_bytes_per_s`) hold always, also in a drain and when
-//!    writers wait: two more buckets.
+//!    writers wait: two more buckets. A limit counts from when it is set: what was written before is not owed.
 //! 2. **A failing backing store** is left alone, twice as long after each failure (0.1 s to 10 s), then tried with one
 //!    operation; the first success ends it.
 //! 3. **Pressure**, as fast as it goes: a full drain, a volume that leaves when it is drained, writers that wait (for room, or
@@ -22,10 +22,11 @@
 //! 6. **Idle** (no request for `idle_delay`), and **background drain**: everything, with half or all of the operations.
 //!
 //! What 5 and 6 ask for **yields to the foreground**: while clients' operations wait for the backing store, destage has
-//! one operation of at most 256 KiB in flight, at a rate that is found by feedback: 1/8 more each half second while the 95th percentile
+//! one operation of at most 1 MiB in flight, at a rate that is found by feedback: 1/8 more each half second while the 95th percentile
 //! of their latency is below `latency_target`, a quarter less while it is above (additive-increase/multiplicative-
-//! decrease in its multiplicative form). The floor is a tenth of the time of the backing store, or one operation for ten of
-//! the clients' if that is more, so a drain ends. The
+//! decrease in its multiplicative form). The floor is a twentieth of the time of the backing store, or one operation for fifty of
+//! the clients' if that is more, so a drain ends: few enough that a 95th percentile does not see them. From half-way between low and soft
+//! limit on the floor rises, up to nearly all, for what comes in must go out before writers have to wait. The
 //! percentile is estimated with one number: up by 0.95 s after a sample above it, down by 0.05 s after one below, where
 //! s is 1/16 of it (stochastic approximation, Robbins and Monro 1951; as in "Frugal streaming", Ma, Muthukrishnan and
 //! Sandler 2013). Pressure and age do not yield.
@@ -57,10 +58,12 @@ const FORGET_NS: Nanos = 10_000_000_000;
 const ADJUST_NS: Nanos = 500_000_000;
 const ADJUST_SAMPLES: u32 = 8;
 /// Yielding destage keeps one part in so many of the operations on the backing store,
-const FLOOR_ONE_IN: u64 = 10;
+const FLOOR_ONE_IN: u64 = 50;
 /// or this share of its time, in thousandths: the first while little is dirty, the second when writers are about to be
 /// slowed.
 const FLOOR_SHARES: (u64, u64) = (50, 950);
+/// The first up to here, in thousandths of the way of the level from the low to the soft limit; from there on it rises.
+const FLOOR_UPTO: u64 = 500;
 /// Operations in flight while it yields, if all of the time were its own.
 const DEPTH_YIELDING: u64 = 8;
 /// A plan that waits for its bucket is made again after this time: rates follow ages.
@@ -199,6 +202,16 @@ impl Control {
     /// `flush_period` was changed.
     pub(crate) fn period_set(&mut self, now: Nanos) {
         self.period_since = now;
+    }
+
+    /// The limits were `was`, and are now those of `is`: one that changed counts from now on.
+    pub(crate) fn limits_set(&mut self, was: &VolumeSettings, is: &VolumeSettings) {
+        if was.max_destage_iops != is.max_destage_iops {
+            self.iops.forgive(0);
+        }
+        if was.max_destage_bytes_per_s != is.max_destage_bytes_per_s {
+            self.bytes.forgive(0);
+        }
     }
 
     /// A write-back of `dirty` blocks, `blocks` with the gaps, was started. It is expected to take `time`.
@@ -380,7 +393,7 @@ impl Engine {
     }
 
     /// Share of the time of the backing store (in thousandths) that destage keeps though clients wait for it: more and
-    /// more while the level rises from the low to the soft limit. So it finds the share that it needs before writers
+    /// more while the level rises from half-way between the low and the soft limit on. So it finds the share that it needs before writers
     /// have to wait, and clients see no jump.
     fn least_share(&self, id: VolumeId) -> u64 {
         let low = self.low_level(id);
@@ -392,6 +405,8 @@ impl Engine {
         let kept = self.kept_dirty();
         let pool = self.pool_level(kept);
         let risen = way(self.volume_level(id, kept), low).max(way(pool, low.max(pool.soft / 2))).min(1000);
+        // In the lower half only the floor: more would show in the percentile that clients were promised.
+        let risen = risen.saturating_sub(FLOOR_UPTO) * 1000 / (1000 - FLOOR_UPTO);
         FLOOR_SHARES.0 + (FLOOR_SHARES.1 - FLOOR_SHARES.0) * risen * risen / 1_000_000
     }
 

@@ -9,8 +9,8 @@
 //!    copy can be stale. An intent stays until a checkpoint is taken after the writes ended and the backing store was
 //!    flushed.
 //!    In a volume that is destaged in order it waits for its turn (`ordered`).
-//! 2. The backing lock, so that no destage of the same blocks is under way; and clean marks that are in the log but not
-//!    durable are made so.
+//! 2. The backing lock, so that no destage of the same blocks is under way; what was written back of them and is not
+//!    marked clean counts no longer; and clean marks that are in the log but not durable are made so, by one flush.
 //! 3. Clean copies leave the map. Ragged ends that cannot be written as they are are merged to whole blocks.
 //! 4. The write to the backing store.
 //! 5. If dirty blocks were in the range they still count, and after a crash they would be written over what was just
@@ -214,28 +214,45 @@ impl Engine {
     }
 
     /// Nobody else writes these blocks of the backing store now.
+    ///
+    /// A power cut would make a block dirty again that is clean now (or was, and is evicted) by a mark that is not durable,
+    /// and what is about to be written would be overwritten with it: such marks are made durable first. With both locks held,
+    /// and what was written back of these blocks undone, no mark for them can be added: one flush is enough, however many
+    /// marks of other blocks follow.
     fn direct_locked(&mut self, direct: u32) {
-        let marks_durable = self.cache_flush.succeeded >= self.marks_ticket;
         let d = self.directs.get_mut(direct);
         d.locked = true;
-        if self.is_aside() {
-            self.begin_direct(direct);
+        let (volume, range) = (d.volume, d.blocks());
+        let trusts = self.planted(PlantedBug::TrustUnflushedMarks);
+        if self.is_aside() || self.fenced || trusts {
+            self.direct_settled(direct);
             return;
         }
-        if self.fenced {
+        let mut unclean = Vec::new();
+        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
+            if self.map.state(slot) != State::Clean {
+                unclean.push(slot);
+            }
+        });
+        unclean.sort_unstable();
+        self.undo_destage(volume, &unclean);
+        if self.cache_flush.succeeded >= self.marks_ticket {
+            self.direct_settled(direct);
+            return;
+        }
+        self.reached(Landmark::MarksSettled);
+        let d = self.directs.get_mut(direct);
+        d.stage = Stage::Settling;
+        d.pending = 1;
+        self.flush(Device::Cache, Waiter::Direct(direct));
+    }
+
+    /// All marks for these blocks are durable.
+    fn direct_settled(&mut self, direct: u32) {
+        if self.fenced && !self.is_aside() {
             // Drop marks that were appended before may not be durable, and cannot be made so any more.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(direct);
-            return;
-        }
-        if !marks_durable && !self.planted(PlantedBug::TrustUnflushedMarks) {
-            // A power cut would make a block dirty again that is clean now (or was, and is evicted), and what is
-            // about to be written would be overwritten with it.
-            self.reached(Landmark::MarksSettled);
-            let d = self.directs.get_mut(direct);
-            d.stage = Stage::Settling;
-            d.pending = 1;
-            self.flush(Device::Cache, Waiter::Direct(direct));
             return;
         }
         self.begin_direct(direct);
@@ -299,7 +316,7 @@ impl Engine {
 
     /// A part of the present stage has ended; when all have, the next stage begins.
     fn direct_part_done(&mut self, direct: u32, ok: bool) {
-        let aside = self.is_aside();
+        let (aside, chases) = (self.is_aside(), self.planted(PlantedBug::ChaseMarks));
         let d = self.directs.get_mut(direct);
         d.failed |= !ok;
         d.pending -= 1;
@@ -312,7 +329,8 @@ impl Engine {
         }
         match d.stage {
             Stage::Intent => unreachable!("an intent is not a part"),
-            Stage::Settling => self.direct_locked(direct),
+            Stage::Settling if chases => self.direct_locked(direct),
+            Stage::Settling => self.direct_settled(direct),
             Stage::Merging => self.write_direct(direct),
             Stage::Writing if d.over_dirty => {
                 d.stage = Stage::Flushing;

@@ -537,6 +537,9 @@ impl Engine {
             done.failed = self.flush_fails(done.volume, done.losses_told, done.failed);
         }
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
+        if done.kind == RequestKind::Flush {
+            self.flush_answered(req, &done);
+        }
         let took = self.now - done.started_at;
         self.counters.reply(done.volume, path, done.failed, took);
         if path == Path::WritePast {
@@ -816,6 +819,9 @@ impl Engine {
         self.advance(now);
         if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
             let was = core::mem::replace(&mut volume.settings, settings);
+            if self.config.planted != Some(PlantedBug::ChargeUnlimited) {
+                volume.destage.control.limits_set(&was, &settings);
+            }
             if was.flush_period != settings.flush_period {
                 volume.destage.control.period_set(now);
             }

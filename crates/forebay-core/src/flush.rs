@@ -196,6 +196,7 @@ impl Engine {
 
     /// A client's FLUSH.
     pub(crate) fn start_flush(&mut self, req: u32) {
+        self.follow_flush(req);
         self.flush_for(req);
         if self.reqs.get(req).pending == 0 {
             self.reply(req);

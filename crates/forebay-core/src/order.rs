@@ -32,6 +32,11 @@ pub(crate) struct Walk {
 impl Engine {
     /// The block to write back next, if any waits.
     pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
+        if self.is_aside()
+            && let Some(urgent) = self.next_urgent(id, self.volume(id).destage.cursor)
+        {
+            return Some(urgent);
+        }
         let by_age = match self.volume(id).settings.destage_order {
             DestageOrder::Elevator | DestageOrder::Ordered => None,
             DestageOrder::Fifo => self.next_by_age(id, false),

@@ -1,6 +1,7 @@
 //! What the engine keeps per attached volume.
 
 use crate::api::Nanos;
+use crate::aside::Promised;
 use crate::config::Attachment;
 use crate::destage::Destage;
 use crate::direct::Intents;
@@ -39,6 +40,8 @@ pub(crate) struct Volume {
     pub(crate) misses_in_flight: u32,
     /// What the volume table says of the backing store.
     pub(crate) backing: BackingRecord,
+    /// What FLUSHes have promised (`aside`).
+    pub(crate) promised: Promised,
     /// Losses that were found, and of those the ones that came before the last FLUSH that failed.
     pub(crate) losses_found: u64,
     pub(crate) losses_told: u64,
@@ -70,6 +73,7 @@ impl Volume {
             last_active: now,
             misses_in_flight: 0,
             backing: attachment.backing.clone(),
+            promised: Promised::default(),
             losses_found: 0,
             losses_told: 0,
             safer_at: 0,

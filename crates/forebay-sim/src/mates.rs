@@ -164,7 +164,7 @@ impl MirrorPlan {
                 self.harms[member] = true;
                 self.failures = (1..20).map(|nth| (nth * 20, member, Some(Death::Writes))).collect();
             }
-            PlantedBug::ListAtOnce => {
+            PlantedBug::ListAtOnce | PlantedBug::OutInItsOwnWords => {
                 let (at, member, death) = dies(rng, Death::All);
                 (self.failures, self.replaces_of) = (vec![(at / 2, member, death)], 2);
             }
@@ -204,6 +204,7 @@ pub(crate) fn is_of_mirror(bug: PlantedBug) -> bool {
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
             | PlantedBug::ListAtOnce
+            | PlantedBug::OutInItsOwnWords
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy
@@ -279,14 +280,15 @@ impl World {
         Ok(())
     }
 
-    /// A superblock may call a member one that counts for the first time only once the other member says so durably: else a start
+    /// Every superblock that is written can be read. It may call a member one that counts for the first time only once the other member says so durably: else a start
     /// with the other one alone would go on without knowing of this one, and a start with this one alone would believe it.
     pub(crate) fn check_new_member(&self, device: usize, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let is_superblock = [0, 1].iter().any(|copy| Geometry::superblock_offset(*copy) == offset);
-        let Some(mark) = Superblock::decode(bytes).ok().filter(|_| is_superblock).and_then(|new| new.mirror)
-        else {
+        if !is_superblock {
             return Ok(());
-        };
+        }
+        let new = Superblock::decode(bytes).map_err(|error| format!("a superblock is written: {error}"))?;
+        let Some(mark) = new.mirror else { return Ok(()) };
         let (member, other) = (usize::from(mark.member), 1 - usize::from(mark.member));
         let durable = |member: usize| {
             superblock_in(self.disks.devices[device_of(&self.plan, member)].durable())?.mirror

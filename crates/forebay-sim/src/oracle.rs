@@ -314,6 +314,13 @@ impl Oracle {
         });
     }
 
+    /// True if a sector holds what it must hold after any crash: nothing was written since the last FLUSH or FUA that covers it.
+    pub fn is_promised(&self, volume: usize, sector: u64) -> bool {
+        let (chunk, at) = place(sector);
+        let versions = &self.volumes[volume].chunks[chunk].sectors[at];
+        versions.iter().filter(|version| !version.past()).count() <= 1
+    }
+
     /// The daemon was killed.
     pub fn kill(&mut self) {
         let step = self.begin();

@@ -165,7 +165,8 @@ impl World {
     }
 
     /// A FLUSH that was made at step `begun` was answered well: nothing is lost that no FLUSH has told of. While the cache is put
-    /// aside, what it covers must be readable after a crash too.
+    /// aside, what it covers must be readable after a crash too, but for what was promised before: that had been durable, on the cache
+    /// that failed.
     pub(crate) fn check_flush(&self, volume: usize, begun: u64) -> Result<(), String> {
         let untold = self.lost_at[volume]
             .filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
@@ -181,7 +182,7 @@ impl World {
             // Where somebody is writing, or has been since, it may be gone from one and not yet from the other.
             let touched = self.touched.contains(&(volume, *sector)) && !healed;
             ensure!(
-                gone || touched,
+                gone || touched || self.oracle.is_promised(volume, *sector),
                 "a FLUSH succeeded, but after a crash the record would call sector {sector} of volume {volume} lost"
             );
         }

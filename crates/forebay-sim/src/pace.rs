@@ -1,4 +1,4 @@
-//! Judges how destage paces itself: limits, dirty levels, ages.
+//! Judges how destage paces itself: limits (and that they hold nothing up for longer than they say), dirty levels, ages.
 //!
 //! Only what must hold in any world is judged: a limit at every instant, the age of dirty data where no device fails or
 //! stalls and no limit forbids to keep `flush_period`. That a drain ends is judged by `workload::settle`, that no writer
@@ -7,7 +7,7 @@
 use crate::plan::Plan;
 use crate::scale::Scale;
 use crate::world::{Disks, ensure};
-use forebay_core::{Engine, Status, VolumeSettings};
+use forebay_core::{Engine, Limit, Status, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
 
@@ -21,6 +21,7 @@ const BURST_PART: u64 = 100;
 /// stores writes all of the largest volume.
 const PERIOD_PART: u64 = 8;
 const PERIOD_SLACK_NS: u64 = 6_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Default)]
 struct Debt {
@@ -47,6 +48,8 @@ struct Volume {
     /// Requests with lower numbers were made under other settings.
     grace: u64,
     period_since: u64,
+    /// Since then destage has rested for a limit of the operator, and written nothing.
+    held_since: Option<u64>,
 }
 
 /// The judge of one world.
@@ -66,6 +69,7 @@ impl Pace {
         // Volumes that come and go take their dirty data with them, and a pool that grows moves every limit.
         let steady = plan.mix.life == 0 && plan.mix.pool == 0;
         let small = plan.scale == Scale::Small;
+        let whole = plan.mirror.is_none() && plan.death.is_none() && plan.outage.is_none();
         let slow = plan.cache_latency.slow_ppm + plan.backing_latency.slow_ppm;
         Self {
             volumes: vec![Volume::default(); plan.volumes.len()],
@@ -73,6 +77,7 @@ impl Pace {
             smooth: steady
                 && small
                 && slow == 0
+                && whole
                 && plan.ends.is_empty()
                 && plan.faults == crate::plan::FaultPlan::default(),
             largest: 0,
@@ -93,8 +98,14 @@ impl Pace {
     pub(crate) fn configured(&mut self, volume: usize, now: u64, next_request: u64) {
         let state = &mut self.volumes[volume];
         let fresh = Debt { nano: 0, at: now };
-        *state =
-            Volume { writes: fresh, bytes: fresh, ceiling: None, grace: next_request, period_since: now };
+        *state = Volume {
+            writes: fresh,
+            bytes: fresh,
+            ceiling: None,
+            grace: next_request,
+            period_since: now,
+            held_since: None,
+        };
     }
 
     /// The engine writes to a backing store. `oldest` is the lowest number of the requests under way.
@@ -107,6 +118,7 @@ impl Pace {
         oldest: Option<u64>,
     ) -> Result<(), String> {
         let state = &mut self.volumes[volume];
+        state.held_since = None;
         // Requests of long streams go past the cache, also those under way that were made under other settings.
         let streams = settings.skip_sequential_bytes > 0 || oldest.is_some_and(|oldest| oldest < state.grace);
         if !self.destage_only || streams {
@@ -146,6 +158,9 @@ impl Pace {
         let capacity = engine.stats().capacity_blocks;
         for (index, settings) in disks.settings.iter().enumerate() {
             let Some(report) = engine.destage_report(VolumeId(index as u16)) else { continue };
+            if self.smooth {
+                self.check_held(index, now, report.limited_by, settings)?;
+            }
             if self.destage_only {
                 self.check_level(index, report.unclean_blocks, capacity, settings, oldest)?;
             }
@@ -156,6 +171,35 @@ impl Pace {
                 ensure!(age <= allowed, "volume {index}: data dirty for {age} ns, {settings:?}, {report:?}");
             }
         }
+        Ok(())
+    }
+
+    /// A limit holds destage up for as long as what was written under it is worth, and no longer.
+    fn check_held(
+        &mut self,
+        index: usize,
+        now: u64,
+        limited_by: Limit,
+        settings: &VolumeSettings,
+    ) -> Result<(), String> {
+        let state = &mut self.volumes[index];
+        // Whatever else is written back, one write-back is owed at most, and what the burst allows.
+        let owed = match limited_by {
+            Limit::MaxIops => RUNS_MAX * SECOND_NS / u64::from(settings.max_destage_iops.max(1)),
+            Limit::MaxBandwidth => {
+                let rate = settings.max_destage_bytes_per_s.max(1);
+                (rate / 8).clamp(4096, 1 << 20) * SECOND_NS / rate
+            }
+            _ => {
+                state.held_since = None;
+                return Ok(());
+            }
+        };
+        let held = now - *state.held_since.get_or_insert(now);
+        ensure!(
+            held <= 2 * owed + SECOND_NS / 4,
+            "volume {index}: destage rests for {held} ns because of {limited_by:?}, {settings:?}"
+        );
         Ok(())
     }
 

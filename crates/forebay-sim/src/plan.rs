@@ -526,8 +526,11 @@ impl Plan {
             PlantedBug::SkipDeviceFlush | PlantedBug::AcceptTornHeader | PlantedBug::IgnoreSequence => {
                 self.only_writeback(rng)
             }
+            // It takes a flush as long as all that is written beside it: `tests/pacing.rs`.
+            PlantedBug::ChaseMarks => {}
             PlantedBug::IgnoreFlushPeriod
             | PlantedBug::StarveLimiter
+            | PlantedBug::ChargeUnlimited
             | PlantedBug::ExceedLimits
             | PlantedBug::ThrottleBeyondLimit
             | PlantedBug::ForgetOnOrderChange => self.pace(bug, rng),
@@ -618,6 +621,7 @@ impl Plan {
             | PlantedBug::ForgetInRebuild
             | PlantedBug::CountAnywhere
             | PlantedBug::ListAtOnce
+            | PlantedBug::OutInItsOwnWords
             | PlantedBug::MendInVain
             | PlantedBug::KeepLostFill
             | PlantedBug::ScrubOneCopy
@@ -772,6 +776,14 @@ impl Plan {
                 (self.mix.pause, self.backing_latency.slow_ppm, self.cache_latency.slow_ppm) = (20, 0, 0);
             }
             PlantedBug::StarveLimiter => self.settings.max_destage_iops = rng.pick(&[50, 200]),
+            PlantedBug::ChargeUnlimited => {
+                // Scattered blocks are destaged without a limit, until the operator sets one.
+                (self.settings.dirty_low_pct, self.settings.destage_gap_bytes) = (0, 0);
+                (self.settings.idle_delay, self.settings.latency_target) = (10_000_000, 0);
+                (self.mix.tune, self.mix.pause, self.mix.large_pct, self.mix.run_pct) = (2, 5, 0, 0);
+                (self.backing_latency.slow_ppm, self.cache_latency.slow_ppm) = (0, 0);
+                (self.sample, self.requests, self.death) = (10, 600, None);
+            }
             PlantedBug::ExceedLimits => {
                 (self.settings.max_destage_iops, self.settings.destage_depth_max) = (50, 1);
                 (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (0, 10);

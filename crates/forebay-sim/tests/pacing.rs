@@ -3,9 +3,13 @@
 #[path = "../examples/pacing/rig.rs"]
 mod rig;
 
-use forebay_core::{DestageOrder, Drain, Limit, VolumeSettings};
+use forebay_core::{
+    DestageOrder, Drain, EngineConfig, Limit, PlantedBug, RequestKind, Treatment, VolumeSettings,
+};
 use forebay_format::VolumeId;
-use rig::{CACHE_BYTES, Load, Rig, SECOND, evenness, quantile};
+use forebay_io::hdd::HddModel;
+use forebay_sim::machine::{Flash, Machine, Setup};
+use rig::{CACHE_BYTES, Hdd, Load, Rig, SECOND, evenness, quantile};
 
 const VOLUME: VolumeId = VolumeId(0);
 
@@ -66,6 +70,32 @@ fn a_background_drain_keeps_a_reader_within_twice_its_latency_and_ends() {
 }
 
 #[test]
+fn a_latency_target_is_kept_where_the_cache_has_room_and_gives_way_where_it_has_not() {
+    let run = |latency_target: u64, dirty_low_pct: u32, seconds: u64| {
+        let mut rig = Rig::new(VolumeSettings { dirty_low_pct, latency_target, ..lazy() });
+        rig.run(writes(200), 60);
+        let load = Load { writes_per_s: 50, readers: 1 };
+        rig.run(load, 10);
+        rig.samples.clear();
+        rig.run(load, seconds);
+        let reads = rig.samples.iter().flat_map(|sample| sample.read_ns.clone());
+        (quantile(reads, 0.95), rig.dirty_blocks())
+    };
+    let (alone, _) = run(0, 60, 60);
+    let (off, _) = run(0, 5, 60);
+    let (kept, filling) = run(SECOND / 50, 5, 60);
+    let (loose, _) = run(SECOND / 5, 5, 60);
+    assert!(kept <= alone * 5 / 4 && kept <= SECOND / 50 * 5 / 4, "{alone} alone, {kept} kept");
+    assert!(
+        off > alone * 3 / 2 && loose > alone * 3 / 2,
+        "{alone} alone, {off} without, {loose} with a loose one"
+    );
+    // What comes in goes out all the same, in time: no writer waits.
+    let (_, later) = run(SECOND / 50, 5, 1200);
+    assert!(later > filling && later < CACHE_BYTES / 4096 * 60 / 100, "{filling}, {later} blocks are dirty");
+}
+
+#[test]
 fn limits_hold_in_a_full_drain_too_and_the_drain_ends() {
     let mut rig = Rig::new(VolumeSettings { max_destage_iops: 40, ..lazy() });
     rig.run(writes(100), 10);
@@ -80,6 +110,25 @@ fn limits_hold_in_a_full_drain_too_and_the_drain_ends() {
     rig.run(writes(0), 10);
     assert_eq!(rig.dirty_blocks(), 0);
     assert_eq!(rig.machine.engine.destage_report(VOLUME).unwrap().limited_by, Limit::NothingToDo);
+}
+
+#[test]
+fn a_limit_counts_from_when_it_is_set() {
+    // Half a minute of writing back without a limit, then a limit is set, lowered and set once more.
+    let mut rig = Rig::new(VolumeSettings { dirty_low_pct: 0, ..lazy() });
+    rig.run(writes(200), 30);
+    let unlimited = rig.machine.engine.stats().destage_writes;
+    assert!(unlimited > 1_000, "{unlimited} writes");
+    for (max_destage_iops, max_destage_bytes_per_s) in [(2_000, 0), (20, 0), (0, 1 << 20), (10, 1 << 20)] {
+        let limits = VolumeSettings { max_destage_iops, max_destage_bytes_per_s, ..lazy() };
+        rig.run(writes(400), 1);
+        rig.machine.engine.configure_volume(rig.machine.now, VOLUME, limits).unwrap();
+        rig.set_drain(Drain::Full);
+        let before = rig.machine.engine.stats().destage_writes;
+        rig.run(writes(0), 2);
+        let written = rig.machine.engine.stats().destage_writes - before;
+        assert!(written >= 15, "{written} writes in 2 s, {limits:?}");
+    }
 }
 
 #[test]
@@ -135,4 +184,52 @@ fn a_volume_at_its_limit_does_not_hold_up_another() {
     }
     rig.run_until(rig.machine.now + SECOND / 200);
     assert_eq!(rig.machine.engine.dirty_blocks(VolumeId(1)) - writes_before, 100, "they pass at once");
+}
+
+/// The longest that one of several writes past the cache waits on a cache device that takes `flush_ns` for a flush, while other blocks are
+/// written, destaged and marked all the time; `None` if one is not answered within 40 flushes.
+fn longest_direct_write(flush_ns: u64, planted: Option<PlantedBug>) -> Option<u64> {
+    let setup = Setup {
+        cache_bytes: 2 << 30,
+        segment_blocks: None,
+        volume_bytes: 1 << 30,
+        settings: VolumeSettings { dirty_low_pct: 0, dirty_high_pct: 1, ..lazy() },
+        engine: EngineConfig { planted, ..EngineConfig::default() },
+        flash: Flash { op_ns: 80_000, block_ns: 2_000, flush_ns, shared: false },
+    };
+    let mut machine = Machine::new(&setup, vec![Hdd(HddModel::new(setup.volume_bytes))]);
+    let write = RequestKind::Write { fua: false };
+    let (mut direct, mut longest, mut replies) = (None, 0, Vec::new());
+    for tick in 0..10_000_u64 {
+        let end = machine.now + SECOND / 200;
+        while machine.step(end, None) {}
+        machine.now = end;
+        machine.tick();
+        machine.take_replies(&mut replies);
+        for reply in replies.drain(..) {
+            if Some(reply.id) == direct {
+                (direct, longest) = (None, longest.max(reply.took));
+            }
+        }
+        if machine.open() < 200 {
+            // The lower half through the cache, the upper half past it.
+            machine.submit(VOLUME, write, (tick * 40_503) % (1 << 17), Treatment::Cache);
+        }
+        if direct.is_none() && (2_000..6_000).contains(&tick) {
+            direct = Some(machine.submit(VOLUME, write, (1 << 17) + tick, Treatment::Bypass));
+        }
+        machine.pump();
+    }
+    let stats = machine.engine.stats();
+    assert!(stats.destaged_blocks > 2_000, "{stats:?}");
+    direct.is_none().then_some(longest)
+}
+
+#[test]
+fn a_write_past_the_cache_does_not_wait_for_the_marks_of_other_blocks() {
+    let flush_ns = 5 * SECOND / 2;
+    let longest = longest_direct_write(flush_ns, None).expect("every one is answered");
+    assert!(longest <= 5 * flush_ns, "{longest} ns");
+    let chasing = longest_direct_write(flush_ns, Some(PlantedBug::ChaseMarks));
+    assert!(chasing.is_none_or(|longest| longest > 5 * flush_ns), "the test does not see it: {chasing:?}");
 }

@@ -33,8 +33,9 @@ macro_rules! planted {
 
         #[test]
         fn every_planted_bug_has_a_test() {
-            // The last one has a test in `hostile.rs`.
-            let tested = [$(PlantedBug::$bug,)* PlantedBug::BelieveEarlierUse];
+            // The last ones have tests in `hostile.rs` and `pacing.rs`.
+            let tested =
+                [$(PlantedBug::$bug,)* PlantedBug::BelieveEarlierUse, PlantedBug::ChaseMarks];
             assert!(PlantedBug::ALL.iter().all(|(bug, _)| tested.contains(bug)));
         }
     };
@@ -57,6 +58,7 @@ planted! {
     trust_unflushed_marks: TrustUnflushedMarks,
     ignore_flush_period: IgnoreFlushPeriod,
     starve_limiter: StarveLimiter,
+    charge_unlimited: ChargeUnlimited,
     exceed_limits: ExceedLimits,
     throttle_beyond_limit: ThrottleBeyondLimit,
     forget_on_order_change: ForgetOnOrderChange,
@@ -103,6 +105,7 @@ planted! {
     give_up_at_once: GiveUpAtOnce,
     acknowledge_unrecorded: AcknowledgeUnrecorded,
     count_anywhere: CountAnywhere,
+    out_in_its_own_words: OutInItsOwnWords,
     list_at_once: ListAtOnce,
     mend_in_vain: MendInVain,
     keep_lost_fill: KeepLostFill,

@@ -15,7 +15,7 @@ impl Engine {
         request.redone = true;
         let volume = request.volume;
         let covers_dirty = request.kind == RequestKind::Flush || request.write_back;
-        if covers_dirty && self.dirty_blocks(volume) > 0 && !self.planted(PlantedBug::FlushBeforeRescue) {
+        if covers_dirty && self.has_urgent(volume) && !self.planted(PlantedBug::FlushBeforeRescue) {
             self.reqs.get_mut(req).pending += 1;
             self.aside.waiting.push(req);
             return;
@@ -23,7 +23,7 @@ impl Engine {
         self.make_safe_parts(req);
     }
 
-    /// Nothing that the request covers is in the cache any more.
+    /// Nothing that the request promises newly is in the cache alone any more.
     fn make_safe_parts(&mut self, req: u32) {
         let request = self.reqs.get(req);
         let (volume, range, write_back) = (request.volume, request.range(), request.write_back);
@@ -75,7 +75,7 @@ impl Engine {
         gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
     }
 
-    /// Serves those who wait for the rescue of their volume, and tells when it has ended.
+    /// Serves those who wait for what is urgent of their volume, and tells when it has ended.
     pub(crate) fn step_aside(&mut self) {
         if self.aside.stage != Stage::Aside {
             return;
@@ -85,7 +85,7 @@ impl Engine {
             let Some(volume) = &mut self.volumes[index] else { continue };
             let failed = core::mem::take(&mut volume.rescue_failed);
             let id = volume.id;
-            if !self.aside.waiting.is_empty() && (failed || self.dirty_blocks(id) == 0) {
+            if !self.aside.waiting.is_empty() && (failed || !self.has_urgent(id)) {
                 self.serve_waiting(id, failed);
             }
         }

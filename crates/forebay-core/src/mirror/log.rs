@@ -158,11 +158,16 @@ impl Engine {
 
     // --- metadata
 
-    /// Members that superblocks and checkpoints are written to.
+    /// Members that checkpoints are written to: also one that is being filled.
     pub(crate) fn meta_members(&self) -> core::ops::Range<usize> {
+        self.members_that(Mirror::takes)
+    }
+
+    /// The members of which this is true; one at least.
+    fn members_that(&self, which: impl Fn(&Mirror, u8) -> bool) -> core::ops::Range<usize> {
         match &self.mirror {
             None => 0..1,
-            Some(mirror) => match (mirror.takes(0), mirror.takes(1)) {
+            Some(mirror) => match (which(mirror, 0), which(mirror, 1)) {
                 (true, true) => 0..2,
                 (false, _) => 1..2,
                 (true, false) => 0..1,
@@ -177,12 +182,15 @@ impl Engine {
     }
 
     /// Members whose superblocks are written now. At the end of a rebuild that is first the one that counts, and only when both of its copies
-    /// are durable the new one: whoever finds the new member alone must know that the other one knows of it (I64).
+    /// are durable the new one: whoever finds the new member alone must know that the other one knows of it (I64). Until then the new
+    /// one gets none: a superblock that calls its own device out is none.
     pub(crate) fn superblock_members(&self, second: bool) -> core::ops::Range<usize> {
         match self.joining_member() {
             Some(new) if second => new..new + 1,
             Some(new) => 1 - new..2 - new,
-            None => self.meta_members(),
+            None if self.planted(PlantedBug::OutInItsOwnWords) => self.meta_members(),
+            None if self.planted(PlantedBug::ListAtOnce) && self.is_listing() => self.meta_members(),
+            None => self.members_that(Mirror::counts),
         }
     }
 

@@ -226,10 +226,16 @@ impl Engine {
         rebuild.is_some_and(|rebuild| rebuild.pending.contains(&segment))
     }
 
+    /// The checkpoint under way lists a new member.
+    pub(crate) fn is_listing(&self) -> bool {
+        let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
+        rebuild.is_some_and(|rebuild| rebuild.ticket.is_some() && !rebuild.abandoned)
+    }
+
     /// The new member, if the checkpoint under way lists it.
     pub(crate) fn joining_member(&self) -> Option<usize> {
         let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
-        let joins = rebuild.ticket.is_some() && !rebuild.abandoned && !self.planted(PlantedBug::ListAtOnce);
+        let joins = self.is_listing() && !self.planted(PlantedBug::ListAtOnce);
         joins.then_some(usize::from(rebuild.member))
     }
 

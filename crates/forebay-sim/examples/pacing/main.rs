@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release -p forebay-sim --example pacing -- --scenario step-load --csv step-load.csv
 //! cargo run --release -p forebay-sim --example pacing -- --figures
+//! cargo run --release -p forebay-sim --example pacing -- --latency
 //! ```
 
 mod rig;
@@ -156,6 +157,45 @@ fn drain_beside(readers: u32, drain: Drain) -> String {
     format!("{reads:.0} | {before:.1} | {reads_beside:.0} | {beside:.1} | {ratio:.2} | {seconds}")
 }
 
+/// What `latency_target` does: one reader that the cache cannot help beside random writes, above the low level and far below the soft
+/// limit.
+fn latency() {
+    println!(
+        "| writes/s | latency_target ms | reads/s | p95 ms | written back/s | dirty % before, after | limit |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    for writes_per_s in [0, 20, 50, 100, 200] {
+        for target_ms in [None, Some(0), Some(20), Some(200)] {
+            let settings = VolumeSettings {
+                dirty_low_pct: if target_ms.is_some() { 5 } else { 60 },
+                dirty_high_pct: 70,
+                idle_delay: 0,
+                latency_target: target_ms.unwrap_or(0) * 1_000_000,
+                ..VolumeSettings::default()
+            };
+            let mut rig = Rig::new(settings);
+            rig.run(writes(200), 60);
+            let load = Load { writes_per_s, readers: 1 };
+            rig.run(load, 10);
+            rig.samples.clear();
+            let dirty = |rig: &Rig| rig.dirty_blocks() as f64 * 100.0 / 65536.0;
+            let before = dirty(&rig);
+            rig.run(load, 120);
+            let p95 = quantile(rig.samples.iter().flat_map(|sample| sample.read_ns.iter().copied()), 0.95);
+            let of = |of: fn(&Sample) -> u64| rig.samples.iter().map(of).sum::<u64>() as f64 / 120.0;
+            let name = target_ms.map_or("no destage".into(), |target| target.to_string());
+            let last = rig.samples.last().map_or("", |sample| sample.limited_by.words());
+            println!(
+                "| {writes_per_s} | {name} | {:.0} | {:.1} | {:.0} | {before:.1}, {:.1} | {last} |",
+                of(|sample| sample.reads),
+                p95 as f64 / 1e6,
+                of(|sample| sample.backing_blocks),
+                dirty(&rig),
+            );
+        }
+    }
+}
+
 /// Reads per second and their 99th percentile in milliseconds.
 fn reading(samples: &[Sample]) -> (f64, f64) {
     let p99 = quantile(samples.iter().flat_map(|sample| sample.read_ns.iter().copied()), 0.99);
@@ -174,11 +214,15 @@ fn main() -> ExitCode {
                 figures();
                 return ExitCode::SUCCESS;
             }
+            "--latency" => {
+                latency();
+                return ExitCode::SUCCESS;
+            }
             _ => name = None,
         }
     }
     let Some(name) = name.filter(|name| SCENARIOS.contains(&name.as_str())) else {
-        eprintln!("usage: pacing --scenario {} [--csv FILE] | --figures", SCENARIOS.join("|"));
+        eprintln!("usage: pacing --scenario {} [--csv FILE] | --figures | --latency", SCENARIOS.join("|"));
         return ExitCode::from(2);
     };
     let text = csv(&scenario(&name));

@@ -48,7 +48,7 @@ pub(crate) struct Sample {
 }
 
 /// The disk of `forebay-io` as the machine wants it.
-pub(crate) struct Hdd(HddModel);
+pub(crate) struct Hdd(pub(crate) HddModel);
 
 impl Disk for Hdd {
     fn submit(&mut self, now: u64, id: u64, op: DiskOp, offset: u64, len: u64) {
