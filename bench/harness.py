@@ -113,6 +113,7 @@ def forebay(folder: Path, *, cache: str, mode: str = "writeback", extra: Sequenc
     return [
         str(FOREBAY),
         "run",
+        "--new-cache",  # an earlier run may be recorded with the same paths
         "--backing",
         str(folder / "disk"),
         "--cache",

@@ -152,6 +152,7 @@ def serve_forebay(point: Point, work: Work) -> Iterator[str]:
     command = [
         str(harness.FOREBAY),
         "run",
+        "--new-cache",
         "--backing",
         f"file:{disk}",
         "--cache",

@@ -273,7 +273,8 @@ def daemon(
 ) -> Iterator[servers.Server]:
     """A `forebay run` in front of an image, as slow as a disk unless told otherwise."""
     admin = work.folder / "forebay.admin"
-    command = [str(harness.FOREBAY), "run", "--backing", f"file:{image}", "--cache", cache, "--admin", str(admin)]
+    command = [str(harness.FOREBAY), "run", "--new-cache", "--backing", f"file:{image}", "--cache", cache]
+    command += ["--admin", str(admin)]
     command += ["--emulate", "hdd-7200"] if slow else []
     for export in exports:
         command += ["--export", export]

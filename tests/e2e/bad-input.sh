@@ -45,9 +45,13 @@ stop
 if cmp -s "$T/in" "$BACKING"; then fail "nothing is dirty: this test would prove nothing"; fi
 cp --sparse=always "$CACHE" "$T/cache.good"
 cp --sparse=always --preserve=timestamps "$BACKING" "$T/backing.good"
+cp -r "$STATE_DIRECTORY" "$T/state.good"
 
 restore() {
     cp --sparse=always "$T/cache.good" "$CACHE"
+    # What is recorded of the cache belongs to it: without that this would be an older copy, and refused.
+    rm -r "$STATE_DIRECTORY"
+    cp -r "$T/state.good" "$STATE_DIRECTORY"
     cp --sparse=always --preserve=timestamps "$T/backing.good" "$BACKING.new"
     # In place: the backing store is recognised by its inode as well.
     cat "$BACKING.new" >"$BACKING"

@@ -22,6 +22,7 @@ export URI="nbd+unix:///vol?socket=$SOCKET"
 BACKING=$T/backing.img
 CACHE=$T/cache.img
 CACHE_SIZE=${CACHE_SIZE:-64MiB}
+export STATE_DIRECTORY=$T/run-state # of `forebay run`
 DAEMON=
 EXIT_HOOKS=()
 

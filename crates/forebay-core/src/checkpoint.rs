@@ -87,6 +87,8 @@ pub(crate) struct CheckpointState {
     last_at: Nanos,
     /// Generation of the checkpoint in effect, once one was taken since the start.
     pub(crate) in_effect: u64,
+    /// Generation of the superblock that says so, durable in both copies.
+    pub(crate) super_generation: u64,
     /// Segments that may be written now.
     pub(crate) window: VecDeque<u32>,
     /// Segments that hold nothing but are not in the window.
@@ -451,6 +453,7 @@ impl Engine {
             self.item_done(item, Some(0));
         }
         self.checkpoint.in_effect = self.superblock.checkpoint_generation;
+        self.checkpoint.super_generation = self.superblock.generation;
         self.stats.checkpoints += 1;
         self.notice(Notice::Checkpointed { generation: self.superblock.checkpoint_generation });
         match core::mem::take(&mut self.checkpoint.purpose) {

@@ -13,14 +13,31 @@ pub struct EngineConfig {
     pub scratch_blocks: u32,
     /// What can be changed while the engine runs.
     pub pool: PoolSettings,
+    /// What the cache is known to hold durably, from a record outside of its device: one that holds less is not opened (I75).
+    pub known: CacheMark,
     /// A bug to plant; only the simulator does.
     pub planted: Option<PlantedBug>,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { scratch_blocks: 4096, pool: PoolSettings::default(), planted: None }
+        Self {
+            scratch_blocks: 4096,
+            pool: PoolSettings::default(),
+            known: CacheMark::default(),
+            planted: None,
+        }
     }
+}
+
+/// How far a cache has come, as its device holds it durably. It only ever rises: whoever finds a cache below a mark that was taken of it
+/// has an older copy, or a device that lost what it had flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheMark {
+    /// Generation of the superblock in effect.
+    pub generation: u64,
+    /// By stream: batches before this sequence number were flushed.
+    pub flushed: [u64; 3],
 }
 
 /// What to do if a backing store is not as the cache left it.
@@ -199,6 +216,8 @@ pub enum PlantedBug {
     ForgetInRebuild,
     /// What an earlier use of a segment left where a write was lost is taken for what the checkpoint means.
     BelieveEarlierUse,
+    /// What is known of the cache from outside of its device is not compared with it.
+    BelieveOlderCopy,
     /// A dirty block that cannot be read for a moment is lost.
     GiveUpAtOnce,
     /// Without the cache a write is acknowledged while the record still calls lost what it wrote.
@@ -302,6 +321,7 @@ impl PlantedBug {
         (Self::LeaveUnmended, "leave-unmended"),
         (Self::ForgetInRebuild, "forget-in-rebuild"),
         (Self::BelieveEarlierUse, "believe-earlier-use"),
+        (Self::BelieveOlderCopy, "believe-older-copy"),
         (Self::GiveUpAtOnce, "give-up-at-once"),
         (Self::AcknowledgeUnrecorded, "acknowledge-unrecorded"),
         (Self::CountAnywhere, "count-anywhere"),

@@ -11,7 +11,7 @@
 //! shrink can be cancelled.
 
 use crate::api::{Nanos, Notice};
-use crate::config::PlantedBug;
+use crate::config::{CacheMark, PlantedBug};
 use crate::engine::Engine;
 use crate::landmarks::Landmark;
 use crate::life::{LifeError, sweep_slots};
@@ -138,6 +138,16 @@ impl Engine {
     #[must_use]
     pub fn uuid(&self) -> forebay_format::CacheUuid {
         self.superblock.uuid
+    }
+
+    /// How far the cache has come, for a record outside of its device ([`EngineConfig::known`](crate::EngineConfig)).
+    #[must_use]
+    pub fn mark(&self) -> CacheMark {
+        if self.checkpoint.super_generation == 0 {
+            return self.config.known; // Not open yet.
+        }
+        let flushed = core::array::from_fn(|stream| self.streams[stream].flushed_sequence);
+        CacheMark { generation: self.checkpoint.super_generation, flushed }
     }
 
     /// How the device is divided now.

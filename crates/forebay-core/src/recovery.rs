@@ -99,6 +99,11 @@ pub enum OpenError {
         /// Stream sequence of the first batch that is missing.
         lost: u64,
     },
+    /// It is known to have come further than this.
+    #[error(
+        "it has less than what it is known to have had: it is an older copy, or its device lost what it had flushed"
+    )]
+    Older,
     /// The cache does not know the volume.
     #[error("the cache has no volume {}", .0.0)]
     UnknownVolume(VolumeId),
@@ -383,12 +388,22 @@ impl Engine {
                 .filter(|_| !only_first),
         );
         superblock.geometry.validate(device_bytes).map_err(OpenError::Superblock)?;
+        self.check_generation(&superblock)?;
         if superblock.mirror.is_some() {
             return Err(OpenError::Mirrored);
         }
         self.recovering().checkpoints = [(0, 0), (0, 1)].into();
         self.begin_map_of(superblock);
         self.read_checkpoint(0);
+        Ok(())
+    }
+
+    /// I75: a superblock below the generation that is known to be durable is not that of this cache any more.
+    pub(crate) fn check_generation(&self, superblock: &Superblock) -> Result<(), OpenError> {
+        let older = superblock.generation < self.config.known.generation;
+        if older && !self.planted(PlantedBug::BelieveOlderCopy) {
+            return Err(OpenError::Older);
+        }
         Ok(())
     }
 
@@ -827,6 +842,11 @@ impl Engine {
         if flushed > expected && !self.may_lack(stream) {
             self.reached(Landmark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
+        }
+        // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse everything else.
+        let known = self.config.known.flushed[stream.index()];
+        if known > expected && stream != StreamKind::Fill && !self.planted(PlantedBug::BelieveOlderCopy) {
+            return Err(OpenError::Older);
         }
         self.streams[stream.index()].start_at(expected);
         Ok(())

@@ -240,6 +240,9 @@ pub struct ReplaceRequest {
     /// What is lost is given up: the volumes have there what their backing stores have, which is older.
     #[serde(default)]
     pub discard_lost: bool,
+    /// Take a device that is there and begins with zeroes, and fill a file system.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// A cache device as an operator names it.
@@ -264,6 +267,22 @@ pub struct PoolRequest {
     /// Tunables, as text.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
+    /// Take a device that is there and begins with zeroes, fill a file system, and give up a recorded cache of this name or on these
+    /// devices that may hold dirty data.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// What an operator allows when a pool is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenHow {
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back.
+    #[serde(default)]
+    pub new_cache: bool,
+    /// Take a device that is there and begins with zeroes, and fill a file system.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// How a pool is to grow: one of the two.
@@ -276,6 +295,9 @@ pub struct GrowRequest {
     /// New size of the last cache device (`20GiB`); `max` for all of a block device.
     #[serde(default)]
     pub size: Option<String>,
+    /// Take a device that is there and begins with zeroes, and fill a file system.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// How a pool is to shrink: one of the two.
@@ -423,7 +445,8 @@ pub trait Control: Send + Sync + 'static {
     fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, ControlError>;
     /// Opens a pool that is configured and not open, because that failed or because it has stopped by itself, and attaches its
     /// volumes.
-    fn open_pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+    fn open_pool(&self, name: &str, how: OpenHow) -> Result<PoolInfo, ControlError> {
+        let _ = how;
         Err(ControlError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""))
     }
     /// Makes a pool larger, while it is used.

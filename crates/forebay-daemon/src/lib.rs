@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod control_fs;
+mod durable;
 pub mod encryption;
 mod engine_io;
 mod engine_memory;
@@ -33,6 +34,7 @@ mod nice;
 pub mod null;
 mod open;
 mod pool;
+mod register;
 pub mod rules;
 mod sealer;
 mod serve;
@@ -46,6 +48,7 @@ pub use error::RunError;
 pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
 pub use mates::is_noted_out;
 pub use pool::{Lost, PoolEvent};
+pub use register::{CacheRecord, Standing, cache_record};
 pub use serve::serve;
 pub use settings::{SettingHelp, settings};
 pub use start::{run, state_dir};
@@ -74,6 +77,10 @@ pub struct RunOptions {
     pub admin: Option<PathBuf>,
     /// Which I/O engine to use.
     pub io: forebay_io::EnginePreference,
+    /// Make a new cache where the recorded one is not there.
+    pub new_cache: bool,
+    /// Take a cache device that is there and begins with zeroes, and fill a file system.
+    pub force: bool,
 }
 
 /// Errors of a start end the program; what happens later is told line by line.
@@ -112,6 +119,8 @@ impl fmt::Display for RunEvent {
 pub struct ServeOptions {
     /// The configuration file.
     pub config: PathBuf,
+    /// Pools for which a new cache is made where the recorded one is not there.
+    pub new_cache: Vec<String>,
     /// A running daemon has started this one to take over from it, and speaks through the standard input.
     pub successor: bool,
 }

@@ -16,7 +16,7 @@ use forebay_format::checkpoint::{BackingRecord, Mode, VolumeEntry};
 use forebay_format::{CacheUuid, VolumeId};
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -201,22 +201,14 @@ impl LossRecord {
     /// Any step fails; then the record is what it was.
     pub(crate) fn store(&self, state_dir: &Path) -> io::Result<()> {
         let path = self.path(state_dir);
-        let folder = state_dir.join(FOLDER);
-        fs::create_dir_all(&folder)?;
-        let fresh = path.with_extension("new");
-        let mut out = io::BufWriter::new(File::create(&fresh)?);
-        // A long one is not for people: half as many bytes, and none of them in memory.
-        let written = match self.ranges() {
-            0..=PRETTY_RANGES_MAX => serde_json::to_writer_pretty(&mut out, self),
-            _ => serde_json::to_writer(&mut out, self),
-        };
-        written.map_err(io::Error::other)?;
-        out.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-        fs::rename(&fresh, &path)?;
-        // The folder may be as new as the file: every name on the way to it must be durable.
-        for folder in [folder.as_path(), state_dir].into_iter().chain(state_dir.parent()) {
-            File::open(folder)?.sync_all()?;
-        }
+        crate::durable::replace(state_dir, &path, |out| {
+            // A long one is not for people: half as many bytes, and none of them in memory.
+            let written = match self.ranges() {
+                0..=PRETTY_RANGES_MAX => serde_json::to_writer_pretty(out, self),
+                _ => serde_json::to_writer(out, self),
+            };
+            written.map_err(io::Error::other)
+        })?;
         // It says nothing that this one does not. Should it stay, no harm is done.
         let _ = fs::remove_file(path.with_extension(safe::EXTENSION));
         Ok(())

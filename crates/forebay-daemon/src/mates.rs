@@ -29,8 +29,8 @@ use forebay_io::{Device, DeviceError, DeviceOptions};
 use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -129,17 +129,7 @@ impl Notes {
     }
 
     fn store(&self, state_dir: &Path) -> io::Result<()> {
-        let (folder, path) = (Self::folder(state_dir), Self::path(state_dir, &self.cache_uuid));
-        fs::create_dir_all(&folder)?;
-        let fresh = path.with_extension("new");
-        let mut file = File::create(&fresh)?;
-        file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
-        file.sync_all()?;
-        fs::rename(&fresh, path)?;
-        for folder in [folder.as_path(), state_dir].into_iter().chain(state_dir.parent()) {
-            File::open(folder)?.sync_all()?;
-        }
-        Ok(())
+        crate::durable::replace_json(state_dir, &Self::path(state_dir, &self.cache_uuid), self)
     }
 
     /// Makes the file of a cache, with the tags that are known to be out.
@@ -209,11 +199,16 @@ pub(crate) fn open_mirrored(
     }
     match (place_of(a)?, place_of(b)?) {
         (x @ (Place::ToMake | Place::Empty(_)), y @ (Place::ToMake | Place::Empty(_))) => {
+            making.check_make(specs)?;
             make([(a, x), (b, y)], making, state_dir)
         }
-        (Place::Mate(one), Place::Mate(other)) => use_both(*one, *other, state_dir),
-        (Place::Mate(mate), other) => use_one(*mate, (b, other), state_dir),
-        (other, Place::Mate(mate)) => use_one(*mate, (a, other), state_dir),
+        (Place::Mate(one), Place::Mate(other)) => {
+            let newest = if one.superblock.generation >= other.superblock.generation { &one } else { &other };
+            let known = making.check_open(&newest.superblock, specs)?;
+            Ok(PoolParts { known, ..use_both(*one, *other, state_dir)? })
+        }
+        (Place::Mate(mate), other) => alone(*mate, (b, other), specs, making, state_dir),
+        (other, Place::Mate(mate)) => alone(*mate, (a, other), specs, making, state_dir),
         (Place::Unfit(why), _) | (_, Place::Unfit(why)) => Err(RunError::failed(
             format!("no device of the mirrored cache can be used: {why}"),
             "give both devices of a cache, or two that are empty",
@@ -245,6 +240,19 @@ fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
             }
         },
     })
+}
+
+/// Only one device is of a mirrored cache. That it was put out says more than that it is older.
+fn alone(
+    mate: Mate,
+    other: (&CacheSpec, Place),
+    specs: &[CacheSpec],
+    making: Making<'_>,
+    state_dir: &Path,
+) -> Result<PoolParts, RunError> {
+    let superblock = mate.superblock.clone();
+    let parts = use_one(mate, other, state_dir)?;
+    Ok(PoolParts { known: making.check_open(&superblock, specs)?, ..parts })
 }
 
 /// Both devices are of a mirrored cache.
@@ -419,14 +427,16 @@ fn parts(
 /// Makes a mirrored cache on two empty devices, or in new files.
 fn make(places: [(&CacheSpec, Place); 2], making: Making, state_dir: &Path) -> Result<PoolParts, RunError> {
     let mut made = Vec::new();
-    let result = make_on(places, making, state_dir, &mut made);
-    if result.is_err() {
-        for path in made {
-            // Ours, and of no use: do not leave it in the way of the next attempt.
-            let _ = fs::remove_file(path);
+    match make_on(places, making, state_dir, &mut made) {
+        Ok(parts) => Ok(PoolParts { made, ..parts }),
+        Err(error) => {
+            for path in made {
+                // Ours, and of no use: do not leave it in the way of the next attempt.
+                let _ = fs::remove_file(path);
+            }
+            Err(error)
         }
     }
-    result
 }
 
 fn make_on(
@@ -438,7 +448,7 @@ fn make_on(
     let (mut devices, mut sizes, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for (spec, place) in places {
         let device = match place {
-            Place::Empty(device) => device,
+            Place::Empty(device) => making.check_empty(&spec.path).map(|()| device)?,
             _ => {
                 create_file(spec, making, &mut notes)?;
                 made.push(spec.path.clone());
@@ -505,7 +515,13 @@ mod tests {
         }
 
         fn open(&self, specs: &[CacheSpec]) -> Result<PoolParts, RunError> {
-            let making = Making { segment_blocks: Some(16), preallocate: false, mirror: true, key: None };
+            let making = Making {
+                segment_blocks: Some(16),
+                preallocate: false,
+                mirror: true,
+                key: None,
+                permit: None,
+            };
             open_mirrored(specs, making, &self.state)
         }
 
@@ -677,7 +693,7 @@ mod tests {
         drop(here.open(&[a.clone(), b.clone()]).unwrap());
         for (bytes, taken) in [(8 << 20, true), (4 << 20, false)] {
             fs::remove_file(&b.path).unwrap();
-            File::create(&b.path).unwrap().set_len(bytes).unwrap();
+            fs::File::create(&b.path).unwrap().set_len(bytes).unwrap();
             let parts = here.open(&[a.clone(), b.clone()]).unwrap();
             assert_eq!((there(&parts), parts.fresh.is_some()), ([true, false], taken));
         }

@@ -1,7 +1,7 @@
 //! Opening devices, and making a cache where there is none yet.
 //!
-//! A cache is made only in a file that did not exist, or on a device whose beginning holds nothing but zeroes: data
-//! that somebody put there is never written over.
+//! A cache is made only in a file that did not exist, or, if the operator says so, on a device whose beginning holds nothing but zeroes:
+//! data that somebody put there is never written over. What is recorded of caches (`register`) is asked before one is made or opened.
 
 use crate::CacheSpec;
 use crate::encryption::{Key, unlock};
@@ -9,7 +9,8 @@ use crate::error::RunError;
 use crate::loss_record::Seen;
 use crate::mates::Notes;
 use crate::members::{MemberMap, open_members};
-use forebay_core::{FormatParams, MirrorDevices};
+use crate::register::Permit;
+use forebay_core::{CacheMark, FormatParams, MirrorDevices};
 use forebay_crypt::CacheCipher;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
@@ -23,6 +24,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long a device that is in use is waited for, and how often it is tried.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// A new cache file leaves one part in so many of its file system free, or the operator is asked.
+const LEAST_FREE: u64 = 10;
 
 /// Bytes at the start of a device that must be zero for it to be taken as unused.
 const BLANK_BYTES: usize = 256 << 10;
@@ -38,6 +42,34 @@ pub(crate) struct Making<'a> {
     pub(crate) mirror: bool,
     /// The cache is encrypted with it.
     pub(crate) key: Option<&'a Key>,
+    /// What is recorded of caches, and what the operator allows. Without it everything is allowed.
+    pub(crate) permit: Option<Permit<'a>>,
+}
+
+impl Making<'_> {
+    /// Whether a cache may be made on these devices, which have none.
+    ///
+    /// # Errors
+    /// One is recorded.
+    pub(crate) fn check_make(&self, specs: &[CacheSpec]) -> Result<(), RunError> {
+        self.permit.map_or(Ok(()), |permit| permit.make(specs))
+    }
+
+    /// Whether a device that is there may be taken, although it is no cache.
+    ///
+    /// # Errors
+    /// Nobody has said so.
+    pub(crate) fn check_empty(&self, path: &Path) -> Result<(), RunError> {
+        self.permit.map_or(Ok(()), |permit| permit.take_empty(path))
+    }
+
+    /// Whether a cache may be opened; how far it must have come.
+    ///
+    /// # Errors
+    /// What is recorded is against it.
+    pub(crate) fn check_open(&self, found: &Superblock, specs: &[CacheSpec]) -> Result<CacheMark, RunError> {
+        self.permit.map_or_else(|| Ok(CacheMark::default()), |permit| permit.open(found, specs))
+    }
 }
 
 /// The cache devices of a pool, opened and checked.
@@ -55,6 +87,10 @@ pub(crate) struct PoolParts {
     pub(crate) cipher: Option<CacheCipher>,
     /// It was made just now.
     pub(crate) created: bool,
+    /// Files that were made for it just now.
+    pub(crate) made: Vec<PathBuf>,
+    /// How far it is known to have come.
+    pub(crate) known: CacheMark,
     /// The cache is mirrored.
     pub(crate) mirror: Option<MirrorDevices>,
     /// The notes of a mirrored cache.
@@ -75,6 +111,8 @@ impl PoolParts {
             joining: Vec::new(),
             cipher: None,
             created: false,
+            made: Vec::new(),
+            known: CacheMark::default(),
             mirror: None,
             mates: None,
             fresh: None,
@@ -146,17 +184,23 @@ pub(crate) fn open_caches(
     let path = &spec.path;
     let existed = path.exists();
     if !existed {
+        making.check_make(specs)?;
         create_file(spec, making, &mut notes)?;
     }
     let cache = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
     notes.extend(cache.notes().iter().cloned());
     match look(&cache) {
         Found::Cache(superblock) => {
+            let known = making.check_open(&superblock, specs)?;
             let cipher = unlock(&superblock, making.key, &path.display())?;
             let parts = open_existing(spec, others, cache, &superblock, notes)?;
-            Ok(PoolParts { cipher, ..parts })
+            Ok(PoolParts { cipher, known, ..parts })
         }
         Found::Blank => {
+            if existed {
+                making.check_make(specs)?;
+                making.check_empty(path)?;
+            }
             let made = format(spec, making, &cache);
             if made.is_err() && !existed {
                 // Ours, and of no use: do not leave it in the way of the next attempt.
@@ -173,6 +217,7 @@ pub(crate) fn open_caches(
                 joining,
                 cipher,
                 created: true,
+                made: if existed { Vec::new() } else { vec![path.clone()] },
                 notes,
                 ..parts
             })
@@ -219,8 +264,8 @@ fn open_existing(
 ///
 /// # Errors
 /// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
-pub(crate) fn open_joining(spec: &CacheSpec) -> Result<Device, RunError> {
-    open_unused(spec, Making { preallocate: true, ..Making::default() })
+pub(crate) fn open_joining(spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunError> {
+    open_unused(spec, Making { preallocate: true, permit: Some(permit), ..Making::default() })
 }
 
 /// Checks that a new cache can be made on these devices, all of them held open at once, while an older cache is still in use: before anything
@@ -269,6 +314,7 @@ fn open_unused(spec: &CacheSpec, making: Making<'_>) -> Result<Device, RunError>
     }
     let device = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
     match look(&device) {
+        Found::Blank if existed => making.check_empty(&spec.path).map(|()| device),
         Found::Blank => Ok(device),
         Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
         Found::Foreign(why) => Err(foreign(&spec.path, &why)),
@@ -455,6 +501,7 @@ pub(crate) fn create_file(
         ));
     };
     geometry(size, making)?;
+    notes.push(check_room(path, size, making)?);
     match forebay_io::create_cache_file(path, size, making.preallocate) {
         Err(DeviceError::CannotPreallocate { .. }) => {
             notes.push(format!(
@@ -464,6 +511,38 @@ pub(crate) fn create_file(
             forebay_io::create_cache_file(path, size, false).map_err(device_error)
         }
         other => other.map_err(device_error),
+    }
+}
+
+/// Whether a file of this size leaves room on its file system; says what was understood.
+///
+/// # Errors
+/// The file system would be nearly full, and nobody has allowed that.
+fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String, RunError> {
+    let gib = |bytes: u64| match bytes >> 30 {
+        0 => format!("{:.1} MiB", bytes as f64 / (1_u64 << 20) as f64),
+        _ => format!("{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64),
+    };
+    let mut what =
+        format!("the cache file {} is to have {size_bytes} bytes ({})", path.display(), gib(size_bytes));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Who cannot be asked says so when the file is made.
+    let Ok(there) = rustix::fs::statvfs(folder) else { return Ok(what) };
+    let (all, free) =
+        (there.f_blocks.saturating_mul(there.f_frsize), there.f_bavail.saturating_mul(there.f_frsize));
+    what += &format!("; of {} on its file system {} are free", gib(all), gib(free));
+    if free.saturating_sub(size_bytes) >= all / LEAST_FREE {
+        return Ok(what);
+    }
+    if !making.preallocate {
+        return Ok(what + ": it is sparse, and fails when the file system is full");
+    }
+    match making.permit {
+        Some(permit) if !permit.force => Err(RunError::failed(
+            format!("{what}: less than a tenth of the file system would be left"),
+            format!("give a smaller size, or allow it: {}", permit.again("--force")),
+        )),
+        _ => Ok(what + ": it will be nearly full"),
     }
 }
 

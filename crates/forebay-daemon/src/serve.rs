@@ -38,7 +38,7 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
         true => Some(Predecessor::from_stdin().map_err(|error| RunError::failed(error, USE_UPGRADE))?),
         false => None,
     };
-    let place = Place { program: &program, config: &options.config };
+    let place = Place { program: &program, config: &options.config, new_cache: &options.new_cache };
     let served = serve_after(predecessor.as_ref(), &place, report);
     if let (Some(predecessor), Err(error)) = (&predecessor, &served) {
         predecessor.give_up(&error.to_string()); // of no consequence if it is gone
@@ -50,6 +50,8 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
 struct Place<'a> {
     program: &'a Path,
     config: &'a Path,
+    /// Pools for which a new cache may be made where one is recorded.
+    new_cache: &'a [String],
 }
 
 const USE_UPGRADE: &str = "a running daemon starts its successor itself: forebay upgrade";
@@ -148,6 +150,8 @@ impl House {
             file,
             path: Some(place.config.display().to_string()),
             strict: false,
+            new_cache: place.new_cache.to_vec(),
+            force: false,
             told: teller(&words.0),
             keeper: Arc::clone(&keeper),
             upgrader: Some(upgrader(&words.0)),

@@ -155,6 +155,8 @@ mod tests {
             settings: settings.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
             admin: None,
             io: forebay_io::EnginePreference::Auto,
+            new_cache: false,
+            force: false,
         }
     }
 

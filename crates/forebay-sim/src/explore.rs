@@ -22,7 +22,7 @@ use crate::workload::{
     Advance, Record, Replayed, Workload, close_and_reopen, read_everything, serves, settle,
 };
 use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
-use forebay_core::{FormatParams, OnBackingChange, PlantedBug, VolumeSettings, format_cache};
+use forebay_core::{CacheMark, FormatParams, OnBackingChange, PlantedBug, VolumeSettings, format_cache};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, SECTORS_PER_BLOCK};
@@ -481,6 +481,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         cache_pending: None,
         record: None,
         mates: plan.mirror.is_some().then(|| Mates { next_tag: 2, ..Mates::default() }),
+        known: CacheMark::default(),
     };
     let ordered = vec![false; plan.volumes.len()];
     Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })

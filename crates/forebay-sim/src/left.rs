@@ -85,6 +85,7 @@ impl Left {
         let mut device = SimDevice::new(self.plan.cache_bytes_max(), self.plan.cache_latency);
         device.preset(0, &cache[..cache.len().min(device.bytes() as usize)]);
         (disks.devices[CACHE], disks.damaged) = (device, true);
+        disks.known = forebay_core::CacheMark::default(); // What is left is looked at, however old.
         let mut oracle = self.snapshot.oracle.clone();
         oracle.relaxed = true;
         let ordered = vec![false; self.snapshot.ordered.len()];

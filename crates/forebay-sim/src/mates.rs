@@ -15,7 +15,7 @@ use crate::image::Image;
 use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, Disks, World, ensure};
-use forebay_core::{Engine, LifeError, MirrorDevices, MirrorState, Notice, PlantedBug, Status};
+use forebay_core::{Engine, EngineConfig, LifeError, MirrorDevices, MirrorState, Notice, PlantedBug, Status};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -500,5 +500,6 @@ pub(crate) fn open_members(
     now: u64,
 ) -> Engine {
     let devices = find_members(plan, disks, rng);
-    Engine::open_mirrored(plan.engine.clone(), devices, attachments, now)
+    let config = EngineConfig { known: disks.known, ..plan.engine.clone() };
+    Engine::open_mirrored(config, devices, attachments, now)
 }

@@ -274,5 +274,6 @@ pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Re
     disks.devices[CACHE] = cache;
     disks.places = Places::new(&plan.geometry, plan.cache_bytes_max());
     (disks.cache_bytes, disks.record) = (plan.cache_bytes, None);
+    disks.known = forebay_core::CacheMark::default(); // Of a new cache nothing is known.
     Ok(())
 }

@@ -628,7 +628,8 @@ impl Plan {
             | PlantedBug::JudgeFailedCopy
             | PlantedBug::WriteMetaInClear
             // Shown by `hostile`.
-            | PlantedBug::BelieveEarlierUse => {}
+            | PlantedBug::BelieveEarlierUse
+            | PlantedBug::BelieveOlderCopy => {}
             PlantedBug::EndIsZeroes => {
                 (self.faults, self.death, self.mix.read) = (FaultPlan::default(), None, 60);
             }

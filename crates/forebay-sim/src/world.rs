@@ -22,7 +22,10 @@ use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
 use crate::scrub::Scrubs;
-use forebay_core::{Attachment, Engine, Landmark, OnBackingChange, PoolSettings, Status, VolumeSettings};
+use forebay_core::{
+    Attachment, CacheMark, Engine, EngineConfig, Landmark, OnBackingChange, PoolSettings, Status,
+    VolumeSettings,
+};
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::cmp::Reverse;
@@ -60,6 +63,8 @@ pub struct Disks {
     pub record: Option<Record>,
     /// What is known of the members of a mirrored cache.
     pub mates: Option<Mates>,
+    /// The owner's record of how far the cache has come: always up to date, so that a cache that is refused wrongly is noticed.
+    pub known: CacheMark,
 }
 
 /// A state after a crash.
@@ -394,6 +399,7 @@ impl World {
         self.counters.landmarks.add_engine(&self.engine);
         self.disks.devices.iter_mut().for_each(SimDevice::revive);
         self.short = None;
+        self.disks.known = self.engine.mark();
         let disks = &mut self.disks;
         self.engine = open_engine(&self.plan, disks, &self.late, policy, &mut self.rng, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
@@ -664,7 +670,8 @@ impl World {
     /// This instant.
     #[must_use]
     pub fn moment(&self) -> Moment {
-        let (disks, oracle) = (self.disks.clone(), self.oracle.clone());
+        let oracle = self.oracle.clone();
+        let disks = Disks { known: self.engine.mark(), ..self.disks.clone() };
         Moment { disks, oracle, now: self.now, ordered: self.ordered_now() }
     }
 
@@ -787,5 +794,6 @@ pub(crate) fn open_engine(
     if plan.mirror.is_some() {
         return crate::mates::open_members(plan, disks, attachments, rng, now);
     }
-    Engine::open(plan.engine.clone(), bytes, attachments, now)
+    let config = EngineConfig { known: disks.known, ..plan.engine.clone() };
+    Engine::open(config, bytes, attachments, now)
 }

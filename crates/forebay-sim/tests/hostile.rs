@@ -31,3 +31,14 @@ fn what_an_earlier_use_of_a_segment_left_is_not_believed() {
         report.violations
     );
 }
+
+#[test]
+fn an_older_copy_is_refused_by_what_is_known_from_outside() {
+    let report = run_hostile(1, 20, None, &mut |_| {});
+    assert!(report.count(Hostility::OlderAfterCrash, Outcome::Refused) > 20, "{:#?}", report.outcomes);
+    assert!(report.count(Hostility::OlderAfterStop, Outcome::Refused) > 10, "{:#?}", report.outcomes);
+    let report = run_hostile(1, 20, Some(PlantedBug::BelieveOlderCopy), &mut |_| {});
+    let (seed, what) = report.violations.first().expect("the planted bug is noticed");
+    println!("believe-older-copy: {} of 20 seeds, first {seed}: {what}", report.violations.len());
+    assert!(report.violations.iter().all(|(_, what)| what.starts_with("Older")), "{:#?}", report.violations);
+}

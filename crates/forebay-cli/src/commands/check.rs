@@ -4,11 +4,13 @@ use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use forebay_daemon::Standing;
 use forebay_format::checkpoint::Checkpoint;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::key::KeyOption;
+use super::salvage::record::Sought;
 use crate::cache::image::Image;
 use crate::cache::mates::{Mates, together};
 use crate::cache::space::Given;
@@ -31,11 +33,16 @@ pub(crate) struct Options {
     cache: Vec<PathBuf>,
     #[command(flatten)]
     key: KeyOption,
+    /// State directory of the daemon: what is recorded there tells whether this is an older copy of the cache
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
+const NOT_THE_ONE: &str = "a daemon refuses it: bring the latest state of the cache back; to extract what this one has: forebay salvage \
+                           CACHE --to FOLDER";
 /// Findings shown in the table; `--json` has more.
 const SHOWN_MAX: usize = 30;
 /// A shorter check needs no progress bar.
@@ -47,6 +54,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let mut image = Image::open(Given { paths: &options.cache, key: key.as_ref() })?;
     let mut findings = Findings::default();
     let verdict = look(&mut image, &mut findings)?;
+    let refused = compare(&image, options, &mut findings)?;
     if options.json {
         screen::print_json(&as_json(&image, &verdict, &findings))?;
     } else {
@@ -58,7 +66,28 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         n => format!(" (and {} more)", count(n)),
     };
     let what = format!("{}: {}: {}{others}", image.shown(), worst.place, worst.what);
-    Err(Failure::new(what).hint(advice(&findings)))
+    Err(Failure::new(what).hint(if refused { NOT_THE_ONE } else { advice(&findings) }))
+}
+
+/// Compares a cache with what a daemon has recorded of it; true if a daemon would refuse it for that.
+fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<bool, Failure> {
+    let superblock = &image.superblock;
+    let sought = Sought::in_folder(options.state_dir.as_deref())?;
+    let Some((path, record)) = sought.cache_record(superblock.uuid)? else { return Ok(false) };
+    let place = path.display().to_string();
+    let given_up = record.standing == Standing::GivenUp;
+    if given_up {
+        findings.add(Severity::Lost, place.as_str(), "the cache was given up: another one took its place");
+    }
+    let older = superblock.generation < record.generation;
+    if older {
+        let what = format!(
+            "this is an older copy of the cache: its generation is {}, but {} is recorded",
+            superblock.generation, record.generation
+        );
+        findings.add(Severity::Lost, place, what);
+    }
+    Ok(given_up || older)
 }
 
 /// Verifies a cache; a mirrored one through each of its devices that count, for either must do alone.

@@ -61,6 +61,9 @@ struct Create {
     /// Set a tunable; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
+    /// Take a device that is there and begins with zeroes, fill a file system, and give up a recorded cache that may hold dirty data
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     admin: Admin,
 }
@@ -69,6 +72,12 @@ struct Create {
 struct Open {
     /// Name of the pool
     name: String,
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back
+    #[arg(long)]
+    new_cache: bool,
+    /// Take a device that is there and begins with zeroes, and fill a file system
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     admin: Admin,
 }
@@ -98,6 +107,9 @@ struct Grow {
     /// New size of the last cache device (20GiB), or `max` for all of a block device
     #[arg(long, group = "how")]
     size: Option<String>,
+    /// Take a device that is there and begins with zeroes, and fill a file system
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     admin: Admin,
 }
@@ -151,6 +163,9 @@ struct Replace {
     /// Give up what was lost with the old cache: older data stands in its place
     #[arg(long)]
     discard_lost: bool,
+    /// Take a device that is there and begins with zeroes, and fill a file system
+    #[arg(long)]
+    force: bool,
     /// Do not wait until the new device of a mirrored pool has what it must have
     #[arg(long)]
     background: bool,
@@ -182,8 +197,9 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
             let pool = options.admin.client().get(&path(&options.name, ""))?;
             print(&options.admin, &pool, show)
         }
-        Command::Grow(Grow { name, device, size, admin }) => {
-            let pool = admin.client().post(&path(&name, "/grow"), Some(&GrowRequest { device, size }))?;
+        Command::Grow(Grow { name, device, size, force, admin }) => {
+            let pool =
+                admin.client().post(&path(&name, "/grow"), Some(&GrowRequest { device, size, force }))?;
             print(&admin, &pool, |pool| {
                 format!("pool {}: {} now\n", harmless(&pool.name), bytes(pool.capacity_bytes))
             })
@@ -215,13 +231,15 @@ fn print(admin: &Admin, pool: &Value, words: impl Fn(&PoolInfo) -> String) -> Re
     if admin.json { screen::print_json(pool) } else { screen::print(&words(&client::read(pool)?)) }
 }
 
-fn replace(Replace { name, devices, discard_lost, background, admin }: Replace) -> Result<(), Failure> {
+fn replace(
+    Replace { name, devices, discard_lost, force, background, admin }: Replace,
+) -> Result<(), Failure> {
     let mut devices = devices.into_iter();
     let (Some(device), other, None) = (devices.next(), devices.next(), devices.next()) else {
         return Err(Failure::usage("a cache lies on two devices at most that can be replaced"));
     };
     let client = admin.client();
-    let request = ReplaceRequest { device, other, discard_lost };
+    let request = ReplaceRequest { device, other, discard_lost, force };
     let pool = client.post(&path(&name, "/replace"), Some(&request))?;
     let info: PoolInfo = client::read(&pool)?;
     if let Some(job) = info.job.filter(|_| !info.mirror.is_empty()) {
@@ -233,12 +251,12 @@ fn replace(Replace { name, devices, discard_lost, background, admin }: Replace) 
     })
 }
 
-fn create(Create { name, devices, mirror, settings, admin }: Create) -> Result<(), Failure> {
+fn create(Create { name, devices, mirror, settings, force, admin }: Create) -> Result<(), Failure> {
     let mut settings = settings.into_iter().collect::<BTreeMap<_, _>>();
     if mirror {
         settings.insert("mirror".into(), "on".into());
     }
-    let request = PoolRequest { name, devices, settings };
+    let request = PoolRequest { name, devices, settings, force };
     let pool = admin.client().post("/v1/pools", Some(&request))?;
     print(&admin, &pool, |pool| {
         let cached = if pool.cached_bytes > 0 {
@@ -251,7 +269,9 @@ fn create(Create { name, devices, mirror, settings, admin }: Create) -> Result<(
 }
 
 fn open(options: &Open) -> Result<(), Failure> {
-    let pool = options.admin.client().post_nothing(&format!("/v1/pools/{}/open", escaped(&options.name)))?;
+    let Open { new_cache, force, .. } = options;
+    let allowed = format!("/open?new_cache={new_cache}&force={force}");
+    let pool = options.admin.client().post_nothing(&path(&options.name, &allowed))?;
     print(&options.admin, &pool, |pool| {
         format!("pool {}: {} volumes\n", harmless(&pool.name), pool.volumes.len())
     })

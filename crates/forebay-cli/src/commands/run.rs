@@ -44,6 +44,12 @@ pub(crate) struct Options {
     /// How operations reach the kernel: auto, uring or psync
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = io_engine)]
     io: EnginePreference,
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back
+    #[arg(long)]
+    new_cache: bool,
+    /// Take a cache device that is there and begins with zeroes, and fill a file system
+    #[arg(long)]
+    force: bool,
 }
 
 /// Serves the volume until a signal comes.
@@ -57,6 +63,8 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         settings: options.settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?,
         admin: options.admin,
         io: options.io,
+        new_cache: options.new_cache,
+        force: options.force,
     };
     let mut said = Ok(());
     let result = forebay_daemon::run(options, &mut |event| match event {

@@ -6,7 +6,7 @@
 
 mod output;
 mod ranges;
-mod record;
+pub(super) mod record;
 
 use std::path::PathBuf;
 

@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// Only say whether the file can be used
     #[arg(long)]
     check: bool,
+    /// Make a new cache for this pool where the recorded one is not there, and give that one up; may be repeated
+    #[arg(long, value_name = "POOL")]
+    new_cache: Vec<String>,
     /// Take over from the daemon that has started this one; it speaks through standard input
     #[arg(long, hide = true)]
     successor: bool,
@@ -33,6 +36,10 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 
 fn start(options: &Options) -> Result<(), Failure> {
     super::config::check(&options.config, false)?;
-    let options = ServeOptions { config: options.config.clone(), successor: options.successor };
+    let options = ServeOptions {
+        config: options.config.clone(),
+        new_cache: options.new_cache.clone(),
+        successor: options.successor,
+    };
     super::run::ended(forebay_daemon::serve(&options, &mut |event| eprintln!("forebay: {event}")))
 }

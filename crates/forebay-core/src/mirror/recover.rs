@@ -127,6 +127,7 @@ impl Engine {
         if let Some(found) = &best[other] {
             check_together(&superblock, found)?;
         }
+        self.check_generation(&superblock)?;
         let believed = best[other].as_ref().is_some_and(|found| self.believes(&superblock, found));
         if let Some(mirror) = self.mirror.as_mut().filter(|_| !believed) {
             mirror.standing = Standing::Out(other as u8);
@@ -148,6 +149,8 @@ impl Engine {
             && mark.out.is_none()
             && mark.tags[usize::from(its.member)] == its.tags[usize::from(its.member)]
             && chosen.generation - other.generation <= 1
+            // A member that counts is never below what both are known to have (I75).
+            && other.generation >= self.config.known.generation
     }
 
     fn begin_mirrored_map(

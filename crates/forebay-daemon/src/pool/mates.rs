@@ -282,7 +282,8 @@ pub(in crate::pool) mod tests {
     pub(in crate::pool) fn start(folder: &Path) -> (Result<PoolHandle, RunError>, mpsc::Receiver<String>) {
         let spec = |name: &str| CacheSpec { path: folder.join(name), size_bytes: Some(8 << 20) };
         let state_dir = folder.join("state");
-        let making = Making { segment_blocks: Some(16), preallocate: false, mirror: true, key: None };
+        let making =
+            Making { segment_blocks: Some(16), preallocate: false, mirror: true, key: None, permit: None };
         let parts = open_mirrored(&[spec("a"), spec("b")], making, &state_dir).unwrap();
         let start = PoolStart {
             name: "p".into(),

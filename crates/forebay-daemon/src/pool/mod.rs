@@ -40,12 +40,13 @@ use crate::handover::Keeper;
 use crate::loss_record::LossRecord;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
+use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::sealer::Sealer;
 use crate::server::{Refused, Server, ServerToken};
 use aside::Aside;
 use devices::DeviceWatch;
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
-use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid, VolumeId};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
 use handle::Task;
 use mounts::Mounted;
@@ -66,6 +67,8 @@ const MOUNTS_MAX: u16 = 64;
 
 /// Completions for each connection that are worked on before what they lead to is handed to the kernel.
 const PIECE: usize = 8;
+/// So long is waited until the end of the cache is recorded.
+const RECORD_PATIENCE: Duration = Duration::from_secs(5);
 /// Replies that clients do not take are waited for this long at the end.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
 
@@ -132,6 +135,8 @@ pub(crate) struct Pool {
     losses: losses::Losses,
     mates: mates::Mates,
     watch: DeviceWatch,
+    /// What is recorded of the cache outside of its devices, once it is open.
+    entry: Option<Arc<Entry>>,
     started: Instant,
     completions: Vec<Completion>,
     report: Box<dyn FnMut(PoolEvent) + Send>,
@@ -181,14 +186,15 @@ impl Pool {
                 RunError::failed("no memory for what is to be encrypted", "raise buffer_memory")
             })?);
         }
+        let config = EngineConfig { known: parts.known, ..start.engine };
         let engine = match &start.without_cache {
             None => match parts.mirror {
-                Some(devices) => Engine::open_mirrored(start.engine, devices, Vec::new(), io.now()),
-                None => Engine::open(start.engine, parts.pool_bytes, Vec::new(), io.now()),
+                Some(devices) => Engine::open_mirrored(config, devices, Vec::new(), io.now()),
+                None => Engine::open(config, parts.pool_bytes, Vec::new(), io.now()),
             },
             Some(record) => {
                 let (entries, losses) = (record.entries(), record.losses());
-                Engine::open_without_cache(start.engine, entries, Vec::new(), &losses, io.now())
+                Engine::open_without_cache(config, entries, Vec::new(), &losses, io.now())
             }
         };
         let without_cache = start.without_cache.is_some();
@@ -211,6 +217,7 @@ impl Pool {
             losses: losses::Losses::default(),
             mates: mates::Mates::new(parts.mates),
             watch: DeviceWatch::default(),
+            entry: None,
             started: Instant::now(),
             completions: Vec::new(),
             report,
@@ -237,7 +244,7 @@ impl Pool {
             self.run_tasks();
         }
         if let Status::Failed(error) = self.engine.status() {
-            return Err(open_error(&error));
+            return Err(self.open_error(&error));
         }
         self.say_if_degraded();
         let stats = self.engine.stats();
@@ -265,9 +272,55 @@ impl Pool {
         }
         self.tell_losses();
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
+        self.record_end();
         let lost = self.lost_in_all();
         (self.report)(PoolEvent::Stopped { dirty_bytes, lost });
         Ok(())
+    }
+
+    /// How the cache is now, for its record; none if it has failed.
+    pub(crate) fn facts(&self) -> Option<(CacheUuid, Facts)> {
+        if self.engine.is_fenced() || self.engine.is_aside() {
+            return None;
+        }
+        let facts = Facts {
+            mark: self.engine.mark(),
+            dirty_bytes: self.engine.stats().dirty_blocks * BLOCK_BYTES as u64,
+            devices: self.devices().into_iter().map(|(path, _)| path).collect(),
+        };
+        Some((self.engine.uuid(), facts))
+    }
+
+    /// The record is there; the end of the pool is entered into it.
+    pub(crate) fn keep_record(&mut self, entry: Arc<Entry>) {
+        self.entry = Some(entry);
+    }
+
+    /// The cache was closed: that is recorded, unless the state directory hangs. Then the record says less, and that is no harm.
+    fn record_end(&mut self) {
+        let (Some(entry), Some((_, facts))) = (self.entry.take(), self.facts()) else { return };
+        let (done, ended) = mpsc::sync_channel(1);
+        let work = move || done.send(entry.end(&facts));
+        let spawned = std::thread::Builder::new().name(format!("end-{}", self.name)).spawn(work);
+        let result = match spawned {
+            Ok(_) => ended.recv_timeout(RECORD_PATIENCE).unwrap_or_else(|error| Err(error.to_string())),
+            Err(error) => Err(format!("cannot start a thread: {error}")),
+        };
+        if let Err(why) = result {
+            (self.report)(PoolEvent::Note(format!("that the cache was closed is not recorded: {why}")));
+        }
+    }
+
+    fn open_error(&self, error: &OpenError) -> RunError {
+        let what = format!("cannot open the cache: {error}");
+        if *error != OpenError::Older {
+            return RunError::failed(what, report::open_hint(error));
+        }
+        let path = self.devices().first().map_or_else(String::new, |(path, _)| path.display().to_string());
+        RunError::failed(
+            what,
+            older_hint(&path, record_path(self.aside.state_dir(), self.engine.uuid()).display()),
+        )
     }
 
     /// Allow lists have changed.
@@ -435,8 +488,4 @@ impl Pool {
 
 fn io_failed(error: IoFailure) -> RunError {
     RunError::failed(format!("the I/O engine failed: {error}"), "")
-}
-
-fn open_error(error: &OpenError) -> RunError {
-    RunError::failed(format!("cannot open the cache: {error}"), report::open_hint(error))
 }

@@ -3,6 +3,7 @@
 //! The configuration names the new device before it is written to: after a crash the next start finds it there, empty, and
 //! begins the rebuild again.
 
+use super::records::Allowed;
 use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::{Service, Told};
@@ -14,6 +15,7 @@ use crate::jobs::{JobKind, JobSpec};
 use crate::mates::new_tag;
 use crate::open::{is_same, open_joining};
 use crate::pool::{Mirrored, PoolHandle};
+use crate::register::Consent;
 use forebay_export::size::ByteSize;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,6 +59,7 @@ impl Service {
         name: &str,
         devices: &[CacheSpec],
         mirror: &Mirrored,
+        force: bool,
         mut file: Option<&mut ConfigFile>,
     ) -> Result<PoolInfo, ControlError> {
         let [spec] = devices else {
@@ -69,7 +72,9 @@ impl Service {
             return Err(too_small(spec, bytes));
         }
         Self::let_go(&handle)?;
-        let opened = open_joining(spec)?;
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let allowed = Allowed { consent: Consent::Create, force };
+        let opened = open_joining(spec, self.permit(name, &state_dir, allowed))?;
         if opened.size_bytes() < bytes {
             return Err(too_small(spec, bytes));
         }

@@ -13,6 +13,7 @@ mod handover;
 mod info;
 mod mates;
 mod pools;
+mod records;
 mod reload;
 mod settings;
 mod start;
@@ -22,17 +23,19 @@ mod work;
 
 use crate::config::{Config, ConfigFile};
 use crate::control::{
-    Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, PoolInfo,
-    PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
+    Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow,
+    PoolInfo, PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
     SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
-use crate::events::Hub;
+use crate::events::{AlarmKey, Hub, Kind};
 use crate::guard::GuardBook;
 use crate::handover::Keeper;
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use crate::pool::{Pool, PoolGone, PoolHandle};
+use crate::register::Entry;
 use crate::rules::RuleSet;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -48,6 +51,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 struct Running {
     pools: BTreeMap<String, Arc<PoolHandle>>,
+    /// What is recorded of the caches of open pools.
+    entries: BTreeMap<String, Arc<Entry>>,
+    /// Cache files that were made since the start.
+    made: BTreeMap<String, Vec<PathBuf>>,
     /// What was configured, with live changes.
     config: Config,
     /// Rules of attached volumes.
@@ -101,6 +108,16 @@ impl Service {
     fn handle(&self, pool: &str) -> Result<Arc<PoolHandle>, ControlError> {
         let running = self.running();
         running.pools.get(pool).cloned().ok_or_else(|| {
+            if running.config.pools.contains_key(pool) {
+                let why = self
+                    .hub
+                    .alarms()
+                    .into_iter()
+                    .find(|alarm| alarm.key == AlarmKey::pool(Kind::PoolFailed, pool));
+                let why = why.map_or_else(String::new, |alarm| format!(": {}", alarm.message));
+                let what = format!("pool {pool} is configured, but not open{why}");
+                return ControlError::new(ErrorKind::Conflict, what, format!("forebay pool open {pool}"));
+            }
             let known: Vec<&str> = running.pools.keys().map(String::as_str).collect();
             ControlError::not_found("pool", pool, &known)
         })
@@ -187,8 +204,8 @@ impl Control for Service {
         self.create(request)
     }
 
-    fn open_pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
-        self.reopen(name)
+    fn open_pool(&self, name: &str, how: OpenHow) -> Result<PoolInfo, ControlError> {
+        self.reopen(name, how)
     }
 
     fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {

@@ -1,24 +1,26 @@
 //! Pools: creating, opening, growing, shrinking and closing them.
 
-use super::Service;
+use super::records::Allowed;
 use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::tell::reporter;
+use super::{Service, Told};
 use crate::CacheSpec;
 use crate::config::choices::{CacheAllocation, Mirror};
 use crate::config::{ConfigFile, Edit, PoolConfig, PoolTunables, Scope, Settings, VolumeConfig, conflicts};
 use crate::control::{
-    ControlError, DeviceRequest, ErrorKind, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest,
-    ShrinkRequest,
+    ControlError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
+    ScrubRequest, ShrinkRequest,
 };
 use crate::encryption::Key;
 use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::loss_record::{LossRecord, Verdict, judge};
 use crate::open::{Making, PoolParts, check_new, erase_cache, open_caches, open_joining, seen};
 use crate::pool::{PoolHandle, PoolStart, Promise};
+use crate::register::{Consent, Permit};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How fast a cache is scrubbed if nobody says: far below what a flash device gives, and 1 TB takes four hours.
@@ -27,7 +29,12 @@ const SCRUB_BYTES_PER_S_MIN: u64 = 64 << 10;
 
 impl Service {
     /// Opens a configured pool (or makes it, where there is none), without volumes.
-    pub(super) fn open_pool(&self, name: &str, config: &PoolConfig) -> Result<(), ControlError> {
+    pub(super) fn open_pool(
+        &self,
+        name: &str,
+        config: &PoolConfig,
+        allowed: Allowed,
+    ) -> Result<(), ControlError> {
         let tunables = config.tunables();
         let state_dir = self.running().config.daemon.state_dir.clone();
         let without_cache = failed_before(&state_dir, name, config)?;
@@ -35,7 +42,8 @@ impl Service {
             Some(source) if without_cache.is_none() => Some(Key::read(source)?),
             _ => None,
         };
-        let making = making(&tunables, key.as_ref());
+        let permit = self.permit(name, &state_dir, allowed);
+        let making = Making { permit: Some(permit), ..making(&tunables, key.as_ref()) };
         let parts = match &without_cache {
             None => open_caches(&config.devices, making, &state_dir)?,
             Some(_) => PoolParts::none(),
@@ -59,23 +67,33 @@ impl Service {
             io: tunables.io.into(),
             guards: Arc::clone(&self.guards),
             keeper: Arc::clone(&self.keeper),
-            state_dir,
+            state_dir: state_dir.clone(),
             without_cache,
         };
-        let joining = parts.joining.clone();
+        let (joining, made) = (parts.joining.clone(), parts.made.clone());
         // What is degraded says so itself when it is open.
         self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, name));
         self.hub.clear(&AlarmKey::pool(Kind::DeviceEnded, name));
-        let handle = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()))?;
-        for spec in &joining {
-            let joined = Self::join(&handle, spec)
-                .and_then(|promise| promise.wait().unwrap_or_else(|| Err(stopped())));
-            if let Err(error) = joined {
-                let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
-                return Err(error);
+        let started = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()));
+        let handle = started.inspect_err(|_| super::records::unmake(&made))?;
+        let joined = || {
+            // Before there is a volume: nothing was acknowledged yet.
+            let entry = Self::enter(&handle, permit, &config.devices)?;
+            for spec in &joining {
+                Self::join(&handle, spec, permit)?.wait().ok_or_else(stopped)??;
             }
+            Ok(entry)
+        };
+        let entry = joined().inspect_err(|_: &ControlError| {
+            let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
+            super::records::unmake(&made);
+        })?;
+        {
+            let mut running = self.running_mut();
+            running.pools.insert(name.into(), Arc::new(handle));
+            running.made.insert(name.into(), made);
+            entry.map(|entry| running.entries.insert(name.into(), entry));
         }
-        self.running_mut().pools.insert(name.into(), Arc::new(handle));
         self.watch_rebuild(name);
         Ok(())
     }
@@ -112,7 +130,8 @@ impl Service {
             let edit = Edit::AddPool { name: name.clone(), devices, settings };
             file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
         }
-        let opened = self.open_pool(&name, &config);
+        let allowed = Allowed { consent: Consent::Create, force: request.force };
+        let opened = self.open_pool(&name, &config, allowed);
         if let (Err(_), Some(file)) = (&opened, file.as_mut()) {
             // It was written a moment ago; the error of opening is what matters.
             let _ = file.edit(&[Edit::RemovePool { name: name.clone() }], &check_rules);
@@ -125,14 +144,14 @@ impl Service {
     }
 
     /// Opens a configured pool that is not open, and attaches its volumes.
-    pub(super) fn reopen(&self, name: &str) -> Result<PoolInfo, ControlError> {
+    pub(super) fn reopen(&self, name: &str, how: OpenHow) -> Result<PoolInfo, ControlError> {
         let _changing = self.changing()?;
         self.look_for_ended_pools();
         let (config, volumes) = self.with_volumes(name)?;
         if self.running().pools.contains_key(name) {
             return Err(ControlError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
         }
-        self.open_pool(name, &config)?;
+        self.open_pool(name, &config, how.into())?;
         self.hub.clear(&AlarmKey::pool(Kind::PoolFailed, name));
         let mut first = None;
         for (name, volume) in &volumes {
@@ -170,7 +189,11 @@ impl Service {
         }
         self.check_unmirrored(name)?;
         let promise = match (request.device, request.size) {
-            (Some(wanted), None) => Self::join(&handle, &device(&wanted)?)?,
+            (Some(wanted), None) => {
+                let state_dir = self.running().config.daemon.state_dir.clone();
+                let allowed = Allowed { consent: Consent::Create, force: request.force };
+                Self::join(&handle, &device(&wanted)?, self.permit(name, &state_dir, allowed))?
+            }
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
                 Self::ask(&handle, move |pool| pool.grow_last(bytes))?
@@ -190,8 +213,9 @@ impl Service {
     fn join(
         handle: &PoolHandle,
         spec: &CacheSpec,
+        permit: Permit<'_>,
     ) -> Result<Promise<Result<(), ControlError>>, ControlError> {
-        let opened = open_joining(spec)?;
+        let opened = open_joining(spec, permit)?;
         let random = crate::open::random_uuid()?;
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
         Self::ask(handle, move |pool| pool.add_member(opened, tag))
@@ -254,12 +278,13 @@ impl Service {
     }
 
     fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), ControlError> {
+        self.raise_record(name);
         let snapshot = self.pool_snapshot(name)?;
-        let devices: Vec<CacheSpec> = snapshot
-            .devices
-            .iter()
-            .map(|(path, bytes)| CacheSpec { path: path.clone(), size_bytes: Some(*bytes) })
-            .collect();
+        let spec = |(path, bytes): &(PathBuf, u64)| CacheSpec {
+            path: path.clone(),
+            size_bytes: Some(length_of_file(path).unwrap_or(*bytes)),
+        };
+        let devices: Vec<CacheSpec> = snapshot.devices.iter().map(spec).collect();
         if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
             pool.devices.clone_from(&devices);
         }
@@ -275,11 +300,11 @@ impl Service {
         (added, removed, resized): (&[CacheSpec], &[CacheSpec], &[CacheSpec]),
     ) -> Result<(), ControlError> {
         for spec in added {
-            self.grow(name, GrowRequest { device: Some(asked(spec)), size: None })?;
+            self.grow(name, GrowRequest { device: Some(asked(spec)), ..GrowRequest::default() })?;
         }
         for spec in resized {
             let size = spec.size_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
-            self.grow(name, GrowRequest { device: None, size: Some(size) })?;
+            self.grow(name, GrowRequest { size: Some(size), ..GrowRequest::default() })?;
         }
         for spec in removed {
             let request = ShrinkRequest { device: Some(spec.path.display().to_string()), size: None };
@@ -296,13 +321,13 @@ impl Service {
         let devices = [Some(&request.device), request.other.as_ref()].into_iter().flatten();
         let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
         if let Some(mirror) = self.pool_snapshot(name)?.mirror {
-            return self.replace_member(name, &devices, &mirror, file.as_mut());
+            return self.replace_member(name, &devices, &mirror, request.force, file.as_mut());
         }
         let record = self.check_replaceable(name, request.discard_lost)?;
         self.check_devices_wanted(name, devices.len())?;
         let (old, volumes) = self.with_volumes(name)?;
         let config = PoolConfig { devices: devices.clone(), ..old.clone() };
-        self.check_new(&config)?;
+        self.check_new(name, &config, request.force)?;
         let handle = self.handle(name)?;
         let edit = |devices| Edit::SetDevices { pool: name.into(), devices };
         if let Some(file) = file.as_mut() {
@@ -323,7 +348,8 @@ impl Service {
             running.pools.remove(name);
             running.config.pools.insert(name.into(), config.clone());
         }
-        self.open_pool(name, &config)?;
+        let allowed = Allowed { consent: Consent::NewCache, force: request.force };
+        self.open_pool(name, &config, allowed)?;
         for (name, volume) in &volumes {
             self.attach_configured(name, volume)?;
         }
@@ -345,11 +371,13 @@ impl Service {
     }
 
     /// Checks that a new cache can be made as configured, before the pool is closed for it.
-    fn check_new(&self, config: &PoolConfig) -> Result<(), ControlError> {
+    fn check_new(&self, name: &str, config: &PoolConfig, force: bool) -> Result<(), ControlError> {
         let tunables = config.tunables();
         let key = tunables.encryption_key_file.as_ref().map(Key::read).transpose()?;
         let state_dir = self.running().config.daemon.state_dir.clone();
-        Ok(check_new(&config.devices, making(&tunables, key.as_ref()), &state_dir)?)
+        let permit = self.permit(name, &state_dir, Allowed { consent: Consent::Create, force });
+        let making = Making { permit: Some(permit), ..making(&tunables, key.as_ref()) };
+        Ok(check_new(&config.devices, making, &state_dir)?)
     }
 
     /// What is lost counts as given up.
@@ -427,15 +455,21 @@ impl Service {
         }
         let handle = self.handle(name)?;
         handle.stop()?;
-        {
+        let entry = {
             let mut running = self.running_mut();
             running.pools.remove(name);
             running.config.pools.remove(name);
-        }
+            running.entries.remove(name)
+        };
         if erase {
             for (path, _) in &snapshot.devices {
                 erase_cache(path)?;
             }
+        }
+        if let Some(Err(why)) = entry.map(|entry| entry.remove(erase)) {
+            self.tell(Told::Problem(format!(
+                "pool {name} is removed, but its cache is still recorded: {why}"
+            )));
         }
         let Some(file) = file.as_mut() else { return Ok(()) };
         file.edit(&[Edit::RemovePool { name: name.into() }], &check_rules)
@@ -474,6 +508,11 @@ fn failed_before(
     }
 }
 
+/// The length of a cache file: what it is given with is compared with that at the next start, not with what the pool uses of it.
+fn length_of_file(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
+}
+
 /// How the cache of a pool is made.
 fn making<'a>(tunables: &PoolTunables, key: Option<&'a Key>) -> Making<'a> {
     Making {
@@ -481,6 +520,7 @@ fn making<'a>(tunables: &PoolTunables, key: Option<&'a Key>) -> Making<'a> {
         preallocate: tunables.cache_allocation == CacheAllocation::Full,
         mirror: tunables.mirror == Mirror::On,
         key,
+        permit: None,
     }
 }
 

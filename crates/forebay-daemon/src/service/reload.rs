@@ -1,10 +1,12 @@
 //! Reading the configuration file again, and doing what has changed in it.
 
 use super::Service;
+use super::records::Allowed;
 use super::settings::stored;
 use super::start::check_rules;
 use crate::config::{Change, Config, Scope, diff};
 use crate::control::{ControlError, DetachHow, ErrorKind, ReloadDone, Target};
+use crate::events::{AlarmKey, Kind, Severity};
 use crate::jobs::{JobKind, JobSpec, OnMiss};
 use std::time::{Duration, Instant};
 
@@ -66,8 +68,11 @@ impl Service {
             Change::LogLevel => self.running_mut().config.daemon.log_level = new.daemon.log_level,
             Change::PoolAdded { pool } => {
                 let config = &new.pools[pool];
-                self.open_pool(pool, config)?;
+                // It is configured, open or not, as at a start: `forebay pool open` is the way then.
                 self.running_mut().config.pools.insert(pool.clone(), config.clone());
+                self.open_pool(pool, config, Allowed::default()).inspect_err(|error| {
+                    self.hub.raise(AlarmKey::pool(Kind::PoolFailed, pool), Severity::Error, &error.what);
+                })?;
             }
             Change::PoolDevices { pool, added, removed, resized } => {
                 self.change_devices(pool, (added, removed, resized))?;

@@ -3,7 +3,7 @@
 use super::{Running, Service, Upgrader, lock};
 use crate::clock::SystemClock;
 use crate::config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
-use crate::control::ControlError;
+use crate::control::{ControlError, OpenHow};
 use crate::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
 use crate::handover::Keeper;
 use crate::jobs::{JobId, Jobs, JobsLimits};
@@ -40,6 +40,10 @@ pub(crate) struct ServiceStart {
     pub(crate) path: Option<String>,
     /// Whether a problem with one pool or volume ends the start.
     pub(crate) strict: bool,
+    /// Pools for which a new cache may be made where one is recorded.
+    pub(crate) new_cache: Vec<String>,
+    /// Cache devices that are there may be taken if they begin with zeroes, and file systems filled.
+    pub(crate) force: bool,
     /// Lines for the log.
     pub(crate) told: Box<dyn FnMut(Told) + Send>,
     /// Sockets that were there before.
@@ -79,21 +83,31 @@ impl Service {
             config_path: start.path,
             told: Mutex::new(start.told),
         });
-        let opened = service.open_all(&start.config, start.strict);
+        let how = |pool: &str| OpenHow {
+            new_cache: start.new_cache.iter().any(|wanted| wanted == pool),
+            force: start.force,
+        };
+        let opened = service.open_all(&start.config, start.strict, &how);
         if let Err(error) = opened {
             service.stop();
+            service.unmake();
             return Err(error);
         }
         service.spawn_helpers();
         Ok(service)
     }
 
-    fn open_all(&self, config: &Config, strict: bool) -> Result<(), ControlError> {
+    fn open_all(
+        &self,
+        config: &Config,
+        strict: bool,
+        how: &dyn Fn(&str) -> OpenHow,
+    ) -> Result<(), ControlError> {
         for problem in self.guards.update(config).refused {
             self.tell(Told::Problem(problem)); // the exports that need it fail, and say so
         }
         for (name, pool) in &config.pools {
-            if let Err(error) = self.open_pool(name, pool) {
+            if let Err(error) = self.open_pool(name, pool, how(name).into()) {
                 self.trouble(AlarmKey::pool(Kind::PoolFailed, name), &error, strict)?;
             }
         }
@@ -126,7 +140,9 @@ impl Service {
     fn spawn_helpers(self: &Arc<Self>) {
         let beginner = Arc::clone(self);
         let looker = Arc::downgrade(self);
+        let follower = Arc::downgrade(self);
         let threads = [
+            std::thread::Builder::new().name("records".into()).spawn(move || Self::follow_caches(&follower)),
             std::thread::Builder::new().name("jobs".into()).spawn(move || beginner.begin_jobs()),
             std::thread::Builder::new().name("rules".into()).spawn(move || {
                 while let Some(service) = looker.upgrade() {
@@ -178,6 +194,7 @@ impl Service {
             keep
         });
         for (name, pool) in ended {
+            self.running_mut().entries.remove(&name);
             let why = match pool.stop() {
                 Ok(()) => "it ended by itself".to_owned(),
                 Err(error) => error.to_string(),

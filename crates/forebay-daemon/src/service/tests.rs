@@ -35,8 +35,10 @@ fn start_as_written(path: &Path, keeper: Arc<Keeper>) -> Arc<Service> {
     let start = ServiceStart {
         config: checked.config,
         file: Some(file),
-        path: None,
+        path: Some(path.display().to_string()),
         strict: true,
+        new_cache: Vec::new(),
+        force: false,
         told,
         keeper,
         upgrader: None,
@@ -66,8 +68,8 @@ fn a_pool_that_panics_takes_no_other_with_it_and_can_be_opened_again() {
     let alarms = service.hub.alarms();
     assert_eq!(alarms.len(), 1);
     assert!(alarms[0].message.contains("pool a has stopped"), "{}", alarms[0].message);
-    assert!(service.reopen("b").unwrap_err().what.contains("is open"));
-    service.reopen("a").unwrap();
+    assert!(service.reopen("b", OpenHow::default()).unwrap_err().what.contains("is open"));
+    service.reopen("a", OpenHow::default()).unwrap();
     assert_eq!(served(&service), ["a", "b"]);
     assert!(service.hub.alarms().is_empty());
     assert!(service.stop().is_empty());
@@ -274,7 +276,7 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let request = |paths: [&str; 2], size: &str| {
         let [device, other] = paths.map(|path| DeviceRequest { path: at(path), size: Some(size.into()) });
-        ReplaceRequest { device, other: Some(other), discard_lost: true }
+        ReplaceRequest { device, other: Some(other), discard_lost: true, force: true }
     };
     let mirrors = folder.path().join("state/mirrors");
     let refused = |paths, size, why: &str| {

@@ -136,6 +136,7 @@ impl Service {
         let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing))?;
         let stopped = || ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
         promise.wait().ok_or_else(stopped)??;
+        self.raise_record(&config.pool);
         self.running_mut().rules.insert(name.into(), rules);
         Ok(())
     }

@@ -82,6 +82,7 @@ impl Fake {
                 name: "fast".into(),
                 devices: vec![device],
                 settings: settings.clone(),
+                force: false,
             })?;
         }
         if self.volume("db").is_err() {

@@ -46,6 +46,9 @@ impl Daemon {
         let started = Instant::now();
         let child = Command::new(program)
             .arg("run")
+            // What the demo makes is its own, and gone when it ends.
+            .env("STATE_DIRECTORY", setup.folder.join("state"))
+            .arg("--new-cache")
             .args(["--mode", setup.mode, "--emulate", "hdd-7200"])
             .arg("--backing")
             .arg(setup.folder.join("disk.img"))

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use forebay_daemon::{OnlyCopies, is_noted_out, only_copies, state_dir};
+use forebay_daemon::{CacheRecord, OnlyCopies, cache_record, is_noted_out, only_copies, state_dir};
 use forebay_format::CacheUuid;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::screen;
 
 /// State directories of daemons that may have had the cache.
 #[derive(Debug)]
-pub(super) struct Sought {
+pub(in crate::commands) struct Sought {
     folders: Vec<PathBuf>,
     /// Somebody named it.
     named: bool,
@@ -30,6 +30,11 @@ impl Sought {
     pub(super) fn new(options: &Options) -> Result<Self, Failure> {
         let config = options.config.as_deref();
         Self::of(options.state_dir.as_deref(), config, state_dir(), Path::new(config::DEFAULT_FILE))
+    }
+
+    /// The same for a command that has no configuration among its options.
+    pub(in crate::commands) fn in_folder(folder: Option<&Path>) -> Result<Self, Failure> {
+        Self::of(folder, None, state_dir(), Path::new(config::DEFAULT_FILE))
     }
 
     fn of(
@@ -76,6 +81,24 @@ impl Sought {
             }
         }
         Ok(None)
+    }
+
+    /// What is recorded of the cache outside of its devices, and where: the record that knows most.
+    pub(in crate::commands) fn cache_record(
+        &self,
+        cache: CacheUuid,
+    ) -> Result<Option<(PathBuf, CacheRecord)>, Failure> {
+        let mut known: Option<(PathBuf, CacheRecord)> = None;
+        for folder in &self.folders {
+            let here = cache_record(folder, cache).map_err(refused)?;
+            let here = here.map(|record| (record.path(folder), record));
+            let better =
+                |new: &CacheRecord| known.as_ref().is_none_or(|(_, old)| old.generation < new.generation);
+            if here.as_ref().is_some_and(|(_, record)| better(record)) {
+                known = here;
+            }
+        }
+        Ok(known)
     }
 
     /// Whether notes say that a device of a mirrored cache was put out; `None` if there are no notes of this cache.

@@ -10,7 +10,7 @@ use super::{Answer, Context, accepted, created};
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
 use crate::control::{
-    GrowRequest, JobInfo, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
+    GrowRequest, JobInfo, OpenHow, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 
 /// All pools.
@@ -61,15 +61,32 @@ pub(super) async fn remove_pool(
     context.change(move |control| control.remove_pool(&pool, removal.erase)).await.map(accepted)
 }
 
+/// What is allowed when a pool is opened.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Allowed {
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back.
+    #[serde(default)]
+    #[param(required = false)]
+    new_cache: bool,
+    /// Take a device that is there and begins with zeroes, and fill a file system.
+    #[serde(default)]
+    #[param(required = false)]
+    force: bool,
+}
+
 /// Opens a pool that is configured and not open: that failed, or it has stopped by itself.
 #[utoipa::path(post, path = "/v1/pools/{pool}/open", tag = "pools",
-    params(("pool" = String, Path, description = "Name")),
+    params(("pool" = String, Path, description = "Name"), Allowed),
     responses((status = 200, description = "The pool", body = PoolInfo)))]
 pub(super) async fn open_pool(
     State(context): State<Context>,
     Names(pool): Names<String>,
+    Parameters(Allowed { new_cache, force }): Parameters<Allowed>,
 ) -> Answer<PoolInfo> {
-    context.change(move |control| control.open_pool(&pool)).await.map(Json)
+    let how = OpenHow { new_cache, force };
+    context.change(move |control| control.open_pool(&pool, how)).await.map(Json)
 }
 
 /// Makes a pool larger, while it is used.

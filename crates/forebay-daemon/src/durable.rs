@@ -1,0 +1,53 @@
+//! Small files in the state directory that must survive a loss of power: each is replaced as a whole.
+
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::path::Path;
+
+/// Replaces the file `path`, in a folder of the state directory, as a whole: a new file, its name, and every name on the way to it are durable
+/// when this returns. Folders are made. Only one caller at a time for each path.
+///
+/// # Errors
+/// Any step fails. The file is then what it was, or already the new one.
+pub(crate) fn replace(
+    state_dir: &Path,
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(state_dir);
+    fs::create_dir_all(folder)?;
+    let fresh = path.with_extension("new");
+    let mut out = BufWriter::new(File::create(&fresh)?);
+    write(&mut out)?;
+    out.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+    fs::rename(&fresh, path)?;
+    sync_names(state_dir, folder)
+}
+
+/// As [`replace`], with a value as JSON.
+///
+/// # Errors
+/// As [`replace`].
+pub(crate) fn replace_json(state_dir: &Path, path: &Path, value: &impl Serialize) -> io::Result<()> {
+    replace(state_dir, path, |out| serde_json::to_writer_pretty(out, value).map_err(io::Error::other))
+}
+
+/// Removes a file of the state directory durably; one that is not there is fine.
+///
+/// # Errors
+/// Any step fails.
+pub(crate) fn remove(state_dir: &Path, path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.and_then(|()| sync_names(state_dir, path.parent().unwrap_or(state_dir))),
+    }
+}
+
+/// The folder may be as new as the file: every name on the way to it must be durable.
+fn sync_names(state_dir: &Path, folder: &Path) -> io::Result<()> {
+    for folder in [folder, state_dir].into_iter().chain(state_dir.parent()) {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! What is recorded of the caches of pools outside of their devices (`register`), and who keeps it up to date.
+
+use super::{Service, Told, lock};
+use crate::CacheSpec;
+use crate::control::{ControlError, OpenHow};
+use crate::pool::PoolHandle;
+use crate::register::{Consent, Entry, Permit};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Records follow their caches this often while something changes. What happens in between is not told from an older copy after a crash.
+const FOLLOW_EVERY: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What an operator allows when a pool is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Allowed {
+    pub(super) consent: Consent,
+    pub(super) force: bool,
+}
+
+impl From<OpenHow> for Allowed {
+    fn from(how: OpenHow) -> Self {
+        Self { consent: if how.new_cache { Consent::NewCache } else { Consent::None }, force: how.force }
+    }
+}
+
+impl Service {
+    pub(super) fn permit<'a>(&self, name: &'a str, state_dir: &'a Path, allowed: Allowed) -> Permit<'a> {
+        // The pool of `forebay run` has the same name whatever its cache.
+        let pool = self.config_path.is_some().then_some(name);
+        Permit { state_dir, pool, consent: allowed.consent, force: allowed.force }
+    }
+
+    /// Records the cache of a pool that was just opened; none is recorded for one that is served without its cache.
+    pub(super) fn enter(
+        handle: &PoolHandle,
+        permit: Permit<'_>,
+        specs: &[CacheSpec],
+    ) -> Result<Option<Arc<Entry>>, ControlError> {
+        let Some((uuid, facts)) = Self::ask(handle, |pool| pool.facts())? else { return Ok(None) };
+        let entry = Arc::new(permit.enter(uuid, specs, &facts)?);
+        let kept = Arc::clone(&entry);
+        Self::ask(handle, move |pool| pool.keep_record(kept))?;
+        Ok(Some(entry))
+    }
+
+    /// Brings the record of a pool's cache up to date. That it cannot be is told; the pool goes on.
+    pub(super) fn raise_record(&self, name: &str) {
+        let entry = self.running().entries.get(name).cloned();
+        let (Some(entry), Ok(handle)) = (entry, self.handle(name)) else { return };
+        let Ok(Some((_, facts))) = handle.ask(|pool| pool.facts()) else { return };
+        let before = entry.is_behind();
+        match entry.raise(&facts) {
+            Err(why) if !before => self.tell(Told::Problem(format!(
+                "{name}: {why}; until it can be written, an older copy of the cache may not be told from it after a crash"
+            ))),
+            Ok(()) if before => self.tell(Told::Problem(format!("{name}: the record of the cache is up to date again"))),
+            _ => {}
+        }
+    }
+
+    /// Keeps all records up to date until the service stops.
+    pub(super) fn follow_caches(me: &Weak<Self>) {
+        let mut last = Instant::now();
+        while let Some(service) = me.upgrade() {
+            if lock(&service.work).stopping {
+                return;
+            }
+            if last.elapsed() >= FOLLOW_EVERY {
+                let names: Vec<String> = service.running().entries.keys().cloned().collect();
+                names.iter().for_each(|name| service.raise_record(name));
+                last = Instant::now();
+            }
+            drop(service);
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// A start has failed as a whole: caches that were made for it are not left in the way of the next attempt.
+    pub(super) fn unmake(&self) {
+        let (made, entries) = {
+            let mut running = self.running_mut();
+            (std::mem::take(&mut running.made), std::mem::take(&mut running.entries))
+        };
+        for (pool, files) in made.iter().filter(|(_, files)| !files.is_empty()) {
+            unmake(files);
+            if let Some(Err(why)) = entries.get(pool).map(|entry| entry.remove(true)) {
+                self.tell(Told::Problem(format!(
+                    "the cache of pool {pool} is gone again, but recorded: {why}"
+                )));
+            }
+        }
+    }
+}
+
+/// Removes cache files that were made just now, and hold nothing.
+pub(super) fn unmake(made: &[PathBuf]) {
+    for path in made {
+        // What cannot be removed is said by the next attempt.
+        let _ = std::fs::remove_file(path);
+    }
+}
