@@ -117,7 +117,7 @@ restore
 nothing_lost "a backing store that changed and was put back"
 
 say "a backing store that changed while everything was clean: its new contents count"
-rm "$CACHE"
+rm -r "$CACHE" "$STATE_DIRECTORY/caches" # nobody knows of it any more
 start --mode writethrough
 nbdcopy --flush "$T/in" "$URI"
 nbdcopy "$URI" "$T/out"

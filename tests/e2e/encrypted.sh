@@ -35,7 +35,7 @@ before=$(checksum "$CACHE")
 refused 1 "is not encrypted, but a key was given" "${RUN[@]}" "${WITH[@]}"
 refused 1 "is not encrypted" "$FOREBAY" check "$CACHE" --key-file "$T/key"
 [ "$before" = "$(checksum "$CACHE")" ] || fail "a cache that was refused was changed"
-rm "$CACHE" "$BACKING"
+rm -r "$CACHE" "$BACKING" "$STATE_DIRECTORY/caches"
 make_backing 64M
 
 say "with a key nothing shows, though everything is only in the cache"
@@ -83,7 +83,7 @@ fi
 stop
 
 say "kill -9 in the middle of writes"
-rm -f "$CACHE" "$BACKING"
+rm -rf "$CACHE" "$BACKING" "$STATE_DIRECTORY/caches"
 make_backing 48M
 start "${WITH[@]}"
 : >"$T/writer.out"

@@ -68,7 +68,7 @@ exercise() { # ext4|xfs
     esac
     need "${make[0]}" "${check[0]}"
     say "$1: make, copy, sync"
-    rm -f "$BACKING" "$CACHE"
+    rm -rf "$BACKING" "$CACHE" "$STATE_DIRECTORY/caches"
     make_backing ${FS_MIB}M
     CACHE_SIZE=128MiB
     start

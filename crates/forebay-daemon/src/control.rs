@@ -64,6 +64,12 @@ impl ControlError {
     }
 }
 
+/// What was not asked for is not sent: an older daemon does not know of it.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
 /// The daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DaemonInfo {
@@ -241,7 +247,7 @@ pub struct ReplaceRequest {
     #[serde(default)]
     pub discard_lost: bool,
     /// Take a device that is there and begins with zeroes, and fill a file system.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub force: bool,
 }
 
@@ -269,7 +275,7 @@ pub struct PoolRequest {
     pub settings: BTreeMap<String, String>,
     /// Take a device that is there and begins with zeroes, fill a file system, and give up a recorded cache of this name or on these
     /// devices that may hold dirty data.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub force: bool,
 }
 
@@ -296,7 +302,7 @@ pub struct GrowRequest {
     #[serde(default)]
     pub size: Option<String>,
     /// Take a device that is there and begins with zeroes, and fill a file system.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub force: bool,
 }
 

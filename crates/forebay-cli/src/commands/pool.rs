@@ -270,7 +270,10 @@ fn create(Create { name, devices, mirror, settings, force, admin }: Create) -> R
 
 fn open(options: &Open) -> Result<(), Failure> {
     let Open { new_cache, force, .. } = options;
-    let allowed = format!("/open?new_cache={new_cache}&force={force}");
+    let allowed = match (new_cache, force) {
+        (false, false) => "/open".to_owned(),
+        (new_cache, force) => format!("/open?new_cache={new_cache}&force={force}"),
+    };
     let pool = options.admin.client().post_nothing(&path(&options.name, &allowed))?;
     print(&options.admin, &pool, |pool| {
         format!("pool {}: {} volumes\n", harmless(&pool.name), pool.volumes.len())
