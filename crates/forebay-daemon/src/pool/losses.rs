@@ -66,6 +66,11 @@ impl Pool {
         of.map_or_else(Lost::default, |total| Lost { bytes: total.bytes, ranges: total.ranges })
     }
 
+    /// Names of the volumes that have lost something, as they were told last.
+    pub(super) fn losers(&self) -> Vec<String> {
+        self.losses.told.values().map(|(name, _)| name.clone()).collect()
+    }
+
     /// What is lost of all volumes.
     pub(crate) fn lost_in_all(&self) -> Lost {
         let add = |sum: Lost, bytes, ranges| Lost { bytes: sum.bytes + bytes, ranges: sum.ranges + ranges };

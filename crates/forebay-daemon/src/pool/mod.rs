@@ -273,8 +273,8 @@ impl Pool {
         self.tell_losses();
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
         self.record_end();
-        let lost = self.lost_in_all();
-        (self.report)(PoolEvent::Stopped { dirty_bytes, lost });
+        let (lost, losers) = (self.lost_in_all(), self.losers());
+        (self.report)(PoolEvent::Stopped { dirty_bytes, lost, losers });
         Ok(())
     }
 

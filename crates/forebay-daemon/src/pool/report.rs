@@ -211,6 +211,8 @@ pub enum PoolEvent {
         dirty_bytes: u64,
         /// What is lost.
         lost: Lost,
+        /// Names of the volumes that have lost something.
+        losers: Vec<String>,
     },
 }
 
@@ -294,10 +296,10 @@ impl fmt::Display for PoolEvent {
             Self::ClientRefused { what, others: 0 } => f.write_str(what),
             Self::ClientRefused { what, others } => write!(f, "{what} (and {others} others)"),
             Self::Stopping => f.write_str("stopping: open requests are finished first"),
-            Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. } } => {
+            Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. }, .. } => {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")
             }
-            Self::Stopped { dirty_bytes, lost } => {
+            Self::Stopped { dirty_bytes, lost, losers } => {
                 f.write_str("stopped; ")?;
                 match *dirty_bytes {
                     0 => f.write_str("the backing store has everything that is not lost")?,
@@ -308,7 +310,11 @@ impl fmt::Display for PoolEvent {
                     )?,
                 }
                 if lost.bytes > 0 {
-                    write!(f, ". LOST: {lost}, which only the cache had and cannot give back")?;
+                    write!(
+                        f,
+                        ". LOST: {lost} of {}, which only the cache had and cannot give back",
+                        losers.join(", ")
+                    )?;
                 }
                 Ok(())
             }
@@ -448,6 +454,37 @@ pub(crate) fn open_hint(error: &OpenError) -> &'static str {
         }
         _ => {
             "do not erase this cache: it may hold the only copy of data; `forebay salvage CACHE --to FOLDER` extracts it"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_thrown_away_is_told_apart_from_what_was_dropped() {
+        let changed = |dropped, discarded| {
+            PoolEvent::BackingChanged { volume: "db".into(), dropped, discarded }.to_string()
+        };
+        assert!(changed(1, 2000).contains("2000 dirty blocks were thrown away"), "{}", changed(1, 2000));
+        assert!(changed(1, 2000).contains("1 clean blocks were dropped"), "{}", changed(1, 2000));
+        assert!(!changed(7, 0).contains("dirty"), "{}", changed(7, 0));
+    }
+
+    #[test]
+    fn a_stop_says_that_all_is_well_only_if_it_is() {
+        let stopped = |dirty_bytes, bytes| {
+            let lost = Lost { bytes, ranges: 1 };
+            PoolEvent::Stopped { dirty_bytes, lost, losers: vec!["db".into()] }.to_string()
+        };
+        assert!(stopped(0, 0).ends_with("the backing store has everything, nothing is dirty"));
+        for dirty in [0, 4096] {
+            let text = stopped(dirty, 8192);
+            assert!(
+                text.contains("LOST: 8KiB in 1 range of db") && !text.contains("nothing is dirty"),
+                "{text}"
+            );
         }
     }
 }
