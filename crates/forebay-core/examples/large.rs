@@ -145,6 +145,7 @@ impl Large {
             backing: entry.backing.clone(),
             backing_sector_bytes: 512,
             on_change: OnBackingChange::KeepDirty,
+            suspicion: forebay_core::Suspicion::None,
         };
         let id = entry.id;
         self.call("attach_volume", |engine, now| engine.attach_volume(now, entry, attachment))?;

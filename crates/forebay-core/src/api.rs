@@ -424,6 +424,13 @@ pub enum Notice {
         /// Dirty blocks thrown away, because the operator wanted that (`OnBackingChange::DiscardDirty`).
         discarded: u64,
     },
+    /// Nobody can tell whether the backing store changed after a crash: clean blocks were dropped, to be sure.
+    BackingUncertain {
+        /// Volume.
+        volume: VolumeId,
+        /// Clean blocks dropped.
+        dropped: u64,
+    },
     /// A volume is attached: it takes requests from now on.
     Attached {
         /// Volume.

@@ -2,10 +2,11 @@
 //!
 //! A backing store that was changed while the cache was away makes clean blocks stale, and dirty ones dangerous. It is
 //! recognised by its modification stamp (after an orderly stop), by checksums of some of its blocks (those noted at an
-//! orderly stop, or else clean cached blocks), and by its identity if nothing else speaks for it.
+//! orderly stop, or else clean cached blocks), by its identity if nothing else speaks for it, and by what the owner has found out
+//! ([`Suspicion`]): after an unclean stop only the owner can tell its own last writes from those of others.
 
 use crate::api::{Device, Notice};
-use crate::config::{Attachment, OnBackingChange};
+use crate::config::{Attachment, OnBackingChange, PlantedBug, Suspicion};
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
 use crate::landmarks::Landmark;
 use crate::map::MASK_FULL;
@@ -33,6 +34,8 @@ pub(crate) struct Verdict {
     matched: u32,
     changed: bool,
     unsure: bool,
+    /// Nobody knows whether it was changed: clean blocks do not count.
+    uncertain: bool,
 }
 
 impl Verdict {
@@ -54,6 +57,11 @@ impl Verdict {
     /// identity and nothing speaks for it.
     pub(crate) fn is_changed(&self) -> bool {
         self.changed || self.unsure && self.matched == 0
+    }
+
+    /// It may have changed: clean blocks are dropped, dirty ones stay.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.uncertain && !self.is_changed()
     }
 }
 
@@ -108,8 +116,8 @@ impl Engine {
         let (now, then) = (&attachment.backing, &entry.backing);
         // While a volume is in use nothing is noted of its backing store; a volume that was let go has what it was then.
         let noted = then.stamp_ns.is_some() || !then.samples.is_empty();
-        let mut verdict =
-            Verdict { unsure: then.kind != 0 && now.unique != then.unique, ..Verdict::default() };
+        let unsure = then.kind != 0 && now.unique != then.unique;
+        let mut verdict = Verdict { unsure, ..self.suspicion(attachment, noted) };
         if noted {
             if let (Some(now), Some(then)) = (now.stamp_ns, then.stamp_ns) {
                 verdict.changed = now != then;
@@ -131,10 +139,10 @@ impl Engine {
     /// As [`Engine::suspect`], looking at a bounded part of the map.
     pub(crate) fn suspect_online(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
         let noted = entry.backing.stamp_ns.is_some() || !entry.backing.samples.is_empty();
-        let mut verdict = Verdict::default();
         if noted {
             return self.suspect(attachment, entry);
         }
+        let mut verdict = self.suspicion(attachment, false);
         verdict.unsure = entry.backing.kind != 0 && attachment.backing.unique != entry.backing.unique;
         let stride = (self.map.segments.len() / (2 * SAMPLES_UNCLEAN)).max(1);
         let whole = attachment.size_bytes / BLOCK;
@@ -156,6 +164,17 @@ impl Engine {
         }
         verdict.samples.truncate(SAMPLES_UNCLEAN);
         verdict
+    }
+
+    /// What the owner says. What the cache noted at an orderly stop tells more than its doubts.
+    fn suspicion(&self, attachment: &Attachment, noted: bool) -> Verdict {
+        let heard = !self.planted(PlantedBug::TrustAfterCrash);
+        let says = |suspicion| heard && attachment.suspicion == suspicion;
+        Verdict {
+            changed: says(Suspicion::Changed),
+            uncertain: says(Suspicion::Uncertain) && !noted,
+            ..Verdict::default()
+        }
     }
 
     /// Some clean cached blocks: after an unclean stop they are what is known of the backing store.
@@ -217,6 +236,10 @@ impl Engine {
         let policies: Vec<OnBackingChange> =
             recovery.attachments.iter().map(|attachment| attachment.on_change).collect();
         for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
+            if verdict.is_uncertain() {
+                let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
+                self.notice(Notice::BackingUncertain { volume: *id, dropped });
+            }
             if !verdict.is_changed() {
                 continue;
             }

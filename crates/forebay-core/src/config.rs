@@ -52,6 +52,18 @@ pub enum OnBackingChange {
     DiscardDirty,
 }
 
+/// What the owner knows of a backing store beyond what the cache noted of it: has somebody else written to it since the cache did?
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Suspicion {
+    /// Nothing says so.
+    #[default]
+    None,
+    /// It cannot be told: the last run ended in the middle of its own writes. After an unclean stop clean blocks are dropped, dirty ones stay.
+    Uncertain,
+    /// Somebody has: what becomes of dirty blocks is said by [`OnBackingChange`].
+    Changed,
+}
+
 /// A volume to serve.
 #[derive(Clone, Debug)]
 pub struct Attachment {
@@ -68,6 +80,8 @@ pub struct Attachment {
     pub backing_sector_bytes: u32,
     /// What to do if the backing store changed while the cache was away.
     pub on_change: OnBackingChange,
+    /// What speaks for such a change.
+    pub suspicion: Suspicion,
 }
 
 /// What to write to a device to make it an empty cache, see [`crate::format_cache`].
@@ -238,6 +252,8 @@ pub enum PlantedBug {
     KeepDiscard,
     /// The owner of an encrypted cache writes metadata without encrypting it.
     WriteMetaInClear,
+    /// What the owner says of a backing store that somebody else wrote to after a crash is not heard.
+    TrustAfterCrash,
     /// The owner of an encrypted cache encrypts a batch that could not be written, and is written elsewhere, for its first place.
     TweakOfFailedWrite,
     /// A batch takes twice as many marks as its header has room for.
@@ -332,6 +348,7 @@ impl PlantedBug {
         (Self::TrustWhatIsRead, "trust-what-is-read"),
         (Self::KeepDiscard, "keep-discard"),
         (Self::WriteMetaInClear, "write-meta-in-clear"),
+        (Self::TrustAfterCrash, "trust-after-crash"),
         (Self::TweakOfFailedWrite, "tweak-of-failed-write"),
         (Self::OverfillHeader, "overfill-header"),
         (Self::IntentOfOneRegion, "intent-of-one-region"),

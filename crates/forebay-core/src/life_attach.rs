@@ -154,10 +154,10 @@ impl Engine {
                     job.stage = Stage::Sweeping(sweep);
                     return Progress::Waits(Job::Attach(job));
                 }
-                self.notice(Notice::BackingChanged {
-                    volume: id,
-                    dropped: sweep.dropped,
-                    discarded: sweep.discarded,
+                let (volume, dropped, discarded) = (id, sweep.dropped, sweep.discarded);
+                self.notice(match job.verdict.is_uncertain() {
+                    true => Notice::BackingUncertain { volume, dropped },
+                    false => Notice::BackingChanged { volume, dropped, discarded },
                 });
                 return self.enter_table(id, job);
             }
@@ -194,6 +194,10 @@ impl Engine {
     }
 
     fn judge_online(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
+        if job.verdict.is_uncertain() {
+            job.stage = Stage::Sweeping(Sweep::new(0, true));
+            return Progress::Goes(Job::Attach(job));
+        }
         job.changed = job.verdict.is_changed();
         if !job.changed {
             return self.enter_table(id, job);

@@ -63,6 +63,7 @@ impl Machine {
             backing: BackingRecord::default(),
             backing_sector_bytes: 512,
             on_change: OnBackingChange::Refuse,
+            suspicion: forebay_core::Suspicion::None,
         };
         let config = EngineConfig { scratch_blocks: 256, ..EngineConfig::default() };
         let scratch = vec![0; 256 * BLOCK_BYTES];

@@ -182,6 +182,8 @@ pub enum VolumeState {
     Draining,
     /// Being detached; no longer served.
     Detaching,
+    /// Not served: it is configured and could not be attached, or the cache has dirty data of it from an earlier time.
+    Absent,
 }
 
 /// A volume.

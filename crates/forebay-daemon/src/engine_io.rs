@@ -7,6 +7,7 @@ use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
 use crate::members::MemberMap;
 use crate::meter::Path;
 use crate::sealer::{Sealer, Waiting};
+use crate::witness::Watch;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::VolumeId;
 use forebay_io::{DeviceId, IoFailure, IoFailureKind, Op, Reactor};
@@ -31,6 +32,8 @@ struct Held {
     failure: Option<IoFailure>,
     /// Where in the pool's space the encrypted bytes lie that are read.
     opens: Option<u64>,
+    /// It changes the backing store of this volume.
+    changes: Option<VolumeId>,
 }
 
 /// Metadata that is read or written in pieces.
@@ -84,6 +87,8 @@ pub(crate) struct EngineIo {
     cache: CacheDevices,
     /// By volume number.
     backings: Vec<Option<DeviceId>>,
+    /// By volume number: what counts our writes to the backing store.
+    watches: Vec<Option<Watch>>,
     scratch: forebay_io::BufId,
     reserve: Reserve,
     /// Metadata of which a piece waits for memory, and writes that wait for memory for their header.
@@ -113,6 +118,7 @@ impl EngineIo {
         Self {
             cache,
             backings: Vec::new(),
+            watches: Vec::new(),
             scratch,
             reserve,
             meta_waiting: VecDeque::new(),
@@ -152,6 +158,35 @@ impl EngineIo {
             self.backings.resize(index + 1, None);
         }
         self.backings[index] = device;
+    }
+
+    /// Counts what is written to the backing store of a volume from now on, or no more; returns what did.
+    pub(crate) fn set_watch(&mut self, volume: VolumeId, watch: Option<Watch>) -> Option<Watch> {
+        let index = usize::from(volume.0);
+        if index >= self.watches.len() {
+            self.watches.resize_with(index + 1, || None);
+        }
+        std::mem::replace(&mut self.watches[index], watch)
+    }
+
+    fn watch(&self, volume: VolumeId) -> Option<&Watch> {
+        self.watches.get(usize::from(volume.0))?.as_ref()
+    }
+
+    /// An operation that changes bytes of a device is about to be submitted.
+    fn change_begins(&mut self, op: OpId, device: Device, offset: u64, len: u64) {
+        let Device::Backing(volume) = device else { return };
+        let Some(watch) = self.watch(volume) else { return };
+        watch.begins(offset, len);
+        self.held(op).changes = Some(volume);
+    }
+
+    /// An operation has ended, or was never submitted.
+    fn change_ends(&mut self, op: OpId) {
+        let changed = self.held(op).changes.take();
+        if let Some(watch) = changed.and_then(|volume| self.watch(volume)) {
+            watch.ended();
+        }
     }
 
     /// The backing store of a volume. The engine names attached volumes only.
@@ -309,6 +344,7 @@ impl EngineIo {
                     "write",
                     len.into(),
                 );
+                self.change_begins(op, device, offset, len.into());
                 self.write(engine, reactor, op, (device, offset, len.into()));
             }
             Action::ReadMeta { op, offset, len } => {
@@ -332,6 +368,7 @@ impl EngineIo {
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
                 self.time(op, Device::Backing(volume), Path::BackingWrite, "zero", len);
+                self.change_begins(op, Device::Backing(volume), offset, len);
                 let Ok(device) = self.backing(volume) else {
                     self.ready.push((op, Err(DeviceFailure::Failed)));
                     return None;
@@ -498,6 +535,7 @@ impl EngineIo {
         let ready = std::mem::take(&mut self.ready);
         for (op, result) in &ready {
             let now = self.now();
+            self.change_ends(*op);
             let reads = self.held(*op).meta.take().is_some_and(|(meta, _)| meta.read.is_some());
             (self.held(*op).crc, self.held(*op).opens, self.held(*op).timed) = (false, None, None);
             match result {
@@ -525,6 +563,7 @@ impl EngineIo {
         let failure = held.failure.take();
         let ok = failure.is_none();
         let (timed, meta) = (held.timed.take(), held.meta.take());
+        self.change_ends(op);
         if let Some(member) = timed.and_then(|timed| timed.member) {
             self.under_way[usize::from(member)] -= 1;
         }

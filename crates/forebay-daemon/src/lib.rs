@@ -42,6 +42,7 @@ mod server;
 mod service;
 mod settings;
 mod start;
+mod witness;
 
 pub use cache_spec::CacheSpec;
 pub use error::RunError;

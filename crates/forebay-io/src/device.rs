@@ -249,7 +249,8 @@ impl Device {
     /// [`DeviceError::Io`].
     pub fn identity(&self) -> Result<DeviceIdentity, DeviceError> {
         let metadata = self.buffered.metadata().map_err(|source| self.io_error("stat", 0, source))?;
-        Ok(identity::identify(self.kind, self.size_bytes, &metadata))
+        let identity = identity::identify(self.kind, self.size_bytes, &metadata);
+        Ok(DeviceIdentity { served_elsewhere: self.is_served_elsewhere(), ..identity })
     }
 
     /// Reads at any offset and length, blocking; bytes past the recorded end read as zeroes. For offline tools: it must not

@@ -31,6 +31,7 @@ pub mod error;
 pub mod fuse;
 pub mod hdd;
 pub mod reactor;
+pub mod shared;
 mod slots;
 pub mod socket;
 mod spin;
@@ -45,6 +46,7 @@ pub use reactor::{
     Completion, DeviceId, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,
     ReactorStats, SocketId, Waited,
 };
+pub use shared::SharedPage;
 pub use socket::{
     PeerCred, is_listening, listen_tcp, listen_unix, passed_listeners, peer_address, peer_cred, peer_groups,
 };

@@ -540,6 +540,13 @@ impl World {
             Notice::BackingChanged { .. } => {
                 ensure!(self.changed || self.oracle.relaxed, "{notice:?}, but it did not change");
             }
+            Notice::BackingUncertain { volume, .. } => {
+                let said = self.disks.suspicions[usize::from(volume.0)];
+                ensure!(
+                    said == forebay_core::Suspicion::Uncertain,
+                    "{notice:?}, but the owner says {said:?}"
+                );
+            }
             _ => self.life_notice(notice)?,
         }
         Ok(())

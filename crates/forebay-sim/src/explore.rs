@@ -19,10 +19,13 @@ use crate::places::Places;
 use crate::plan::{Plan, Style};
 use crate::rng::{Digest, Rng, mix};
 use crate::workload::{
-    Advance, Record, Replayed, Workload, close_and_reopen, read_everything, serves, settle,
+    Advance, Record, Replayed, Workload, changed_after_crash, close_and_reopen, read_everything, serves,
+    settle,
 };
 use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
-use forebay_core::{CacheMark, FormatParams, OnBackingChange, PlantedBug, VolumeSettings, format_cache};
+use forebay_core::{
+    CacheMark, FormatParams, OnBackingChange, PlantedBug, Suspicion, VolumeSettings, format_cache,
+};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, SECTORS_PER_BLOCK};
@@ -250,6 +253,12 @@ impl Run {
             damage_one_copy(&self.plan, &mut snapshot);
         }
         let plain = self.trial.as_ref().is_some_and(|trial| trial.plain);
+        // Drawn apart, so that everything else stays what it is.
+        let own = &mut Rng::new(snapshot.rng.clone().word() ^ 0x4f54_4845_5253);
+        let aimed = self.plan.engine.planted == Some(PlantedBug::TrustAfterCrash);
+        if own.chance(1, if aimed { 2 } else { 10 }) {
+            self.counters.add(&changed_after_crash(&self.plan, snapshot.clone(), own)?);
+        }
         let deeper = depth < DEPTH_MAX && snapshot.rng.chance(1, 5) && !plain;
         let trap = if deeper { Trap::After(snapshot.rng.range(1, 8)) } else { Trap::Off };
         let plan = if plain { 0 } else { snapshot.rng.below(12) };
@@ -469,6 +478,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         // Caches of different machines do not note the same stamps.
         stamps: vec![1_000_000 * (plan.identity as i64 - 6); plan.volumes.len()],
         sampled: vec![Vec::new(); plan.volumes.len()],
+        suspicions: vec![Suspicion::None; plan.volumes.len()],
         settings: plan
             .volumes
             .iter()

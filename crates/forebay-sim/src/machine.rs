@@ -148,6 +148,7 @@ impl<D: Disk> Machine<D> {
             backing: backing(volume),
             backing_sector_bytes: 512,
             on_change: OnBackingChange::Refuse,
+            suspicion: forebay_core::Suspicion::None,
         };
         let attachments = volumes.map(attachment).collect();
         let mut machine = Self {

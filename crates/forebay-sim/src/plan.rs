@@ -643,6 +643,10 @@ impl Plan {
                 self.only_writeback(rng);
                 (self.mix.zero, self.mix.write) = (self.mix.zero + 20, self.mix.write + 20);
             }
+            PlantedBug::TrustAfterCrash => {
+                (self.style, self.faults, self.death) = (Style::Fork, FaultPlan::default(), None);
+                self.mix.read += 20;
+            }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
             PlantedBug::OverfillHeader => {
                 // Blocks written one by one lie apart, and all of them are written back before one mark is logged.

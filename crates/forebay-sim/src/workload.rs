@@ -1,12 +1,16 @@
 //! What clients and operators do: random requests in the mixture of the plan.
 
-use crate::life::Place;
-use crate::plan::Mix;
+use crate::device::SimDevice;
+use crate::life::{Place, Tenant};
+use crate::plan::{Mix, Plan};
 use crate::rng::Rng;
-use crate::world::{PATIENCE_NS, Trap, World, ensure};
-use forebay_core::{Drain, OnBackingChange, PoolSettings, RequestKind, Status, Treatment, VolumeSettings};
+use crate::world::{Counters, Disks, PATIENCE_NS, Snapshot, Trap, World, ensure};
+use forebay_core::{
+    Drain, OnBackingChange, PoolSettings, RequestKind, Status, Suspicion, Treatment, VolumeSettings,
+};
 use forebay_format::VolumeId;
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
@@ -466,20 +470,27 @@ fn restart(world: &mut World) -> Result<(), String> {
 }
 
 /// Opens after somebody else has written to sectors of a backing store.
-fn open_changed(
-    world: &mut World,
-    volume: usize,
-    sectors: std::ops::Range<u64>,
-    dirty: &[bool],
-) -> Result<(), String> {
+fn open_changed(world: &mut World, volume: usize, sectors: Range<u64>, dirty: &[bool]) -> Result<(), String> {
     world.unlearned = Some(volume);
     world.reopen(OnBackingChange::Refuse);
+    learn_of_change(world, volume, sectors, dirty)
+}
+
+/// Waits until the cache is open after somebody else has written to sectors of a backing store, or opens it with another policy.
+fn learn_of_change(
+    world: &mut World,
+    volume: usize,
+    sectors: Range<u64>,
+    dirty: &[bool],
+) -> Result<(), String> {
     let opens = world.wait_open()?;
     let serves = opens && world.disks.tenants[volume].place == Place::Attached;
     let stays_dirty = dirty.iter().any(|dirty| *dirty);
-    ensure!(!(serves && stays_dirty), "opened although the backing store changed under dirty data");
+    let uncertain = world.disks.suspicions[volume] == Suspicion::Uncertain;
+    let refused = !(serves && stays_dirty) || uncertain;
+    ensure!(refused, "opened although the backing store changed under dirty data");
     ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
-    let keep = stays_dirty && world.rng.chance(1, 2);
+    let keep = stays_dirty && (serves || world.rng.chance(1, 2));
     take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
     world.unlearned = None;
     if serves || world.stopped {
@@ -516,8 +527,73 @@ fn open_quietly(world: &mut World, policy: OnBackingChange) -> Result<(), String
     Ok(())
 }
 
+/// Opens what a crash left after somebody else has written to a backing store, which its owner has found out or cannot tell: reads everything,
+/// and judges. Nothing of it is done to other worlds.
+///
+/// # Errors
+/// Any violation.
+pub fn changed_after_crash(
+    plan: &Rc<Plan>,
+    mut snapshot: Snapshot,
+    rng: &mut Rng,
+) -> Result<Counters, String> {
+    let volume = rng.below(plan.volumes.len() as u64) as usize;
+    let here = snapshot.disks.tenants.iter().all(Tenant::is_attached);
+    if !here || snapshot.disks.damaged || snapshot.oracle.relaxed || snapshot.disks.record.is_some() {
+        return Ok(Counters::default());
+    }
+    snapshot.disks.devices.iter_mut().for_each(SimDevice::quiet);
+    let Some(dirty) = dirty_after_crash(plan, snapshot.clone(), volume)? else {
+        return Ok(Counters::default());
+    };
+    let changed = write_by_others(&mut snapshot.disks, volume, rng);
+    let found_out = plan.may_order() || rng.chance(2, 3);
+    snapshot.disks.suspicions[volume] = if found_out { Suspicion::Changed } else { Suspicion::Uncertain };
+    snapshot.rng = Rng::new(rng.word());
+    let mut world = World::open(plan, snapshot, OnBackingChange::Refuse);
+    (world.changed, world.unlearned) = (true, Some(volume));
+    learn_of_change(&mut world, volume, changed, &dirty)?;
+    world.disks.suspicions[volume] = Suspicion::None;
+    if serves(&world) && !world.fenced {
+        read_everything(&mut world)?;
+        settle(&mut world)?;
+    }
+    Ok(world.final_counters())
+}
+
+/// Which blocks of a volume are dirty after a crash: found out by an engine whose work nobody keeps. `None` if that does not open the cache, or
+/// does not attach the volume at once.
+fn dirty_after_crash(
+    plan: &Rc<Plan>,
+    snapshot: Snapshot,
+    volume: usize,
+) -> Result<Option<Vec<bool>>, String> {
+    let mut probe = World::open(plan, snapshot, OnBackingChange::Refuse);
+    probe.changed = true; // nobody greets it
+    probe.pump()?;
+    let end = probe.now + PATIENCE_NS;
+    while probe.engine.status() == Status::Opening {
+        ensure!(probe.step(end)?, "opening does not end");
+    }
+    let known = serves(&probe) && !probe.fenced && !probe.late[volume];
+    Ok(known.then(|| probe.dirty_map(volume)))
+}
+
+/// Somebody else writes to some sectors in a row of a backing store that nobody uses.
+fn write_by_others(disks: &mut Disks, volume: usize, rng: &mut Rng) -> Range<u64> {
+    let sectors = disks.tenants[volume].bytes / 512;
+    let first = rng.below(sectors);
+    let end = first + rng.range(1, 64).min(sectors - first);
+    for sector in first..end {
+        let mut bytes = [0; 512];
+        crate::content::Content::Tag(rng.word() | 1).fill(&mut bytes);
+        disks.devices[1 + volume].preset(sector * 512, &bytes);
+    }
+    first..end
+}
+
 /// Somebody else writes to a backing store. That shows in its modification stamp, or at least in a sampled block.
-fn change_backing(world: &mut World) -> Option<(usize, std::ops::Range<u64>)> {
+fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
     let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
     if !world.disks.tenants[volume].is_attached() {
         return None;
@@ -539,13 +615,7 @@ fn change_backing(world: &mut World) -> Option<(usize, std::ops::Range<u64>)> {
 
 /// The oracle learns what a changed backing store means: what was not dirty is what the backing store holds now; what
 /// was dirty is kept (`Some(true)`) or given up (`Some(false)`).
-fn take_over(
-    world: &mut World,
-    volume: usize,
-    changed: std::ops::Range<u64>,
-    keep: Option<bool>,
-    dirty: &[bool],
-) {
+fn take_over(world: &mut World, volume: usize, changed: Range<u64>, keep: Option<bool>, dirty: &[bool]) {
     let all = 0..world.oracle.sectors(volume);
     for sector in if keep == Some(false) { all } else { changed } {
         let mut bytes = [0; 512];

@@ -23,7 +23,7 @@ use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
 use crate::scrub::Scrubs;
 use forebay_core::{
-    Attachment, CacheMark, Engine, EngineConfig, Landmark, OnBackingChange, PoolSettings, Status,
+    Attachment, CacheMark, Engine, EngineConfig, Landmark, OnBackingChange, PoolSettings, Status, Suspicion,
     VolumeSettings,
 };
 use forebay_format::checkpoint::BackingRecord;
@@ -47,6 +47,8 @@ pub struct Disks {
     pub stamps: Vec<i64>,
     /// Blocks of the backing stores whose checksums were recorded at the last orderly stop.
     pub sampled: Vec<Vec<u64>>,
+    /// What the owner says of the backing stores since the last crash.
+    pub suspicions: Vec<Suspicion>,
     /// Settings that the operator last gave the volumes.
     pub settings: Vec<VolumeSettings>,
     /// What was written where on the cache device.
@@ -68,6 +70,7 @@ pub struct Disks {
 }
 
 /// A state after a crash.
+#[derive(Clone)]
 pub struct Snapshot {
     /// Devices after the crash.
     pub disks: Disks,
@@ -764,6 +767,7 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
         backing: backing_record(plan, bytes, disks.stamps[volume], volume),
         backing_sector_bytes: plan.volumes[volume].sector_bytes,
         on_change: OnBackingChange::Refuse,
+        suspicion: disks.suspicions[volume],
     }
 }
 

@@ -113,6 +113,7 @@ planted! {
     trust_what_is_read: TrustWhatIsRead,
     keep_discard: KeepDiscard,
     write_meta_in_clear: WriteMetaInClear,
+    trust_after_crash: TrustAfterCrash,
     tweak_of_failed_write: TweakOfFailedWrite,
     overfill_header: OverfillHeader,
     intent_of_one_region: IntentOfOneRegion,

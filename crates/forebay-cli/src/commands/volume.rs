@@ -1,6 +1,6 @@
 //! `forebay volume`: what is cached and served.
 
-use forebay_daemon::control::{LossInfo, VolumeInfo, VolumeRequest};
+use forebay_daemon::control::{LossInfo, VolumeInfo, VolumeRequest, VolumeState};
 use serde_json::{Value, json};
 
 use super::settings::pair;
@@ -39,8 +39,8 @@ Example: forebay volume attach db --backing /dev/sdb --export 'nbd+unix:///db?so
 struct Attach {
     /// Name of the volume
     name: String,
-    /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
-    #[arg(long, value_name = "URI")]
+    /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be left out if the volume is configured
+    #[arg(long, value_name = "URI", default_value = "", hide_default_value = true)]
     backing: String,
     /// Pool that caches it; may be left out if there is only one
     #[arg(long)]
@@ -230,6 +230,16 @@ fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
     list.add("backing store", harmless(&volume.backing));
     for export in &volume.exports {
         list.add("export", harmless(export));
+    }
+    if volume.state == VolumeState::Absent {
+        let how = match volume.backing.is_empty() {
+            true => format!(
+                "no: it is not attached (forebay volume attach {} --backing URI)",
+                harmless(&volume.name)
+            ),
+            false => format!("no: it is not attached (forebay volume attach {})", harmless(&volume.name)),
+        };
+        list.add("served", how);
     }
     list.add("clients", volume.connections.to_string());
     list.add("size", bytes(volume.size_bytes));

@@ -404,6 +404,7 @@ fn attachment(at: usize, volume_blocks: u64, settings: &VolumeSettings) -> Attac
         backing: backing(volume_blocks),
         backing_sector_bytes: 512,
         on_change: OnBackingChange::Refuse,
+        suspicion: forebay_core::Suspicion::None,
     }
 }
 

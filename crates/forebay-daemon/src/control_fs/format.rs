@@ -16,6 +16,7 @@ impl VolumeState {
             VolumeState::Serving => "serving",
             VolumeState::Draining => "draining",
             VolumeState::Detaching => "detaching",
+            VolumeState::Absent => "absent",
         }
     }
 }

@@ -81,6 +81,7 @@ macro_rules! kinds {
 kinds! {
     VolumeAttached, "volume.attached", Info, "A volume can be used.";
     VolumeFailed, "volume.failed", Error, "A volume that is configured could not be attached.";
+    VolumeAbsent, "volume.absent", Warning, "The cache has dirty data of a volume that is not attached.";
     PoolFailed, "pool.failed", Error, "A pool that is configured could not be opened.";
     VolumeDetached, "volume.detached", Info, "A volume is gone from here, and the backing store has all of it.";
     VolumeModeChanged, "volume.mode-changed", Info, "A volume is cached in another mode.";
@@ -111,6 +112,7 @@ kinds! {
     MirrorWhole, "cache.whole", Info, "Both devices of a mirrored cache have what only the cache has.";
     OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
+    BackingUncertain, "backing.uncertain", Warning, "After a crash nobody can tell whether the backing store was changed; clean blocks were dropped.";
     ClientRefused, "client.refused", Warning, "A client was turned away: certificate, user, address, or what it sent. Few of many are told.";
     DaemonUpgraded, "daemon.upgraded", Info, "A successor has taken over pools and clients.";
     DaemonUpgradeFailed, "daemon.upgrade-failed", Warning, "No successor has taken over; the daemon goes on.";

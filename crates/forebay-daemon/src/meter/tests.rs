@@ -211,6 +211,7 @@ fn report() -> Report {
         rss_bytes: 77 << 20,
         limited_by: Some("latency_target"),
         members: None,
+        absent_dirty_bytes: None,
     };
     let ages = [(SECOND_NS, 5), (60 * SECOND_NS, 6), (u64::MAX, 7)];
     Report {

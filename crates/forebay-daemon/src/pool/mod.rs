@@ -7,9 +7,10 @@
 //! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
 //! [`Promise`] when the engine's notice has come.
 //!
-//! Files: `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
+//! Files: `absent` (volumes that are not attached), `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
 //! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
 
+mod absent;
 mod aside;
 mod devices;
 mod handle;
@@ -24,6 +25,7 @@ mod snapshot;
 mod users;
 mod volumes;
 
+pub(crate) use absent::AbsentVolume;
 pub(crate) use handle::{PoolGone, PoolHandle, Promise};
 pub use losses::Lost;
 pub(crate) use mates::Rebuilding;
@@ -128,6 +130,7 @@ pub(crate) struct Pool {
     /// Who waits until every connection is at rest.
     resting: Option<mpsc::SyncSender<()>>,
     scrubbing: Option<scrub::Done>,
+    discarding: Vec<absent::Discarding>,
     tasks: mpsc::Receiver<Task>,
     /// For threads that work for this pool.
     myself: mpsc::Sender<Task>,
@@ -211,6 +214,7 @@ impl Pool {
             resizing: None,
             resting: None,
             scrubbing: None,
+            discarding: Vec::new(),
             tasks,
             myself,
             aside: Aside::new(start.state_dir, start.without_cache),
@@ -274,7 +278,9 @@ impl Pool {
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
         self.record_end();
         let (lost, losers) = (self.lost_in_all(), self.losers());
-        (self.report)(PoolEvent::Stopped { dirty_bytes, lost, losers });
+        let absent = self.absent().into_iter().filter(|volume| volume.dirty_blocks > 0);
+        let absent = absent.map(|volume| volume.name).collect();
+        (self.report)(PoolEvent::Stopped { dirty_bytes, lost, losers, absent });
         Ok(())
     }
 

@@ -170,6 +170,15 @@ pub enum PoolEvent {
         /// Dirty blocks thrown away.
         discarded: u64,
     },
+    /// Nobody can tell whether a backing store was written by somebody else after a crash.
+    BackingUncertain {
+        /// Name of the volume.
+        volume: String,
+        /// Clean blocks dropped.
+        dropped: u64,
+        /// Why it cannot be told.
+        why: String,
+    },
     /// Clients can connect.
     Ready {
         /// Name of the volume.
@@ -213,6 +222,8 @@ pub enum PoolEvent {
         lost: Lost,
         /// Names of the volumes that have lost something.
         losers: Vec<String>,
+        /// Names of volumes that were not attached and that some of them belong to.
+        absent: Vec<String>,
     },
 }
 
@@ -289,6 +300,11 @@ impl fmt::Display for PoolEvent {
                 }
                 write!(f, "{dropped} clean blocks were dropped from the cache")
             }
+            Self::BackingUncertain { volume, dropped, why } => write!(
+                f,
+                "nobody can tell whether the backing store of {volume} was written by others since the crash ({why}): {dropped} clean \
+                 blocks were dropped from the cache, to be sure"
+            ),
             Self::Ready { export, .. } => write!(f, "ready: {export}"),
             Self::Detached { volume } => write!(f, "{volume} is detached"),
             Self::Resized { volume, size_bytes } => write!(f, "{volume} has {size_bytes} bytes now"),
@@ -299,7 +315,7 @@ impl fmt::Display for PoolEvent {
             Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. }, .. } => {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")
             }
-            Self::Stopped { dirty_bytes, lost, losers } => {
+            Self::Stopped { dirty_bytes, lost, losers, absent } => {
                 f.write_str("stopped; ")?;
                 match *dirty_bytes {
                     0 => f.write_str("the backing store has everything that is not lost")?,
@@ -308,6 +324,9 @@ impl fmt::Display for PoolEvent {
                         "{bytes} bytes are dirty: they are safe in the cache, and only there. Do not use the backing store \
                          without the cache"
                     )?,
+                }
+                if !absent.is_empty() {
+                    write!(f, ". Some belong to volumes that were not attached: {}", absent.join(", "))?;
                 }
                 if lost.bytes > 0 {
                     write!(
@@ -400,6 +419,10 @@ impl Pool {
             Notice::BackingChanged { volume, dropped, discarded } => {
                 PoolEvent::BackingChanged { volume: self.name_of(volume), dropped, discarded }
             }
+            Notice::BackingUncertain { volume, dropped } => {
+                let why = self.doubt_about(volume);
+                PoolEvent::BackingUncertain { volume: self.name_of(volume), dropped, why }
+            }
             Notice::Attached { volume } => return self.attached(volume),
             Notice::AttachFailed { volume, error } => return self.attach_failed(volume, &error),
             Notice::Detached { volume } => return self.detached(volume),
@@ -476,7 +499,8 @@ mod tests {
     fn a_stop_says_that_all_is_well_only_if_it_is() {
         let stopped = |dirty_bytes, bytes| {
             let lost = Lost { bytes, ranges: 1 };
-            PoolEvent::Stopped { dirty_bytes, lost, losers: vec!["db".into()] }.to_string()
+            PoolEvent::Stopped { dirty_bytes, lost, losers: vec!["db".into()], absent: Vec::new() }
+                .to_string()
         };
         assert!(stopped(0, 0).ends_with("the backing store has everything, nothing is dirty"));
         for dirty in [0, 4096] {

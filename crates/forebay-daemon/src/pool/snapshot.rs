@@ -90,8 +90,6 @@ impl Pool {
     /// How everything is just now.
     pub(crate) fn snapshot(&self) -> PoolSnapshot {
         let stats = self.engine.stats();
-        let attached = |id: VolumeId| self.served(id).is_some();
-        let absent = self.engine.volume_table().into_iter().filter(|entry| !attached(entry.id));
         PoolSnapshot {
             devices: self.devices(),
             capacity_blocks: stats.capacity_blocks,
@@ -108,7 +106,7 @@ impl Pool {
             volumes: (0..self.volumes.len())
                 .filter_map(|at| self.volume_snapshot(VolumeId(at as u16)))
                 .collect(),
-            absent: absent.map(|entry| (entry.name.clone(), self.engine.dirty_blocks(entry.id))).collect(),
+            absent: self.absent().into_iter().map(|volume| (volume.name, volume.dirty_blocks)).collect(),
         }
     }
 
@@ -174,6 +172,7 @@ impl Pool {
                 connections: self.server.connections(),
                 io_engine: self.io_engine(),
                 rss_bytes: crate::service::resident_bytes(),
+                absent_dirty_bytes: Some(self.absent().iter().map(|volume| volume.dirty_blocks * 4096).sum()),
                 members: self.mirrored().map(|mirror| [0, 1].map(|member| mirror.state_of(member))),
                 ..About::default()
             },
@@ -200,6 +199,7 @@ impl Pool {
             rss_bytes: crate::service::resident_bytes(),
             limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
             members: None,
+            absent_dirty_bytes: None,
         };
         let served = self.served_mut(id)?;
         Some(Snapshot {

@@ -10,6 +10,7 @@ use crate::meter::{History, Meter};
 use crate::open::{Backing, final_record};
 use crate::rules::RuleSet;
 use crate::server::Offer;
+use crate::witness::Prepared;
 use forebay_core::{
     Attachment, DestageReport, DetachHow, Drain, LifeError, OnBackingChange, PoolSettings, VolumeSettings,
 };
@@ -57,6 +58,8 @@ pub(crate) struct Served {
     pub(crate) destage_failing_at: Option<u64>,
     /// Failed attempts at writing back.
     pub(crate) destage_failures: u64,
+    /// What is known of the backing store, until it may be written to.
+    prepared: Option<Prepared>,
     /// Who waits for the end of what is being done.
     waiting: Option<Done>,
 }
@@ -71,7 +74,7 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifeError) -> ControlErro
         _ => ErrorKind::Conflict,
     };
     let hint = match error {
-        LifeError::BackingChanged { .. } => super::report::BACKING_CHANGED_HINT,
+        LifeError::BackingChanged { .. } => return changed(name, error),
         LifeError::BackingShrunk { .. } => {
             "give the backing store that belongs to this volume, at its full size"
         }
@@ -81,6 +84,19 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifeError) -> ControlErro
         _ => "",
     };
     ControlError::new(kind, format!("cannot {doing} {name}: {error}"), hint)
+}
+
+/// A backing store was changed under dirty data: the commands must work as they stand.
+fn changed(name: &str, error: &LifeError) -> ControlError {
+    ControlError::new(
+        ErrorKind::Conflict,
+        format!("cannot attach {name}: {error}"),
+        format!(
+            "if the backing store is the right one and what changed on it may be lost: forebay set {name} \
+             on_backing_change=keep-dirty, then forebay volume attach {name}; if the data in the cache may be lost: the same with \
+             discard-dirty; if it is the wrong one, give the one that belongs to this cache (`forebay run` takes --set on_backing_change=...)"
+        ),
+    )
 }
 
 fn busy(name: &str, what: &str) -> ControlError {
@@ -118,6 +134,11 @@ impl Pool {
         self.volumes.iter().position(named).map(|index| VolumeId(index as u16))
     }
 
+    /// Names of all volumes that are attached, or are coming or going.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.volumes.iter().flatten().map(|served| served.spec.name.clone()).collect()
+    }
+
     fn known(&self, name: &str) -> Result<VolumeId, ControlError> {
         self.find(name).ok_or_else(|| {
             let names: Vec<&str> =
@@ -139,21 +160,37 @@ impl Pool {
     // --- attach
 
     /// Begins to attach a volume; the promise is kept when clients can connect.
-    pub(crate) fn attach(&mut self, spec: VolumeSpec, backing: Backing) -> Promise<Result<(), ControlError>> {
+    pub(crate) fn attach(
+        &mut self,
+        spec: VolumeSpec,
+        backing: Backing,
+        prepared: Prepared,
+    ) -> Promise<Result<(), ControlError>> {
         let (done, promise) = Promise::pair();
-        if let Err(error) = self.begin_attach(spec, backing, &done) {
+        if let Err(error) = self.begin_attach(spec, backing, prepared, &done) {
             let _ = done.try_send(Err(error));
         }
         promise
     }
 
-    fn begin_attach(&mut self, spec: VolumeSpec, backing: Backing, done: &Done) -> Result<(), ControlError> {
+    /// Identity of a volume that the cache knows, attached or not.
+    pub(crate) fn uuid_of(&self, name: &str) -> Option<[u8; 16]> {
+        self.engine.volume_table().into_iter().find(|entry| entry.name == name).map(|entry| entry.uuid)
+    }
+
+    fn begin_attach(
+        &mut self,
+        spec: VolumeSpec,
+        backing: Backing,
+        prepared: Prepared,
+        done: &Done,
+    ) -> Result<(), ControlError> {
         let name = spec.name.clone();
         if self.find(&name).is_some() {
             return Err(ControlError::new(ErrorKind::Conflict, format!("{name} is attached already"), ""));
         }
         let size_bytes = served_size(&spec, &backing)?;
-        let entry = self.entry(&spec, &backing, size_bytes)?;
+        let entry = self.entry(&spec, &backing, size_bytes, prepared.uuid)?;
         let id = entry.id;
         // Beyond its end when the cache failed nobody knows what the volume had: a shrink may have been under way.
         let without_cache = self.engine.is_aside();
@@ -165,6 +202,7 @@ impl Pool {
             backing: backing.record,
             backing_sector_bytes: backing.sector_bytes,
             on_change: spec.on_backing_change,
+            suspicion: prepared.suspicion,
         };
         let mut device = backing.device;
         device.set_end(size_bytes);
@@ -188,6 +226,7 @@ impl Pool {
             history: History::new(now),
             destage_failing_at: None,
             destage_failures: 0,
+            prepared: Some(prepared),
             waiting: Some(done.clone()),
         };
         let index = usize::from(id.0);
@@ -204,6 +243,7 @@ impl Pool {
         spec: &VolumeSpec,
         backing: &Backing,
         size_bytes: u64,
+        uuid: [u8; 16],
     ) -> Result<VolumeEntry, ControlError> {
         let table = self.engine.volume_table();
         if let Some(entry) = table.iter().find(|entry| entry.name == spec.name) {
@@ -216,8 +256,6 @@ impl Pool {
                 "detach one, or make another pool",
             )
         })?;
-        let uuid =
-            crate::open::random_uuid().map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))?;
         Ok(VolumeEntry {
             id,
             mode: spec.settings.mode,
@@ -233,9 +271,12 @@ impl Pool {
     pub(super) fn attached(&mut self, id: VolumeId) {
         let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
         let Some(served) = self.served_mut(id) else { return };
+        let prepared = served.prepared.take();
+        let watch = prepared.map(|prepared| prepared.begin(&served.spec.name));
         served.spec.rules.set_volume_bytes(size_bytes);
         let (uris, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
         let name = served.spec.name.clone();
+        self.io.set_watch(id, watch);
         self.server.add_volume(id, rules);
         let mut problem = None;
         for uri in &uris {
@@ -293,12 +334,24 @@ impl Pool {
         }
     }
 
+    /// Why it cannot be told whether the backing store of a volume that is being attached was changed.
+    pub(super) fn doubt_about(&self, id: VolumeId) -> String {
+        let prepared = self.served(id).and_then(|served| served.prepared.as_ref());
+        prepared.map_or_else(String::new, |prepared| prepared.why.clone())
+    }
+
     /// The engine refuses the volume.
     pub(super) fn attach_failed(&mut self, id: VolumeId, error: &LifeError) {
         if let Some(mut served) = self.forget(id)
             && let Some(waiting) = served.waiting.take()
         {
-            let _ = waiting.try_send(Err(refused("attach", &served.spec.name, error)));
+            let mut refusal = refused("attach", &served.spec.name, error);
+            if let (LifeError::BackingChanged { .. }, Some(prepared)) = (error, &served.prepared)
+                && !prepared.why.is_empty()
+            {
+                refusal.what += &format!(" ({})", prepared.why);
+            }
+            let _ = waiting.try_send(Err(refusal));
         }
     }
 
@@ -307,6 +360,11 @@ impl Pool {
         let served = self.volumes.get_mut(usize::from(id.0))?.take()?;
         self.io.set_backing(id, None);
         self.forget_device(served.device);
+        let known = self.engine.volume_table().iter().any(|entry| entry.id == id);
+        match self.io.set_watch(id, None) {
+            Some(watch) if !known => watch.forget(),
+            _ => {} // it comes back
+        }
         if self.reactor.remove_device(served.device).is_none() {
             self.tell(PoolEvent::Note(format!("the backing store of {} is still busy", served.spec.name)));
         }
@@ -417,6 +475,7 @@ impl Pool {
 
     /// The volume is gone.
     pub(super) fn detached(&mut self, id: VolumeId) {
+        self.discarded(id, Ok(()));
         if let Some(mut served) = self.forget(id) {
             self.tell(PoolEvent::Detached { volume: served.spec.name.clone() });
             if let Some(waiting) = served.waiting.take() {
@@ -427,6 +486,7 @@ impl Pool {
 
     /// The volume stays, and is served as before.
     pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifeError) {
+        self.discarded(id, Err(*error));
         let Some(size_bytes) = self.engine.volume_size_bytes(id) else {
             // The cache was fenced in the middle of it: the volume is gone from it until the next start.
             return self.attach_failed(id, error);

@@ -66,16 +66,24 @@ impl Service {
             let snapshot = self.pool_snapshot(&pool)?;
             all.extend(snapshot.volumes.into_iter().map(|volume| info(&pool, volume, &jobs)));
         }
+        all.extend(self.absent_infos()?);
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
     pub(super) fn volume_info(&self, name: &str) -> Result<VolumeInfo, ControlError> {
-        let (pool, _) = self.pool_of(name)?;
+        let (pool, _) = self.pool_with(name)?;
         let snapshot = self.pool_snapshot(&pool)?;
-        let volume = snapshot.volumes.into_iter().find(|volume| volume.name == name);
-        let volume = volume.ok_or_else(|| not_attached(name))?;
-        Ok(info(&pool, volume, &self.open_jobs()))
+        if let Some(volume) = snapshot.volumes.into_iter().find(|volume| volume.name == name) {
+            return Ok(info(&pool, volume, &self.open_jobs()));
+        }
+        let absent = self.absent_infos()?.into_iter().find(|info| info.name == name);
+        let job = self
+            .open_jobs()
+            .iter()
+            .find(|job| job.spec.volume.as_deref() == Some(name))
+            .map(|job| job.id.to_string());
+        absent.map(|info| VolumeInfo { job, ..info }).ok_or_else(|| not_attached(name))
     }
 
     pub(super) fn losses_of(&self, name: &str) -> Result<Vec<LossInfo>, ControlError> {

@@ -7,8 +7,9 @@
 //!   change something, not while it drains.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mates` (mirrored ones), `volumes`, `settings`, `reload`, `work`,
-//! `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
+//! `absent` (volumes that are not attached), `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
 
+mod absent;
 mod handover;
 mod info;
 mod mates;
@@ -248,7 +249,7 @@ impl Control for Service {
     }
 
     fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, ControlError> {
-        let (pool, handle) = self.attached(name)?;
+        let (pool, handle) = self.pool_with(name)?;
         if !force {
             Self::await_unused(&handle, name).map_err(|users| users.refuse("detach", name))?;
         }

@@ -139,6 +139,7 @@ impl Service {
         opened?;
         self.running_mut().config.pools.insert(name.clone(), config);
         drop(file);
+        self.look_for_absent(&name);
         self.hub.publish(NewEvent::new(Kind::PoolCreated, format!("pool {name} is there")).pool(&name));
         self.pool_info(&name)
     }
@@ -167,6 +168,7 @@ impl Service {
                 }
             }
         }
+        self.look_for_absent(name);
         match first {
             None => self.pool_info(name),
             Some(error) => Err(error),
@@ -430,7 +432,8 @@ impl Service {
             .map(|(name, _)| name.as_str())
             .collect();
         if used.is_empty() {
-            return Ok(());
+            drop(running);
+            return self.check_nothing_absent(name);
         }
         Err(ControlError::new(
             ErrorKind::Conflict,
@@ -444,15 +447,6 @@ impl Service {
         let mut file = self.changing()?;
         self.check_removable(name)?;
         let snapshot = self.pool_snapshot(name)?;
-        let kept: u64 = snapshot.absent.values().sum();
-        if erase && kept > 0 {
-            let names: Vec<&str> = snapshot.absent.keys().map(String::as_str).collect();
-            return Err(ControlError::new(
-                ErrorKind::Conflict,
-                format!("pool {name} holds {kept} dirty blocks of {}: they would be lost", names.join(", ")),
-                "attach and drain them first, or remove the pool without --erase",
-            ));
-        }
         let handle = self.handle(name)?;
         handle.stop()?;
         let entry = {

@@ -26,7 +26,14 @@ impl Service {
             };
             file.reload(&check_rules).map_err(|error| stored(&error))?.config
         };
-        let old = self.running().config.clone();
+        let mut old = self.running().config.clone();
+        // What could not be attached is tried again as the file says now.
+        for name in new.volumes.keys() {
+            let open = old.volumes.get(name).is_some_and(|volume| self.handle(&volume.pool).is_ok());
+            if open && !self.is_attached(name)? {
+                old.volumes.remove(name);
+            }
+        }
         let differences = diff(&old, &new);
         let mut done = ReloadDone::default();
         self.update_guards(&new, &mut done);
@@ -80,8 +87,13 @@ impl Service {
             Change::Setting { scope, name, .. } => self.setting_by_reload(*scope, name, new)?,
             Change::VolumeAdded { volume } => {
                 let config = &new.volumes[volume];
-                self.attach_configured(volume, config)?;
-                self.running_mut().config.volumes.insert(volume.clone(), config.clone());
+                let attached = self.attach_configured(volume, config);
+                let mut running = self.running_mut();
+                if attached.is_ok() || running.config.volumes.contains_key(volume) {
+                    running.config.volumes.insert(volume.clone(), config.clone());
+                }
+                drop(running);
+                attached?;
             }
             Change::VolumeExports { volume, added, removed } => {
                 let (_, handle) = self.attached(volume)?;

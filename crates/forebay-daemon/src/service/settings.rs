@@ -79,7 +79,11 @@ impl Service {
     ) -> Result<SettingsDone, ControlError> {
         let mut file = self.changing()?;
         let old = Self::configured(&self.running().config, target)?;
-        let (new, changed) = with_changes(&old, &request.set)?;
+        let at_rest = match target {
+            Target::Volume(name) => !self.is_attached(name)?,
+            Target::Pool(_) => false,
+        };
+        let (new, changed) = with_changes(&old, &request.set, at_rest)?;
         self.check_conflicts(target, &new)?;
         let mut persist = file.as_mut().filter(|_| !request.temporary);
         if let Some(file) = &mut persist {
@@ -96,8 +100,8 @@ impl Service {
         drop(file);
         self.announce(target, &changed);
         let job = match target {
-            Target::Volume(name) => self.drain_after_change(name, &changed, request.leaving)?,
-            Target::Pool(_) => None,
+            Target::Volume(name) if !at_rest => self.drain_after_change(name, &changed, request.leaving)?,
+            _ => None,
         };
         Ok(SettingsDone { changed, job })
     }
@@ -135,6 +139,8 @@ impl Service {
                 let settings = PoolSettings::from(&PoolTunables::new(new));
                 Self::ask(&*self.handle(name)?, move |pool| pool.configure_pool(settings))?
             }
+            // It counts when the volume is attached.
+            Target::Volume(name) if !self.is_attached(name)? => Ok(()),
             Target::Volume(name) => {
                 let tunables = VolumeTunables::new(new);
                 let settings = VolumeSettings::from(&tunables);
@@ -208,10 +214,11 @@ impl Service {
     }
 }
 
-/// The settings with the changes made, and what is different then.
+/// The settings with the changes made, and what is different then. Of a volume that is not attached, what is looked at then can be changed too.
 fn with_changes(
     old: &Settings,
     wanted: &BTreeMap<String, Option<String>>,
+    at_rest: bool,
 ) -> Result<(Settings, Changed), ControlError> {
     let mut new = old.clone();
     let mut changed = Vec::new();
@@ -229,7 +236,9 @@ fn with_changes(
         if before == after {
             continue;
         }
-        if tunable.applies != Applies::Live {
+        // What is done about a change is only asked when the volume is attached the next time.
+        let later = tunable.applies == Applies::AtAttach && (at_rest || tunable.name == "on_backing_change");
+        if tunable.applies != Applies::Live && !later {
             return Err(invalid(
                 format!("{} cannot be changed while it runs", tunable.name),
                 format!("it is looked at {}", tunable.applies.words()),

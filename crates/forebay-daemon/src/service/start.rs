@@ -123,6 +123,7 @@ impl Service {
                 Err(error) => self.trouble(AlarmKey::volume(Kind::VolumeFailed, name), &error, strict)?,
             }
         }
+        config.pools.keys().for_each(|pool| self.look_for_absent(pool));
         Ok(())
     }
 

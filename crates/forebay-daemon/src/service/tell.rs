@@ -81,6 +81,9 @@ impl Service {
             PoolEvent::BackingChanged { volume, .. } => {
                 self.hub.publish(NewEvent::new(Kind::BackingChanged, text).pool(pool).volume(volume));
             }
+            PoolEvent::BackingUncertain { volume, .. } => {
+                self.hub.publish(NewEvent::new(Kind::BackingUncertain, text).pool(pool).volume(volume));
+            }
             PoolEvent::OrderLost { volume } => {
                 self.hub.publish(NewEvent::new(Kind::OrderLost, text).pool(pool).volume(volume));
             }

@@ -6,10 +6,11 @@ use super::settings::{default_action, invalid, stored};
 use super::start::check_rules;
 use crate::config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use crate::control::{ControlError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
-use crate::events::{Kind, NewEvent};
-use crate::open::open_backing;
+use crate::events::{AlarmKey, Kind, NewEvent};
+use crate::open::{open_backing, random_uuid};
 use crate::pool::{PoolHandle, VolumeSpec};
 use crate::rules::{Action, Position, Rule, RuleSet};
+use crate::witness::Prepared;
 use forebay_core::VolumeSettings;
 use forebay_export::size::ByteSize;
 use serde_json::{Value, json};
@@ -23,6 +24,14 @@ impl Service {
         let wanted = name.to_owned();
         let there = Self::ask(&handle, move |pool| pool.find(&wanted).is_some())?;
         if there { Ok((pool, handle)) } else { Err(not_attached(name)) }
+    }
+
+    /// True if the pool of a configured volume is open and has it.
+    pub(super) fn is_attached(&self, name: &str) -> Result<bool, ControlError> {
+        let pool = self.running().config.volumes.get(name).map(|volume| volume.pool.clone());
+        let Some(handle) = pool.and_then(|pool| self.handle(&pool).ok()) else { return Ok(false) };
+        let wanted = name.to_owned();
+        Self::ask(&handle, move |pool| pool.find(&wanted).is_some())
     }
 
     /// Attaches a volume: a new one, or one that is configured but not attached just now.
@@ -119,6 +128,12 @@ impl Service {
         let tunables = config.tunables();
         let emulate = tunables.emulate.into();
         let backing = open_backing(&config.backing, emulate)?;
+        self.check_not_of_absent(name, config, &backing)?;
+        let wanted = name.to_owned();
+        let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
+        let uuid = uuid.map_or_else(random_uuid, Ok)?;
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let prepared = Prepared::look(&backing.device, &state_dir, uuid)?;
         let rules = RuleSet::new(default_action(tunables.default_action), backing.size_bytes);
         let parsed = config.rules.iter().map(RuleTable::rule).collect::<Result<Vec<Rule>, _>>()?;
         rules.replace_all(parsed, Instant::now())?;
@@ -133,11 +148,13 @@ impl Service {
             on_backing_change: tunables.on_backing_change.into(),
             rules: Arc::clone(&rules),
         };
-        let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing))?;
+        let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
         let stopped = || ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
         promise.wait().ok_or_else(stopped)??;
         self.raise_record(&config.pool);
         self.running_mut().rules.insert(name.into(), rules);
+        self.hub.clear(&AlarmKey::volume(Kind::VolumeFailed, name));
+        self.hub.clear(&AlarmKey::volume(Kind::VolumeAbsent, name));
         Ok(())
     }
 
@@ -146,8 +163,10 @@ impl Service {
         let mut file = self.changing()?;
         {
             let mut running = self.running_mut();
-            running.config.volumes.remove(name);
             running.rules.remove(name);
+            if running.config.volumes.remove(name).is_none() {
+                return Ok(()); // only its data was there
+            }
         }
         let Some(file) = file.as_mut() else { return Ok(()) };
         let edited = file.edit(&[Edit::RemoveVolume { name: name.into() }], &check_rules);

@@ -231,8 +231,12 @@ impl Service {
     // --- what drains are for
 
     fn detach(&self, id: JobId, volume: &str, how: DetachHow, force: bool) -> Result<(), End> {
-        let (_, handle) = self.pool_of(volume)?;
+        let (pool, handle) = self.pool_with(volume)?;
         let name = volume.to_owned();
+        let served = name.clone();
+        if !Self::ask(&handle, move |pool| pool.find(&served).is_some())? {
+            return self.detach_absent(id, &pool, volume, how);
+        }
         let engine_how = match how {
             DetachHow::Drain => forebay_core::DetachHow::Drained,
             DetachHow::Keep => forebay_core::DetachHow::Keep,
@@ -272,6 +276,39 @@ impl Service {
         };
         self.hub.publish(NewEvent::new(Kind::VolumeDetached, message).volume(volume));
         self.hub.clear(&AlarmKey::volume(Kind::DestageFailed, volume));
+        self.look_for_absent(&pool);
+        Ok(())
+    }
+
+    /// Has a volume forgotten that is not attached.
+    fn detach_absent(&self, id: JobId, pool: &str, volume: &str, how: DetachHow) -> Result<(), End> {
+        self.phase(id, Phase::Applying);
+        let handle = &*self.handle(pool)?;
+        let name = volume.to_owned();
+        let absent = Self::ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
+        let dirty_blocks = absent.as_ref().map_or(0, |absent| absent.dirty_blocks);
+        if dirty_blocks > 0 && how != DetachHow::Discard {
+            let dirty = ByteSize(dirty_blocks * BLOCK_BYTES as u64);
+            let way_out = self.way_out(absent.as_ref(), pool);
+            return Err(End::Failed(format!(
+                "{volume} is not attached, and only the cache has {dirty} of dirty data of it; {way_out}"
+            )));
+        }
+        if absent.is_some() && how != DetachHow::Keep {
+            let promise = Self::ask(handle, move |pool| pool.discard_absent(&name))?;
+            promise.wait().unwrap_or_else(|| {
+                Err(ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", ""))
+            })?;
+        }
+        self.forget_volume(volume)?;
+        let message = match dirty_blocks {
+            0 => format!("{volume} is detached; nothing of it was dirty"),
+            _ => format!("{volume} is detached; what only the cache had is given up"),
+        };
+        self.hub.publish(NewEvent::new(Kind::VolumeDetached, message).volume(volume));
+        for kind in [Kind::VolumeFailed, Kind::VolumeAbsent, Kind::DestageFailed] {
+            self.hub.clear(&AlarmKey::volume(kind, volume));
+        }
         Ok(())
     }
 

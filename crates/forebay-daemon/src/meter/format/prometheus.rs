@@ -64,6 +64,7 @@ impl Collector for Reports {
         self.gauge(to, "uptime_seconds", "Time since the start", |report| {
             Gauge::Seconds(report.about.uptime_ns)
         })?;
+        self.absent(to)?;
         self.members(to)?;
         self.ages(to)?;
         self.latency(to)
@@ -106,6 +107,20 @@ impl Reports {
                 Gauge::Whole(value) => metric.encode_gauge(&clamped(value))?,
                 Gauge::Seconds(ns) => metric.encode_gauge(&(ns as f64 / 1e9))?,
             }
+        }
+        Ok(())
+    }
+
+    /// Of pools only.
+    fn absent(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.iter().all(|report| report.about.absent_dirty_bytes.is_none()) {
+            return Ok(());
+        }
+        let help = "Dirty data of volumes that are not attached, in bytes";
+        let mut family = to.encode_descriptor("absent_dirty_bytes", help, None, MetricType::Gauge)?;
+        for (report, labels) in self.each() {
+            let Some(bytes) = report.about.absent_dirty_bytes else { continue };
+            family.encode_family(&labels)?.encode_gauge(&clamped(bytes))?;
         }
         Ok(())
     }
