@@ -432,6 +432,8 @@ impl Engine {
     /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has ended, a crash brings the
     /// order back, and then what counts is what the batches say.
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
+        let still = self.streams[kind.index()].is_still();
+        assert!(still, "I2: a segment is closed when all its batches have completed");
         let table = &self.map.segments[segment as usize];
         if table.forgot_epochs {
             self.reached(Landmark::SummaryLeftOut);

@@ -1,10 +1,11 @@
-//! Runs the simulator by itself: `sim [--seed N] [--crashes N] [--break NAME] [--violations N] [--progress] [--verbose]`;
+//! Runs the simulator by itself: `forebay-sim [--seed N] [--crashes N] [--per-seed N] [--break NAME] [--violations N] [--progress]
+//! [--verbose]`; with `--per-seed` no more crash points than that are taken of a seed, and seeds lie apart. It needs no daemon to build;
 //! with `--exhaustive [--length N] [--part I/N] [--only NAME]` all short sequences instead.
 
 use forebay_sim::exhaustive::{ExhaustiveOptions, Sequence, run_exhaustive};
 use forebay_sim::hostile::run_hostile;
 use forebay_sim::shrink::shrink;
-use forebay_sim::{Counters, PlantedBug, SimOptions, run};
+use forebay_sim::{Counters, PlantedBug, Progress, Report, SimOptions, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ fn main() -> ExitCode {
     let mut options = SimOptions::default();
     let (mut follow, mut exhaustive, mut shrinks, mut hostile) = (false, false, false, false);
     let mut all = ExhaustiveOptions::default();
+    let mut per_seed = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().unwrap_or_default();
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
                 all.part = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(1));
             }
             "--only" => all.only = Sequence::named(&value()),
+            "--per-seed" => per_seed = value().parse().ok(),
             "--progress" => follow = true,
             "--verbose" => options.verbose = true,
             other => {
@@ -55,12 +58,16 @@ fn main() -> ExitCode {
         let (bug, violations_max, verbose) = (options.bug, options.violations_max, options.verbose);
         return exhaust(&ExhaustiveOptions { bug, violations_max, verbose, ..all }, follow, start);
     }
-    let report = run(&options, &mut |progress| {
+    let mut progress = |progress: &Progress| {
         if follow {
             let (seed, points) = (progress.seed, progress.crash_points);
             eprintln!("seed {seed}: {points} crash points, {:.1} s", start.elapsed().as_secs_f64());
         }
-    });
+    };
+    let report = match per_seed {
+        None => run(&options, &mut progress),
+        Some(most) => run_scattered(&options, most, &mut progress),
+    };
     for violation in &report.violations {
         println!(
             "{}\n    crash point {}, step {}: {}",
@@ -80,6 +87,22 @@ fn main() -> ExitCode {
     );
     print_landmarks(&report.counters);
     ExitCode::from(u8::from(!report.violations.is_empty()))
+}
+
+/// A few crash points of many seeds.
+fn run_scattered(options: &SimOptions, per_seed: u64, progress: &mut dyn FnMut(&Progress)) -> Report {
+    let mut all = Report::default();
+    let mut seed = options.seed;
+    while all.crash_points < options.crashes && all.violations.len() < options.violations_max {
+        let report = run(&SimOptions { seed, crashes: per_seed.max(1), ..*options }, progress);
+        all.crash_points += report.crash_points;
+        all.seeds += report.seeds;
+        all.violations.extend(report.violations);
+        all.counters.add(&report.counters);
+        all.digest ^= report.digest.rotate_left((all.seeds % 64) as u32);
+        seed += 7919;
+    }
+    all
 }
 
 fn print_landmarks(counters: &Counters) {

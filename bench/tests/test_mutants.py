@@ -1,0 +1,63 @@
+"""What `scripts/mutants` draws, applies and counts."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+LOADER = SourceFileLoader("mutants", str(SCRIPTS / "mutants"))
+SPEC = importlib.util.spec_from_loader("mutants", LOADER)
+assert SPEC is not None
+m = importlib.util.module_from_spec(SPEC)
+sys.modules["mutants"] = m
+LOADER.exec_module(m)
+
+SOURCE = "fn f(a: u32) -> bool {\n    a > 1 || a == 0\n}\n"
+
+
+def mutant(name: str) -> m.Mutant:
+    """A mutant of this name that is not applied."""
+    return m.Mutant(name, "src/lib.rs", (1, 1), (1, 1), "")
+
+
+def test_a_listed_mutant_replaces_its_span() -> None:
+    span = {"start": {"line": 2, "column": 11}, "end": {"line": 2, "column": 13}}
+    listed = {"file": "a.rs", "span": span, "replacement": "&&", "function": {"function_name": "f"}}
+    one = m.Mutant.of({**listed, "genre": "BinaryOperator"}, SOURCE)
+    assert one.name == "a.rs:2:11: replace || with && in f"
+    assert one.applied(SOURCE) == SOURCE.replace("||", "&&")
+    over = m.Mutant("y", "src/lib.rs", (2, 5), (2, 20), "true")
+    assert over.applied(SOURCE) == "fn f(a: u32) -> bool {\n    true\n}\n"
+
+
+def test_the_sample_depends_on_the_seed_and_not_on_the_order() -> None:
+    all_of_them = [mutant(f"a.rs:{line}: replace f{line}") for line in range(50)]
+    first = m.drawn(all_of_them, [], "", 10, 1)
+    assert len(first) == 10
+    assert first == m.drawn(all_of_them[::-1], [], "", 10, 1)
+    assert first != m.drawn(all_of_them, [], "", 10, 2)
+    assert first == m.drawn(all_of_them, [], "", 20, 1)[:10], "a larger sample goes on where a smaller one ends"
+
+
+def test_what_changes_nothing_is_not_drawn() -> None:
+    known = m.equivalents('[[equivalent]]\nname = "in describe$"\nreason = "a text"\n')
+    names = ["a.rs:1:1: replace + with - in describe", "a.rs:2:1: replace + with - in decide"]
+    left = m.drawn([mutant(name) for name in names], known, "", 10, 1)
+    assert [one.name for one in left] == names[1:]
+    assert m.drawn([mutant(name) for name in names], [], r"rs:1:", 10, 1)[0].name == names[0]
+
+
+def test_the_list_of_those_that_change_nothing_can_be_read() -> None:
+    assert all(reason for _, reason in m.equivalents((SCRIPTS / "mutants.toml").read_text()))
+
+
+@pytest.mark.parametrize(("results", "share"), [("ccccccccct", 1.0), ("cccccccccsu", 0.9), ("ss", 0.0), ("u", 1.0)])
+def test_what_does_not_build_does_not_count(results: str, share: float) -> None:
+    words = {"c": m.CAUGHT, "s": m.SURVIVED, "t": m.TIMEOUT, "u": m.UNBUILDABLE}
+    outcomes = [m.Outcome(str(at), words[letter], "", 0.0) for at, letter in enumerate(results)]
+    assert m.share_caught(outcomes) == pytest.approx(share)
