@@ -50,22 +50,30 @@ impl EndPlan {
         all
     }
 
+    /// A member of a mirrored cache ends.
+    pub(crate) fn is_of_member(&self) -> bool {
+        matches!(self.what, Ending::Member(_))
+    }
+
     fn draw_one(plan: &Plan, bug: Option<PlantedBug>, rng: &mut Rng) -> Self {
         let backing = Ending::Backing(rng.below(plan.volumes.len() as u64) as usize);
         let sound = plan.death.is_none() && !plan.faults.damages();
         let what = match bug {
             Some(PlantedBug::EndIsZeroes) => backing,
             Some(_) => Ending::Cache,
-            None if plan.mirror.is_some() && rng.chance(1, 2) => Ending::Member(rng.below(2) as usize),
-            None if plan.mirror.is_none() && sound && rng.chance(1, 2) => Ending::Cache,
+            None if plan.mirror.is_some() && rng.chance(2, 3) => Ending::Member(rng.below(2) as usize),
+            None if plan.mirror.is_none() && sound && rng.chance(2, 3) => Ending::Cache,
             None => backing,
         };
         let brief = rng.range(20_000_000, BRIEF_NS);
         let long = rng.range(10_000_000_000, 60_000_000_000);
-        let lasts = bug.is_none() && plan.outage.is_none() && rng.chance(1, 3);
+        let lasts = bug.is_none() && plan.outage.is_none() && rng.chance(1, 2);
+        // Often early: not every run goes on to its end.
         let requests = u64::from(plan.requests);
+        let (first, last) =
+            if rng.chance(1, 2) { (1, requests / 10) } else { (requests / 10, requests * 9 / 10) };
         Self {
-            at: rng.range(requests / 10, requests * 9 / 10),
+            at: rng.range(first, last.max(first + 1)),
             what,
             kept_pct: rng.pick(&[0, 0, 10, 50, 90]),
             ns: if lasts { long } else { brief },

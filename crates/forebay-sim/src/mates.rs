@@ -111,6 +111,12 @@ impl MirrorPlan {
         plan
     }
 
+    /// Nothing else is the matter with the members.
+    pub(crate) fn only_ends(&mut self) {
+        (self.failures, self.faults, self.harms) = (Vec::new(), [Faults::default(); 2], [false; 2]);
+        (self.rot, self.spoil) = (0, 0);
+    }
+
     /// Errors of a member by rate.
     fn errors(rng: &mut Rng, read_error: u32) -> Faults {
         Faults {

@@ -264,8 +264,12 @@ impl Plan {
             plan.fail_over(own);
         }
         let own = &mut Rng::new(mix(seed) ^ 0x454e_4453);
-        let ends = bug.is_some_and(is_of_ends) || bug.is_none() && own.chance(1, 6);
+        let ends = bug.is_some_and(is_of_ends) || bug.is_none() && own.chance(1, 5);
         plan.ends = if ends { EndPlan::draw(&plan, bug, own) } else { Vec::new() };
+        if let Some(mirror) = plan.mirror.as_mut().filter(|_| plan.ends.iter().any(EndPlan::is_of_member)) {
+            // The other member must not fail while one has ended.
+            mirror.only_ends();
+        }
         let own = &mut Rng::new(mix(seed) ^ 0x4349_5048_4552);
         let encrypted = bug.is_some_and(is_of_cipher) || bug.is_none() && own.chance(1, 5);
         if encrypted && plan.mirror.is_none() {
