@@ -97,12 +97,15 @@ pub(super) fn begin(page: &SharedPage, boot_id: &str, run: u64, facts: &Facts) {
     if read(page, boot_id).is_none() {
         (0..SharedPage::WORDS).for_each(|at| set(at, 0));
         let boot = boot_words(boot_id);
-        (set(AT_BOOT, boot[0]), set(AT_BOOT + 1, boot[1]));
+        set(AT_BOOT, boot[0]);
+        set(AT_BOOT + 1, boot[1]);
     }
     let began = page.word(AT_BEGAN).load(Relaxed);
     set(AT_RUN, run);
     see(page, run, facts, began, began);
-    (set(AT_ENDED, began), set(AT_CACHED, 0), set(AT_MAGIC, MAGIC));
+    set(AT_ENDED, began);
+    set(AT_CACHED, 0);
+    set(AT_MAGIC, MAGIC);
 }
 
 /// Writes down how the store looks: after so many writes, and its first blocks after so many. False if the page is in use by another process,
