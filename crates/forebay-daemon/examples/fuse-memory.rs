@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
 use forebay_core::{BufId, Request, RequestId, RequestKind};
-use forebay_daemon::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
+use forebay_daemon::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use forebay_export::fuse::{ControlTree, Errno, Kind, Limits, Provider, Session, Tree, VolumeTree};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::fuse::{MountMethod, MountOptions, Place, mount, volume_place};
@@ -158,7 +158,8 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
         request_base: 5 << 32,
         buffer_bytes: BUFFER_BYTES_DEFAULT.min(pool / 2),
     };
-    let mut server = FuseServer::new(&mut reactor, fd, session, options).unwrap();
+    let own = FuseMemory::reserve(reactor.pool_mut()).unwrap();
+    let mut server = FuseServer::new(&mut reactor, fd, session, options, own).unwrap();
     let mut memory = Memory {
         bytes: vec![0; size as usize],
         delay: Duration::from_micros(number(DELAY_US).unwrap_or(0)),
@@ -171,7 +172,7 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
     let mut mounted = Some(mounted);
     let mut completions = Vec::new();
     let mut busiest = 0;
-    while !(mounted.is_none() && server.is_quiet()) && server.ended().is_none() {
+    while !server.is_over() {
         server.turn(&mut memory, &mut reactor);
         memory.work(&mut reactor);
         busiest = busiest.max(server.requests());
@@ -189,6 +190,8 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
             server.close(&mut reactor);
         }
     }
+    server.end(&mut reactor);
+    assert_eq!(reactor.pool().stats().used_bytes, 0, "all memory of the mount was given back");
     println!("busiest {busiest} flushes {}", memory.flushes);
 }
 

@@ -4,10 +4,16 @@
 //! what it is, and either the answer goes out at once, or it becomes a request of the engine (or a text for the owner of
 //! a control file), whose answer is sent when it is done. Requests are answered in any order.
 //!
-//! - Up to [`RECEIVES_MAX`] receives are posted at once, so a crowd of requests is taken in one turn of the loop.
+//! - At least [`RECEIVES_MIN`] receives are posted at once, and more as requests come in crowds, up to [`RECEIVES_MAX`]: so a crowd
+//!   is taken in one turn of the loop.
 //! - The payload of a write that begins at a block boundary already lies where the engine wants it: its buffer is
 //!   handed over as it is. Others are copied, as are those beyond what [`FuseOptions::buffer_bytes`] allows
 //!   (each such buffer has room for the longest write, however short this one is).
+//!
+//! Memory: each receive needs room for the longest write, so the kernel wants it. What the fewest receives need, and one buffer for a
+//! request, is the mount's own from before it is made until it is gone ([`FuseMemory`]): however little there is besides, and whoever
+//! has it, a request is received, and one at a time is worked on. Everything beyond that is taken as NBD connections take it, and
+//! leaves the engine its part.
 //!
 //! Back-pressure: at most `REQUESTS_MAX` requests are under way, and what they hold comes from the pool. A request that
 //! finds no memory stays in its receive, which is not posted again before; so does everything while an answer waits for
@@ -15,15 +21,27 @@
 
 use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
 use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
-use forebay_export::fuse::{Answer, Caller, Errno, Session, Step, Tree, VolumeRequest, reply, request};
+use forebay_export::fuse::{
+    Answer, Caller, Errno, PAYLOAD_BYTES_MAX, Session, Step, Tree, VolumeRequest, reply, request,
+};
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{BufId, FuseId, IoFailure, Op, Reactor, Span};
+use forebay_io::{BufId, BufPool, FuseId, IoFailure, Op, Reactor, Span};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 /// Most receives posted at once.
 pub const RECEIVES_MAX: usize = 32;
+/// Fewest receives posted at once.
+pub const RECEIVES_MIN: usize = 2;
+/// After so many turns in a row with few requests there are half as many receives.
+const FEW_TURNS_MAX: u32 = 64;
+/// More receives than the fewest leave this part of the memory to others,
+const FOR_REQUESTS: usize = 2;
+/// requests this one,
+const FOR_REPLIES: usize = 8;
+/// and answers this one, which is the engine's.
+const FOR_ENGINE: usize = 16;
 /// Requests under way.
 const REQUESTS_MAX: usize = 512;
 /// Distance of the receives' headers in their common buffer.
@@ -67,9 +85,44 @@ pub struct FuseOptions {
     pub token_base: u64,
     /// Numbers of its requests are this with something in the lower 32 bits, which are zero here.
     pub request_base: u64,
-    /// Memory for receives and for payloads that stay where they were received. Half of it, but at most
-    /// [`RECEIVES_MAX`] times the longest write, is held all the time (pages that were never used cost nothing).
+    /// Most memory for receives and for payloads that stay where they were received; half of it for either.
     pub buffer_bytes: usize,
+}
+
+/// What a mount has of its own, in bytes, as long as it is there (pages that were never used cost nothing).
+pub const RESERVED_BYTES: usize = (RECEIVES_MIN + 1) * PAYLOAD_BYTES_MAX as usize
+    + RECEIVES_MAX * HEAD_STRIDE
+    + REQUESTS_MAX * ANSWER_STRIDE;
+
+/// The memory that a mount has of its own.
+#[derive(Debug)]
+pub struct FuseMemory {
+    heads: BufId,
+    answers: BufId,
+    receives: [BufId; RECEIVES_MIN],
+    spare: BufId,
+}
+
+impl FuseMemory {
+    /// Takes it from the pool: [`RESERVED_BYTES`]. `None` if there is not so much now, the engine's part left out.
+    pub fn reserve(pool: &mut BufPool) -> Option<Self> {
+        let payload = PAYLOAD_BYTES_MAX as usize;
+        let lengths = [RECEIVES_MAX * HEAD_STRIDE, REQUESTS_MAX * ANSWER_STRIDE, payload, payload, payload];
+        let taken = lengths.map(|len| pool.alloc_leaving(FOR_ENGINE, len));
+        if let [Some(heads), Some(answers), Some(first), Some(second), Some(spare)] = taken {
+            return Some(Self { heads, answers, receives: [first, second], spare });
+        }
+        taken.into_iter().flatten().for_each(|buffer| pool.free(buffer));
+        None
+    }
+
+    /// Gives it back.
+    pub fn give_back(self, pool: &mut BufPool) {
+        let [first, second] = self.receives;
+        [self.heads, self.answers, first, second, self.spare]
+            .into_iter()
+            .for_each(|buffer| pool.free(buffer));
+    }
 }
 
 /// A good [`FuseOptions::buffer_bytes`] where there is memory.
@@ -108,8 +161,23 @@ struct Pending {
     is_store: bool,
     /// Where the data of a read lies.
     data: Option<Span>,
-    buffer: Option<BufId>,
-    adopted: bool,
+    buffer: Option<Buffer>,
+}
+
+/// A request's buffer.
+#[derive(Clone, Copy, Debug)]
+struct Buffer {
+    id: BufId,
+    from: Source,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Pool,
+    /// Its receive, which got another one.
+    Receive,
+    /// What the mount has of its own.
+    Spare,
 }
 
 /// One mount; see the head of this file.
@@ -121,12 +189,18 @@ pub struct FuseServer<T> {
     heads: BufId,
     answers: BufId,
     receives: Vec<Receive>,
+    /// So many receives are to be posted.
+    wanted: usize,
+    /// Turns in a row in which few of them were needed.
+    few_turns: u32,
+    /// For a request when the pool has nothing.
+    spare: Option<BufId>,
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
     adopted: usize,
     adopted_max: usize,
     /// Answers without data that are being sent, and those that wait for memory.
-    plain: Vec<Option<BufId>>,
+    plain: Vec<Option<Buffer>>,
     unsent: VecDeque<Vec<u8>>,
     crcs: Vec<u32>,
     scratch: Vec<u8>,
@@ -139,27 +213,40 @@ impl<T: Tree> FuseServer<T> {
     /// Serves the connection `fd` of a mount.
     ///
     /// # Errors
-    /// [`IoFailure`] if the descriptor cannot be used, or there is no memory for the first buffers.
+    /// [`IoFailure`] if the descriptor cannot be used; the memory was given back then.
+    ///
+    /// # Panics
+    /// When the session has longer payloads than [`PAYLOAD_BYTES_MAX`].
     pub fn new(
         reactor: &mut Reactor,
         fd: OwnedFd,
         session: Session<T>,
         options: FuseOptions,
+        memory: FuseMemory,
     ) -> Result<Self, IoFailure> {
-        let out_of_memory = || IoFailure::from_errno(Errno::OutOfMemory as i32);
-        let buffers = options.buffer_bytes / session.limits().payload_bytes_max.max(1) as usize;
-        let receives = (buffers / 2).clamp(1, RECEIVES_MAX);
-        let heads = reactor.pool_mut().alloc(RECEIVES_MAX * HEAD_STRIDE).ok_or_else(out_of_memory)?;
-        let answers = reactor.pool_mut().alloc(REQUESTS_MAX * ANSWER_STRIDE).ok_or_else(out_of_memory)?;
-        let fuse = reactor.add_fuse(fd)?;
-        let receive = || Receive { data: None, state: ReceiveState::Idle };
+        let payload_bytes = session.limits().payload_bytes_max;
+        assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "a receive has room for {PAYLOAD_BYTES_MAX} bytes");
+        let fuse = match reactor.add_fuse(fd) {
+            Ok(fuse) => fuse,
+            Err(failure) => {
+                memory.give_back(reactor.pool_mut());
+                return Err(failure);
+            }
+        };
+        let buffers = options.buffer_bytes / payload_bytes.max(1) as usize;
+        let receives = (buffers / 2).clamp(RECEIVES_MIN, RECEIVES_MAX);
+        let data = memory.receives.map(Some).into_iter().chain(std::iter::repeat(None));
+        let receive = |data| Receive { data, state: ReceiveState::Idle };
         Ok(Self {
             fuse,
             session,
             options,
-            heads,
-            answers,
-            receives: std::iter::repeat_with(receive).take(receives).collect(),
+            heads: memory.heads,
+            answers: memory.answers,
+            receives: data.map(receive).take(receives).collect(),
+            wanted: RECEIVES_MIN,
+            few_turns: 0,
+            spare: Some(memory.spare),
             pending: std::iter::repeat_with(|| None).take(REQUESTS_MAX).collect(),
             free_pending: (0..REQUESTS_MAX as u32).rev().collect(),
             adopted: 0,
@@ -202,6 +289,25 @@ impl<T: Tree> FuseServer<T> {
         }
     }
 
+    /// Nothing of it is at the reactor any more: it can be let go.
+    pub fn is_over(&self) -> bool {
+        let posted = |receive: &Receive| matches!(receive.state, ReceiveState::Posted);
+        let ends = self.closing || self.ended.is_some();
+        ends && self.is_quiet() && !self.receives.iter().any(posted)
+    }
+
+    /// Gives back all memory of a server that is over.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn end(mut self, reactor: &mut Reactor) {
+        assert!(self.is_over(), "the kernel may still write to its memory");
+        reactor.close_fuse(self.fuse);
+        let received = self.receives.iter_mut().filter_map(|receive| receive.data.take());
+        let own = [self.heads, self.answers].into_iter().chain(self.spare.take());
+        received.chain(own).for_each(|buffer| reactor.pool_mut().free(buffer));
+    }
+
     /// Every request was answered.
     pub fn is_quiet(&self) -> bool {
         let waits = |receive: &Receive| !matches!(receive.state, ReceiveState::Idle | ReceiveState::Posted);
@@ -221,7 +327,7 @@ impl<T: Tree> FuseServer<T> {
             TOKEN_ANSWER => self.answered(reactor, index, result),
             _ => {
                 if let Some(buffer) = self.plain.get_mut(index).and_then(Option::take) {
-                    reactor.pool_mut().free(buffer);
+                    self.let_go(reactor, buffer);
                 }
             }
         }
@@ -243,9 +349,8 @@ impl<T: Tree> FuseServer<T> {
                 ReceiveState::Idle
             }
         };
-        let over = self.closing || self.ended.is_some();
-        if let Some(data) = receive.data.take_if(|_| over && result.is_err()) {
-            reactor.pool_mut().free(data);
+        if self.ended.is_some() {
+            reactor.close_fuse(self.fuse); // The other receives come back.
         }
     }
 
@@ -300,10 +405,26 @@ impl<T: Tree> FuseServer<T> {
     fn forget(&mut self, reactor: &mut Reactor, index: usize) {
         let Some(pending) = self.pending[index].take() else { return };
         self.free_pending.push(index as u32);
-        self.adopted -= usize::from(pending.adopted);
         if let Some(buffer) = pending.buffer {
-            reactor.pool_mut().free(buffer);
+            self.adopted -= usize::from(buffer.from == Source::Receive);
+            self.let_go(reactor, buffer);
         }
+    }
+
+    fn let_go(&mut self, reactor: &mut Reactor, buffer: Buffer) {
+        match buffer.from {
+            Source::Spare => self.spare = Some(buffer.id),
+            Source::Pool | Source::Receive => reactor.pool_mut().free(buffer.id),
+        }
+    }
+
+    /// Memory for a request or an answer: the pool's, or else the mount's own.
+    fn take(&mut self, reactor: &mut Reactor, part: usize, bytes: usize) -> Option<Buffer> {
+        if let Some(id) = reactor.pool_mut().alloc_leaving(part, bytes) {
+            return Some(Buffer { id, from: Source::Pool });
+        }
+        let id = self.spare.take_if(|spare| reactor.pool().capacity(*spare) >= bytes)?;
+        Some(Buffer { id, from: Source::Spare })
     }
 
     // --- work
@@ -311,6 +432,7 @@ impl<T: Tree> FuseServer<T> {
     /// Handles what has come and receives again. True if the backend was given something.
     pub fn turn(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor) -> bool {
         self.send_unsent(reactor);
+        self.learn();
         let mut started = false;
         for index in 0..self.receives.len() {
             match self.receives[index].state {
@@ -329,6 +451,21 @@ impl<T: Tree> FuseServer<T> {
         started
     }
 
+    /// A crowd that fills all receives gets twice as many the next time; where few are needed for long there are soon fewer.
+    fn learn(&mut self) {
+        let arrived = |receive: &Receive| matches!(receive.state, ReceiveState::Arrived(_));
+        let arrived = self.receives.iter().filter(|receive| arrived(receive)).count();
+        if arrived == 0 {
+            return;
+        }
+        self.few_turns = if arrived * 4 <= self.wanted { self.few_turns + 1 } else { 0 };
+        if arrived >= self.wanted {
+            self.wanted = (2 * self.wanted).min(self.receives.len());
+        } else if self.few_turns >= FEW_TURNS_MAX {
+            (self.wanted, self.few_turns) = ((self.wanted / 2).max(RECEIVES_MIN), 0);
+        }
+    }
+
     fn post_receives(&mut self, reactor: &mut Reactor) {
         if self.closing || self.ended.is_some() || !self.unsent.is_empty() {
             return;
@@ -337,14 +474,24 @@ impl<T: Tree> FuseServer<T> {
         let mut free =
             self.free_pending.len().saturating_sub(self.receives.iter().filter(|r| !idle(r)).count());
         let data_bytes = self.session.limits().payload_bytes_max;
+        let mut ready = self.receives.iter().filter(|receive| receive.data.is_some()).count();
         for index in 0..self.receives.len() {
             let receive = &mut self.receives[index];
-            if free == 0 || !idle(receive) {
+            if !idle(receive) {
                 continue;
             }
-            let data = receive.data.or_else(|| reactor.pool_mut().alloc(data_bytes as usize));
-            let Some(data) = data else { return };
-            receive.data = Some(data);
+            if ready > self.wanted
+                && let Some(data) = receive.data.take()
+            {
+                reactor.pool_mut().free(data);
+                ready -= 1;
+                continue;
+            }
+            if receive.data.is_none() && ready < self.wanted {
+                receive.data = reactor.pool_mut().alloc_leaving(FOR_REQUESTS, data_bytes as usize);
+                ready += usize::from(receive.data.is_some());
+            }
+            let Some(data) = receive.data.filter(|_| free > 0) else { continue };
             receive.state = ReceiveState::Posted;
             free -= 1;
             let header = Span::new(self.heads, (index * HEAD_STRIDE) as u32, WRITE_HEAD_BYTES as u32);
@@ -387,7 +534,7 @@ impl<T: Tree> FuseServer<T> {
             Ok(Step::Store { node, length_bytes, answer }) => {
                 self.scratch.clear();
                 self.copy_payload(reactor, index, length_bytes as usize);
-                let id = self.begin(answer, None, false, true);
+                let id = self.begin(answer, None, None, true);
                 backend.store(id, node, std::mem::take(&mut self.scratch));
                 true
             }
@@ -434,20 +581,14 @@ impl<T: Tree> FuseServer<T> {
     fn begin(
         &mut self,
         answer: Answer,
-        buffer: Option<(BufId, Option<Span>)>,
-        adopted: bool,
+        buffer: Option<Buffer>,
+        data: Option<Span>,
         is_store: bool,
     ) -> RequestId {
         let index = self.free_pending.pop().expect("every receive that is not idle has a place in reserve");
-        self.adopted += usize::from(adopted);
-        self.pending[index as usize] = Some(Pending {
-            answer,
-            phase: Phase::Working,
-            is_store,
-            data: buffer.and_then(|(_, data)| data),
-            buffer: buffer.map(|(buffer, _)| buffer),
-            adopted,
-        });
+        self.adopted += usize::from(buffer.is_some_and(|buffer| buffer.from == Source::Receive));
+        let phase = Phase::Working;
+        self.pending[index as usize] = Some(Pending { answer, phase, is_store, data, buffer });
         self.id(index)
     }
 
@@ -464,23 +605,29 @@ impl<T: Tree> FuseServer<T> {
         let adopts = matches!(request.operation, Operation::Write { .. })
             && lead == 0
             && self.adopted < self.adopted_max;
-        let mut buffer = None;
-        if adopts {
-            buffer = self.receives[index].data.take();
-        } else if request.operation.has_payload() {
+        let mut buffer = if adopts { self.adopt(reactor, index) } else { None };
+        if buffer.is_none() && request.operation.has_payload() {
             let len = request.length_bytes as u32; // at most the longest payload that was agreed on
             let bytes = (lead as usize + len as usize).next_multiple_of(BLOCK_BYTES);
-            buffer = reactor.pool_mut().alloc(bytes);
+            buffer = self.take(reactor, FOR_REPLIES, bytes);
             let Some(buffer) = buffer else {
                 self.receives[index].state = ReceiveState::Starved(what);
                 return false;
             };
             if let (Operation::Write { .. }, Some(data)) = (request.operation, self.receives[index].data) {
-                reactor.pool_mut().copy(Span::new(data, 0, len), Span::new(buffer, lead, len));
+                reactor.pool_mut().copy(Span::new(data, 0, len), Span::new(buffer.id, lead, len));
             }
         }
-        self.hand_over(backend, reactor, what, buffer, adopts);
+        self.hand_over(backend, reactor, what, buffer);
         true
+    }
+
+    /// Takes the buffer of a receive for its request, if there is another one for the receive.
+    fn adopt(&mut self, reactor: &mut Reactor, index: usize) -> Option<Buffer> {
+        let bytes = self.session.limits().payload_bytes_max as usize;
+        let other = reactor.pool_mut().alloc_leaving(FOR_REPLIES, bytes)?;
+        let id = self.receives[index].data.replace(other)?;
+        Some(Buffer { id, from: Source::Receive })
     }
 
     fn hand_over(
@@ -488,14 +635,14 @@ impl<T: Tree> FuseServer<T> {
         backend: &mut dyn Backend,
         reactor: &Reactor,
         what: VolumeRequest,
-        buffer: Option<BufId>,
-        adopted: bool,
+        buffer: Option<Buffer>,
     ) {
         let request = what.request;
         let (lead, len) = ((request.offset_bytes % BLOCK) as u32, request.length_bytes);
         self.crcs.clear();
         let mut data = None;
-        match (request.operation, buffer) {
+        let buf = buffer.map(|buffer| buffer.id);
+        match (request.operation, buf) {
             (Operation::Read, Some(buf)) => data = Some(Span::new(buf, lead, len as u32)),
             (Operation::Write { .. }, Some(buf)) => {
                 let covered = (u64::from(lead) + len).next_multiple_of(BLOCK) as u32;
@@ -504,14 +651,14 @@ impl<T: Tree> FuseServer<T> {
             _ => {}
         }
         let treatment = backend.treatment(what.caller, &request);
-        let id = self.begin(what.answer, buffer.map(|buf| (buf, data)), adopted, false);
+        let id = self.begin(what.answer, buffer, data, false);
         backend.submit(Request {
             id,
             volume: self.options.volume,
             kind: kind(request.operation),
             offset: request.offset_bytes,
             len,
-            buf: buffer.map(|buf| forebay_core::BufId(buf.0)),
+            buf: buf.map(|buf| forebay_core::BufId(buf.0)),
             treatment,
             block_crcs: &self.crcs,
         });
@@ -520,10 +667,10 @@ impl<T: Tree> FuseServer<T> {
     // --- answers without data
 
     fn send_plain(&mut self, reactor: &mut Reactor, answer: Vec<u8>) {
-        let Some(buffer) = reactor.pool_mut().alloc(answer.len()) else {
+        let Some(buffer) = self.take(reactor, FOR_ENGINE, answer.len()) else {
             return self.unsent.push_back(answer);
         };
-        let span = Span::new(buffer, 0, answer.len() as u32);
+        let span = Span::new(buffer.id, 0, answer.len() as u32);
         reactor.pool_mut().copy_in(span, &answer);
         let index = self.plain.iter().position(Option::is_none).unwrap_or_else(|| {
             self.plain.push(None);

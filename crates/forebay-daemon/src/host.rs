@@ -11,7 +11,7 @@
 use crate::config::PoolTunables;
 use crate::error::RunError;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
-use crate::mounting::mount_volume;
+use crate::mounting::{Made, reserve};
 use crate::rules::{DefaultAction, RuleSet};
 use crate::server::{Offer, Server, ServerToken, Volumes};
 use forebay_export::directory::ExportInfo;
@@ -276,7 +276,8 @@ impl<V: Hosted> Host<V> {
             request_base: (index + 1) << REQUEST_SHIFT,
             buffer_bytes: BUFFER_BYTES_DEFAULT.min(self.buffer_bytes / 8),
         };
-        let (server, mount) = mount_volume(&mut self.reactor, path, size_bytes, options)?;
+        let memory = reserve(self.reactor.pool_mut(), self.mounts.len(), self.buffer_bytes)?;
+        let (server, mount) = Made::at(path)?.serve(&mut self.reactor, size_bytes, options, memory)?;
         self.mounts.push(Mounted { server, mount: Some(mount) });
         Ok(())
     }

@@ -1,28 +1,121 @@
 //! Mounting a volume as a file, for whoever has a reactor: a pool, or what stands in for one.
+//!
+//! In three steps, because only the second may wait for others: [`reserve`] takes the memory, [`Made::at`] asks the file systems
+//! and the kernel (and belongs on a thread that may wait), [`Made::serve`] begins to answer.
 
-use crate::fuse_server::{FuseOptions, FuseServer};
+use crate::fuse_server::{FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES};
 use forebay_export::fuse::{Limits, Session, VolumeTree};
-use forebay_io::Reactor;
+use forebay_export::size::ByteSize;
 use forebay_io::fuse::{FuseMount, MountOptions, mount, volume_place};
+use forebay_io::{BufPool, Reactor};
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Mounts a volume of `size_bytes` so that it appears as the file `path`, and serves the mount.
+/// Mounts have at most this part of a pool's memory of their own.
+const PART: usize = 2;
+
+/// How many mounts fit into so much memory.
+pub(crate) fn mounts_max(buffer_bytes: usize) -> usize {
+    buffer_bytes / PART / RESERVED_BYTES
+}
+
+/// The memory for so many mounts, rounded up to whole MiB.
+pub(crate) fn memory_for(mounts: usize) -> ByteSize {
+    ByteSize((mounts * RESERVED_BYTES * PART).next_multiple_of(1 << 20) as u64)
+}
+
+/// Takes the memory for one mount more than the `mounts` that there are.
 ///
 /// # Errors
-/// The place is taken or not suitable, FUSE is not there, or there is no memory, in words.
-pub(crate) fn mount_volume(
-    reactor: &mut Reactor,
-    path: &Path,
-    size_bytes: u64,
-    options: FuseOptions,
-) -> Result<(FuseServer<VolumeTree>, FuseMount), String> {
-    let (place, name) = volume_place(path).map_err(|error| error.to_string())?;
-    let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
-    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let session = Session::new(VolumeTree::new(name.as_deref(), size_bytes, owner, now_s), Limits::default());
-    let server = FuseServer::new(reactor, fd, session, options)
-        .map_err(|error| format!("cannot serve the mount: {error}"))?;
-    Ok((server, mount))
+/// There is none, and what to do, in words.
+pub(crate) fn reserve(pool: &mut BufPool, mounts: usize, buffer_bytes: usize) -> Result<FuseMemory, String> {
+    let (each, all) = (ByteSize(RESERVED_BYTES as u64), ByteSize(buffer_bytes as u64));
+    if mounts >= mounts_max(buffer_bytes) {
+        return Err(format!(
+            "there is no memory for another FUSE file: {mounts} of them have {each} each, half of buffer_memory ({all}): \
+             raise buffer_memory of the pool to {} and start the daemon again, or export the volume over NBD",
+            memory_for(mounts + 1)
+        ));
+    }
+    FuseMemory::reserve(pool).ok_or_else(|| {
+        format!(
+            "there is no memory for another FUSE file just now: requests have all of buffer_memory ({all}): \
+             try again when there is less to do, or raise buffer_memory of the pool and start the daemon again"
+        )
+    })
+}
+
+/// A mount that nobody answers yet: whoever looks at it waits.
+#[derive(Debug)]
+pub(crate) struct Made {
+    mount: FuseMount,
+    fd: OwnedFd,
+    /// The file's name within the mount; none if the mount is the file.
+    name: Option<OsString>,
+}
+
+impl Made {
+    /// Makes the mount by which a volume appears as the file `path`. May wait for others.
+    ///
+    /// # Errors
+    /// The place is taken or not suitable, or FUSE is not there, in words.
+    pub(crate) fn at(path: &Path) -> Result<Self, String> {
+        let (place, name) = volume_place(path).map_err(|error| error.to_string())?;
+        let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
+        Ok(Self { mount, fd, name })
+    }
+
+    /// Begins to answer.
+    ///
+    /// # Errors
+    /// The kernel's descriptor cannot be used, in words; it is unmounted and the memory given back then.
+    pub(crate) fn serve(
+        self,
+        reactor: &mut Reactor,
+        size_bytes: u64,
+        options: FuseOptions,
+        memory: FuseMemory,
+    ) -> Result<(FuseServer<VolumeTree>, FuseMount), String> {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let tree = VolumeTree::new(self.name.as_deref(), size_bytes, owner, now_s);
+        let session = Session::new(tree, Limits::default());
+        let server = FuseServer::new(reactor, self.fd, session, options, memory)
+            .map_err(|error| format!("cannot serve the mount: {error}"))?;
+        Ok((server, self.mount))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twenty_files_and_as_many_as_a_pool_may_have_fit_into_the_default() {
+        let defaults = forebay_io::Limits::default().buffer_bytes_max;
+        assert!(mounts_max(defaults) >= 64, "{}", mounts_max(defaults));
+        assert_eq!(mounts_max(96 << 20), 15, "the smallest buffer_memory");
+        for mounts in [1, 16, 65, 100] {
+            let enough = memory_for(mounts).0 as usize;
+            assert!(mounts_max(enough) >= mounts && mounts_max(enough - (7 << 20)) < mounts);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would_do() {
+        let bytes = 12 << 20;
+        let mut pool = BufPool::new(bytes);
+        let first = reserve(&mut pool, 0, bytes).unwrap();
+        let refused = reserve(&mut pool, 1, bytes).unwrap_err();
+        assert!(refused.contains("raise buffer_memory of the pool to 13MiB"), "{refused}");
+        first.give_back(&mut pool);
+        assert_eq!(pool.stats().used_bytes, 0);
+        let held = pool.alloc(10 << 20).unwrap();
+        let refused = reserve(&mut pool, 0, bytes).unwrap_err();
+        assert!(refused.contains("just now"), "{refused}");
+        pool.free(held);
+        assert_eq!(pool.stats().used_bytes, 0, "nothing is kept of what was not enough");
+    }
 }

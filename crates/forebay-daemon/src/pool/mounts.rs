@@ -2,7 +2,7 @@
 
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
-use crate::mounting::mount_volume;
+use crate::mounting::{Made, reserve};
 use crate::rules::{ClientCache, Direction, RuleSet};
 use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
 use forebay_export::fuse::{Caller, VolumeTree};
@@ -78,7 +78,16 @@ impl Pool {
         if index >= usize::from(super::MOUNTS_MAX) {
             return Err(format!("a pool has at most {} mounts", super::MOUNTS_MAX));
         }
-        let (server, mount) = mount_volume(&mut self.reactor, path, size_bytes, options)?;
+        let there = self.mounts.iter().flatten().count();
+        let memory = reserve(self.reactor.pool_mut(), there, self.buffer_bytes)?;
+        let made = match Made::at(path) {
+            Ok(made) => made,
+            Err(why) => {
+                memory.give_back(self.reactor.pool_mut());
+                return Err(why);
+            }
+        };
+        let (server, mount) = made.serve(&mut self.reactor, size_bytes, options, memory)?;
         let export = ExportUri::Fuse { path: path.to_owned() }.to_string();
         let clients = ClientCache::new(rules, export.as_str());
         let mounted = Some(Mounted { volume, server, mount: Some(mount), clients });
@@ -168,9 +177,8 @@ impl Pool {
     /// Forgets mounts that are over: unmounted, by us or by somebody else, and with every request answered.
     pub(super) fn forget_mounts(&mut self) {
         for slot in &mut self.mounts {
-            let over = |mounted: &mut Mounted| mounted.server.ended().is_some() && mounted.server.is_quiet();
-            if let Some(mut mounted) = slot.take_if(over) {
-                mounted.server.close(&mut self.reactor);
+            if let Some(mounted) = slot.take_if(|mounted| mounted.server.is_over()) {
+                mounted.server.end(&mut self.reactor);
             }
         }
     }

@@ -17,5 +17,5 @@ pub mod wire;
 pub use control::{ControlTree, Kind, Provider};
 pub use prepared::{Found, Need, Prepared};
 pub use reply::{Attributes, DirectoryEntry, Errno};
-pub use session::{Agreed, Answer, Caller, Limits, Session, Step, VolumeRequest};
+pub use session::{Agreed, Answer, Caller, Limits, PAYLOAD_BYTES_MAX, Session, Step, VolumeRequest};
 pub use tree::{Access, Change, Content, Tree, VolumeTree};

@@ -42,10 +42,13 @@ pub struct Limits {
     pub text_bytes_max: u32,
 }
 
+/// The longest read or write of a volume's file.
+pub const PAYLOAD_BYTES_MAX: u32 = 1 << 20;
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            payload_bytes_max: 1 << 20,
+            payload_bytes_max: PAYLOAD_BYTES_MAX,
             background_max: 256,
             handles_max: 1 << 16,
             text_bytes_max: 64 << 10,
@@ -273,7 +276,10 @@ impl<T: Tree> Session<T> {
                 self.release(handle)?;
                 reply::done(out, unique);
             }
-            Body::Flush | Body::FsyncDirectory => reply::done(out, unique),
+            Body::FsyncDirectory => reply::done(out, unique),
+            // There is nothing to do when a file is closed, and nobody shall wait for us then: not a process that is killed while we
+            // are stopped. The kernel does not ask again after this.
+            Body::Flush => return Err(Errno::NoSuchOperation),
             Body::Ioctl => return Err(Errno::NotATerminal),
             // The mount leaves permissions to the kernel, so it does not ask.
             Body::Access | Body::Other => return Err(Errno::NoSuchOperation),
