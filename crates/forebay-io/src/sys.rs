@@ -54,17 +54,37 @@ pub(crate) fn set_nonblocking(fd: RawFd, on: bool) -> io::Result<()> {
 
 /// `TCP_NODELAY`, silently nothing on other sockets.
 pub(crate) fn set_nodelay(fd: RawFd) {
-    let on: libc::c_int = 1;
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+}
+
+/// A TCP peer that nothing was heard of for so long is asked whether it is there,
+const KEEP_ALIVE_IDLE_S: libc::c_int = 60;
+/// again and again with this pause,
+const KEEP_ALIVE_PAUSE_S: libc::c_int = 15;
+/// and is gone if it has not answered that, nor said that it has received what was sent, for so long.
+const ABSENT_AFTER_MS: libc::c_int = 180_000;
+
+/// Ends the connection of a TCP peer that has vanished without a word; nothing on other sockets.
+pub(crate) fn notice_absence(fd: RawFd) {
+    set_int(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEP_ALIVE_IDLE_S);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEP_ALIVE_PAUSE_S);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ABSENT_AFTER_MS);
+}
+
+/// Sets an option of a socket; silently nothing where it has no such option.
+fn set_int(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the option value is a readable int of the stated size.
-    let _ = unsafe {
-        libc::setsockopt(
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
+    let _ = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+}
+
+/// What of the bytes given to a socket the kernel still has; 0 where it does not tell.
+pub(crate) fn unsent_bytes(fd: RawFd) -> u32 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ (SIOCOUTQ of sockets) stores one int through the pointer.
+    let told = unsafe { libc::ioctl(fd, libc::TIOCOUTQ as _, &raw mut bytes) };
+    if told < 0 { 0 } else { u32::try_from(bytes).unwrap_or(0) }
 }
 
 /// A duration as the kernel takes it.

@@ -3,7 +3,7 @@
 use super::tls::{LEFTOVER_BYTES_MAX, TlsLink};
 use super::{
     Arriving, FOR_ENGINE, FOR_REQUESTS, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
-    REQUESTS_MAX, UNSENT_BYTES_MAX,
+    REQUESTS_MAX, STALLED_AFTER, STALLED_SEEN, UNSENT_BYTES_MAX,
 };
 use crate::guard::Peer;
 use crate::rules::{Client, Direction};
@@ -13,6 +13,7 @@ use forebay_export::nbd::session::{Limits, NbdRequest, Session};
 use forebay_export::request::{Operation, Request};
 use forebay_format::VolumeId;
 use forebay_io::{BufId, BufPool, Reactor, SocketId, Span};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 /// One client: its session, what of it is under way, and what is sent to it next.
@@ -55,9 +56,12 @@ pub(super) struct Connection {
     pub(super) sends: u32,
     /// Since when it has taken nothing of what is sent to it.
     pub(super) stalled_since: Option<Instant>,
-    /// Gathered for the next send.
+    /// What was left of its sends when that was looked at, and since when it is as much.
+    pub(super) seen_left: Option<(u64, Instant)>,
+    /// Gathered for the next sends: headers and data; the buffers of data, in the order of their spans; buffers that are full of headers.
     pub(super) spans: Vec<Span>,
-    pub(super) owned: Vec<BufId>,
+    pub(super) owned: VecDeque<BufId>,
+    pub(super) headers: Vec<BufId>,
     pub(super) reply: Option<(BufId, u32)>,
     pub(super) closing: bool,
     /// It has ended the connection, or that has failed: nobody hears what is sent.
@@ -104,8 +108,10 @@ impl Connection {
             thirsty: false,
             sends: 0,
             stalled_since: None,
+            seen_left: None,
             spans: Vec::new(),
-            owned: Vec::new(),
+            owned: VecDeque::new(),
+            headers: Vec::new(),
             reply: None,
             closing: false,
             deaf: false,
@@ -114,6 +120,25 @@ impl Connection {
             gap: false,
             queued: false,
         }
+    }
+
+    /// So many bytes of its sends the client has not taken now.
+    pub(super) fn see_progress(&mut self, left: u64, now: Instant) {
+        match self.seen_left {
+            Some((before, _)) if before == left => {}
+            before => {
+                self.seen_left = Some((left, now));
+                if before.is_some() {
+                    self.stalled_since = Some(now);
+                }
+            }
+        }
+    }
+
+    /// It takes nothing of what is sent to it, for so long that this is no pause.
+    pub(super) fn has_stalled(&self, now: Instant) -> bool {
+        self.stalled_since.is_some_and(|since| since + STALLED_AFTER <= now)
+            && self.seen_left.is_some_and(|(_, since)| since + STALLED_SEEN <= now)
     }
 
     /// What the rules say of a request.
@@ -151,8 +176,9 @@ impl Connection {
         let received =
             self.buffer.take().into_iter().chain(self.arriving.take().map(|arriving| arriving.buffer));
         let own = self.tls.as_mut().and_then(|tls| tls.let_go());
-        let sent = self.owned.drain(..).chain(self.reply.take().map(|(buffer, _)| buffer));
-        for buffer in received.chain(own).chain(sent) {
+        let sent = self.owned.drain(..).chain(self.headers.drain(..));
+        let reply = self.reply.take().map(|(buffer, _)| buffer);
+        for buffer in received.chain(own).chain(sent).chain(reply) {
             reactor.pool_mut().free(buffer);
         }
     }
@@ -197,7 +223,7 @@ impl Connection {
         if let Some((buffer, used)) = self.reply
             && used as usize + piece.len() > REPLY_BYTES
         {
-            self.owned.push(buffer);
+            self.headers.push(buffer);
             self.reply = None;
         }
         if self.reply.is_none() {

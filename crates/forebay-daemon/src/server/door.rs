@@ -5,8 +5,7 @@
 
 use super::connection::Connection;
 use super::{
-    ACCEPT_PAUSE, GREETING_WITHIN, GREETINGS_EVERY, GREETINGS_MAX, STALLED_AFTER, STALLED_EVERY, Server,
-    THIRSTY_AFTER,
+    ACCEPT_PAUSE, GREETING_WITHIN, GREETINGS_EVERY, GREETINGS_MAX, STALLED_EVERY, Server, THIRSTY_AFTER,
 };
 use crate::guard::Peer;
 use forebay_export::nbd::Tls;
@@ -110,19 +109,26 @@ impl Server {
     pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let thirsty = self.connections.iter().flatten().any(|connection| connection.thirsty);
         if !thirsty {
-            (self.thirsty_since, self.stalled_at) = (None, None);
+            if self.thirsty_since.take().is_some() {
+                self.connections.iter_mut().flatten().for_each(|connection| connection.seen_left = None);
+            }
+            self.stalled_at = None;
             return None;
         }
         let now = Instant::now();
         let since = *self.thirsty_since.get_or_insert(now);
-        let look_at = *self.stalled_at.get_or_insert(since + THIRSTY_AFTER);
+        let look_at = *self.stalled_at.get_or_insert(now);
         if now < look_at {
             return Some(look_at - now);
         }
         self.stalled_at = Some(now + STALLED_EVERY);
-        let stalls = |connection: &Connection| {
-            connection.stalled_since.is_some_and(|since| since + STALLED_AFTER <= now) && !connection.closing
-        };
+        for connection in self.connections.iter_mut().flatten().filter(|connection| connection.sends > 0) {
+            connection.see_progress(reactor.unsent_bytes(connection.socket), now);
+        }
+        if now < since + THIRSTY_AFTER {
+            return Some(STALLED_EVERY);
+        }
+        let stalls = |connection: &Connection| connection.has_stalled(now) && !connection.closing;
         let connections = self.connections.iter_mut().enumerate();
         let stalled = connections.filter_map(|(index, connection)| Some((index, connection.as_mut()?)));
         let stalled = stalled.filter(|(_, connection)| stalls(connection));

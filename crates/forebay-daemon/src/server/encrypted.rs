@@ -10,6 +10,7 @@
 use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsLink};
 use super::{BLOCK, FOR_REPLIES, Server, ServerToken};
 use forebay_io::{BufId, BufPool, Op, Reactor, Span};
+use std::collections::VecDeque;
 
 /// Size of the buffer that a connection has of its own.
 const OWN_BYTES: usize = 64 << 10;
@@ -129,7 +130,14 @@ impl Server {
         let mut taken = Taken::default();
         while replies && failure.is_none() && len + 2 * RECORD_OVERHEAD_BYTES < room {
             let most = (room - len - RECORD_OVERHEAD_BYTES).min(RECORD_BYTES);
+            let spans = taken.spans;
             taken.fill(pool, &mut connection.spans, most, &mut self.plain);
+            connection.held_bytes -= free_taken(
+                &connection.spans[spans..taken.spans],
+                &mut connection.owned,
+                &mut connection.owned_bytes,
+                pool,
+            );
             if self.plain.is_empty() {
                 break;
             }
@@ -147,7 +155,8 @@ impl Server {
         }
         if connection.spans.is_empty() {
             let gathered = connection.reply.take().map(|(buffer, _)| buffer);
-            connection.owned.drain(..).chain(gathered).for_each(|buffer| pool.free(buffer));
+            let headers = connection.headers.drain(..).chain(gathered);
+            connection.owned.drain(..).chain(headers).for_each(|buffer| pool.free(buffer));
             connection.held_bytes -= std::mem::take(&mut connection.owned_bytes);
             if is_last && len + RECORD_OVERHEAD_BYTES < room {
                 len += tls.say_goodbye(&mut pool.bytes_mut(out)[len..]);
@@ -161,6 +170,20 @@ impl Server {
         }
         Some((out, len as u32))
     }
+}
+
+/// Frees the buffers of data that was taken as a whole; returns how much memory that was.
+fn free_taken(spans: &[Span], owned: &mut VecDeque<BufId>, owned_bytes: &mut u64, pool: &mut BufPool) -> u64 {
+    let mut bytes = 0;
+    for span in spans {
+        if let Some(buffer) = owned.front().copied().filter(|buffer| *buffer == span.buf) {
+            owned.pop_front();
+            bytes += pool.capacity(buffer) as u64;
+            pool.free(buffer);
+        }
+    }
+    *owned_bytes -= bytes;
+    bytes
 }
 
 /// A buffer to send from: a large one if there is much to send, else the connection's own, else what there is.

@@ -13,7 +13,7 @@
 //! a request waits in its session until it has. The last eighth of the memory is not for requests ([`FOR_REPLIES`]), for headers
 //! of replies cannot wait; and the last sixteenth is for the engine alone ([`FOR_ENGINE`]), whose writes would fail. No connection
 //! has more than a quarter of it ([`CONNECTION_PART`]), and who keeps it without taking answers while others wait for memory is
-//! disconnected ([`STALLED_AFTER`]): clients that do not read can slow others down for some seconds, not for ever.
+//! disconnected ([`STALLED_AFTER`]; who has more than its share of it waits for those who have less): clients that do not read can slow others down for some seconds, not for ever.
 //!
 //! With TLS (`encrypted`, `tls`) what is received is decrypted into the same buffer, and replies are encrypted when they are
 //! sent; the session sees no difference.
@@ -27,7 +27,7 @@ use forebay_core::{Engine, Request};
 use forebay_export::nbd::reply::Replier;
 use forebay_export::nbd::session::NbdRequest;
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{BufId, Reactor};
+use forebay_io::{BufId, Reactor, Span};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,8 @@ pub(crate) use refusals::Refused;
 const RECV_BYTES: usize = 128 << 10;
 /// Requests of one connection under way.
 const REQUESTS_MAX: u32 = 512;
+/// Bytes that are sent together.
+const SEND_BYTES_MAX: u64 = 1 << 20;
 /// Replies of one connection that have not been sent.
 const UNSENT_BYTES_MAX: u64 = 64 << 20;
 /// Bytes received at once if there is no memory for more: everybody can be heard. With TLS, a record and what is left of one.
@@ -71,6 +73,8 @@ const CONNECTION_PART: u64 = 4;
 const THIRSTY_AFTER: Duration = Duration::from_secs(1);
 /// ... gets that of a client that has taken none of its answers for so long.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// ... and of which so long was seen that it takes nothing, not a part of a send either.
+const STALLED_SEEN: Duration = Duration::from_secs(2);
 /// Once everything is answered, a client over TCP has so long to take it and to end the connection.
 const LINGER: Duration = Duration::from_secs(1);
 /// How often that is looked at.
@@ -163,6 +167,8 @@ pub(crate) struct Server {
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
     sendings: Vec<Sending>,
+    /// Spans that are sent together; empty between sends.
+    piece: Vec<Span>,
     free_sendings: Vec<u32>,
     /// Connections that have something to parse or to send.
     queue: Vec<u32>,
@@ -189,6 +195,8 @@ pub(crate) struct Server {
     greetings_at: Option<Instant>,
     connections_max: u32,
     held_bytes_max: u64,
+    /// Who has more memory than this gets none now, because others wait for some.
+    share_bytes: u64,
     /// Since when somebody waits for memory, and when to look whether somebody keeps it for nothing.
     thirsty_since: Option<Instant>,
     stalled_at: Option<Instant>,
@@ -210,6 +218,7 @@ impl Server {
             // Each has a small receive buffer at least, and half of the memory is not for those.
             connections_max: connections_max.min((buffer_bytes / FOR_REQUESTS / RECV_BYTES_SMALL) as u32),
             held_bytes_max: buffer_bytes as u64 / CONNECTION_PART,
+            share_bytes: u64::MAX,
             thirsty_since: None,
             stalled_at: None,
             leaving: 0,
@@ -221,6 +230,7 @@ impl Server {
             pending: Vec::new(),
             free_pending: Vec::new(),
             sendings: Vec::new(),
+            piece: Vec::new(),
             free_sendings: Vec::new(),
             queue: Vec::new(),
             taken: Vec::new(),

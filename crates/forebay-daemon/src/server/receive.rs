@@ -3,7 +3,7 @@
 //! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
 //! the session, and [`Server::wake_starved`] tries again.
 
-use super::{Arriving, BLOCK, FOR_REPLIES, Server, Volumes};
+use super::{Arriving, BLOCK, CONNECTION_PART, FOR_REPLIES, Server, Volumes};
 use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
 use forebay_format::BLOCK_BYTES;
@@ -63,6 +63,7 @@ impl Server {
 
     /// Something was freed: connections that waited for memory go on.
     pub(crate) fn wake_starved(&mut self) {
+        self.divide_memory();
         let count = self.connections.len() as u32;
         // Each time another one is the first to get what was freed.
         self.starved_from = (self.starved_from + 1).checked_rem(count).unwrap_or(0);
@@ -74,6 +75,19 @@ impl Server {
                 self.enqueue(index);
             }
         }
+    }
+
+    /// Says how much memory a connection may have while others wait for some: what it gives back would else be its own again at once,
+    /// for it is the first to hear of it. A connection that has nothing gets what it needs for one request.
+    fn divide_memory(&mut self) {
+        let (mut waits, mut users) = (false, 0);
+        for connection in self.connections.iter().flatten() {
+            waits |= connection.thirsty;
+            users += u64::from(connection.thirsty || connection.held_bytes > 0);
+        }
+        let all = self.held_bytes_max * CONNECTION_PART;
+        let for_requests = all - all / FOR_REPLIES as u64;
+        self.share_bytes = if waits { for_requests / users } else { u64::MAX };
     }
 
     /// Steps the session over what the receive buffer holds.
@@ -171,9 +185,10 @@ impl Server {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let lead = (request.request.offset_bytes % BLOCK) as usize;
         let len = request.request.length_bytes as usize;
-        let Some(buffer) =
-            reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK_BYTES))
-        else {
+        let bytes = (lead + len).next_multiple_of(BLOCK_BYTES);
+        let gets = connection.held_bytes <= self.share_bytes;
+        let buffer = gets.then(|| reactor.pool_mut().alloc_leaving(FOR_REPLIES, bytes)).flatten();
+        let Some(buffer) = buffer else {
             connection.thirsty = true;
             return false;
         };

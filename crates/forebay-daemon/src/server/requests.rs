@@ -59,9 +59,12 @@ impl Server {
         let len = what.length_bytes.min(forebay_core::REQUEST_BYTES_MAX);
         let request =
             NbdRequest { cookie, request: forebay_export::request::Request { length_bytes: len, ..what } };
-        let Some(buffer) =
-            reactor.pool_mut().alloc_leaving(FOR_REPLIES, (lead + len).next_multiple_of(BLOCK) as usize)
-        else {
+        let bytes = (lead + len).next_multiple_of(BLOCK) as usize;
+        let held_bytes =
+            self.connections[index as usize].as_ref().map_or(0, |connection| connection.held_bytes);
+        let gets = held_bytes <= self.share_bytes;
+        let buffer = gets.then(|| reactor.pool_mut().alloc_leaving(FOR_REPLIES, bytes)).flatten();
+        let Some(buffer) = buffer else {
             let connection = self.connections[index as usize].as_mut().expect("it is stepped");
             (connection.starved, connection.thirsty) = (Some(request), true);
             return false;

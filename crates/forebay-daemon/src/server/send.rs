@@ -1,8 +1,11 @@
-//! What goes out on a connection: replies are gathered over a turn of the loop and sent with one system call; then the connection
-//! receives again, or is closed.
+//! What goes out on a connection: replies are gathered over a turn of the loop and sent together, in pieces of at most
+//! [`SEND_BYTES_MAX`]; then the connection receives again, or is closed.
+//!
+//! The memory of a piece is free once it is sent, and a client that takes pieces is none that takes nothing, however much waits behind.
 
-use super::{BLOCK, LINGER, REPLY_BYTES, STALLED_AFTER, STALLED_EVERY, Sending, Server, ServerToken};
-use forebay_io::{Op, Reactor, Span};
+use super::connection::Connection;
+use super::{BLOCK, LINGER, REPLY_BYTES, SEND_BYTES_MAX, STALLED_EVERY, Sending, Server, ServerToken};
+use forebay_io::{BufPool, Op, Reactor, Span};
 use std::time::{Duration, Instant};
 
 impl Server {
@@ -46,7 +49,7 @@ impl Server {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         // Whatever becomes of the rest: this buffer is the connection's now.
         if let Some(span) = data {
-            connection.owned.push(span.buf);
+            connection.owned.push_back(span.buf);
             connection.owned_bytes += reactor.pool().capacity(span.buf) as u64;
         }
         let complete = bytes.chunks(REPLY_BYTES).all(|piece| connection.gather(reactor, piece));
@@ -61,27 +64,26 @@ impl Server {
         if connection.tls.is_some() {
             return self.send_encrypted(reactor, index);
         }
-        if connection.spans.is_empty() {
-            return;
+        let mut at = 0;
+        while let Some(connection) = self.connections[index as usize].as_mut()
+            && at < connection.spans.len()
+        {
+            let id = self.free_sendings.pop().unwrap_or_else(|| {
+                self.sendings.push(Sending::default());
+                (self.sendings.len() - 1) as u32
+            });
+            let sending = &mut self.sendings[id as usize];
+            sending.connection = index;
+            connection.next_piece(&mut at, reactor.pool(), sending, &mut self.piece);
+            connection.unsent_bytes += sending.bytes;
+            connection.sends += 1;
+            connection.stalled_since.get_or_insert(self.turn_at);
+            let token = (self.tokens)(ServerToken::Send(id));
+            reactor.submit(token, Op::Send { socket: connection.socket, spans: &self.piece });
         }
-        let id = self.free_sendings.pop().unwrap_or_else(|| {
-            self.sendings.push(Sending::default());
-            (self.sendings.len() - 1) as u32
-        });
-        let sending = &mut self.sendings[id as usize];
-        sending.connection = index;
-        sending.bytes = connection.spans.iter().map(|span| u64::from(span.len)).sum();
-        std::mem::swap(&mut sending.buffers, &mut connection.owned);
-        if let Some((buffer, _)) = connection.reply.take() {
-            sending.buffers.push(buffer);
+        if let Some(connection) = &mut self.connections[index as usize] {
+            connection.spans.clear();
         }
-        sending.held_bytes = std::mem::take(&mut connection.owned_bytes);
-        connection.unsent_bytes += sending.bytes;
-        connection.sends += 1;
-        connection.stalled_since.get_or_insert(self.turn_at);
-        let token = (self.tokens)(ServerToken::Send(id));
-        reactor.submit(token, Op::Send { socket: connection.socket, spans: &connection.spans });
-        connection.spans.clear();
     }
 
     /// Ends connections that are being closed and whose clients keep them from it: who takes no answers, and who does not close a
@@ -101,7 +103,10 @@ impl Server {
             let Some(Some(connection)) = self.connections.get_mut(index as usize) else { continue };
             let past = |since: Option<Instant>, limit| since.is_some_and(|since| since + limit <= now);
             let lingers = past(connection.lingers_since, LINGER);
-            let unheard = connection.requests == 0 && past(connection.stalled_since, STALLED_AFTER);
+            if connection.leaving_since.is_some() && connection.sends > 0 {
+                connection.see_progress(reactor.unsent_bytes(connection.socket), now);
+            }
+            let unheard = connection.requests == 0 && connection.has_stalled(now);
             if connection.leaving_since.is_some() && (lingers || unheard) {
                 connection.deaf = true;
                 reactor.abort_socket(connection.socket);
@@ -192,5 +197,39 @@ impl Server {
         let volume = connection.volume;
         *slot = None;
         self.directory.went(volume);
+    }
+}
+
+impl Connection {
+    /// Takes what is sent together from `spans[*at..]` on to `piece`, with the buffers that are not needed afterwards. A span of which
+    /// only a part fits is cut.
+    fn next_piece(&mut self, at: &mut usize, pool: &BufPool, sending: &mut Sending, piece: &mut Vec<Span>) {
+        piece.clear();
+        sending.bytes = 0;
+        while let Some(span) = self.spans.get_mut(*at)
+            && sending.bytes < SEND_BYTES_MAX
+        {
+            let now = span.len.min((SEND_BYTES_MAX - sending.bytes) as u32);
+            piece.push(Span { len: now, ..*span });
+            sending.bytes += u64::from(now);
+            (span.offset, span.len) = (span.offset + now, span.len - now);
+            if span.len > 0 {
+                break;
+            }
+            *at += 1;
+            if self.owned.front() == Some(&span.buf) {
+                let buffer = self.owned.pop_front().expect("it is the first");
+                let bytes = pool.capacity(buffer) as u64;
+                (self.owned_bytes, sending.held_bytes) =
+                    (self.owned_bytes - bytes, sending.held_bytes + bytes);
+                sending.buffers.push(buffer);
+            }
+        }
+        if *at == self.spans.len() {
+            // What is left has no span, or many.
+            sending.buffers.extend(self.owned.drain(..).chain(self.headers.drain(..)));
+            sending.buffers.extend(self.reply.take().map(|(buffer, _)| buffer));
+            sending.held_bytes += std::mem::take(&mut self.owned_bytes);
+        }
     }
 }

@@ -183,6 +183,7 @@ impl Reactor {
     pub(super) fn insert_socket(&mut self, fd: OwnedFd) -> Result<SocketId, IoFailure> {
         sys::set_nonblocking(fd.as_raw_fd(), self.engine.wants_nonblocking())?;
         sys::set_nodelay(fd.as_raw_fd());
+        sys::notice_absence(fd.as_raw_fd());
         let socket = Socket { fd, phase: Phase::Open, sends: VecDeque::new(), receives: VecDeque::new() };
         self.sockets.insert(socket).ok_or(IoFailure::from_errno(libc::EMFILE))
     }
@@ -219,6 +220,15 @@ impl Reactor {
         let Some(socket) = self.sockets.get(id.0) else { return };
         // SAFETY: shutdown takes no pointers. It fails if the peer is gone, which the next receive says as well.
         let _ = sys::check(unsafe { libc::shutdown(socket.fd.as_raw_fd(), libc::SHUT_WR) });
+    }
+
+    /// Bytes of the sends submitted that the peer has not taken: those that wait here and, as far as the kernel tells, those in its
+    /// buffers. A measure of progress; what lies in the kernel may count for more than its length.
+    pub fn unsent_bytes(&self, id: SocketId) -> u64 {
+        let Some(socket) = self.sockets.get(id.0) else { return 0 };
+        let slots = socket.sends.iter().map(|&index| self.memory.slots.get(index));
+        let waiting: u64 = slots.map(|slot| slot.len - slot.done).sum();
+        waiting + u64::from(sys::unsent_bytes(socket.fd.as_raw_fd()))
     }
 
     /// Closes a socket: receives end as cancelled, sends already submitted still go out, then the descriptor is
@@ -336,6 +346,70 @@ impl Reactor {
             self.push_step(next);
         } else if socket.phase != Phase::Open && socket.sends.is_empty() && socket.receives.is_empty() {
             self.sockets.remove(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Span;
+    use crate::reactor::{EnginePreference, Limits, Op};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    fn option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int) -> libc::c_int {
+        let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: the value and its length are writable, and the length is that of the value.
+        let told =
+            unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+        assert_eq!(told, 0);
+        value
+    }
+
+    #[test]
+    fn a_tcp_client_that_vanishes_is_noticed() {
+        let (mut reactor, _) = Reactor::open(EnginePreference::Psync, Limits::default()).unwrap();
+        let (listener, at) = crate::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = reactor.add_listener(listener).unwrap();
+        let _client = std::net::TcpStream::connect(at).unwrap();
+        reactor.submit(1, Op::Accept { listener });
+        let mut done = Vec::new();
+        while done.is_empty() {
+            reactor.wait(None, &mut done).unwrap();
+        }
+        let fd = &reactor.sockets.get(done[0].result.unwrap()).unwrap().fd;
+        assert_eq!(option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+        let tcp = |name| option(fd, libc::IPPROTO_TCP, name);
+        assert_eq!((tcp(libc::TCP_KEEPIDLE), tcp(libc::TCP_KEEPINTVL)), (60, 15));
+        assert_eq!(tcp(libc::TCP_USER_TIMEOUT), 180_000);
+    }
+
+    #[test]
+    fn progress_within_a_send_is_seen() {
+        for engine in [EnginePreference::Auto, EnginePreference::Psync] {
+            let (mut reactor, _) = Reactor::open(engine, Limits::default()).unwrap();
+            let (mut client, server) = UnixStream::pair().unwrap();
+            let socket = reactor.add_socket(server.into()).unwrap();
+            assert_eq!(reactor.unsent_bytes(socket), 0);
+            let bytes = 4 << 20;
+            let buf = reactor.pool_mut().alloc(bytes).unwrap();
+            reactor.submit(1, Op::Send { socket, spans: &[Span::new(buf, 0, bytes as u32)] });
+            let mut done = Vec::new();
+            let look = |reactor: &mut Reactor, done: &mut Vec<_>| {
+                reactor.wait(Some(Duration::from_millis(50)), done).unwrap();
+                reactor.unsent_bytes(socket)
+            };
+            let first = look(&mut reactor, &mut done);
+            assert!(first > bytes as u64 / 2, "{first}");
+            assert_eq!(look(&mut reactor, &mut done), first, "nobody has read");
+            client.read_exact(&mut vec![0; 512 << 10]).unwrap();
+            let then = look(&mut reactor, &mut done);
+            assert!(then < first, "{first} and then {then}");
+            client.read_exact(&mut vec![0; bytes - (512 << 10)]).unwrap();
+            assert_eq!(look(&mut reactor, &mut done), 0);
+            assert_eq!(done.len(), 1);
         }
     }
 }
