@@ -33,6 +33,7 @@ mod mounting;
 mod nice;
 pub mod null;
 mod open;
+mod patience;
 mod pool;
 mod register;
 pub mod rules;

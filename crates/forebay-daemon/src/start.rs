@@ -63,6 +63,10 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         volumes: [(volume.clone(), volume_config)].into(),
         ..Config::default()
     };
+    if let Some(problem) = crate::config::mounts::problems(&config, config.volumes.iter()).into_iter().next()
+    {
+        return Err(RunError::failed(problem.message, problem.help));
+    }
     crate::limits::raise_descriptors();
     let words = mpsc::channel();
     watch_signals(&words.0, &[SIGINT, SIGTERM])?;

@@ -111,6 +111,9 @@ impl Device {
 
     fn open(path: &Path, options: DeviceOptions, role: &str) -> Result<Device, DeviceError> {
         let open_error = |source| DeviceError::Open { path: path.into(), source };
+        if let Some(mount) = crate::fuse::own_mount(path) {
+            return Err(DeviceError::OwnMount { path: path.into(), mount });
+        }
         let metadata = std::fs::metadata(path).map_err(open_error)?;
         let kind = kind_of(path, &metadata, &options)?;
         let buffered = lock::open_locked(path, kind, &options)?;

@@ -147,6 +147,16 @@ pub enum DeviceError {
         /// Who, as far as it can be found out.
         holder: String,
     },
+    /// It rests on a mount of this process.
+    #[error(
+        "{path} lies on {mount}, a FUSE mount of this daemon, which would wait for itself for ever: give the file or device that is below it"
+    )]
+    OwnMount {
+        /// The path as given.
+        path: PathBuf,
+        /// The mount.
+        mount: PathBuf,
+    },
     /// The path is a directory, socket, character device, ...
     #[error("{path} is a {found}: give a regular file or a block device")]
     NotADevice {
@@ -246,6 +256,22 @@ pub enum MountError {
         "{target} is a mount of a running forebay: stop it, or choose another path (if no forebay runs: fusermount3 -u {target})"
     )]
     InUse {
+        /// What would be mounted on.
+        target: PathBuf,
+    },
+    /// This process serves it.
+    #[error(
+        "{target} is, or lies on, a FUSE mount of this daemon, which shows one volume: give each volume a folder of its own, or a regular file to be mounted on"
+    )]
+    Own {
+        /// What would be mounted on.
+        target: PathBuf,
+    },
+    /// Whoever serves it does not answer.
+    #[error(
+        "{target} is a mount of a forebay that does not answer (is it stopped?): end that program, or let it go on; or choose another path"
+    )]
+    NoAnswer {
         /// What would be mounted on.
         target: PathBuf,
     },

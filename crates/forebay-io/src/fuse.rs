@@ -4,6 +4,7 @@
 //! - [`mount`] connects a mount point with a fresh `/dev/fuse` descriptor: by `mount(2)` for root, otherwise through
 //!   the set-user-ID helper `fusermount3`.
 //! - [`volume_place`] decides what the path of a volume export means; [`Place`] says what will be mounted where.
+//! - [`own_mount`] tells what would wait for this very process; [`foundations`] and [`volume_claim`] tell it before there is a mount.
 //! - [`Connection`] is the descriptor for those who serve it with threads of their own instead of the reactor.
 //! - [`FuseMount`] undoes everything: unmounts, and removes the directory if it was made here.
 //!
@@ -17,6 +18,7 @@
 //! What this file does not know: the protocol (`forebay-export`), and the reading of requests (the reactor).
 
 mod connection;
+mod ground;
 mod helper;
 mod place;
 mod table;
@@ -27,10 +29,14 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 pub use crate::error::MountError;
 use crate::sys;
 pub use connection::Connection;
+pub use ground::{foundations, own_mount, volume_claim};
+use place::volume_claim_in;
 pub use place::{Place, volume_place};
 
 /// Type of our mounts in the mount table: file system `fuse`, subtype `forebay`.
@@ -39,6 +45,8 @@ const FILE_SYSTEM: &str = "fuse.forebay";
 const SOURCE: &str = "forebay";
 /// The kernel's end of all FUSE connections.
 const DEVICE: &str = "/dev/fuse";
+/// So long is waited for the server of a mount that is in the way.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How to reach the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +76,8 @@ pub struct FuseMount {
     remove_directory: bool,
     by_helper: bool,
     mounted: bool,
+    /// Says that it is this process that serves it.
+    own: Option<ground::Own>,
 }
 
 /// Mounts at `place`. Answer the requests that come from the descriptor, INIT first: until then everybody who looks at
@@ -93,10 +103,10 @@ pub fn mount(place: &Place, options: MountOptions) -> Result<(OwnedFd, FuseMount
         mount_by_system(target, options)
     };
     match connected {
-        Ok(fd) => Ok((
-            fd,
-            FuseMount { target: target.into(), remove_directory: made_directory, by_helper, mounted: true },
-        )),
+        Ok(fd) => {
+            let (target, own) = (target.into(), ground::Own::of(target));
+            Ok((fd, FuseMount { target, remove_directory: made_directory, by_helper, mounted: true, own }))
+        }
         Err(error) => {
             if made_directory {
                 let _ = std::fs::remove_dir(target);
@@ -125,7 +135,7 @@ impl FuseMount {
             return Ok(());
         }
         detach(&self.target, self.by_helper)?;
-        self.mounted = false;
+        (self.mounted, self.own) = (false, None);
         if self.remove_directory {
             // Somebody may have put a file there meanwhile; then the directory is theirs.
             let _ = std::fs::remove_dir(&self.target);
@@ -170,20 +180,28 @@ fn detach(target: &Path, by_helper: bool) -> Result<(), MountError> {
 
 /// Clears away the mount of a daemon that was killed.
 ///
-/// Looking at a mount whose daemon is stopped (not killed) waits until it goes on.
+/// Looking at a mount whose daemon is stopped (not killed) waits until it goes on: a thread does it, and is left behind.
 fn clear_stale(target: &Path) -> Result<(), MountError> {
+    if own_mount(target).is_some() {
+        return Err(MountError::Own { target: target.into() });
+    }
     if !table::is_ours(target)? {
         return Ok(());
     }
-    match ask_server(target) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => detach(target, !is_root()),
-        _ => Err(MountError::InUse { target: target.into() }),
+    let (asked, path) = (c_string(target)?, target.to_owned());
+    let (answer, answered) = mpsc::sync_channel(1);
+    let ask = move || drop(answer.try_send(ask_server(&asked)));
+    let begun = std::thread::Builder::new().name("fuse-look".into()).spawn(ask);
+    begun.map_err(|source| system(target, "starting a thread for a look", source))?;
+    match answered.recv_timeout(ANSWER_PATIENCE) {
+        Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOTCONN) => detach(target, !is_root()),
+        Ok(_) => Err(MountError::InUse { target: path }),
+        Err(_) => Err(MountError::NoAnswer { target: path }),
     }
 }
 
 /// Asks the server of a mount something that the kernel does not answer from memory (as it would for `stat`).
-fn ask_server(target: &Path) -> io::Result<()> {
-    let path = CString::new(target.as_os_str().as_bytes())?;
+fn ask_server(path: &CString) -> io::Result<()> {
     // SAFETY: statfs is a plain struct for which all zeroes is a value.
     let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the path is a C string, the answer has room for what the kernel writes.

@@ -25,6 +25,7 @@ mod engine;
 pub mod file;
 pub mod keys;
 pub mod model;
+pub(crate) mod mounts;
 pub mod rules;
 pub mod schema;
 pub mod settings;

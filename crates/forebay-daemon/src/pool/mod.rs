@@ -51,7 +51,7 @@ use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid, VolumeId};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
 use handle::Task;
-use mounts::Mounted;
+use mounts::{Mounted, Mounting};
 use size::Resizing;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -65,7 +65,7 @@ const KIND_SEND: u64 = 4;
 /// Mounts count up from here.
 const KIND_FUSE: u64 = 16;
 /// Most mounts of a pool.
-const MOUNTS_MAX: u16 = 64;
+pub(crate) const MOUNTS_MAX: u16 = 64;
 
 /// Completions for each connection that are worked on before what they lead to is handed to the kernel.
 const PIECE: usize = 8;
@@ -118,6 +118,9 @@ pub(crate) struct Pool {
     io: EngineIo,
     server: Server,
     mounts: Vec<Option<Mounted>>,
+    mounting: Vec<Mounting>,
+    /// Threads that wait for ever, as it seems, for what lies at the place of a mount.
+    hung: Vec<(PathBuf, std::thread::JoinHandle<()>)>,
     /// By volume number.
     volumes: Vec<Option<Served>>,
     /// The cache device: its durations, and what is counted for the whole pool.
@@ -206,6 +209,8 @@ impl Pool {
             engine,
             server: Server::new(token, start.keeper, start.connections_max, start.buffer_bytes),
             mounts: Vec::new(),
+            mounting: Vec::new(),
+            hung: Vec::new(),
             volumes: Vec::new(),
             meter: Meter::new(io.now()),
             history: History::new(io.now()),
@@ -351,8 +356,8 @@ impl Pool {
         self.work();
         let (record, note) = (self.look_after_record(), self.look_after_note());
         let losses = self.look_after_losses();
-        let look = self.look_after_devices();
-        let others = record.into_iter().chain(note).chain(losses).chain(look);
+        let (look, mounts) = (self.look_after_devices(), self.look_after_mounts());
+        let others = record.into_iter().chain(note).chain(losses).chain(look).chain(mounts);
         let timeout = self.sleep().into_iter().chain(others).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;

@@ -1,9 +1,12 @@
 //! Volumes as files: the FUSE mounts of a pool.
+//!
+//! A mount is made by a thread, which is waited for only so long: what lies at the place may be a file system whose server does not
+//! answer, and this pool would stop with it. The memory for it is reserved before.
 
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
-use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
+use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use crate::mounting::{Made, reserve};
-use crate::rules::{ClientCache, Direction, RuleSet};
+use crate::rules::{ClientCache, Direction};
 use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
 use forebay_export::fuse::{Caller, VolumeTree};
 use forebay_export::request::Operation;
@@ -11,12 +14,20 @@ use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
 use forebay_io::IoFailure;
 use forebay_io::fuse::FuseMount;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Requests of mounts have numbers from here on; those of NBD clients are below.
 const REQUEST_SHIFT: u32 = 32;
+
+/// What to do about a place that nothing can be learnt of.
+const LOOK_THERE: &str =
+    "see whether who serves the file system there runs (findmnt, ls), end it, or choose another path";
+/// So long is waited for a mount.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A volume as a file somewhere.
 pub(super) struct Mounted {
@@ -25,6 +36,17 @@ pub(super) struct Mounted {
     /// `None` once it is unmounted.
     mount: Option<FuseMount>,
     clients: ClientCache,
+}
+
+/// A mount that is being made.
+pub(super) struct Mounting {
+    volume: VolumeId,
+    path: PathBuf,
+    memory: FuseMemory,
+    due: Instant,
+    /// Set by whoever is first: the thread has made it, or nobody waits for it any more.
+    decided: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
 }
 
 /// The engine, as a mount sees it.
@@ -60,13 +82,67 @@ impl Backend for Door<'_> {
 }
 
 impl Pool {
-    /// Mounts a volume so that it appears as the file `path`.
-    pub(super) fn mount_volume(
+    /// Begins to mount a volume so that it appears as the file `path`; [`Pool::exported`] is told the end.
+    pub(super) fn begin_mount(&mut self, volume: VolumeId, path: &Path) -> Result<(), String> {
+        let there = self.mounts.iter().flatten().count() + self.mounting.len();
+        if there >= usize::from(super::MOUNTS_MAX) {
+            return Err(format!("a pool has at most {} FUSE files", super::MOUNTS_MAX));
+        }
+        self.hung.retain(|(_, thread)| !thread.is_finished());
+        if self.hung.iter().any(|(hung, _)| hung == path) {
+            let path = path.display();
+            return Err(format!(
+                "the last attempt to mount at {path} still waits for what is there: {LOOK_THERE}"
+            ));
+        }
+        let memory = reserve(self.reactor.pool_mut(), there, self.buffer_bytes)?;
+        let decided = Arc::new(AtomicBool::new(false));
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let (first, at) = (Arc::clone(&decided), path.to_owned());
+        let work = move || {
+            let made = Made::at(&at);
+            if first.swap(true, Ordering::AcqRel) {
+                return; // Nobody waits for it: it goes away again, here.
+            }
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.mount_made(volume, &at, made)));
+            waker.wake();
+        };
+        match std::thread::Builder::new().name(format!("mount-{}", self.name)).spawn(work) {
+            Ok(thread) => {
+                let (path, due) = (path.to_owned(), Instant::now() + PATIENCE);
+                self.mounting.push(Mounting { volume, path, memory, due, decided, thread });
+                Ok(())
+            }
+            Err(error) => {
+                memory.give_back(self.reactor.pool_mut());
+                Err(format!("cannot start a thread: {error}"))
+            }
+        }
+    }
+
+    /// A thread has made a mount, or could not.
+    fn mount_made(&mut self, volume: VolumeId, path: &Path, made: Result<Made, String>) {
+        let waits = |mounting: &Mounting| mounting.volume == volume && mounting.path == path;
+        let Some(at) = self.mounting.iter().position(waits) else {
+            return crate::patience::let_go(made); // The volume is gone.
+        };
+        let memory = self.mounting.swap_remove(at).memory;
+        let result = match made {
+            Ok(made) => self.serve_mount(volume, path, made, memory),
+            Err(why) => {
+                memory.give_back(self.reactor.pool_mut());
+                Err(why)
+            }
+        };
+        self.exported(volume, &ExportUri::Fuse { path: path.to_owned() }, result);
+    }
+
+    fn serve_mount(
         &mut self,
         volume: VolumeId,
         path: &Path,
-        size_bytes: u64,
-        rules: Arc<RuleSet>,
+        made: Made,
+        memory: FuseMemory,
     ) -> Result<String, String> {
         let index = self.mounts.iter().position(Option::is_none).unwrap_or(self.mounts.len());
         let options = FuseOptions {
@@ -75,28 +151,47 @@ impl Pool {
             request_base: (index as u64 + 1) << REQUEST_SHIFT,
             buffer_bytes: BUFFER_BYTES_DEFAULT.min(self.buffer_bytes / 8),
         };
-        if index >= usize::from(super::MOUNTS_MAX) {
-            return Err(format!("a pool has at most {} mounts", super::MOUNTS_MAX));
-        }
-        let there = self.mounts.iter().flatten().count();
-        let memory = reserve(self.reactor.pool_mut(), there, self.buffer_bytes)?;
-        let made = match Made::at(path) {
-            Ok(made) => made,
-            Err(why) => {
-                memory.give_back(self.reactor.pool_mut());
-                return Err(why);
-            }
+        let Some(rules) = self.served(volume).map(|served| Arc::clone(&served.spec.rules)) else {
+            memory.give_back(self.reactor.pool_mut());
+            return Err("the volume is gone".into());
         };
+        let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
         let (server, mount) = made.serve(&mut self.reactor, size_bytes, options, memory)?;
         let export = ExportUri::Fuse { path: path.to_owned() }.to_string();
         let clients = ClientCache::new(rules, export.as_str());
-        let mounted = Some(Mounted { volume, server, mount: Some(mount), clients });
         if index == self.mounts.len() {
-            self.mounts.push(mounted);
-        } else {
-            self.mounts[index] = mounted;
+            self.mounts.push(None);
         }
+        self.mounts[index] = Some(Mounted { volume, server, mount: Some(mount), clients });
         Ok(export)
+    }
+
+    /// Gives up mounts that have taken too long; returns how long the loop may sleep because of the others.
+    pub(super) fn look_after_mounts(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        while let Some(at) = self.mounting.iter().position(|mounting| mounting.due <= now) {
+            let Some((volume, path)) = self.give_up_mount(at) else { continue };
+            let why = format!(
+                "mounting at {} has not ended in {} s: {LOOK_THERE}",
+                path.display(),
+                PATIENCE.as_secs()
+            );
+            self.exported(volume, &ExportUri::Fuse { path }, Err(why));
+        }
+        let due = self.mounting.iter().map(|mounting| mounting.due).min();
+        due.map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
+    }
+
+    /// Nobody waits for this mount any more. `None` if it was made just now: then a task says so, to nobody or to whom it concerns.
+    fn give_up_mount(&mut self, at: usize) -> Option<(VolumeId, PathBuf)> {
+        if self.mounting[at].decided.swap(true, Ordering::AcqRel) {
+            self.mounting[at].due = Instant::now() + PATIENCE;
+            return None;
+        }
+        let Mounting { volume, path, memory, thread, .. } = self.mounting.swap_remove(at);
+        memory.give_back(self.reactor.pool_mut());
+        self.hung.push((path.clone(), thread));
+        Some((volume, path))
     }
 
     /// Lets every mount take and answer requests; true if the engine was given something.
@@ -139,6 +234,14 @@ impl Pool {
 
     /// Takes the files of a volume (of all volumes if `None`) away. Who has one open meets errors from then on.
     pub(super) fn unmount(&mut self, volume: Option<VolumeId>) {
+        for at in (0..self.mounting.len()).rev() {
+            if volume.is_none_or(|volume| volume == self.mounting[at].volume)
+                && self.give_up_mount(at).is_none()
+            {
+                // Its task finds nobody, and lets it go.
+                self.mounting.swap_remove(at).memory.give_back(self.reactor.pool_mut());
+            }
+        }
         for index in 0..self.mounts.len() {
             let Some(mounted) = &mut self.mounts[index] else { continue };
             if volume.is_some_and(|volume| volume != mounted.volume) {

@@ -36,7 +36,7 @@ impl Pool {
 
     /// Files that volumes are shown as: who has one open cannot be passed on.
     pub(crate) fn has_mounts(&self) -> bool {
-        self.mounts.iter().any(Option::is_some)
+        self.mounts.iter().any(Option::is_some) || !self.mounting.is_empty()
     }
 
     /// Gives away the sockets, and begins an orderly stop. Everybody is at rest.

@@ -62,6 +62,27 @@ pub(crate) struct Served {
     prepared: Option<Prepared>,
     /// Who waits for the end of what is being done.
     waiting: Option<Done>,
+    /// Exports that are being made.
+    exporting: Option<Exporting>,
+}
+
+/// Exports of a volume that are being made.
+struct Exporting {
+    /// So many have not come to their end.
+    left: usize,
+    /// The first thing that went wrong.
+    problem: Option<String>,
+    then: Then,
+}
+
+/// What follows once exports are made.
+enum Then {
+    /// The volume is attached.
+    Attached,
+    /// It is served as before, because of this.
+    Back(LifeError),
+    /// It has more exports than before.
+    More(Done),
 }
 
 /// What the operator is told when the engine refuses a change.
@@ -228,6 +249,7 @@ impl Pool {
             destage_failures: 0,
             prepared: Some(prepared),
             waiting: Some(done.clone()),
+            exporting: None,
         };
         let index = usize::from(id.0);
         if index >= self.volumes.len() {
@@ -275,30 +297,80 @@ impl Pool {
         let watch = prepared.map(|prepared| prepared.begin(&served.spec.name));
         served.spec.rules.set_volume_bytes(size_bytes);
         let (uris, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
-        let name = served.spec.name.clone();
         self.io.set_watch(id, watch);
         self.server.add_volume(id, rules);
-        let mut problem = None;
-        for uri in &uris {
+        self.export_all(id, &uris, Then::Attached);
+    }
+
+    /// Begins to make exports; what follows is done when the last of them is made, or could not be made.
+    fn export_all(&mut self, id: VolumeId, uris: &[ExportUri], then: Then) {
+        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
+        let Some(served) = self.served_mut(id) else { return };
+        // One more than there are, so that the end comes after the loop.
+        served.exporting = Some(Exporting { left: uris.len() + 1, problem: None, then });
+        for uri in uris {
             match self.export(id, uri, size_bytes) {
-                Ok(text) => {
-                    self.tell(PoolEvent::Ready { volume: name.clone(), export: text.clone() });
-                    if let Some(served) = self.served_mut(id) {
-                        served.uris.push(text);
-                    }
-                }
-                Err(error) => problem = problem.or(Some(error)),
+                Ok(Some(text)) => self.exported(id, uri, Ok(text)),
+                Ok(None) => {} // It takes a while, and is told then.
+                Err(what) => self.exported(id, uri, Err(what)),
             }
         }
+        self.one_exported(id);
+    }
+
+    /// An export is made, as clients find it, or could not be made.
+    pub(super) fn exported(&mut self, id: VolumeId, uri: &ExportUri, result: Result<String, String>) {
+        let Some(served) = self.served_mut(id) else { return };
+        let Some(exporting) = &mut served.exporting else { return };
+        let is_new = !matches!(exporting.then, Then::Back(_));
+        match result {
+            Err(what) => drop(exporting.problem.get_or_insert(what)),
+            Ok(export) => {
+                if matches!(exporting.then, Then::More(_)) {
+                    served.spec.exports.push(uri.clone());
+                }
+                served.uris.push(export.clone());
+                let volume = served.spec.name.clone();
+                if is_new {
+                    self.tell(PoolEvent::Ready { volume, export });
+                }
+            }
+        }
+        self.one_exported(id);
+    }
+
+    fn one_exported(&mut self, id: VolumeId) {
+        let Some(served) = self.served_mut(id) else { return };
+        let Some(exporting) = &mut served.exporting else { return };
+        exporting.left -= 1;
+        if exporting.left > 0 {
+            return;
+        }
+        let Some(Exporting { problem, then, .. }) = served.exporting.take() else { return };
+        let name = served.spec.name.clone();
+        let failed = |what| ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "");
+        match then {
+            Then::Attached => self.attached_with(id, problem.map_or(Ok(()), |what| Err(failed(what)))),
+            Then::Back(error) => {
+                served.state = VolumeState::Serving;
+                if let Some(waiting) = served.waiting.take() {
+                    let _ = waiting.try_send(Err(refused("detach", &name, &error)));
+                }
+                if let Some(what) = problem {
+                    self.tell(PoolEvent::Note(format!("cannot export {name} again: {what}")));
+                }
+            }
+            Then::More(done) => {
+                let _ = done.try_send(problem.map_or(Ok(()), |what| Err(failed(what))));
+            }
+        }
+    }
+
+    /// All exports of a new volume are made, or one of them could not be.
+    fn attached_with(&mut self, id: VolumeId, result: Result<(), ControlError>) {
         let Some(served) = self.served_mut(id) else { return };
         let waiting = served.waiting.take();
         served.state = VolumeState::Serving;
-        let result = match problem {
-            None => Ok(()),
-            Some(what) => {
-                Err(ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), ""))
-            }
-        };
         if result.is_err() {
             // Nothing was written to it yet: what was cached before stays for the next attempt.
             let _ = self.begin_detach(id, DetachHow::Keep, None);
@@ -315,7 +387,8 @@ impl Pool {
         Some(format!("{:032x} {} {}", u128::from_be_bytes(entry.uuid), spec.name, spec.backing))
     }
 
-    fn export(&mut self, id: VolumeId, uri: &ExportUri, size_bytes: u64) -> Result<String, String> {
+    /// Makes an export; gives how clients find it, or `None` if that is told later.
+    fn export(&mut self, id: VolumeId, uri: &ExportUri, size_bytes: u64) -> Result<Option<String>, String> {
         match uri {
             ExportUri::Nbd { endpoint, name, guards } => {
                 let info = ExportInfo::new(name, size_bytes);
@@ -324,13 +397,9 @@ impl Pool {
                 let connections_max = self.served(id).map_or(u32::MAX, |served| served.spec.connections_max);
                 let mark = self.mark(id).ok_or("the volume is gone")?;
                 let offer = Offer { endpoint, volume: id, info, mark, connections_max, tls, access };
-                self.server.export(&mut self.reactor, offer)
+                self.server.export(&mut self.reactor, offer).map(Some)
             }
-            ExportUri::Fuse { path } => {
-                let rules = self.served(id).map(|served| Arc::clone(&served.spec.rules));
-                let rules = rules.ok_or_else(|| "the volume is gone".to_owned())?;
-                self.mount_volume(id, path, size_bytes, rules)
-            }
+            ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
         }
     }
 
@@ -365,8 +434,14 @@ impl Pool {
             Some(watch) if !known => watch.forget(),
             _ => {} // it comes back
         }
-        if self.reactor.remove_device(served.device).is_none() {
-            self.tell(PoolEvent::Note(format!("the backing store of {} is still busy", served.spec.name)));
+        match self.reactor.remove_device(served.device) {
+            Some(device) => crate::patience::let_go(device), // Who serves it may not answer.
+            None => {
+                self.tell(PoolEvent::Note(format!(
+                    "the backing store of {} is still busy",
+                    served.spec.name
+                )));
+            }
         }
         Some(served)
     }
@@ -435,6 +510,9 @@ impl Pool {
             served.state = VolumeState::Detaching;
             served.waiting = done;
             served.uris.clear();
+            if let Some(Exporting { then: Then::More(done), .. }) = served.exporting.take() {
+                let _ = done.try_send(Err(busy(&name, "is being detached")));
+            }
         }
         Ok(())
     }
@@ -487,28 +565,14 @@ impl Pool {
     /// The volume stays, and is served as before.
     pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifeError) {
         self.discarded(id, Err(*error));
-        let Some(size_bytes) = self.engine.volume_size_bytes(id) else {
+        if self.engine.volume_size_bytes(id).is_none() {
             // The cache was fenced in the middle of it: the volume is gone from it until the next start.
             return self.attach_failed(id, error);
-        };
+        }
         let Some(served) = self.served_mut(id) else { return };
-        served.state = VolumeState::Serving;
-        let (name, exports) = (served.spec.name.clone(), served.spec.exports.clone());
-        let (waiting, rules) = (served.waiting.take(), Arc::clone(&served.spec.rules));
+        let (exports, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
         self.server.add_volume(id, rules);
-        for uri in &exports {
-            match self.export(id, uri, size_bytes) {
-                Ok(text) => {
-                    if let Some(served) = self.served_mut(id) {
-                        served.uris.push(text);
-                    }
-                }
-                Err(error) => self.tell(PoolEvent::Note(format!("cannot export {name} again: {error}"))),
-            }
-        }
-        if let Some(waiting) = waiting {
-            let _ = waiting.try_send(Err(refused("detach", &name, error)));
-        }
+        self.export_all(id, &exports, Then::Back(*error));
     }
 
     // --- changing
@@ -651,33 +715,29 @@ impl Pool {
         Ok(self.lost_of(self.known(name)?))
     }
 
-    /// Adds exports to a volume and takes others away; its clients at the latter are disconnected.
+    /// Adds exports to a volume and takes others away; its clients at the latter are disconnected. The promise is kept when they are
+    /// there.
     pub(crate) fn change_exports(
         &mut self,
         name: &str,
         more: &[ExportUri],
         less: &[ExportUri],
-    ) -> Result<(), ControlError> {
-        let id = self.at_rest(name)?;
-        if !less.is_empty() {
-            return Err(ControlError::new(
+    ) -> Promise<Result<(), ControlError>> {
+        let (done, promise) = Promise::pair();
+        let id = self.at_rest(name).and_then(|id| match self.served(id) {
+            _ if !less.is_empty() => Err(ControlError::new(
                 ErrorKind::Conflict,
                 format!("exports of {name} cannot be taken away while it is served"),
                 "detach it, keeping what is cached, and attach it again",
-            ));
+            )),
+            Some(served) if served.exporting.is_some() => Err(busy(name, "is being given other exports")),
+            _ => Ok(id),
+        });
+        match id {
+            Ok(id) => self.export_all(id, more, Then::More(done)),
+            Err(error) => drop(done.try_send(Err(error))),
         }
-        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
-        for uri in more {
-            let text = self.export(id, uri, size_bytes).map_err(|what| {
-                ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "")
-            })?;
-            self.tell(PoolEvent::Ready { volume: name.into(), export: text.clone() });
-            if let Some(served) = self.served_mut(id) {
-                served.uris.push(text);
-                served.spec.exports.push(uri.clone());
-            }
-        }
-        Ok(())
+        promise
     }
 
     /// Changes settings of the pool.

@@ -98,7 +98,9 @@ impl Service {
             Change::VolumeExports { volume, added, removed } => {
                 let (_, handle) = self.attached(volume)?;
                 let (name, more, less) = (volume.clone(), added.clone(), removed.clone());
-                Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))??;
+                let promise = Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
+                let stopped = || ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
+                promise.wait().ok_or_else(stopped)??;
                 if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
                     config.exports = new.volumes[volume].exports.clone();
                 }

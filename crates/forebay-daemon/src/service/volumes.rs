@@ -4,18 +4,35 @@ use super::Service;
 use super::info::not_attached;
 use super::settings::{default_action, invalid, stored};
 use super::start::check_rules;
+use crate::config::mounts::Problem;
 use crate::config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use crate::control::{ControlError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
 use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::open::{open_backing, random_uuid};
+use crate::patience::within;
 use crate::pool::{PoolHandle, VolumeSpec};
 use crate::rules::{Action, Position, Rule, RuleSet};
 use crate::witness::Prepared;
 use forebay_core::VolumeSettings;
 use forebay_export::size::ByteSize;
+use forebay_export::uri::BackingUri;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// So long is waited for a backing store to be opened, and looked at.
+const OPEN_PATIENCE: Duration = Duration::from_secs(15);
+
+fn no_answer(name: &str, backing: &BackingUri) -> ControlError {
+    ControlError::new(
+        ErrorKind::Unavailable,
+        format!(
+            "the backing store {backing} of {name} does not answer: opening it has not ended in {} s",
+            OPEN_PATIENCE.as_secs()
+        ),
+        format!("see that it works, or that who serves it runs; then: forebay volume attach {name}"),
+    )
+}
 
 impl Service {
     /// A volume that its pool has: the pool's name, and the pool.
@@ -73,10 +90,7 @@ impl Service {
             ));
         }
         let same_backing = request.backing.is_empty()
-            || request
-                .backing
-                .parse()
-                .is_ok_and(|backing: forebay_export::uri::BackingUri| backing == config.backing);
+            || request.backing.parse().is_ok_and(|backing: BackingUri| backing == config.backing);
         let same_pool = request.pool.as_ref().is_none_or(|pool| *pool == config.pool);
         if same_backing && same_pool && request.exports.is_empty() && request.settings.is_empty() {
             return Ok(config);
@@ -118,7 +132,11 @@ impl Service {
         for (key, value) in &request.settings {
             settings.set(key, value).map_err(|error| invalid(format!("{key}: {error}"), ""))?;
         }
-        Ok(VolumeConfig { pool, backing, exports, size_bytes: None, settings, rules: Vec::new() })
+        let volume = VolumeConfig { pool, backing, exports, size_bytes: None, settings, rules: Vec::new() };
+        match Problem::of_volume(&running.config, name, &volume) {
+            Some(problem) => Err(ControlError::new(ErrorKind::Conflict, problem.message, problem.help)),
+            None => Ok(volume),
+        }
     }
 
     /// Opens the backing store and has the pool attach it.
@@ -127,13 +145,20 @@ impl Service {
         self.guards.prepare(&self.running().config, &config.exports);
         let tunables = config.tunables();
         let emulate = tunables.emulate.into();
-        let backing = open_backing(&config.backing, emulate)?;
+        let store = config.backing.clone();
+        let opened = within(OPEN_PATIENCE, "open", move || open_backing(&store, emulate));
+        let backing = opened.ok_or_else(|| no_answer(name, &config.backing))??;
         self.check_not_of_absent(name, config, &backing)?;
         let wanted = name.to_owned();
         let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
         let uuid = uuid.map_or_else(random_uuid, Ok)?;
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let prepared = Prepared::look(&backing.device, &state_dir, uuid)?;
+        let looked = within(OPEN_PATIENCE, "look", move || {
+            let prepared = Prepared::look(&backing.device, &state_dir, uuid);
+            (backing, prepared)
+        });
+        let (backing, prepared) = looked.ok_or_else(|| no_answer(name, &config.backing))?;
+        let prepared = prepared?;
         let rules = RuleSet::new(default_action(tunables.default_action), backing.size_bytes);
         let parsed = config.rules.iter().map(RuleTable::rule).collect::<Result<Vec<Rule>, _>>()?;
         rules.replace_all(parsed, Instant::now())?;

@@ -16,7 +16,8 @@ use std::fs::Metadata;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::{MountError, system, table};
+use super::table::{Mount, Mounts};
+use super::{MountError, own_mount, system, table};
 
 /// What is mounted where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,9 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
     if table::is_ours(parent)? {
         return directory(parent, name);
     }
+    if own_mount(path).is_some() {
+        return Err(MountError::Own { target: path.into() });
+    }
     match std::fs::metadata(path).as_ref().map(Metadata::file_type) {
         Ok(kind) if kind.is_file() => Ok((Place::File { target: path.into() }, None)),
         Ok(kind) if kind.is_dir() => Err(bad(
@@ -99,6 +103,18 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
         Err(error) if error.kind() == io::ErrorKind::NotFound => directory(parent, name),
         Err(error) => Err(system(path, "look", io::Error::from(error.kind()))),
     }
+}
+
+/// What a volume's file at `path` hides: the file if there is one, otherwise the folder.
+pub(super) fn volume_claim_in(mounts: &Mounts, path: &Path) -> PathBuf {
+    let path = mounts.resolve(path);
+    let is_ours = |path: &Path| mounts.at(path).is_some_and(Mount::is_forebay);
+    let Some(parent) = path.parent().filter(|parent| parent.parent().is_some()) else { return path };
+    let is_there = || {
+        let is_served = mounts.covering(&path).is_some_and(Mount::is_served_elsewhere);
+        is_served || std::fs::metadata(&path).is_ok()
+    };
+    if is_ours(&path) || !is_ours(parent) && is_there() { path } else { parent.into() }
 }
 
 fn directory(parent: &Path, name: &OsStr) -> Result<(Place, Option<OsString>), MountError> {

@@ -1,39 +1,112 @@
 //! The mount table of this process, `/proc/self/mountinfo` (proc(5)): what is mounted at a path, by whose file system.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::{FILE_SYSTEM, MountError, system};
 
 const TABLE: &str = "/proc/self/mountinfo";
+/// Symbolic links that are followed on one path, as the kernel does.
+const LINKS_MAX: usize = 40;
 
-/// Is the uppermost mount at this path one of Forebay's?
-pub(super) fn is_ours(target: &Path) -> Result<bool, MountError> {
-    let table = std::fs::read(TABLE).map_err(|source| system(Path::new(TABLE), "reading", source))?;
-    Ok(top_type(&table, &resolve(target)).is_some_and(|kind| kind == FILE_SYSTEM.as_bytes()))
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    /// Major and minor number of the device that its files are on.
+    pub(super) device: (u32, u32),
+    pub(super) point: PathBuf,
+    kind: OsString,
+    pub(super) source: PathBuf,
 }
 
-/// The path as the table has it: without symbolic links. The last component is not looked at, for it may be a mount
-/// that nobody serves any more; so is its parent, for a path below such a mount.
-fn resolve(target: &Path) -> PathBuf {
-    match (target.parent().map(Path::canonicalize), target.file_name()) {
-        (Some(Ok(parent)), Some(name)) => parent.join(name),
-        _ => target.into(),
+impl Mount {
+    /// It is one of Forebay's.
+    pub(super) fn is_forebay(&self) -> bool {
+        self.kind.as_bytes() == FILE_SYSTEM.as_bytes()
+    }
+
+    /// Even a look at a file of it waits for another process or machine, for ever if that does not answer.
+    pub(super) fn is_served_elsewhere(&self) -> bool {
+        const SERVED: [&[u8]; 6] = [b"nfs", b"cifs", b"smb", b"ceph", b"fuse", b"autofs"];
+        SERVED.iter().any(|kind| self.kind.as_bytes().starts_with(kind))
     }
 }
 
-/// Type of the last mount on exactly this path: a later line lies above an earlier one.
-fn top_type<'a>(table: &'a [u8], target: &Path) -> Option<&'a [u8]> {
-    let lines = table.split(|byte| *byte == b'\n').rev();
-    let mut found = lines.filter_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ');
-        // mount id, parent id, device, root, mount point, options, optional fields, "-", type, source, options.
-        let point = fields.nth(4)?;
-        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        (unescape(point).as_os_str().as_bytes() == target.as_os_str().as_bytes()).then_some(kind)
-    });
-    found.next()
+/// The mounts that there are, a later one above an earlier one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    /// What the kernel says now.
+    pub(super) fn read() -> Result<Self, MountError> {
+        let table = std::fs::read(TABLE).map_err(|source| system(Path::new(TABLE), "reading", source))?;
+        Ok(Self::parse(&table))
+    }
+
+    fn parse(table: &[u8]) -> Self {
+        Self(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+    }
+
+    /// The uppermost mount on exactly this path, which must be resolved.
+    pub(super) fn at(&self, target: &Path) -> Option<&Mount> {
+        self.0.iter().rev().find(|mount| mount.point == target)
+    }
+
+    /// The mount that a resolved path lies on.
+    pub(super) fn covering(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().find_map(|above| self.at(above))
+    }
+
+    /// A path as the table has it: absolute, without symbolic links. Nobody is asked for it who may not answer: what lies on the
+    /// mount of a server is taken as it is.
+    pub(super) fn resolve(&self, path: &Path) -> PathBuf {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let parts =
+            |path: &Path| path.components().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
+        let (mut rest, mut clean, mut links) = (VecDeque::from(parts(&path)), PathBuf::from("/"), 0);
+        while let Some(part) = rest.pop_front() {
+            match Path::new(&part).components().next() {
+                None | Some(Component::CurDir) => continue,
+                Some(Component::ParentDir) => {
+                    clean.pop();
+                    continue;
+                }
+                Some(_) => {}
+            }
+            let next = clean.join(&part);
+            let served = self.covering(&next).is_some_and(Mount::is_served_elsewhere);
+            let may_look = !served && links < LINKS_MAX;
+            // Not even a look at it where somebody else would have to answer.
+            let link = if may_look { std::fs::read_link(&next).ok() } else { None };
+            match link {
+                Some(target) => {
+                    links += 1;
+                    parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+                }
+                None => clean = next,
+            }
+        }
+        clean
+    }
+}
+
+/// Is the uppermost mount at this path one of Forebay's?
+pub(super) fn is_ours(target: &Path) -> Result<bool, MountError> {
+    let mounts = Mounts::read()?;
+    Ok(mounts.at(&mounts.resolve(target)).is_some_and(Mount::is_forebay))
+}
+
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    // mount id, parent id, device, root, mount point, options, optional fields, "-", type, source, options.
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let point = unescape(fields.nth(1)?).into();
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let (kind, source) = (unescape(rest.next()?), unescape(rest.next()?).into());
+    Some(Mount { device: (major.parse().ok()?, minor.parse().ok()?), point, kind, source })
 }
 
 /// Undoes the octal escapes of spaces, tabs, newlines and backslashes.
@@ -71,18 +144,54 @@ mod tests {
 
     #[test]
     fn the_uppermost_mount_of_a_path_counts() {
-        let kind = |path: &str| top_type(SAMPLE, Path::new(path));
-        assert_eq!(kind("/mnt/a b"), Some(&b"fuse.forebay"[..]));
-        assert_eq!(kind("/mnt/under"), Some(&b"tmpfs"[..]));
-        assert_eq!(kind("/"), Some(&b"ext4"[..]));
-        assert_eq!(kind("/mnt"), None);
+        let mounts = Mounts::parse(SAMPLE);
+        let device = |path: &str| mounts.at(Path::new(path)).map(|mount| mount.device);
+        assert_eq!(device("/mnt/a b"), Some((0, 45)));
+        assert_eq!(device("/mnt/under"), Some((0, 47)));
+        assert_eq!((device("/"), device("/mnt")), (Some((254, 0)), None));
+        assert!(mounts.at(Path::new("/mnt/a b")).unwrap().is_forebay());
+        let covering = |path: &str| mounts.covering(Path::new(path)).map(|mount| mount.device);
+        assert_eq!((covering("/mnt/a b/c/d"), covering("/mnt/a")), (Some((0, 45)), Some((254, 0))));
     }
 
     #[test]
     fn strange_lines_are_passed_over() {
         for table in [&b""[..], b"\n\n", b"1 2 3", b"1 2 3 / /x rw shared:1", b"1 2 3 / /x rw -"] {
-            assert_eq!(top_type(table, Path::new("/x")), None);
+            assert_eq!(Mounts::parse(table).at(Path::new("/x")), None);
         }
         assert_eq!(unescape(b"a\\134b\\9\\04"), OsString::from("a\\b\\9\\04"));
+    }
+
+    #[test]
+    fn paths_are_resolved_as_the_kernel_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(base.join("real/deep")).unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, base.join(name)).unwrap();
+        link("real", "relative");
+        link(base.join("real/deep").to_str().unwrap(), "absolute");
+        link("circle", "circle");
+        let mounts = Mounts::read().unwrap();
+        let resolved = |path: &str| mounts.resolve(&base.join(path)).strip_prefix(&base).unwrap().to_owned();
+        for (path, expected) in [
+            ("relative/./deep//x/", "real/deep/x"),
+            ("absolute/../y", "real/y"),
+            ("relative/../absolute", "real/deep"),
+            ("not/there/../z", "not/z"),
+            ("circle/x", "circle/x"),
+        ] {
+            assert_eq!(resolved(path), Path::new(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_shows_is_not_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink("/elsewhere", base.join("link")).unwrap();
+        let line = format!("1 2 0:9 / {} rw - fuse.forebay forebay rw\n", base.display());
+        let mounts = Mounts::parse(line.as_bytes());
+        assert_eq!(mounts.resolve(&base.join("link/x")), base.join("link/x"));
+        assert_eq!(Mounts::default().resolve(&base.join("link/x")), Path::new("/elsewhere/x"));
     }
 }

@@ -7,6 +7,7 @@ use crate::config::choices::{DefaultAction, OnBackingChange};
 use crate::config::conflicts::{self, Conflict};
 use crate::config::diagnostic::{Diagnostic, Span};
 use crate::config::model::{AdminTcp, Config, VolumeConfig};
+use crate::config::mounts;
 use crate::config::value::nearest;
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::geometry::VOLUMES_MAX;
@@ -25,6 +26,7 @@ pub(super) fn all(reader: &mut Reader, config: &Config) {
     mirrors(reader, config);
     backings(reader, config, &devices);
     exports(reader, config);
+    mounts(reader, config);
     guards(reader, config);
     volumes_max(reader, config);
     for (name, volume) in in_file_order(reader, config) {
@@ -165,15 +167,7 @@ fn exports(reader: &mut Reader, config: &Config) {
             let span = at(reader, &format!("volume.{volume}.exports[{index}]"));
             let (endpoint, name) = match uri {
                 ExportUri::Nbd { endpoint, name, .. } => (endpoint, name),
-                ExportUri::Fuse { path } => {
-                    let who = format!("volume `{volume}`");
-                    if let Some((holder, first)) = addresses.take(uri.to_string(), &who, span.clone()) {
-                        let message = format!("{} is used by {holder} already", path.display());
-                        let twice = Diagnostic::error(span, message).related(first, "first used here");
-                        reader.push(twice.help("give one of them another path"));
-                    }
-                    continue;
-                }
+                ExportUri::Fuse { .. } => continue, // see `mounts`
             };
             let address = address(endpoint);
             let who = format!("pool `{}`", section.pool);
@@ -196,6 +190,18 @@ fn exports(reader: &mut Reader, config: &Config) {
             }
             below_control_fs(reader, config, endpoint, span);
         }
+    }
+}
+
+/// What FUSE files hide, and what would wait for itself.
+fn mounts(reader: &mut Reader, config: &Config) {
+    for problem in mounts::problems(config, in_file_order(reader, config).into_iter()) {
+        let found = Diagnostic::error(at(reader, &problem.key), problem.message).help(problem.help);
+        let other = problem.other.map(|other| at(reader, &other));
+        reader.push(match other {
+            Some(other) => found.related(other, "this is the FUSE file"),
+            None => found,
+        });
     }
 }
 
