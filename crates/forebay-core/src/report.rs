@@ -1,6 +1,7 @@
 //! What an operator can ask of destage, and what it tells: drains, rates, ages, and why it is not faster.
 
 use crate::api::Nanos;
+use crate::api::RequestKind;
 use crate::engine::Engine;
 use core::fmt;
 use forebay_format::VolumeId;
@@ -95,6 +96,9 @@ pub struct DestageReport {
     pub in_flight: u32,
     /// Blocks that only the cache has.
     pub dirty_blocks: u64,
+    /// Writes, zeroes and discards under way that were taken while the volume was in a write-back mode: what they write may be dirty
+    /// once they end, whatever the mode is by now.
+    pub write_back_requests: u64,
     /// Blocks that count against the limits: dirty, or not yet marked clean in the log.
     pub unclean_blocks: u64,
     /// Write operations on the backing store for destage since the start.
@@ -132,6 +136,7 @@ impl Engine {
             oldest_dirty_age: map.births.oldest().map_or(0, |born| born.age(self.now)),
             in_flight: state.destage.in_flight(),
             dirty_blocks: map.dirty,
+            write_back_requests: self.write_back_requests(volume),
             unclean_blocks: map.dirty + map.destaged,
             destage_writes: control.writes(),
             foreground_mean: control.foreground().0,
@@ -139,6 +144,17 @@ impl Engine {
             retry_in: control.backoff_until().saturating_sub(self.now),
             throttled_requests: self.throttle.waiting_of(volume) as u64,
         })
+    }
+
+    fn write_back_requests(&self, volume: VolumeId) -> u64 {
+        let writes = |kind: RequestKind| {
+            matches!(
+                kind,
+                RequestKind::Write { .. } | RequestKind::WriteZeroes { .. } | RequestKind::Discard { .. }
+            )
+        };
+        self.reqs.iter().filter(|req| req.volume == volume && req.write_back && writes(req.kind)).count()
+            as u64
     }
 
     /// Dirty blocks of a volume by the time since their present bytes were written: below 1 s, 10 s, 1 min, 5 min, 15

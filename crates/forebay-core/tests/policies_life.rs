@@ -7,6 +7,7 @@ use forebay_core::{
     Admission, DetachHow, PoolSettings, ReclaimPolicy, RequestKind, Treatment, VolumeSettings,
 };
 use forebay_format::VolumeId;
+use forebay_format::checkpoint::Mode;
 use rig::{Dice, GATHERED_NS, Rig};
 
 const SEGMENTS: (u32, u32) = (96, 64);
@@ -33,6 +34,22 @@ fn pin(rig: &mut Rig, volume: u16, blocks: u64) -> u64 {
 
 fn cached(rig: &Rig, volume: u16) -> u64 {
     rig.engine.volume_stats(VolumeId(volume)).expect("it is attached").cached_blocks
+}
+
+#[test]
+fn a_write_that_was_taken_in_write_back_is_told_of_until_it_ends() {
+    let mut rig = rig(ReclaimPolicy::Fifo, &[settings()]);
+    rig.write(0, 7);
+    let through = VolumeSettings { mode: Mode::Writethrough, ..settings() };
+    let now = rig.now();
+    rig.engine.configure_volume(now, VolumeId(0), through).unwrap();
+    let report = |rig: &Rig| {
+        let report = rig.engine.destage_report(VolumeId(0)).unwrap();
+        (report.dirty_blocks, report.write_back_requests)
+    };
+    assert_eq!(report(&rig), (0, 1), "nothing is dirty yet, and a drain is not done");
+    rig.rest(1000);
+    assert_eq!(report(&rig), (1, 0), "it was acknowledged since, and is dirty");
 }
 
 #[test]

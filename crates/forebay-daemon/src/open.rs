@@ -426,23 +426,24 @@ fn fnv(basis: u64, text: &str) -> u64 {
     text.bytes().fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What the backing store looks like now that nothing writes to it any more: for an orderly stop. `is_clean` tells
-/// whether a block holds what the cache believes: only those speak for the backing store.
-pub(crate) fn final_record(
-    backing: &Device,
-    mut is_clean: impl FnMut(u64) -> bool,
-) -> Result<BackingRecord, DeviceError> {
-    let blocks = backing.size_bytes() / BLOCK_BYTES as u64;
+/// Blocks that speak for a backing store: the first ones, where file systems keep what changes with every mount, and some spread
+/// over the rest.
+pub(crate) fn sample_blocks(size_bytes: u64) -> impl Iterator<Item = u64> {
+    let blocks = size_bytes / BLOCK_BYTES as u64;
+    let wanted = (0..SAMPLES_MAX as u64).map(move |index| {
+        if index < 4 { index } else { blocks / SAMPLES_MAX as u64 * index + index * 7 % 13 }
+    });
+    wanted.filter(move |block| *block < blocks)
+}
+
+/// What the backing store looks like now that nothing writes to it any more: for an orderly stop. `blocks` are those of
+/// [`sample_blocks`] that hold what the cache believes: only those speak for it.
+pub(crate) fn final_record(backing: &Device, blocks: &[u64]) -> Result<BackingRecord, DeviceError> {
     let mut samples = Vec::new();
     let mut bytes = vec![0; BLOCK_BYTES];
-    // The first blocks, where file systems keep what changes with every mount, and some spread over the rest.
-    let wanted = (0..SAMPLES_MAX as u64)
-        .map(|index| if index < 4 { index } else { blocks / SAMPLES_MAX as u64 * index + index * 7 % 13 });
-    for block in wanted.filter(|block| *block < blocks) {
-        if is_clean(block) {
-            backing.read_at(block * BLOCK_BYTES as u64, &mut bytes)?;
-            samples.push((block, forebay_format::checksum(&bytes)));
-        }
+    for block in blocks {
+        backing.read_at(block * BLOCK_BYTES as u64, &mut bytes)?;
+        samples.push((*block, forebay_format::checksum(&bytes)));
     }
     Ok(record(&backing.identity()?, samples))
 }

@@ -228,6 +228,8 @@ impl House {
         if let Some(manager) = self.keeper.manager().filter(|_| !self.keeper.is_parked()) {
             manager.stopping();
         }
+        // Pools first: a control call that waits for a device must not keep them from it.
+        self.service.tell_to_stop();
         drop(self.control_fs);
         drop(self.api);
         stop(&self.service, heard, report)

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// How often the daemon looks whether a pool has ended by itself.
 pub(crate) const LOOK: Duration = Duration::from_millis(500);
+/// How often is looked whether everything has stopped.
+const STOP_LOOK: Duration = Duration::from_millis(5);
 /// Name of the volume of `forebay run` if its export has none.
 const UNNAMED: &str = "volume";
 /// Name of the pool of `forebay run`.
@@ -217,8 +219,18 @@ pub(crate) fn stop(
     heard: &mpsc::Receiver<Word>,
     report: &mut dyn FnMut(RunEvent),
 ) -> Result<(), RunError> {
-    hear(heard, report);
-    let mut errors = service.stop();
+    // What is told meanwhile is passed on at once: a stop that waits for a device must not be silent.
+    let mut errors = std::thread::scope(|scope| {
+        let stops = scope.spawn(|| service.stop());
+        while !stops.is_finished() {
+            match heard.recv_timeout(STOP_LOOK) {
+                Ok(Word::Told(told)) => report(say(told)),
+                Ok(_) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        stops.join().unwrap_or_else(|_| vec![RunError::failed("the stop has panicked", "see the log")])
+    });
     hear(heard, report);
     if errors.is_empty() { Ok(()) } else { Err(errors.remove(0)) }
 }

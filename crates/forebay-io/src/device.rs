@@ -303,6 +303,22 @@ impl Device {
         self.buffered.sync_data().map_err(|source| self.io_error("flush", 0, source))
     }
 
+    /// The same device for reading beside what goes on: for a thread that may wait for it. The lock lives as long as both do.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`] if there is no further descriptor.
+    pub fn for_reading(&self) -> Result<Device, DeviceError> {
+        let buffered = self.buffered.try_clone().map_err(|source| self.io_error("descriptor", 0, source))?;
+        Ok(Device {
+            path: self.path.clone(),
+            buffered,
+            direct: None,
+            options: self.options.clone(),
+            notes: Vec::new(),
+            ..*self
+        })
+    }
+
     /// The descriptors that operations use.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         let direct = self.direct.as_ref().map(|(file, _)| file.as_raw_fd());

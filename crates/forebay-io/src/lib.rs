@@ -48,6 +48,7 @@ pub use reactor::{
 };
 pub use shared::SharedPage;
 pub use socket::{
-    PeerCred, is_listening, listen_tcp, listen_unix, passed_listeners, peer_address, peer_cred, peer_groups,
+    PeerCred, SocketFile, is_listening, listen_tcp, listen_unix, passed_listeners, peer_address, peer_cred,
+    peer_groups,
 };
 pub use waker::Waker;

@@ -3,14 +3,15 @@
 //! A unix socket path is taken over only from a dead server: whoever still accepts connections keeps it. What this
 //! file does not know: protocols; connections (the reactor owns them).
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::SocketError;
 use crate::sys;
@@ -45,6 +46,7 @@ pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketE
     }
     let failed =
         |what| move |source| SocketError::System { address: path.display().to_string(), what, source };
+    let _alone = alone_in(path);
     remove_stale(path)?;
     let socket = unix_socket().map_err(failed("socket"))?;
     // The socket's own mode becomes that of its file, so there is no moment at which the file is more open.
@@ -68,6 +70,52 @@ pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketE
         return Err(failed("listen")(source));
     }
     Ok(socket)
+}
+
+/// Which file a unix socket is bound to: another server may have put its own in its place since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocketFile {
+    device: u64,
+    inode: u64,
+    /// Numbers are used again.
+    made: Option<SystemTime>,
+}
+
+impl SocketFile {
+    /// The file at `path`, if it is a socket.
+    pub fn at(path: &Path) -> Option<SocketFile> {
+        let found = std::fs::symlink_metadata(path).ok()?;
+        let made = found.created().ok();
+        found.file_type().is_socket().then(|| SocketFile { device: found.dev(), inode: found.ino(), made })
+    }
+
+    /// Removes the file at `path` if it is this one; that of somebody else stays.
+    pub fn remove(self, path: &Path) {
+        let _alone = alone_in(path);
+        if SocketFile::at(path) == Some(self) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// So long is waited for somebody else who makes or removes sockets in the same folder, which takes no time.
+const ALONE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Keeps other servers from making or removing sockets in the folder of `path`, as long as the result lives. Else two that start at
+/// once could each take the other's for that of a dead server: between bind and listen nobody answers. A folder that cannot be read
+/// cannot be locked; then it goes without.
+fn alone_in(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = File::open(folder).ok()?;
+    let until = Instant::now() + ALONE_WITHIN;
+    // SAFETY: flock takes no pointers.
+    while sys::check(unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).is_err() {
+        if Instant::now() >= until {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Some(folder)
 }
 
 fn unix_socket() -> io::Result<OwnedFd> {
@@ -256,6 +304,37 @@ mod tests {
         assert!(matches!(listen_unix(dir.path().join("f"), 0o600), Err(SocketError::NotASocket { .. })));
         let long = dir.path().join("x".repeat(200));
         assert!(matches!(listen_unix(long, 0o600), Err(SocketError::TooLong { .. })));
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_one_listens_and_its_socket_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        for _ in 0..50 {
+            // What a killed server left.
+            drop(listen_unix(&path, 0o600));
+            let started: Vec<_> = std::thread::scope(|scope| {
+                let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| listen_unix(&path, 0o600).ok())).collect();
+                starts.into_iter().filter_map(|start| start.join().unwrap()).collect()
+            });
+            assert_eq!(started.len(), 1, "two serve at one place, and nobody finds one of them");
+            UnixStream::connect(&path).expect("the socket of the one that listens was removed");
+        }
+    }
+
+    #[test]
+    fn the_socket_of_another_server_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let first = listen_unix(&path, 0o600).unwrap();
+        let ours = SocketFile::at(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _second = listen_unix(&path, 0o600).unwrap();
+        drop(first);
+        ours.remove(&path);
+        assert!(path.exists());
+        SocketFile::at(&path).unwrap().remove(&path);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -29,10 +29,28 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let client = options.admin.client();
     let begun: UpgradeBegun = client::read(&client.post_nothing("/v1/upgrade")?)?;
     let until = Instant::now() + WITHIN;
+    let both = [begun.from_pid, begun.pid];
+    // Of a daemon in another name space of processes nothing can be seen here.
+    let visible = both.iter().any(|pid| is_alive(*pid));
     let info = loop {
         // Nobody answers in between, and some who ask then are cut off.
-        if let Some(info) = client.get("/v1/daemon").ok().and_then(|answer| ended(&answer, &begun)) {
+        let answer = client.get("/v1/daemon").ok();
+        if let Some(info) = answer.as_ref().and_then(|answer| ended(answer, &begun)) {
             break info;
+        }
+        if let Some(other) = answer.as_ref().and_then(|answer| stranger(answer, &both)) {
+            return Err(Failure::new(format!(
+                "not upgraded: processes {} and {} have ended, and another daemon, {other}, answers",
+                begun.from_pid, begun.pid
+            ))
+            .hint("look at the log of the daemon"));
+        }
+        if answer.is_none() && visible && !both.iter().any(|pid| is_alive(*pid)) {
+            return Err(Failure::new(format!(
+                "not upgraded: processes {} and {} have ended, and nobody serves",
+                begun.from_pid, begun.pid
+            ))
+            .hint("look at the log of the daemon, and start it again: that recovers as after a crash"));
         }
         if Instant::now() >= until {
             return Err(Failure::new(format!(
@@ -61,4 +79,37 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 fn ended(answer: &serde_json::Value, begun: &UpgradeBegun) -> Option<UpgradeInfo> {
     let daemon: DaemonInfo = client::read(answer).ok()?;
     daemon.upgrade.filter(|upgrade| upgrade.to_pid == begun.pid)
+}
+
+/// A daemon that answers and is neither of the two: somebody has started it since.
+fn stranger(answer: &serde_json::Value, both: &[u32; 2]) -> Option<u32> {
+    let daemon: DaemonInfo = client::read(answer).ok()?;
+    (!both.contains(&daemon.pid)).then_some(daemon.pid)
+}
+
+/// True if there is such a process, and it has not ended.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // "1234 (name) S ..."
+    let state = stat.rsplit(") ").next().unwrap_or_default();
+    !(stat.is_empty() || state.starts_with(['Z', 'X']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_alive;
+
+    #[test]
+    fn a_process_that_has_ended_is_not_alive_before_it_is_waited_for_either() {
+        assert!(is_alive(std::process::id()));
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(is_alive(child.id()));
+        drop(child.stdin.take());
+        while is_alive(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
+    }
 }

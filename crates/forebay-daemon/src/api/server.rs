@@ -57,6 +57,8 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: appl
 pub struct ApiServer {
     socket: PathBuf,
     tcp: Option<SocketAddr>,
+    /// The file of its unix socket.
+    file: Option<forebay_io::SocketFile>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
     /// The listening sockets once more: they can outlive the server.
@@ -89,7 +91,9 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         self.end();
         if !self.listeners.is_empty() && !self.keeper.keeps() {
-            let _ = std::fs::remove_file(&self.socket);
+            if let Some(file) = self.file {
+                file.remove(&self.socket);
+            }
         }
     }
 }
@@ -163,7 +167,8 @@ impl ReadyApi {
             runtime.shutdown_timeout(STOP_WITHIN);
         });
         let thread = Some(thread.map_err(failed("thread"))?);
-        Ok(ApiServer { socket: options.socket, tcp: tcp_address, stop, thread, listeners, keeper })
+        let file = forebay_io::SocketFile::at(&options.socket);
+        Ok(ApiServer { socket: options.socket, file, tcp: tcp_address, stop, thread, listeners, keeper })
     }
 }
 

@@ -1,12 +1,12 @@
 //! Volumes that the cache has data of but that are not attached: kept at a detach, refused, or not there at the start.
 
+use super::handle::Keeping;
 use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::control::ControlError;
 use forebay_core::{DetachHow, LifeError};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
-use std::sync::mpsc::SyncSender;
 
 /// A volume of the cache's table that is not attached.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct AbsentVolume {
 }
 
 /// Who waits until the cache has forgotten a volume that is not attached.
-pub(super) type Discarding = (VolumeId, SyncSender<Result<(), ControlError>>);
+pub(super) type Discarding = (VolumeId, Keeping<Result<(), ControlError>>);
 
 impl Pool {
     /// All volumes that are not attached.

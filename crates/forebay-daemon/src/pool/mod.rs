@@ -7,13 +7,14 @@
 //! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
 //! [`Promise`] when the engine's notice has come.
 //!
-//! Files: `absent` (volumes that are not attached), `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
+//! Files: `absent` (volumes that are not attached), `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
 //! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
 
 mod absent;
 mod aside;
 mod devices;
 mod handle;
+mod letting_go;
 mod losses;
 mod mates;
 mod mounts;
@@ -48,7 +49,7 @@ use crate::server::{Refused, Server, ServerToken};
 use aside::Aside;
 use devices::DeviceWatch;
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
-use forebay_format::{BLOCK_BYTES, CacheUuid, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
 use handle::Task;
 use mounts::{Mounted, Mounting};
@@ -131,7 +132,7 @@ pub(crate) struct Pool {
     /// Who waits for the end of a change of the pool's size.
     resizing: Option<Resizing>,
     /// Who waits until every connection is at rest.
-    resting: Option<mpsc::SyncSender<()>>,
+    resting: Option<handle::Keeping<()>>,
     scrubbing: Option<scrub::Done>,
     discarding: Vec<absent::Discarding>,
     tasks: mpsc::Receiver<Task>,
@@ -143,6 +144,7 @@ pub(crate) struct Pool {
     watch: DeviceWatch,
     /// What is recorded of the cache outside of its devices, once it is open.
     entry: Option<Arc<Entry>>,
+    letting_go: letting_go::LettingGo,
     started: Instant,
     completions: Vec<Completion>,
     report: Box<dyn FnMut(PoolEvent) + Send>,
@@ -227,6 +229,7 @@ impl Pool {
             mates: mates::Mates::new(parts.mates),
             watch: DeviceWatch::default(),
             entry: None,
+            letting_go: letting_go::LettingGo::default(),
             started: Instant::now(),
             completions: Vec::new(),
             report,
@@ -273,6 +276,9 @@ impl Pool {
     /// Serves until the pool is asked to stop.
     fn serve(mut self) -> Result<(), RunError> {
         while !self.closed {
+            if self.is_stuck() {
+                return Err(self.give_up());
+            }
             self.turn()?;
         }
         let patience = Instant::now() + LAST_REPLIES;
@@ -339,8 +345,16 @@ impl Pool {
         self.server.look_at_clients_again();
     }
 
-    /// Begins an orderly stop; the loop ends when the engine has closed the cache.
+    /// Begins an orderly stop; the loop ends when the engine has closed the cache, or if devices do not answer.
     pub(crate) fn stop(&mut self) {
+        if !self.stopping {
+            self.letting_go.stops();
+            self.stop_without_limit();
+        }
+    }
+
+    /// As [`Pool::stop`], however long devices take: for a process that goes on, and opens the pool again if it must.
+    pub(super) fn stop_without_limit(&mut self) {
         if std::mem::replace(&mut self.stopping, true) {
             return;
         }
@@ -357,7 +371,8 @@ impl Pool {
         let (record, note) = (self.look_after_record(), self.look_after_note());
         let losses = self.look_after_losses();
         let (look, mounts) = (self.look_after_devices(), self.look_after_mounts());
-        let others = record.into_iter().chain(note).chain(losses).chain(look).chain(mounts);
+        let stores = self.look_after_stores();
+        let others = record.into_iter().chain(note).chain(losses).chain(look).chain(mounts).chain(stores);
         let timeout = self.sleep().into_iter().chain(others).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
@@ -436,6 +451,7 @@ impl Pool {
         let index = completion.token as u32;
         match completion.token >> KIND_SHIFT {
             KIND_ENGINE => {
+                self.letting_go.moves();
                 let failure = completion.result.err();
                 let done = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), failure);
                 if let Some((timed, failure)) = done {
@@ -481,19 +497,6 @@ impl Pool {
             }
             any = true;
         }
-    }
-
-    /// Nothing is in flight any more: notes what the backing stores look like, and closes the cache.
-    fn quiesced(&mut self) {
-        let mut records = Vec::new();
-        for number in 0..self.volumes.len() {
-            let id = VolumeId(number as u16);
-            if let Some(record) = self.backing_record(id) {
-                records.push((id, record));
-            }
-        }
-        let now = self.io.now();
-        self.engine.finish_shutdown(now, &records);
     }
 }
 

@@ -214,6 +214,15 @@ pub enum PoolEvent {
     },
     /// An orderly stop has begun.
     Stopping,
+    /// A stop was given up, because devices did not answer.
+    GivenUp {
+        /// Which.
+        devices: String,
+        /// No operation has ended for so long.
+        within: Duration,
+        /// Bytes that only the cache has.
+        dirty_bytes: u64,
+    },
     /// Stopped in an orderly way.
     Stopped {
         /// Bytes that only the cache has.
@@ -312,6 +321,12 @@ impl fmt::Display for PoolEvent {
             Self::ClientRefused { what, others: 0 } => f.write_str(what),
             Self::ClientRefused { what, others } => write!(f, "{what} (and {others} others)"),
             Self::Stopping => f.write_str("stopping: open requests are finished first"),
+            Self::GivenUp { devices, within, dirty_bytes } => write!(
+                f,
+                "stopped without closing the cache: {devices} has not answered for {} s. {dirty_bytes} bytes are dirty: they are safe \
+                 in the cache, and only there. The next start recovers as after a crash",
+                within.as_secs()
+            ),
             Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. }, .. } => {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")
             }

@@ -45,7 +45,7 @@ impl Pool {
             let engine = &self.engine;
             self.server.hand_over(&mut self.reactor, |volume| engine.is_loss_untold(volume))
         };
-        self.stop();
+        self.stop_without_limit();
         inheritance
     }
 }

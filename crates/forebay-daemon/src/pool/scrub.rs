@@ -1,16 +1,16 @@
 //! A scrub of the pool's cache: begun, watched, ended early; at most one at a time.
 
+use super::handle::Keeping;
 use super::volumes::refused;
 use super::{Pool, PoolEvent, Promise};
 use crate::control::ControlError;
 use forebay_core::ScrubReport;
-use std::sync::mpsc::SyncSender;
 
 /// How a scrub has ended: what it did, and whether it went through everything.
 pub(crate) type Scrubbed = (ScrubReport, bool);
 
 /// Whom to tell.
-pub(super) type Done = SyncSender<Result<Scrubbed, ControlError>>;
+pub(super) type Done = Keeping<Result<Scrubbed, ControlError>>;
 
 impl Pool {
     /// Begins to compare everything in the cache with its checksums; the promise is kept at its end.

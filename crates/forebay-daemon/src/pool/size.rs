@@ -4,6 +4,7 @@
 //! Shrinking: the engine empties the end first; only when it says that it does not know it any more is a file cut
 //! short, or a device let go.
 
+use super::handle::Keeping;
 use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::control::{ControlError, ErrorKind};
@@ -13,7 +14,6 @@ use forebay_format::BLOCK_BYTES;
 use forebay_format::member::{MemberHeader, Members};
 use forebay_io::{Device, DeviceId};
 use std::path::PathBuf;
-use std::sync::mpsc::SyncSender;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -34,7 +34,7 @@ enum Then {
 /// A change of size under way.
 #[derive(Debug)]
 pub(super) struct Resizing {
-    done: SyncSender<Result<(), ControlError>>,
+    done: Keeping<Result<(), ControlError>>,
     then: Then,
 }
 

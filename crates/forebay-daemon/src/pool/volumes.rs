@@ -4,10 +4,11 @@
 //! exports go first, so that nobody asks any more, then the engine, then the device. In between the volume is in the
 //! table with its state, so that nothing else can take its place.
 
+use super::handle::Keeping;
 use super::{Lost, Pool, PoolEvent, Promise};
 use crate::control::{ControlError, ErrorKind, VolumeState};
 use crate::meter::{History, Meter};
-use crate::open::{Backing, final_record};
+use crate::open::Backing;
 use crate::rules::RuleSet;
 use crate::server::Offer;
 use crate::witness::Prepared;
@@ -20,7 +21,6 @@ use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_io::DeviceId;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct VolumeSpec {
     pub(crate) rules: Arc<RuleSet>,
 }
 
-type Done = SyncSender<Result<(), ControlError>>;
+type Done = Keeping<Result<(), ControlError>>;
 
 /// A volume in the table of its pool.
 pub(crate) struct Served {
@@ -232,7 +232,7 @@ impl Pool {
         let now = self.io.now();
         if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
             self.io.set_backing(id, None);
-            self.reactor.remove_device(device);
+            self.reactor.remove_device(device).into_iter().for_each(super::letting_go::close);
             return Err(refused("attach", &name, &error));
         }
         for note in backing.notes {
@@ -371,12 +371,12 @@ impl Pool {
         let Some(served) = self.served_mut(id) else { return };
         let waiting = served.waiting.take();
         served.state = VolumeState::Serving;
-        if result.is_err() {
+        let failed = result.is_err();
+        // Who has asked for it may have been told meanwhile that it failed, as it took too long: then it has.
+        let unwanted = waiting.is_some_and(|waiting| waiting.try_send(result).is_err());
+        if failed || unwanted {
             // Nothing was written to it yet: what was cached before stays for the next attempt.
             let _ = self.begin_detach(id, DetachHow::Keep, None);
-        }
-        if let Some(waiting) = waiting {
-            let _ = waiting.try_send(result);
         }
     }
 
@@ -515,40 +515,6 @@ impl Pool {
             }
         }
         Ok(())
-    }
-
-    /// The engine wants to know what the backing store looks like now that nothing writes to it.
-    pub(super) fn volume_quiet(&mut self, id: VolumeId) {
-        let now = self.io.now();
-        let result = match self.backing_record(id) {
-            Some(record) => self.engine.finish_detach(now, id, record),
-            // Without a record the cache will compare blocks when the volume comes back.
-            None => self.engine.finish_detach(now, id, BackingRecord::default()),
-        };
-        if let Err(error) = result {
-            self.tell(PoolEvent::Note(format!("volume {}: {error}", id.0)));
-        }
-    }
-
-    /// What the backing store of a volume looks like now.
-    pub(super) fn backing_record(&mut self, id: VolumeId) -> Option<BackingRecord> {
-        let device = self.served(id)?.device;
-        let engine = &self.engine;
-        let is_clean = |block: u64| {
-            let mut clean = true;
-            engine.block_status(id, block, 1, &mut |_, _, dirty| {
-                clean &= !dirty;
-                true
-            });
-            clean
-        };
-        match final_record(self.reactor.device(device)?, is_clean) {
-            Ok(record) => Some(record),
-            Err(error) => {
-                self.tell(PoolEvent::Note(format!("cannot note the state of the backing store: {error}")));
-                None
-            }
-        }
     }
 
     /// The volume is gone.

@@ -11,7 +11,7 @@ use crate::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::VolumeId;
-use forebay_io::{ListenerId, Op, Reactor, SocketError, listen_tcp, listen_unix};
+use forebay_io::{ListenerId, Op, Reactor, SocketError, SocketFile, listen_tcp, listen_unix};
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -71,6 +71,8 @@ struct Listening {
     /// With the port that the system chose.
     actual: Endpoint,
     listener: Option<ListenerId>,
+    /// Its file, if it is a unix socket.
+    file: Option<SocketFile>,
     /// An accept is under way.
     accepting: bool,
     /// One thing for all exports here: before an export is chosen nothing tells which one it will be.
@@ -256,8 +258,9 @@ impl Directory {
             return;
         }
         self.keeper.forget(&self.endpoints[at].asked);
-        if let (Endpoint::Unix(path), false) = (&self.endpoints[at].asked, self.keeper.is_parked()) {
-            let _ = std::fs::remove_file(path);
+        let Listening { asked, file, .. } = &self.endpoints[at];
+        if let (Endpoint::Unix(path), Some(file), false) = (asked, file, self.keeper.is_parked()) {
+            file.remove(path);
         }
     }
 
@@ -300,7 +303,18 @@ impl Directory {
         self.keeper.keep(wanted, &socket);
         let listener = reactor.add_listener(socket).map_err(|error| format!("cannot listen: {error}"))?;
         let (asked, tls) = (wanted.clone(), tls.cloned());
-        self.endpoints.push(Listening { asked, actual, listener: Some(listener), accepting: false, tls });
+        let file = match &asked {
+            Endpoint::Unix(path) => SocketFile::at(path),
+            Endpoint::Tcp { .. } => None,
+        };
+        self.endpoints.push(Listening {
+            asked,
+            actual,
+            listener: Some(listener),
+            file,
+            accepting: false,
+            tls,
+        });
         Ok((self.endpoints.len() as u32 - 1, true))
     }
 }

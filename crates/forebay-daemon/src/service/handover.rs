@@ -68,6 +68,9 @@ impl Service {
         if let Some(job) = self.jobs.list(&JobFilter::default()).iter().find(|job| open(job)) {
             return Err(conflict(format!("job {} is not done", job.id), "wait for it, or cancel it"));
         }
+        if let Some(name) = lock(&self.attaching).keys().next() {
+            return Err(conflict(format!("volume {name} is being attached"), "wait until it is"));
+        }
         for (name, pool) in self.pool_handles() {
             let snapshot = Self::ask(&pool, |pool| pool.snapshot())?;
             if snapshot.fenced {

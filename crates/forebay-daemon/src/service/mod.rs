@@ -7,12 +7,14 @@
 //!   change something, not while it drains.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mates` (mirrored ones), `volumes`, `settings`, `reload`, `work`,
-//! `absent` (volumes that are not attached), `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
+//! `absent` (volumes that are not attached), `patience` (devices that hang), `locked` (devices that somebody else has), `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
 
 mod absent;
 mod handover;
 mod info;
+mod locked;
 mod mates;
+mod patience;
 mod pools;
 mod records;
 mod reload;
@@ -22,7 +24,7 @@ mod tell;
 mod volumes;
 mod work;
 
-use crate::config::{Config, ConfigFile};
+use crate::config::{Config, ConfigFile, VolumeConfig};
 use crate::control::{
     Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow,
     PoolInfo, PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
@@ -82,6 +84,12 @@ pub(crate) struct Service {
     /// Job threads are told that there is something to begin, or that the daemon stops.
     work: Mutex<work::Work>,
     work_changed: Condvar,
+    /// Devices that threads wait for.
+    patience: patience::Patience,
+    /// Volumes that are being attached, with their configuration: nobody else does that meanwhile.
+    attaching: Mutex<BTreeMap<String, VolumeConfig>>,
+    /// What is tried again until its devices are free.
+    locked: Mutex<locked::Locked>,
     started_unix_s: u64,
     config_path: Option<String>,
     /// Lines for the log.

@@ -1,10 +1,11 @@
 //! Pools: creating, opening, growing, shrinking and closing them.
 
+use super::locked::Place;
 use super::records::Allowed;
 use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::tell::reporter;
-use super::{Service, Told};
+use super::{Service, Told, lock};
 use crate::CacheSpec;
 use crate::config::choices::{CacheAllocation, Mirror};
 use crate::config::{ConfigFile, Edit, PoolConfig, PoolTunables, Scope, Settings, VolumeConfig, conflicts};
@@ -43,12 +44,13 @@ impl Service {
             _ => None,
         };
         let permit = self.permit(name, &state_dir, allowed);
+        let has_key = key.is_some();
         let making = Making { permit: Some(permit), ..making(&tunables, key.as_ref()) };
         let parts = match &without_cache {
             None => open_caches(&config.devices, making, &state_dir)?,
             Some(_) => PoolParts::none(),
         };
-        if key.is_some() && parts.cipher.is_none() {
+        if has_key && parts.cipher.is_none() {
             let what = format!("the cache of pool {name} cannot be encrypted");
             return Err(ControlError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
         }
@@ -163,6 +165,7 @@ impl Service {
                     self.hub.publish(NewEvent::new(Kind::VolumeAttached, message).volume(name));
                 }
                 Err(error) => {
+                    let error = self.try_again_if_locked(Place::Volume(name.clone()), error);
                     self.hub.raise(AlarmKey::volume(Kind::VolumeFailed, name), Severity::Error, &error.what);
                     first = first.or(Some(error));
                 }
@@ -423,11 +426,12 @@ impl Service {
 
     pub(super) fn check_removable(&self, name: &str) -> Result<(), ControlError> {
         self.handle(name)?;
-        let running = self.running();
+        let (running, attaching) = (self.running(), lock(&self.attaching));
         let used: Vec<&str> = running
             .config
             .volumes
             .iter()
+            .chain(attaching.iter())
             .filter(|(_, volume)| volume.pool == name)
             .map(|(name, _)| name.as_str())
             .collect();

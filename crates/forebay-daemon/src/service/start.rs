@@ -1,5 +1,6 @@
 //! Opening everything at the start, and stopping it.
 
+use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
 use crate::clock::SystemClock;
 use crate::config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
@@ -11,10 +12,16 @@ use crate::pool::{PoolEvent, PoolHandle};
 use forebay_core::Drain;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Rules are looked after this often.
 const RULES_EVERY: Duration = Duration::from_secs(1);
+/// Devices that somebody else has are looked at this often.
+const LOCKED_EVERY: Duration = Duration::from_secs(1);
+/// A pool gives up waiting for its devices by itself; one whose thread hangs in a system call is given up after so long.
+const STOP_WITHIN: Duration = Duration::from_secs(40);
+/// Jobs look every tenth of a second whether they are to end.
+const JOBS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A line for the log of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,6 +86,9 @@ impl Service {
             upgraded: Mutex::default(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
+            patience: super::patience::Patience::default(),
+            attaching: Mutex::default(),
+            locked: Mutex::default(),
             started_unix_s: now.map_or(0, |since| since.as_secs()),
             config_path: start.path,
             told: Mutex::new(start.told),
@@ -108,6 +118,8 @@ impl Service {
         }
         for (name, pool) in &config.pools {
             if let Err(error) = self.open_pool(name, pool, how(name).into()) {
+                let error =
+                    if strict { error } else { self.try_again_if_locked(Place::Pool(name.clone()), error) };
                 self.trouble(AlarmKey::pool(Kind::PoolFailed, name), &error, strict)?;
             }
         }
@@ -120,7 +132,11 @@ impl Service {
                     let message = format!("{name} is attached");
                     self.hub.publish(NewEvent::new(Kind::VolumeAttached, message).volume(name));
                 }
-                Err(error) => self.trouble(AlarmKey::volume(Kind::VolumeFailed, name), &error, strict)?,
+                Err(error) => {
+                    let place = Place::Volume(name.clone());
+                    let error = if strict { error } else { self.try_again_if_locked(place, error) };
+                    self.trouble(AlarmKey::volume(Kind::VolumeFailed, name), &error, strict)?;
+                }
             }
         }
         config.pools.keys().for_each(|pool| self.look_for_absent(pool));
@@ -140,7 +156,7 @@ impl Service {
 
     fn spawn_helpers(self: &Arc<Self>) {
         let beginner = Arc::clone(self);
-        let looker = Arc::downgrade(self);
+        let (looker, opener) = (Arc::downgrade(self), Arc::downgrade(self));
         let follower = Arc::downgrade(self);
         let threads = [
             std::thread::Builder::new().name("records".into()).spawn(move || Self::follow_caches(&follower)),
@@ -159,7 +175,17 @@ impl Service {
                 }
             }),
         ];
-        for error in threads.into_iter().filter_map(Result::err) {
+        let opens = std::thread::Builder::new().name("locked".into()).spawn(move || {
+            while let Some(service) = opener.upgrade() {
+                if lock(&service.work).stopping {
+                    return;
+                }
+                service.open_what_is_free();
+                drop(service);
+                std::thread::sleep(LOCKED_EVERY);
+            }
+        });
+        for error in threads.into_iter().chain([opens]).filter_map(Result::err) {
             self.tell(Told::Problem(format!("cannot start a thread: {error}")));
         }
     }
@@ -208,24 +234,43 @@ impl Service {
         }
     }
 
-    /// Stops everything in an orderly way; again and again is fine.
+    /// Stops everything in an orderly way, within [`STOP_WITHIN`] whatever hangs; again and again is fine.
     ///
     /// # Errors
-    /// What ended a pool before, if that was not an orderly stop.
+    /// What ended a pool before, if that was not an orderly stop, and pools that could not be closed.
     pub(crate) fn stop(&self) -> Vec<crate::RunError> {
-        self.begin_stop().values().filter_map(|pool| pool.stop().err()).collect()
+        let pools = self.begin_stop();
+        let until = Instant::now() + STOP_WITHIN;
+        let mut errors = Vec::new();
+        for (name, pool) in &pools {
+            if pool.ends_by(until) {
+                errors.extend(pool.stop().err());
+                continue;
+            }
+            let what = format!(
+                "pool {name} was not closed within {} s: a system call of its thread hangs. What was acknowledged is safe in its cache",
+                STOP_WITHIN.as_secs()
+            );
+            self.tell(Told::Problem(what.clone()));
+            errors.push(crate::RunError::failed(what, "the next start recovers as after a crash"));
+        }
+        self.await_jobs(JOBS_WITHIN);
+        errors
     }
 
-    /// Tells everything to stop; returns the pools, which do so now.
-    pub(super) fn begin_stop(&self) -> BTreeMap<String, Arc<PoolHandle>> {
+    /// Tells jobs and pools to stop, and waits for nothing. All begin at once; each takes as long as its devices take.
+    pub(crate) fn tell_to_stop(&self) {
         self.stop_jobs();
-        self.hub.close();
-        let pools = std::mem::take(&mut self.running_mut().pools);
-        // All begin at once; each takes as long as its devices take.
-        for pool in pools.values() {
-            let _ = pool.ask(crate::pool::Pool::stop);
+        for pool in self.running().pools.values() {
+            pool.order(crate::pool::Pool::stop);
         }
-        pools
+    }
+
+    /// Tells everything to stop, and waits for nothing; returns the pools, which do so now.
+    pub(super) fn begin_stop(&self) -> BTreeMap<String, Arc<PoolHandle>> {
+        self.tell_to_stop();
+        self.hub.close();
+        std::mem::take(&mut self.running_mut().pools)
     }
 
     pub(super) fn tell(&self, what: Told) {

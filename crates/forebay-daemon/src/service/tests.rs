@@ -236,6 +236,84 @@ fn a_pool_that_does_not_close_holds_the_others_for_a_bounded_time() {
     assert_eq!(service.close_within(&pools, Duration::from_secs(30)), None);
 }
 
+#[test]
+fn what_was_called_too_late_is_not_done_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let handle = service.handle("a").unwrap();
+    let (go, hangs) = std::sync::mpsc::channel::<()>();
+    handle.order(move |_| {
+        let _ = hangs.recv();
+    });
+    let (did, done) = std::sync::mpsc::channel::<()>();
+    let late = handle.ask(move |_| did.send(()).unwrap());
+    assert_eq!(late, Err(PoolGone::Late));
+    drop(go);
+    assert_eq!(handle.ask(|_| 7), Ok(7), "it answers again");
+    assert!(done.try_recv().is_err(), "it was told that nothing was done, and it was done");
+    let (keep, promise) = crate::pool::Promise::pair();
+    assert!(promise.wait_or_give_up(Duration::from_millis(1)).is_none());
+    assert_eq!(keep.try_send(7), Err(7), "who keeps a promise hears that nobody waits for it");
+    assert!(service.stop().is_empty());
+}
+
+#[test]
+fn a_job_that_waits_does_not_hold_up_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    // A detach that waits for a pool that hangs, as one does whose backing store does not answer.
+    let handle = service.handle("a").unwrap();
+    let (go, hangs) = std::sync::mpsc::channel::<()>();
+    let (begun, begins) = std::sync::mpsc::channel::<()>();
+    let job = service.detach_volume("a", DetachHow::Keep, false).unwrap();
+    handle.order(move |_| {
+        begun.send(()).unwrap();
+        let _ = hangs.recv();
+    });
+    begins.recv().unwrap();
+    let stopper = Arc::clone(&service);
+    let stops = std::thread::spawn(move || stopper.stop());
+    let until = Instant::now() + Duration::from_secs(30);
+    while !lock(&service.work).stopping {
+        assert!(Instant::now() < until, "{}", job.id);
+        std::thread::yield_now();
+    }
+    drop(go);
+    assert!(stops.join().unwrap().is_empty());
+}
+
+#[test]
+fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
+    use forebay_io::{Device, DeviceOptions};
+    let folder = tempfile::tempdir().unwrap();
+    assert!(start(folder.path(), Arc::default(), "auto").stop().is_empty());
+    let held = Device::open_cache(folder.path().join("a.cache"), DeviceOptions::default()).unwrap();
+    let (file, checked) = load(&folder.path().join("forebay.toml")).unwrap();
+    let start = ServiceStart {
+        config: checked.config,
+        file: Some(file),
+        path: None,
+        strict: false,
+        told: Box::new(|_| ()),
+        keeper: Arc::default(),
+        upgrader: None,
+        force: false,
+        new_cache: Default::default(),
+    };
+    let service = Service::start(start).unwrap();
+    assert_eq!(served(&service), ["b"]);
+    let alarms = service.hub.alarms();
+    assert!(alarms[0].message.contains("it is tried again until it is free"), "{}", alarms[0].message);
+    drop(held);
+    let until = Instant::now() + Duration::from_secs(60);
+    while served(&service) != ["a", "b"] {
+        assert!(Instant::now() < until, "{:?}", service.hub.alarms());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(service.hub.alarms().is_empty(), "{:?}", service.hub.alarms());
+    assert!(service.stop().is_empty());
+}
+
 /// A pool whose two devices have both failed, with nothing lost.
 fn start_without_both(folder: &Path) -> Arc<Service> {
     let at = |name: &str| folder.join(name).display().to_string();

@@ -1,9 +1,9 @@
 //! Volumes: attaching them, their sizes, exports and rules.
 
-use super::Service;
 use super::info::not_attached;
 use super::settings::{default_action, invalid, stored};
 use super::start::check_rules;
+use super::{Service, lock};
 use crate::config::mounts::Problem;
 use crate::config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use crate::control::{ControlError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
@@ -33,6 +33,8 @@ fn no_answer(name: &str, backing: &BackingUri) -> ControlError {
         format!("see that it works, or that who serves it runs; then: forebay volume attach {name}"),
     )
 }
+/// The engine has so long to compare a backing store with what it knows of it.
+const ATTACH_WITHIN: Duration = Duration::from_secs(30);
 
 impl Service {
     /// A volume that its pool has: the pool's name, and the pool.
@@ -55,6 +57,7 @@ impl Service {
     pub(super) fn attach(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
         let mut file = self.changing()?;
         let name = request.name.clone();
+        self.check_not_attaching(&name)?;
         let known = self.running().config.volumes.get(&name).cloned();
         let (config, new) = match known {
             Some(config) => (self.as_configured(&request, config)?, false),
@@ -63,7 +66,13 @@ impl Service {
         if new && let Some(file) = file.as_mut() {
             file.edit(&[added(&name, &config)], &check_rules).map_err(|error| stored(&error))?;
         }
+        // A store that hangs must not hold up other changes. Nobody takes the name, the store or the pool meanwhile, and there is no
+        // upgrade.
+        lock(&self.attaching).insert(name.clone(), config.clone());
+        drop(file);
         let done = self.attach_configured(&name, &config);
+        let mut file = lock(&self.changing);
+        lock(&self.attaching).remove(&name);
         if let (Err(_), true, Some(file)) = (&done, new, file.as_mut()) {
             // It was written a moment ago; the error of attaching is what matters.
             let _ = file.edit(&[Edit::RemoveVolume { name: name.clone() }], &check_rules);
@@ -71,8 +80,19 @@ impl Service {
         done?;
         self.running_mut().config.volumes.insert(name.clone(), config);
         drop(file);
+        self.hub.clear(&AlarmKey::volume(Kind::VolumeFailed, &name));
         self.hub.publish(NewEvent::new(Kind::VolumeAttached, format!("{name} is attached")).volume(&name));
         self.volume_info(&name)
+    }
+
+    /// # Errors
+    /// The volume is being attached already.
+    pub(super) fn check_not_attaching(&self, name: &str) -> Result<(), ControlError> {
+        if !lock(&self.attaching).contains_key(name) {
+            return Ok(());
+        }
+        let what = format!("volume {name} is being attached");
+        Err(ControlError::new(ErrorKind::Conflict, what, "wait: its backing store may be slow"))
     }
 
     /// What is configured of a volume that is not attached: the request may repeat it, or leave it out.
@@ -121,8 +141,9 @@ impl Service {
             ));
         }
         let backing = request.backing.parse().map_err(|error| invalid(error, ""))?;
-        let other = running.config.volumes.iter().find(|(_, other)| other.backing == backing);
-        if let Some((other, _)) = other {
+        let attaching = lock(&self.attaching);
+        let mut others = running.config.volumes.iter().chain(attaching.iter());
+        if let Some((other, _)) = others.find(|(_, other)| other.backing == backing) {
             let what = format!("{} is the backing store of volume {other}", request.backing);
             return Err(ControlError::new(ErrorKind::Conflict, what, ""));
         }
@@ -175,7 +196,15 @@ impl Service {
         };
         let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
         let stopped = || ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
-        promise.wait().ok_or_else(stopped)??;
+        let late = || {
+            let what = format!(
+                "cannot attach {name}: {} did not answer within {} s",
+                config.backing,
+                ATTACH_WITHIN.as_secs()
+            );
+            ControlError::new(ErrorKind::Failed, what, "look why the device hangs, then try again")
+        };
+        promise.wait_or_give_up(ATTACH_WITHIN).ok_or_else(late)?.ok_or_else(stopped)??;
         self.raise_record(&config.pool);
         self.running_mut().rules.insert(name.into(), rules);
         self.hub.clear(&AlarmKey::volume(Kind::VolumeFailed, name));

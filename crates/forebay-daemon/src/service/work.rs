@@ -8,7 +8,7 @@ use super::{Service, lock};
 use crate::control::{ControlError, DetachHow, ErrorKind};
 use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
-use crate::pool::{PoolHandle, Rebuilding, Users};
+use crate::pool::{Pool, PoolHandle, Promise, Rebuilding, Users};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
@@ -101,12 +101,42 @@ impl Service {
         }
     }
 
-    /// Tells job threads to end, and waits for them.
+    /// Tells job threads to end.
     pub(super) fn stop_jobs(&self) {
         lock(&self.work).stopping = true;
         self.work_changed.notify_all();
+    }
+
+    /// Waits for the threads of jobs; one that hangs is left behind.
+    pub(super) fn await_jobs(&self, within: Duration) {
+        let until = Instant::now() + within;
         for thread in std::mem::take(&mut lock(&self.work).threads) {
-            let _ = thread.join(); // a panic in it was reported by its hook
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    /// Waits for the answer of a pool to a change of a volume; `undo` is asked of it if the job is cancelled.
+    fn await_change(
+        &self,
+        id: JobId,
+        handle: &PoolHandle,
+        promise: Promise<Result<(), ControlError>>,
+        undo: impl Fn(&mut Pool) + Clone + Send + 'static,
+    ) -> Result<Result<(), ControlError>, End> {
+        let mut undone = false;
+        loop {
+            if let Some(answer) = promise.try_wait(LOOK) {
+                let result = answer.ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))?;
+                return if undone && result.is_err() { Err(End::Stopped) } else { Ok(result) };
+            }
+            if lock(&self.work).stopping {
+                return Err(End::Stopped);
+            }
+            if self.jobs.should_stop(id) && !std::mem::replace(&mut undone, true) {
+                handle.order(undo.clone());
+            }
         }
     }
 
@@ -176,7 +206,8 @@ impl Service {
                 },
             );
             let done = match until {
-                Until::Empty => report.dirty_blocks == 0,
+                // What was taken in write-back before the mode changed may still become dirty, and be acknowledged so.
+                Until::Empty => report.dirty_blocks == 0 && report.write_back_requests == 0,
                 Until::Since(start) => {
                     let oldest = Duration::from_nanos(report.oldest_dirty_age);
                     report.dirty_blocks == 0 || oldest + AGE_RESOLUTION < start.elapsed()
@@ -261,11 +292,15 @@ impl Service {
             let name = name.clone();
             move |pool| pool.detach(&name, engine_how, force)
         })?;
-        let kept = || End::Failed("the pool stopped meanwhile; the volume is as it was".into());
-        if let Err(error) = promise.wait().ok_or_else(kept)? {
-            let _ = Self::ask(&handle, move |pool| pool.end_draining(&name));
-            return Err(error.into());
+        let undo = {
+            let name = name.clone();
+            move |pool: &mut Pool| pool.end_draining(&name)
+        };
+        let ended = self.await_change(id, &handle, promise, undo.clone());
+        if !matches!(ended, Ok(Ok(()))) {
+            handle.order(undo);
         }
+        ended??;
         self.forget_volume(volume)?;
         let message = match how {
             DetachHow::Drain => format!("{volume} is detached; its backing store has everything"),
@@ -317,7 +352,7 @@ impl Service {
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
         let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes, force))?;
-        promise.wait().ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))??;
+        self.await_change(id, &handle, promise, |_| ())??;
         self.note_size(volume, bytes)?;
         Ok(())
     }

@@ -60,8 +60,12 @@ fn holder(file: &File) -> String {
     if pid == std::process::id().to_string() {
         return "this very process".to_owned();
     }
+    // "1234 (name) Z ...": its first thread has ended, others have not yet.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let ends = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']));
+    let ending = if ends { ", which has been killed and still ends" } else { "" };
     match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!("another process: {} (pid {pid})", name.trim()),
+        Ok(name) => format!("another process: {} (pid {pid}{ending})", name.trim()),
         Err(_) => format!("another process (pid {pid})"),
     }
 }

@@ -1,0 +1,177 @@
+//! Letting go of devices that may hang.
+//!
+//! What a backing store looks like when it is let go is read by a thread, and so are devices closed: either may wait for a store
+//! that does not answer, and this thread serves everybody else. A store that does not answer in time gets no record: the cache
+//! compares blocks when it comes back.
+//!
+//! A stop waits as long as operations come back, or clients of a failed cache are being rescued. If none has come back for
+//! [`STALL`], the pool is given up as it is: everything that was acknowledged is in the cache, and the next start recovers as after
+//! a crash. Devices on which nothing is under way are let go, so that this start need not wait for the end of this process.
+
+use super::{Pool, PoolEvent};
+use crate::error::RunError;
+use crate::open::{final_record, sample_blocks};
+use forebay_format::checkpoint::BackingRecord;
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::{Device, DeviceId};
+use std::time::{Duration, Instant};
+
+/// So long is waited for what a backing store looks like.
+const RECORD_WITHIN: Duration = Duration::from_secs(5);
+/// A stop that waits for operations of devices is given up if none has come back for so long.
+pub(super) const STALL: Duration = Duration::from_secs(30);
+
+/// What is asked of backing stores, and what came of it.
+#[derive(Debug, Default)]
+pub(super) struct LettingGo {
+    /// Volumes whose stores are being looked at, and until when that is waited for.
+    looks: Vec<(VolumeId, Instant)>,
+    /// For the end of a stop: what they look like.
+    records: Vec<(VolumeId, BackingRecord)>,
+    /// Nothing is in flight any more: the cache is closed once all stores were looked at.
+    quiesced: bool,
+    /// Since when the pool stops, or when an operation of a device came back the last time since.
+    stops_since: Option<Instant>,
+}
+
+impl LettingGo {
+    /// The pool stops.
+    pub(super) fn stops(&mut self) {
+        self.stops_since = Some(Instant::now());
+    }
+
+    /// An operation of a device came back.
+    pub(super) fn moves(&mut self) {
+        if let Some(since) = &mut self.stops_since {
+            *since = Instant::now();
+        }
+    }
+}
+
+/// Closes a device, which may take as long as it likes.
+pub(super) fn close(device: Device) {
+    // Without a thread there is nothing better than to wait.
+    let _ = std::thread::Builder::new().name("close".into()).spawn(move || drop(device));
+}
+
+impl Pool {
+    /// Has a thread look at the backing store of a volume, now that nothing writes to it.
+    fn look_at_store(&mut self, id: VolumeId) {
+        let Some(device) = self.served(id).map(|served| served.device) else { return };
+        let Some(size_bytes) = self.reactor.device(device).map(Device::size_bytes) else { return };
+        let engine = &self.engine;
+        let is_clean = |block: &u64| {
+            let mut clean = true;
+            engine.block_status(id, *block, 1, &mut |_, _, dirty| {
+                clean &= !dirty;
+                true
+            });
+            clean
+        };
+        let blocks: Vec<u64> = sample_blocks(size_bytes).filter(is_clean).collect();
+        self.letting_go.looks.push((id, Instant::now() + RECORD_WITHIN));
+        let Some(store) = self.reactor.device(device).map(Device::for_reading) else { return };
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let look = move || {
+            let record =
+                store.and_then(|store| final_record(&store, &blocks)).map_err(|error| error.to_string());
+            // Nobody listens any more if the pool has ended.
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.looked_at(id, record)));
+            waker.wake();
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("look-{}", self.name)).spawn(look) {
+            self.looked_at(id, Err(format!("cannot start a thread: {error}")));
+        }
+    }
+
+    fn looked_at(&mut self, id: VolumeId, record: Result<BackingRecord, String>) {
+        let Some(at) = self.letting_go.looks.iter().position(|(of, _)| *of == id) else { return }; // too late
+        self.letting_go.looks.swap_remove(at);
+        let record = record.map_err(|why| {
+            let volume = self.name_of(id);
+            let what = format!("cannot note the state of the backing store of {volume}: {why}");
+            self.tell(PoolEvent::Note(what));
+        });
+        if self.letting_go.quiesced {
+            self.letting_go.records.extend(record.ok().map(|record| (id, record)));
+            return self.close_cache();
+        }
+        let now = self.io.now();
+        // Without a record the cache will compare blocks when the volume comes back. An error says that the detach is over by now.
+        let _ = self.engine.finish_detach(now, id, record.unwrap_or_default());
+    }
+
+    /// The engine wants to know what the backing store looks like now that nothing writes to it.
+    pub(super) fn volume_quiet(&mut self, id: VolumeId) {
+        self.look_at_store(id);
+    }
+
+    /// Nothing is in flight any more: notes what the backing stores look like, and closes the cache.
+    pub(super) fn quiesced(&mut self) {
+        self.letting_go.quiesced = true;
+        for number in 0..self.volumes.len() {
+            let id = VolumeId(number as u16);
+            if !self.letting_go.looks.iter().any(|(of, _)| *of == id) {
+                self.look_at_store(id);
+            }
+        }
+        self.close_cache();
+    }
+
+    fn close_cache(&mut self) {
+        if self.letting_go.looks.is_empty() {
+            let now = self.io.now();
+            let records = std::mem::take(&mut self.letting_go.records);
+            self.engine.finish_shutdown(now, &records);
+        }
+    }
+
+    /// Gives up waiting for stores that do not answer; returns how long the loop may sleep because of that.
+    pub(super) fn look_after_stores(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        while let Some((id, _)) = self.letting_go.looks.iter().find(|(_, due)| *due <= now) {
+            let why = format!("it does not answer within {} s", RECORD_WITHIN.as_secs());
+            self.looked_at(*id, Err(why));
+        }
+        let looks = self.letting_go.looks.iter().map(|(_, due)| *due);
+        let stall = self.letting_go.stops_since.map(|since| since + STALL);
+        let due = looks.chain(stall).min()?;
+        Some(due.saturating_duration_since(now).max(Duration::from_millis(1)))
+    }
+
+    /// True if a stop has waited long enough for devices that hang.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.letting_go.stops_since.is_some_and(|since| since.elapsed() >= STALL)
+    }
+
+    /// Ends the pool though operations are under way.
+    pub(super) fn give_up(mut self) -> RunError {
+        let stores = self.volumes.iter().flatten();
+        let stores =
+            stores.map(|served| (format!("{} of {}", served.spec.backing, served.spec.name), served.device));
+        let cache = self.io.cache().ids.iter().filter_map(|id| {
+            let path = self.reactor.device(*id)?.path();
+            Some((path.display().to_string(), *id))
+        });
+        let devices: Vec<(String, DeviceId)> = stores.chain(cache).collect();
+        let mut hang = Vec::new();
+        for (name, id) in devices {
+            match self.reactor.remove_device(id) {
+                Some(device) => close(device),
+                None => hang.push(name),
+            }
+        }
+        let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
+        let devices = if hang.is_empty() { "a device".to_owned() } else { hang.join(", ") };
+        let event = PoolEvent::GivenUp { devices, within: STALL, dirty_bytes };
+        let error = RunError::failed(
+            format!("pool {}: {event}", self.name),
+            "once the device answers, or is gone, start the daemon again",
+        );
+        self.tell(event);
+        // Memory and descriptors that the kernel still uses are let go when it is done with them, or with the process.
+        let Self { reactor, .. } = self;
+        let _ = std::thread::Builder::new().name("give-up".into()).spawn(move || drop(reactor));
+        error
+    }
+}

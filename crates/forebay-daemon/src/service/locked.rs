@@ -1,0 +1,115 @@
+//! Pools and volumes whose devices somebody else has, at the start: they are tried again until the devices are free.
+//!
+//! A process that was killed holds its locks until the kernel has ended what it had in flight; a device that hangs makes that long.
+//! A daemon that gave up meanwhile would serve nothing, for good, though the devices become free a moment later. What waits so has
+//! an alarm, which says whom it waits for. `forebay run` fails instead, as somebody looks at it.
+
+use super::patience::STORE_WITHIN;
+use super::{Service, lock};
+use crate::control::{ControlError, VolumeRequest};
+use crate::events::{AlarmKey, Kind, Severity};
+use forebay_io::{Device, DeviceError, DeviceOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// What is added to the alarm.
+const HINT: &str = "it is tried again until it is free";
+
+/// What waits for its devices.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Place {
+    /// A pool.
+    Pool(String),
+    /// A volume of a pool that is open.
+    Volume(String),
+}
+
+/// All that waits.
+pub(super) type Locked = BTreeSet<Place>;
+
+impl Service {
+    /// Has what could not be opened tried again, if that is because somebody else has a device of it; the error for the alarm.
+    pub(super) fn try_again_if_locked(&self, place: Place, error: ControlError) -> ControlError {
+        if !self.is_locked(&place) {
+            return error;
+        }
+        lock(&self.locked).insert(place);
+        let hint = if error.hint.is_empty() { HINT.into() } else { format!("{}; {HINT}", error.hint) };
+        ControlError { hint, ..error }
+    }
+
+    /// Whether somebody else has a device. One that hangs is not free either.
+    fn is_locked(&self, place: &Place) -> bool {
+        let paths: Vec<PathBuf> = {
+            let running = self.running();
+            match place {
+                Place::Pool(name) => {
+                    let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
+                    devices.unwrap_or_default().into_iter().map(|device| device.path).collect()
+                }
+                Place::Volume(name) => {
+                    let volume = running.config.volumes.get(name);
+                    volume.map(|volume| volume.backing.path().to_owned()).into_iter().collect()
+                }
+            }
+        };
+        paths.into_iter().any(|path| {
+            let wanted = path.clone();
+            let look = move || {
+                Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
+            };
+            match self.patience.run(&path, STORE_WITHIN, look) {
+                Ok(Err(DeviceError::InUse { .. })) | Err(_) => true,
+                Ok(_) => false,
+            }
+        })
+    }
+
+    /// Opens what waits and is free by now.
+    pub(super) fn open_what_is_free(&self) {
+        let waiting = lock(&self.locked).clone();
+        for place in waiting {
+            let wanted = match &place {
+                Place::Pool(name) => {
+                    let running = self.running();
+                    running.config.pools.contains_key(name) && !running.pools.contains_key(name)
+                }
+                Place::Volume(name) => {
+                    let known = self.running().config.volumes.get(name).map(|volume| volume.pool.clone());
+                    known.is_some_and(|pool| self.handle(&pool).is_ok()) && self.attached(name).is_err()
+                }
+            };
+            if wanted && self.is_locked(&place) {
+                continue;
+            }
+            lock(&self.locked).remove(&place);
+            if wanted {
+                self.open_again(place);
+            }
+        }
+    }
+
+    fn open_again(&self, place: Place) {
+        let (key, result) = match &place {
+            Place::Pool(name) => {
+                let result = self.reopen(name, crate::control::OpenHow::default());
+                if self.handle(name).is_ok() {
+                    self.tell(super::Told::Problem(format!("pool {name} is open: its devices are free")));
+                    return; // volumes that could not be attached have alarms of their own
+                }
+                (AlarmKey::pool(Kind::PoolFailed, name), result.map(drop))
+            }
+            Place::Volume(name) => {
+                let (pool, exports, settings) = (None, Vec::new(), BTreeMap::new());
+                let request =
+                    VolumeRequest { name: name.clone(), pool, backing: String::new(), exports, settings };
+                (AlarmKey::volume(Kind::VolumeFailed, name), self.attach(request).map(drop))
+            }
+        };
+        if let Err(error) = result {
+            let error = self.try_again_if_locked(place, error);
+            self.hub.raise(key, Severity::Error, &format!("{}; {}", error.what, error.hint));
+            self.tell(super::Told::Problem(error.what));
+        }
+    }
+}
