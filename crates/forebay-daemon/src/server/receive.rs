@@ -3,7 +3,7 @@
 //! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
 //! the session, and [`Server::wake_starved`] tries again.
 
-use super::{Arriving, BLOCK, CONNECTION_PART, FOR_REPLIES, Server, Volumes};
+use super::{Arriving, BLOCK, FOR_REPLIES, Server, Volumes};
 use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
 use forebay_format::BLOCK_BYTES;
@@ -77,17 +77,23 @@ impl Server {
         }
     }
 
-    /// Says how much memory a connection may have while others wait for some: what it gives back would else be its own again at once,
-    /// for it is the first to hear of it. A connection that has nothing gets what it needs for one request.
+    /// Says how much memory a connection may have and still get more while others wait for some: what it gives back would else be its
+    /// own again at once, for it is the first to hear of it. Who has nothing goes first; then who has less than most. Whoever has
+    /// nothing gets what it needs for one request, so everybody goes on.
     fn divide_memory(&mut self) {
-        let (mut waits, mut users) = (false, 0);
+        let (mut waits, mut waits_with_nothing, mut users, mut held_bytes) = (false, false, 0, 0);
         for connection in self.connections.iter().flatten() {
-            waits |= connection.thirsty;
-            users += u64::from(connection.thirsty || connection.held_bytes > 0);
+            let waiting = connection.thirsty && !connection.closing;
+            waits |= waiting;
+            waits_with_nothing |= waiting && connection.held_bytes == 0;
+            users += u64::from(waiting || connection.held_bytes > 0);
+            held_bytes += connection.held_bytes;
         }
-        let all = self.held_bytes_max * CONNECTION_PART;
-        let for_requests = all - all / FOR_REPLIES as u64;
-        self.share_bytes = if waits { for_requests / users } else { u64::MAX };
+        self.share_bytes = match (waits, waits_with_nothing) {
+            (false, _) => u64::MAX,
+            (true, true) => 0,
+            (true, false) => held_bytes / users.max(1),
+        };
     }
 
     /// Steps the session over what the receive buffer holds.
