@@ -671,7 +671,9 @@ impl Plan {
                 self.modes = vec![Mode::Writeback, Mode::Writethrough, Mode::Writearound];
                 self.start_in(rng);
                 (self.mix.mode, self.mix.read) = (self.mix.mode + 4, self.mix.read + 20);
-                self.faults = FaultPlan::default();
+                // Requests that cross the border of two regions.
+                (self.mix.large_pct, self.mix.hot_pct, self.mix.run_pct) = (40, 0, 0);
+                (self.faults, self.death) = (FaultPlan::default(), None);
             }
             PlantedBug::TrustWhatIsRead => {
                 // Flushes fail, nobody can record it, and the cache is opened again.

@@ -80,6 +80,9 @@ impl Plan {
         }
         if bug.is_none() && rng.chance(1, 12) || bug == Some(PlantedBug::IntentOfOneRegion) {
             self.spread(rng);
+            if bug.is_some() {
+                self.sample = 30;
+            }
         }
     }
 
