@@ -90,10 +90,11 @@ impl ApiServer {
 impl Drop for ApiServer {
     fn drop(&mut self) {
         self.end();
-        if !self.listeners.is_empty() && !self.keeper.keeps() {
-            if let Some(file) = self.file {
-                file.remove(&self.socket);
-            }
+        if !self.listeners.is_empty()
+            && !self.keeper.keeps()
+            && let Some(file) = self.file
+        {
+            file.remove(&self.socket);
         }
     }
 }
