@@ -105,7 +105,7 @@ elif what == "lost":
                 for part in one["lost"] if one["name"] == volume else []:
                     lost |= set(range(part["offset_bytes"], part["offset_bytes"] + part["bytes"], 512))
     right = 0
-    for at in range(0, client.size, 4096):
+    for at in range(16 << 20, 41 << 20, 4096):
         error, data = client.call(READ, at, 4096)
         gone = any(sector in lost for sector in range(at, at + 4096, 512))
         assert bool(error) == gone, f"byte {at}: error {error}, listed {gone}"
@@ -245,15 +245,18 @@ nbd twin same
 crash
 
 say "a cache that is shorter than it was is refused at the start"
-rm -r "$T/state/failed-caches"
-truncate -s 16M "$T/flash.img"
+rm -r "$T/state"
 config <<END
-[pool.fast]
-devices = [{ path = "$T/flash.img" }]
+[pool.cut]
+devices = [{ path = "$T/cut.img", size = "64MiB" }]
 END
-volume db fast "$T/disk.img" >>"$T/forebay.toml"
+truncate -s 64M "$T/other.img"
+volume other cut "$T/other.img" >>"$T/forebay.toml"
+serve
+unserve
+truncate -s 16M "$T/cut.img"
 "$FOREBAY" serve --config "$T/forebay.toml" >"$T/stdout" 2>"$T/stderr" &
 DAEMON=$!
 on_exit "kill -9 $DAEMON"
-said() { grep -q "cannot use the cache $T/flash.img" "$T/stderr" && grep -q 'its full length' "$T/stderr"; }
+said() { grep -q "cannot use the cache $T/cut.img" "$T/stderr" && grep -q 'its full length' "$T/stderr"; }
 eventually 20 said || fail "no clear refusal: $(cat "$T/stderr")"
