@@ -490,7 +490,8 @@ fn learn_of_change(
     let refused = !(serves && stays_dirty) || uncertain;
     ensure!(refused, "opened although the backing store changed under dirty data");
     ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
-    let keep = stays_dirty && (serves || world.rng.chance(1, 2));
+    // Where the owner cannot tell, each opening compares blocks of its own, and one that finds nothing keeps what is dirty.
+    let keep = stays_dirty && (serves || uncertain || world.rng.chance(1, 2));
     take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
     world.unlearned = None;
     if serves || world.stopped {
@@ -589,6 +590,8 @@ fn write_by_others(disks: &mut Disks, volume: usize, rng: &mut Rng) -> Range<u64
         crate::content::Content::Tag(rng.word() | 1).fill(&mut bytes);
         disks.devices[1 + volume].preset(sector * 512, &bytes);
     }
+    // A crash soon after a start may find the volume as it was noted at the stop before: then its stamp tells.
+    disks.stamps[volume] += 1_000;
     first..end
 }
 
