@@ -406,6 +406,8 @@ impl Engine {
         self.checkpoint.volume_table.retain(|other| other.id != id);
         self.checkpoint.volume_table.push(entry);
         self.serve_aside(attachment);
+        // Clients that come now were told of nothing that was lost before.
+        self.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
         self.notice(Notice::Attached { volume: id });
     }
 }

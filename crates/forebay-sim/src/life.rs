@@ -303,10 +303,9 @@ impl World {
                 let place = &mut self.disks.tenants[usize::from(volume.0)].place;
                 ensure!(matches!(place, Place::Coming { .. }), "{notice:?}, but it is {place:?}");
                 *place = Place::Attached;
-                if self.engine.lost_bytes(volume) > 0 {
-                    // Its clients are told of what was lost before they came.
-                    self.lost_at[usize::from(volume.0)] = Some(self.oracle.begin());
-                }
+                // Its clients are told of what was lost before they came, and of nothing that another volume of this number lost.
+                let lost = (self.engine.lost_bytes(volume) > 0).then(|| self.oracle.begin());
+                (self.lost_at[usize::from(volume.0)], self.told_at[usize::from(volume.0)]) = (lost, None);
             }
             Notice::AttachFailed { volume, error } => {
                 let index = usize::from(volume.0);
