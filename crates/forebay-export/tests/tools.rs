@@ -381,7 +381,8 @@ fn our_client_against_nbdkit() {
     let arguments = ["-f", "-U", path(&socket), "memory", "64M"];
     let mut child = Command::new("nbdkit").args(arguments).spawn().unwrap();
     for _ in 0..500 {
-        if socket.exists() {
+        // The file is there before anybody listens.
+        if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -261,7 +261,7 @@ pub enum MountError {
     },
     /// This process serves it.
     #[error(
-        "{target} is, or lies on, a FUSE mount of this daemon, which shows one volume: give each volume a folder of its own, or a regular file to be mounted on"
+        "{target} is, or lies on, a FUSE mount of a running forebay: give each volume a folder of its own, or a regular file to be mounted on"
     )]
     Own {
         /// What would be mounted on.
