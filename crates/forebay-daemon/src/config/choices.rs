@@ -54,7 +54,7 @@ choices! {
 choices! {
     /// Which read misses are stored in the cache.
     Admission {
-        Always = "always": "every miss",
+        Always = "always": "every miss for which there is room: `fill_no_room_blocks` of the statistics counts the others",
         SecondAccess = "second-access": "a block that was missed before, not long ago",
         Never = "never": "none: only writes are cached",
     }
