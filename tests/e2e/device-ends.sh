@@ -166,6 +166,9 @@ cut_backing() { # VOLUME FILE [LOOP]
 }
 say "a backing file is cut from 64 to 16 MiB"
 serve
+# What is there and begins with zeroes is taken only when that is said.
+[ -z "$MEMBER" ] || ask pool open safe --force
+[ -z "$FLASH" ] || ask pool open lofi --force
 cut_backing db "$T/disk.img"
 ask pool scrub fast
 if [ -n "$LOOP" ]; then
