@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Clients that have much under way and take their answers slowly, but all the time, want more memory than there is: none of them is
-# disconnected, each gets what it has asked for, and others are served beside them (how long they wait is printed).
+# disconnected, each gets what it has asked for, and others are served beside them.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 need python3
@@ -62,8 +62,8 @@ for thread in threads:
     thread.join()
 for length, waits in lengths.items():
     print(f"beside, {length >> 10} KiB: {len(waits)} times, longest {max(waits, default=99):.2f} s")
-    if not waits:
-        bad.append(f"a client beside them that writes and reads {length} bytes is not served")
+    if max(waits, default=99) > 5:
+        bad.append(f"a client beside them that wrote and read {length} bytes waited {max(waits, default=99):.1f} s")
 print(f"taken: {sum(taken) >> 20} MiB, by the slowest {min(taken) >> 20}")
 if min(taken) < RATE * SECONDS / 8:
     bad.append("one of them got too little")

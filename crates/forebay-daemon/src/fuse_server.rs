@@ -89,8 +89,12 @@ pub struct FuseOptions {
     pub buffer_bytes: usize,
 }
 
+/// Room for the longest request, wherever it begins within a block.
+const SPARE_BYTES: usize = PAYLOAD_BYTES_MAX as usize + BLOCK_BYTES;
+
 /// What a mount has of its own, in bytes, as long as it is there (pages that were never used cost nothing).
-pub const RESERVED_BYTES: usize = (RECEIVES_MIN + 1) * PAYLOAD_BYTES_MAX as usize
+pub const RESERVED_BYTES: usize = RECEIVES_MIN * PAYLOAD_BYTES_MAX as usize
+    + SPARE_BYTES
     + RECEIVES_MAX * HEAD_STRIDE
     + REQUESTS_MAX * ANSWER_STRIDE;
 
@@ -107,7 +111,8 @@ impl FuseMemory {
     /// Takes it from the pool: [`RESERVED_BYTES`]. `None` if there is not so much now, the engine's part left out.
     pub fn reserve(pool: &mut BufPool) -> Option<Self> {
         let payload = PAYLOAD_BYTES_MAX as usize;
-        let lengths = [RECEIVES_MAX * HEAD_STRIDE, REQUESTS_MAX * ANSWER_STRIDE, payload, payload, payload];
+        let lengths =
+            [RECEIVES_MAX * HEAD_STRIDE, REQUESTS_MAX * ANSWER_STRIDE, payload, payload, SPARE_BYTES];
         let taken = lengths.map(|len| pool.alloc_leaving(FOR_ENGINE, len));
         if let [Some(heads), Some(answers), Some(first), Some(second), Some(spare)] = taken {
             return Some(Self { heads, answers, receives: [first, second], spare });

@@ -23,9 +23,18 @@ use crate::engine::registered::{Mapping, REGISTERED_BYTES_MAX};
 pub const BUFFER_ALIGN: usize = 4096;
 
 /// Buffer sizes in bytes. The largest holds a 32 MiB request (the customary limit of NBD clients) with a page of
-/// room on either side for widening it to block boundaries.
-pub const CLASS_SIZES: [usize; 7] =
-    [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, (32 << 20) + 2 * BUFFER_ALIGN];
+/// room on either side for widening it to block boundaries; so does one for 1 MiB, the longest request of FUSE, which must not need
+/// four times as much when it begins inside a block.
+pub const CLASS_SIZES: [usize; 8] = [
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    (1 << 20) + BUFFER_ALIGN,
+    4 << 20,
+    (32 << 20) + 2 * BUFFER_ALIGN,
+];
 
 /// Bytes covered by one checksum of [`BufPool::crc32c_blocks`].
 pub const CRC_BLOCK_BYTES: usize = 4096;
