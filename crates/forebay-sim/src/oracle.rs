@@ -101,6 +101,8 @@ struct Volume {
     chunks: Vec<Rc<Chunk>>,
     /// Chunks in which some sector has more than one version.
     busy: BTreeSet<usize>,
+    /// When the newest FLUSH began that was answered well.
+    flushed: u64,
 }
 
 /// A write that has been announced to the oracle.
@@ -159,7 +161,7 @@ impl Oracle {
                 let contents = contents.map(|content| content.unwrap_or(Content::Zero));
                 chunks.push(chunk(contents.map(|content| vec![settled(content, 0)]).collect()));
             }
-            volumes.push(Volume { sectors: *count, chunks, busy: BTreeSet::new() });
+            volumes.push(Volume { sectors: *count, chunks, busy: BTreeSet::new(), flushed: 0 });
         }
         Self {
             volumes,
@@ -309,16 +311,19 @@ impl Oracle {
     /// A flush of the volume made at step `begun` was acknowledged.
     pub fn flushed(&mut self, volume: usize, begun: u64) {
         let (step, oldest) = (self.begin(), self.oldest_read());
+        self.volumes[volume].flushed = self.volumes[volume].flushed.max(begun);
         self.edit_busy(volume, |_, versions| {
             forget(versions, step, oldest, |version| version.superseded <= begun)
         });
     }
 
-    /// True if a sector holds what it must hold after any crash: nothing was written since the last FLUSH or FUA that covers it.
+    /// True if a sector holds what it must hold after any crash: nothing was written since the last FLUSH or FUA that covers it. What a
+    /// kill left open (which of two versions it holds) was promised by that FLUSH, whichever it is; what was not acknowledged by none.
     pub fn is_promised(&self, volume: usize, sector: u64) -> bool {
         let (chunk, at) = place(sector);
         let versions = &self.volumes[volume].chunks[chunk].sectors[at];
-        versions.iter().filter(|version| !version.past()).count() <= 1
+        let mut left = versions.iter().filter(|version| !version.past() && version.acked != NEVER);
+        left.clone().count() <= 1 || left.all(|version| version.acked < self.volumes[volume].flushed)
     }
 
     /// The daemon was killed.
