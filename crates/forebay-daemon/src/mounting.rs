@@ -115,7 +115,7 @@ mod tests {
         let held = [4 << 20, 4 << 20, 1 << 20, 1 << 20].map(|len| pool.alloc(len).unwrap());
         let refused = reserve(&mut pool, 0, bytes).unwrap_err();
         assert!(refused.contains("just now"), "{refused}");
-        held.map(|buffer| pool.free(buffer));
+        held.into_iter().for_each(|buffer| pool.free(buffer));
         assert_eq!(pool.stats().used_bytes, 0, "nothing is kept of what was not enough");
     }
 }
