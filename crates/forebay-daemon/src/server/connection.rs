@@ -70,6 +70,8 @@ pub(super) struct Connection {
     pub(super) leaving_since: Option<Instant>,
     /// Since when everything is answered, and it is waited until the client has taken it.
     pub(super) lingers_since: Option<Instant>,
+    /// Bytes that were taken and dropped since then.
+    pub(super) lingered_bytes: u64,
     /// A reply is missing: nothing that comes after it may be sent.
     pub(super) gap: bool,
     pub(super) queued: bool,
@@ -117,6 +119,7 @@ impl Connection {
             deaf: false,
             leaving_since: None,
             lingers_since: None,
+            lingered_bytes: 0,
             gap: false,
             queued: false,
         }

@@ -77,6 +77,8 @@ const STALLED_AFTER: Duration = Duration::from_secs(5);
 const STALLED_SEEN: Duration = Duration::from_secs(2);
 /// Once everything is answered, a client over TCP has so long to take it and to end the connection.
 const LINGER: Duration = Duration::from_secs(1);
+/// And so many bytes of a client are taken and dropped meanwhile: what it had under way, not what it goes on with.
+const LINGER_BYTES_MAX: u64 = 4 << 20;
 /// How often that is looked at.
 const STALLED_EVERY: Duration = Duration::from_millis(250);
 /// Time for a client to choose an export, the handshake of TLS included.

@@ -3,7 +3,7 @@
 //! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
 //! the session, and [`Server::wake_starved`] tries again.
 
-use super::{Arriving, BLOCK, FOR_REPLIES, Server, Volumes};
+use super::{Arriving, BLOCK, FOR_REPLIES, LINGER_BYTES_MAX, Server, Volumes};
 use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
 use forebay_format::BLOCK_BYTES;
@@ -24,7 +24,11 @@ impl Server {
             // Given up for coming to rest: everything is still there.
             Err(failure) if cancelled && failure.kind == IoFailureKind::Cancelled => {}
             Ok(0) | Err(_) => (connection.closing, connection.deaf) = (true, true),
-            Ok(_) if connection.lingers_since.is_some() => {}
+            Ok(bytes) if connection.lingers_since.is_some() => {
+                // Who goes on sending without an end is not heard out.
+                connection.lingered_bytes += u64::from(bytes);
+                connection.deaf |= connection.lingered_bytes > LINGER_BYTES_MAX;
+            }
             Ok(bytes) if connection.tls.is_some() => self.decrypt(reactor, index, bytes),
             Ok(bytes) => match &mut connection.arriving {
                 Some(arriving) => {
