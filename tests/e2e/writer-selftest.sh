@@ -45,6 +45,7 @@ say "a crash under load: what was under way may be there or not, but not change 
 cp "$T/new" "$BACKING"
 writer write --seconds 30 --seed 3 --depth 64 >"$T/writer.out" &
 WRITER=$!
+eventually 30 grep -q connected "$T/writer.out" || fail "the writer does not connect"
 sleep 1
 crash
 wait "$WRITER" || { cat "$T/writer.out"; fail "the writer did not take the disconnect for a crash"; }

@@ -136,7 +136,9 @@ pub(crate) fn seen(spec: &CacheSpec) -> Seen {
     match look(&device) {
         Found::Cache(superblock) => Seen::Cache(superblock.uuid),
         // A device that has ended is what is left of the one that failed, not an empty one in its place.
-        Found::Blank if device.size_bytes() < BLANK_BYTES as u64 => Seen::Unusable,
+        Found::Blank if device.size_bytes() < spec.size_bytes.unwrap_or(0).max(BLANK_BYTES as u64) => {
+            Seen::Unusable
+        }
         Found::Blank => Seen::Blank,
         Found::Foreign(_) => Seen::Unusable,
     }
