@@ -127,6 +127,11 @@ impl World {
         });
     }
 
+    /// A device that is too short now has its old end again.
+    pub(crate) fn restore_device(&mut self) {
+        self.short = None;
+    }
+
     fn short(&self, device: usize) -> Option<Short> {
         self.short.filter(|short| short.device == device && self.now < short.until)
     }

@@ -667,6 +667,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
     for device in &mut world.disks.devices {
         device.quiet();
     }
+    world.restore_device();
     world.wait_requests()?;
     world.wait_owner()?;
     if world.fenced && !world.engine.is_aside() || world.stopped {
