@@ -16,6 +16,8 @@ use forebay_core::{DeviceFailure, PlantedBug, Status};
 
 /// A cache device that is back after so many nanoseconds must not be given up (I71: 6.35 s).
 const BRIEF_NS: u64 = 6_000_000_000;
+/// And only so long after that it may end again: an operation that began to wait for it the first time has been asked for again by then.
+const NEXT_NS: u64 = 6_500_000_000;
 
 /// Which device ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +96,8 @@ pub(crate) struct Short {
 impl World {
     /// A device ends, if its time has come.
     pub(crate) fn shorten_device(&mut self) {
-        if self.short.is_some_and(|short| self.now >= short.until) {
+        let rest = |short: Short| if short.is_harmless { NEXT_NS } else { 0 };
+        if self.short.is_some_and(|short| self.now >= short.until + rest(short)) {
             self.short = None;
         }
         let next = self.plan.ends.get(self.ends_done).copied();
