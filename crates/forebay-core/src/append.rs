@@ -660,7 +660,8 @@ impl Engine {
             && (self.marks.len() >= MARKS_WORTH_A_BATCH
                 || self.now >= self.marks_since + MARKS_DELAY_NS
                 || self.order_waits_for_marks
-                || self.is_short_of_segments())
+                || self.is_short_of_segments()
+                || self.writers_wait_for_marks())
     }
 
     pub(crate) fn marks_deadline(&self) -> Option<u64> {

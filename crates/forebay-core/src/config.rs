@@ -136,6 +136,8 @@ pub enum PlantedBug {
     TrustUnflushedMarks,
     /// A write past the cache waits for marks of other blocks that were added while it waited.
     ChaseMarks,
+    /// Clean marks gather for a second though writers wait at a dirty limit for what they mark.
+    DawdleWithMarks,
     /// Blocks may get older than `flush_period`.
     IgnoreFlushPeriod,
     /// What was taken from the buckets of the destage limits is never worked off.
@@ -290,6 +292,7 @@ impl PlantedBug {
         (Self::RelocateWithoutLock, "relocate-without-lock"),
         (Self::TrustUnflushedMarks, "trust-unflushed-marks"),
         (Self::ChaseMarks, "chase-marks"),
+        (Self::DawdleWithMarks, "dawdle-with-marks"),
         (Self::IgnoreFlushPeriod, "ignore-flush-period"),
         (Self::StarveLimiter, "starve-limiter"),
         (Self::ChargeUnlimited, "charge-unlimited"),

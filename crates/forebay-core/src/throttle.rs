@@ -119,6 +119,11 @@ impl Throttle {
         self.waiting_of(id) > 0
     }
 
+    /// A write has paid and waits all the same: its blocks do not fit below a limit.
+    fn waits_for_room(&self, now: Nanos) -> bool {
+        self.waiting > 0 && self.queues.iter().any(|queue| !queue.waiting.is_empty() && queue.free_at <= now)
+    }
+
     /// Blocks of a volume are on their way to the log.
     pub(crate) fn blocks_enter(&mut self, id: VolumeId, blocks: u64) {
         self.queue(id).in_flight_blocks += blocks;
@@ -181,6 +186,11 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Writes wait at a limit, and what is written back counts as dirty until its clean marks are in the log.
+    pub(crate) fn writers_wait_for_marks(&self) -> bool {
+        self.throttle.waits_for_room(self.now) && !self.planted(PlantedBug::DawdleWithMarks)
     }
 
     fn pass(&mut self, req: u32, toll: Toll) {

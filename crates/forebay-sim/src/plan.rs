@@ -244,7 +244,7 @@ impl Plan {
         let plain: Vec<PlantedBug> = PlantedBug::ALL
             .iter()
             .map(|(bug, _)| *bug)
-            .filter(|bug| !is_of_mirror(*bug) && !is_of_cipher(*bug))
+            .filter(|bug| !is_of_mirror(*bug) && !is_of_cipher(*bug) && *bug != PlantedBug::DawdleWithMarks)
             .collect();
         let aim = rng.pick(&plain);
         if let Some(aim) = bug.or(aimed.then_some(aim)) {
@@ -532,6 +532,8 @@ impl Plan {
             }
             // It takes a flush as long as all that is written beside it: `tests/pacing.rs`.
             PlantedBug::ChaseMarks => {}
+            // It takes a load that does not end: `tests/liveness.rs`.
+            PlantedBug::DawdleWithMarks => {}
             PlantedBug::IgnoreFlushPeriod
             | PlantedBug::StarveLimiter
             | PlantedBug::ChargeUnlimited
