@@ -158,9 +158,11 @@ impl Engine {
 
     // --- metadata
 
-    /// Members that checkpoints are written to: also one that is being filled.
+    /// Members that checkpoints are written to: one that is being filled gets only the one that lists it. Until then its beginning stays
+    /// empty, so that a start after a crash finds an empty device, and begins to fill it again.
     pub(crate) fn meta_members(&self) -> core::ops::Range<usize> {
-        self.members_that(Mirror::takes)
+        let listing = self.is_listing();
+        self.members_that(|mirror, member| mirror.counts(member) || listing && mirror.takes(member))
     }
 
     /// The members of which this is true; one at least.
@@ -188,7 +190,7 @@ impl Engine {
         match self.joining_member() {
             Some(new) if second => new..new + 1,
             Some(new) => 1 - new..2 - new,
-            None if self.planted(PlantedBug::OutInItsOwnWords) => self.meta_members(),
+            None if self.planted(PlantedBug::OutInItsOwnWords) => self.members_that(Mirror::takes),
             None if self.planted(PlantedBug::ListAtOnce) && self.is_listing() => self.meta_members(),
             None => self.members_that(Mirror::counts),
         }
