@@ -61,6 +61,21 @@ serve
 alarmed || fail "the alarm is gone after a restart"
 fio_on back --rw=write --size=48M --verify_only=1 || { cat "$T/fio-back.out"; fail "wrong data after a restart"; }
 unserve
+say "where nobody has its record the cache itself says that it failed"
+mv "$T/state" "$T/state.there"
+serve
+ask alarms --json
+grep -q 'pool.failed' "$T/ask.out" || fail "the failed cache is opened"
+grep -q 'failed, and its volumes went on without it' "$T/stderr" || fail "nobody says why: $(cat "$T/stderr")"
+crash
+"$FOREBAY" check "$T/flash/cache.img" >"$T/check.out" 2>&1 && fail "check takes it for a sound one: $(cat "$T/check.out")"
+grep -q 'state.*failed: its volumes went on without it' "$T/check.out" || fail "check does not say it: $(cat "$T/check.out")"
+"$FOREBAY" inspect "$T/flash/cache.img" | grep -q 'state.*failed' || fail "inspect does not say it"
+mkdir "$T/salvaged"
+"$FOREBAY" salvage "$T/flash/cache.img" --state-dir "$T/state" --to "$T/salvaged" >"$T/salvage.out" 2>&1 || true
+grep -q 'gave the cache up' "$T/salvage.out" || fail "salvage does not say it: $(cat "$T/salvage.out")"
+rm -rf "$T/state"
+mv "$T/state.there" "$T/state"
 
 say "gone: it cannot be read either"
 rm -r "$T/state" "$T/flash/cache.img"

@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{Checkpoint, NAME_BYTES_MAX, SegmentEntry};
 use forebay_format::geometry::VOLUMES_MAX;
-use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::superblock::{CacheState, Superblock, being_made};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry, MirrorMark};
 
 /// Writes that make a device an empty cache: `(offset, bytes)`, to be done in this order, with a device flush after each.
@@ -65,7 +65,7 @@ fn format(params: &FormatParams, tags: Option<[u64; 2]>) -> Result<Vec<(u64, Vec
     for copy in 0..2 {
         for member in 0..members {
             let offset = geometry.mirror_meta(member, Geometry::superblock_offset(copy));
-            writes.push((offset, vec![0; BLOCK_BYTES]));
+            writes.push((offset, if copy == 0 { being_made() } else { vec![0; BLOCK_BYTES] }));
         }
     }
     for (member, copy) in (0..members).flat_map(|member| [(member, 0), (member, 1)]) {

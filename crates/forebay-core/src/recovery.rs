@@ -104,6 +104,9 @@ pub enum OpenError {
         "it has less than what it is known to have had: it is an older copy, or its device lost what it had flushed"
     )]
     Older,
+    /// Its superblock says that it was given up.
+    #[error("it failed, and its volumes went on without it: what is on it is older than what they have")]
+    GivenUp,
     /// The cache does not know the volume.
     #[error("the cache has no volume {}", .0.0)]
     UnknownVolume(VolumeId),
@@ -398,8 +401,12 @@ impl Engine {
         Ok(())
     }
 
-    /// I75: a superblock below the generation that is known to be durable is not that of this cache any more.
+    /// I75: a superblock below the generation that is known to be durable is not that of this cache any more. Nor is one believed that
+    /// says that the cache has failed.
     pub(crate) fn check_generation(&self, superblock: &Superblock) -> Result<(), OpenError> {
+        if superblock.state == CacheState::Failed {
+            return Err(OpenError::GivenUp);
+        }
         let older = superblock.generation < self.config.known.generation;
         if older && !self.planted(PlantedBug::BelieveOlderCopy) {
             return Err(OpenError::Older);

@@ -19,6 +19,7 @@ mod engine_io;
 mod engine_memory;
 mod error;
 pub mod events;
+mod failed_mark;
 pub mod fuse_server;
 pub mod guard;
 mod handover;

@@ -15,15 +15,16 @@
 
 use crate::CacheSpec;
 use crate::error::RunError;
+use crate::failed_mark;
 use crate::loss_record::hex;
 use crate::members::MemberMap;
 use crate::open::{
-    Found, Making, PoolParts, create_file, device_error, foreign, is_same, look, mirrored_geometry,
-    new_params, random_uuid, same_device, wait_for,
+    Found, Making, PoolParts, begin_on, create_file, device_error, foreign, is_cut_off, is_same, look,
+    mirrored_geometry, new_params, random_uuid, same_device, wait_for,
 };
 use forebay_core::{MirrorDevices, format_mirrored};
 use forebay_export::size::ByteSize;
-use forebay_format::superblock::Superblock;
+use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use rustix::fs::{Access, access};
@@ -165,6 +166,8 @@ enum Place {
     /// Nothing yet: a file is made.
     ToMake,
     Empty(Device),
+    /// A file that was made, or a device that was filled, when a daemon was killed.
+    Begun(Device),
     Mate(Box<Mate>),
     /// Nothing that can be used, and why.
     Unfit(String),
@@ -198,7 +201,10 @@ pub(crate) fn open_mirrored(
         return Err(same_device(&a.path, &b.path));
     }
     match (place_of(a)?, place_of(b)?) {
-        (x @ (Place::ToMake | Place::Empty(_)), y @ (Place::ToMake | Place::Empty(_))) => {
+        (
+            x @ (Place::ToMake | Place::Empty(_) | Place::Begun(_)),
+            y @ (Place::ToMake | Place::Empty(_) | Place::Begun(_)),
+        ) => {
             making.check_make(specs)?;
             make([(a, x), (b, y)], making, state_dir)
         }
@@ -218,7 +224,7 @@ pub(crate) fn open_mirrored(
 
 fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
     let path = &spec.path;
-    if !path.exists() {
+    if !path.exists() || is_cut_off(spec) {
         return Ok(match spec.size_bytes {
             Some(_) => Place::ToMake,
             None => Place::Unfit(format!("{} is not there", path.display())),
@@ -231,8 +237,12 @@ fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
     };
     Ok(match look(&device) {
         Found::Blank => Place::Empty(device),
+        Found::Begun => Place::Begun(device),
         Found::Foreign(why) => Place::Unfit(format!("{} cannot be used as a cache: {why}", path.display())),
         Found::Cache(superblock) => match superblock.mirror {
+            _ if superblock.state == CacheState::Failed => {
+                return Err(failed_mark::refused(&superblock, path));
+            }
             None => return Err(foreign(path, "it is a cache that is not mirrored")),
             Some(mark) => {
                 let (member, tag) = (mark.member, mark.tags[usize::from(mark.member)]);
@@ -326,9 +336,11 @@ fn told_out(one: &Mate, other: &Mate) -> Result<Option<u64>, RunError> {
 fn use_one(mate: Mate, (spec, place): (&CacheSpec, Place), state_dir: &Path) -> Result<PoolParts, RunError> {
     let uuid = mate.superblock.uuid;
     let missing = match &place {
-        Place::ToMake => format!("{} is not there", spec.path.display()),
+        Place::ToMake if !spec.path.exists() => format!("{} is not there", spec.path.display()),
         Place::Unfit(why) => why.clone(),
-        Place::Empty(_) | Place::Mate(_) => format!("{} is empty", spec.path.display()),
+        Place::ToMake | Place::Empty(_) | Place::Begun(_) | Place::Mate(_) => {
+            format!("{} is empty", spec.path.display())
+        }
     };
     let Some(notes) = Notes::read(state_dir, &hex(&uuid.0))? else {
         return Err(RunError::failed(
@@ -346,9 +358,12 @@ fn use_one(mate: Mate, (spec, place): (&CacheSpec, Place), state_dir: &Path) -> 
     let bytes = mate.superblock.geometry.member_bytes();
     let mut parts = assemble([Some(mate), None], vec![missing])?;
     parts.mates = Some(notes);
-    if let Place::Empty(device) = place {
+    if let Place::Empty(device) | Place::Begun(device) = place {
         if device.size_bytes() >= bytes {
-            parts.fresh = Some(device);
+            match begin_on(&device) {
+                Ok(()) => parts.fresh = Some(device),
+                Err(error) => parts.notes.push(error.to_string()),
+            }
         } else {
             parts.notes.push(format!(
                 "it is too small to take the place of a device: less than {}",
@@ -449,6 +464,7 @@ fn make_on(
     for (spec, place) in places {
         let device = match place {
             Place::Empty(device) => making.check_empty(&spec.path).map(|()| device)?,
+            Place::Begun(device) => device,
             _ => {
                 create_file(spec, making, &mut notes)?;
                 made.push(spec.path.clone());

@@ -6,6 +6,7 @@
 use crate::CacheSpec;
 use crate::encryption::{Key, unlock};
 use crate::error::RunError;
+use crate::failed_mark;
 use crate::loss_record::Seen;
 use crate::mates::Notes;
 use crate::members::{MemberMap, open_members};
@@ -15,9 +16,11 @@ use forebay_crypt::CacheCipher;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
 use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
-use forebay_format::superblock::Superblock;
+use forebay_format::geometry::CHECKPOINT_START_BLOCK;
+use forebay_format::superblock::{Superblock, being_made};
 use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry};
 use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions, DiskModel};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +33,9 @@ const LEAST_FREE: u64 = 10;
 
 /// Bytes at the start of a device that must be zero for it to be taken as unused.
 const BLANK_BYTES: usize = 256 << 10;
+
+/// From the first block to here a device that is being made or filled is empty.
+const UNUSED_UNTIL: usize = CHECKPOINT_START_BLOCK as usize * BLOCK_BYTES;
 
 /// How to make a cache where there is none, and the key of one that there is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,10 +142,12 @@ pub(crate) fn seen(spec: &CacheSpec) -> Seen {
     match look(&device) {
         Found::Cache(superblock) => Seen::Cache(superblock.uuid),
         // A device that has ended is what is left of the one that failed, not an empty one in its place.
-        Found::Blank if device.size_bytes() < spec.size_bytes.unwrap_or(0).max(BLANK_BYTES as u64) => {
+        Found::Blank | Found::Begun
+            if device.size_bytes() < spec.size_bytes.unwrap_or(0).max(BLANK_BYTES as u64) =>
+        {
             Seen::Unusable
         }
-        Found::Blank => Seen::Blank,
+        Found::Blank | Found::Begun => Seen::Blank,
         Found::Foreign(_) => Seen::Unusable,
     }
 }
@@ -153,7 +161,7 @@ pub(crate) fn check_key(spec: &CacheSpec, key: Option<&Key>) -> Result<(), RunEr
     let Ok(device) = Device::open_cache(&spec.path, options) else { return Ok(()) };
     match look(&device) {
         Found::Cache(superblock) => unlock(&superblock, key, &spec.path.display()).map(drop),
-        Found::Blank | Found::Foreign(_) => Ok(()),
+        Found::Blank | Found::Begun | Found::Foreign(_) => Ok(()),
     }
 }
 
@@ -186,7 +194,7 @@ pub(crate) fn open_caches(
     };
     let mut notes = Vec::new();
     let path = &spec.path;
-    let existed = path.exists();
+    let existed = path.exists() && !is_cut_off(spec);
     if !existed {
         making.check_make(specs)?;
         create_file(spec, making, &mut notes)?;
@@ -195,14 +203,17 @@ pub(crate) fn open_caches(
     notes.extend(cache.notes().iter().cloned());
     match look(&cache) {
         Found::Cache(superblock) => {
+            failed_mark::check(&superblock, path)?;
             let known = making.check_open(&superblock, specs)?;
             let cipher = unlock(&superblock, making.key, &path.display())?;
             let parts = open_existing(spec, others, cache, &superblock, notes)?;
             Ok(PoolParts { cipher, known, ..parts })
         }
-        Found::Blank => {
+        found @ (Found::Blank | Found::Begun) => {
             if existed {
                 making.check_make(specs)?;
+            }
+            if matches!(found, Found::Blank) {
                 making.check_empty(path)?;
             }
             let made = format(spec, making, &cache);
@@ -312,14 +323,13 @@ fn hold_new(specs: &[CacheSpec], making: Making<'_>, made: &mut Vec<PathBuf>) ->
 
 /// Opens a device that holds nothing, or makes a file.
 fn open_unused(spec: &CacheSpec, making: Making<'_>) -> Result<Device, RunError> {
-    let existed = spec.path.exists();
-    if !existed {
+    if !spec.path.exists() || is_cut_off(spec) {
         create_file(spec, making, &mut Vec::new())?;
     }
     let device = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
     match look(&device) {
-        Found::Blank if existed => making.check_empty(&spec.path).map(|()| device),
-        Found::Blank => Ok(device),
+        Found::Blank => making.check_empty(&spec.path).map(|()| device),
+        Found::Begun => Ok(device),
         Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
         Found::Foreign(why) => Err(foreign(&spec.path, &why)),
     }
@@ -456,7 +466,10 @@ pub(crate) fn final_record(backing: &Device, blocks: &[u64]) -> Result<BackingRe
 
 pub(crate) enum Found {
     Cache(Box<Superblock>),
+    /// Its beginning is zero.
     Blank,
+    /// A cache was being made on it, or it was being filled as one of a mirrored cache: nothing on it counts.
+    Begun,
     Foreign(String),
 }
 
@@ -471,7 +484,11 @@ pub(crate) fn look(cache: &Device) -> Found {
         let missing = FormatError::Magic { structure: "superblock" };
         start.get(offset..offset + BLOCK_BYTES).map_or(Err(missing), Superblock::decode)
     });
+    // Between the two superblocks there is nothing, unless somebody else has put it there.
+    let is_zero = |bytes: Option<&[u8]>| bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0));
+    let begun = start.starts_with(&being_made()) && is_zero(start.get(BLOCK_BYTES..UNUSED_UNTIL));
     match Superblock::choose(copies) {
+        Err(FormatError::Magic { .. }) if begun => Found::Begun,
         Ok(superblock) => Found::Cache(Box::new(superblock)),
         Err(FormatError::Magic { .. }) if start.iter().all(|byte| *byte == 0) => Found::Blank,
         Err(error) => Found::Foreign(error.to_string()),
@@ -487,6 +504,28 @@ pub(crate) fn foreign(path: &Path, why: &str) -> RunError {
             path.display()
         ),
     )
+}
+
+/// A file that was being made when its daemon was killed, and has not got its size yet. There is nothing in it.
+pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
+    let (Ok(file), Some(size)) = (std::fs::symlink_metadata(&spec.path), spec.size_bytes) else {
+        return false;
+    };
+    let begun = || {
+        let mut start = Vec::new();
+        let read = std::fs::File::open(&spec.path).and_then(|mut file| file.read_to_end(&mut start));
+        read.is_ok() && being_made().starts_with(&start)
+    };
+    file.is_file() && file.len() < size && file.len() <= BLOCK_BYTES as u64 && begun()
+}
+
+/// Says on an empty device that it is going to be a cache: whoever finds it after a crash need not be asked for it again.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn begin_on(device: &Device) -> Result<(), RunError> {
+    let begun = device.write_at(Geometry::superblock_offset(0), &being_made());
+    begun.and_then(|()| device.flush()).map_err(device_error)
 }
 
 /// Makes a cache file.
@@ -507,13 +546,17 @@ pub(crate) fn create_file(
     };
     geometry(size, making)?;
     notes.push(check_room(path, size, making)?);
-    match forebay_io::create_cache_file(path, size, making.preallocate) {
+    if is_cut_off(spec) {
+        std::fs::remove_file(path)
+            .map_err(|error| RunError::failed(format!("cannot remove {}: {error}", path.display()), ""))?;
+    }
+    match forebay_io::create_cache_file(path, size, making.preallocate, &being_made()) {
         Err(DeviceError::CannotPreallocate { .. }) => {
             notes.push(format!(
                 "the file system of {} cannot reserve space: the cache file is sparse",
                 path.display()
             ));
-            forebay_io::create_cache_file(path, size, false).map_err(device_error)
+            forebay_io::create_cache_file(path, size, false, &being_made()).map_err(device_error)
         }
         other => other.map_err(device_error),
     }

@@ -80,13 +80,13 @@ fn make(spec: &CacheSpec, notes: &mut Vec<String>) -> Result<(), RunError> {
             hint: format!("to make one, give its size: --cache {}:10GiB", path.display()),
         });
     };
-    match create_cache_file(path, size, true) {
+    match create_cache_file(path, size, true, &[]) {
         Err(DeviceError::CannotPreallocate { .. }) => {
             notes.push(format!(
                 "the file system of {} cannot reserve space: the cache file is sparse",
                 path.display()
             ));
-            create_cache_file(path, size, false).map_err(failed)
+            create_cache_file(path, size, false, &[]).map_err(failed)
         }
         other => other.map_err(failed),
     }

@@ -23,6 +23,19 @@ pub const ENCRYPTED_VERSION: u32 = 3;
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
+/// What stands in the place of superblock A while a cache is being made on a device, or the device is being filled as one of a mirrored
+/// cache: nothing on it counts yet.
+const BEING_MADE: &[u8] =
+    b"FBAYNEW\0a cache is being made or filled here: nothing on this device counts yet\n";
+
+/// The block that says that a device is not a cache yet, but is going to be one. It holds nothing that anybody needs.
+#[must_use]
+pub fn being_made() -> Vec<u8> {
+    let mut block = BEING_MADE.to_vec();
+    block.resize(BLOCK_BYTES, 0);
+    block
+}
+
 /// The one cipher that there is.
 const AES_256_XTS: u64 = 1;
 
@@ -57,7 +70,10 @@ structure! { "superblock", 512;
     F_CRC = "crc32c", 508, 4;
 }
 
-/// Whether the last daemon stopped in an orderly way.
+/// How much [`Superblock::failed`] raises the generation: a superblock that was under way when the cache failed is below that.
+const FAILED_STEP: u64 = 16;
+
+/// Whether the last daemon stopped in an orderly way, or gave the cache up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum CacheState {
@@ -65,6 +81,9 @@ pub enum CacheState {
     Clean = 1,
     /// In use, or ended by a crash: the log after the checkpoint must be read.
     Open = 2,
+    /// It failed, and its volumes went on without it: what is on it is older than what they have. As [`CacheState::Open`] for whoever
+    /// extracts what is left; never opened again.
+    Failed = 3,
 }
 
 /// Contents of a superblock.
@@ -144,6 +163,18 @@ impl Superblock {
         block
     }
 
+    /// The same, of a cache that has failed; with a generation above that of every other one that may reach the device yet.
+    #[must_use]
+    pub fn failed(&self) -> Self {
+        match self.state {
+            CacheState::Failed => self.clone(),
+            _ => {
+                let generation = self.generation.saturating_add(FAILED_STEP);
+                Self { state: CacheState::Failed, generation, ..self.clone() }
+            }
+        }
+    }
+
     /// The lowest version whose readers understand this superblock.
     #[must_use]
     pub fn version(&self) -> u32 {
@@ -166,6 +197,7 @@ impl Superblock {
         let state = match F_STATE.get(block) {
             1 => CacheState::Clean,
             2 => CacheState::Open,
+            3 => CacheState::Failed,
             other => return Err(field(F_STATE.name, other)),
         };
         check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED_B, F_RESERVED_C, F_RESERVED])?;

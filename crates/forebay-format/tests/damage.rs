@@ -186,7 +186,7 @@ fn a_misplaced_batch_is_refused() {
 /// Sealed with a right checksum, but holding what no writer of this version writes: a hostile or future device.
 #[test]
 fn values_that_no_writer_produces_are_refused() {
-    for (field, value) in [("state", 3), ("reserved", 1), ("shard_index", 2)] {
+    for (field, value) in [("state", 4), ("reserved", 1), ("shard_index", 2)] {
         let block = with_field(samples::superblock().encode(), "superblock", field, value);
         assert_eq!(Superblock::decode(&block).map(drop), bad("superblock", field, value));
     }

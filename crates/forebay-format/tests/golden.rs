@@ -11,8 +11,8 @@ mod samples;
 use forebay_format::batch::BatchHeader;
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::member::MemberHeader;
-use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, summary};
+use forebay_format::superblock::{Superblock, being_made};
+use forebay_format::{BLOCK_BYTES, FormatError, summary};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -20,6 +20,18 @@ use std::path::PathBuf;
 fn superblock_of_a_mirrored_cache_bytes() {
     let golden = golden("superblock-mirrored", &samples::mirrored_superblock().encode());
     assert_eq!(Superblock::decode(&golden), Ok(samples::mirrored_superblock()));
+}
+
+#[test]
+fn superblock_of_a_failed_cache_bytes() {
+    let golden = golden("superblock-failed", &samples::failed_superblock().encode());
+    assert_eq!(Superblock::decode(&golden), Ok(samples::failed_superblock()));
+}
+
+#[test]
+fn bytes_of_a_cache_that_is_being_made() {
+    let golden = golden("being-made", &being_made());
+    assert!(matches!(Superblock::decode(&golden), Err(FormatError::Magic { .. })));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use proptest::prelude::*;
 
 prop_compose! {
     fn superblocks()(
-        (uuid, generation, epoch, checkpoint_generation, clean) in any::<([u8; 16], u64, u64, u64, bool)>(),
+        (uuid, generation, epoch, checkpoint_generation, state) in any::<([u8; 16], u64, u64, u64, Option<bool>)>(),
         (device_blocks, segments_start_block) in any::<(u64, u64)>(),
         (segment_blocks, segment_count, checkpoint_slot_blocks) in any::<(u32, u32, u32)>(),
         (shard_index, shard_count) in (1..=u16::MAX).prop_flat_map(|count| (0..count, Just(count))),
@@ -39,7 +39,10 @@ prop_compose! {
             out: out.then_some(u8::from(!second)),
             tags: [tag | 1, tag.wrapping_add(2) | 1],
         });
-        let state = if clean { CacheState::Clean } else { CacheState::Open };
+        let state = match state {
+            None => CacheState::Failed,
+            Some(clean) => if clean { CacheState::Clean } else { CacheState::Open },
+        };
         Superblock {
             uuid: CacheUuid(uuid), generation, epoch, checkpoint_generation, state, geometry, shard_index,
             members: Members::new(&tags).unwrap(), mirror,

@@ -694,12 +694,12 @@ fn a_reactor_may_be_made_on_one_thread_and_run_on_another() {
 fn cache_files_are_made_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
-    create_cache_file(&path, 5 << 20, true).unwrap();
+    create_cache_file(&path, 5 << 20, true, &[]).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 5 << 20);
-    let again = create_cache_file(&path, 1, false).unwrap_err();
+    let again = create_cache_file(&path, 1, false, &[]).unwrap_err();
     assert!(again.to_string().contains("exists already"), "{again}");
     let huge = dir.path().join("huge");
-    let error = create_cache_file(&huge, 1 << 55, true).unwrap_err();
+    let error = create_cache_file(&huge, 1 << 55, true, &[]).unwrap_err();
     assert!(error.to_string().contains("no space"), "{error}");
     assert!(!huge.exists(), "no half file is left");
 }

@@ -15,7 +15,7 @@ fn unlocked() -> DeviceOptions {
 fn a_device_in_use_says_so_and_is_free_again_afterwards() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
-    create_cache_file(&path, 1 << 20, false).unwrap();
+    create_cache_file(&path, 1 << 20, false, &[]).unwrap();
     let first = Device::open_cache(&path, DeviceOptions::default()).unwrap();
     let error = Device::open_cache(&path, DeviceOptions::default()).unwrap_err();
     assert!(matches!(error, DeviceError::InUse { .. }));
@@ -60,7 +60,7 @@ fn identity_tells_files_apart_and_notices_changes() {
 fn tools_read_and_write_at_any_offset() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
-    create_cache_file(&path, 10_000, false).unwrap();
+    create_cache_file(&path, 10_000, false, &[]).unwrap();
     let mut device = Device::open_backing(&path, DeviceOptions::default()).unwrap();
     device.write_at(9_990, b"0123456789").unwrap();
     device.flush().unwrap();
@@ -76,7 +76,7 @@ fn tools_read_and_write_at_any_offset() {
 fn direct_io_is_left_out_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
-    create_cache_file(&path, 1 << 20, false).unwrap();
+    create_cache_file(&path, 1 << 20, false, &[]).unwrap();
     let options = DeviceOptions { direct: false, ..Default::default() };
     let device = Device::open_backing(&path, options).unwrap();
     assert_eq!((device.direct_align_bytes(), device.notes().len()), (None, 0));

@@ -114,7 +114,12 @@ impl Image {
 
     /// True if the last daemon did not stop in an orderly way.
     pub(crate) fn is_unclean(&self) -> bool {
-        self.superblock.state == CacheState::Open
+        self.superblock.state != CacheState::Clean
+    }
+
+    /// True if the last daemon gave the cache up, and its volumes went on without it.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.superblock.state == CacheState::Failed
     }
 
     /// The checkpoint in effect, if a copy of it is intact.

@@ -42,6 +42,9 @@ use crate::screen;
 /// Of a mirrored cache one device was given, and nothing says that it is the one that was used last.
 const ALONE: &str = "only one device of the mirrored cache was given, and no notes of its daemon say that the other one did not go on \
     without it (--state-dir names their folder)";
+/// The superblock says that the cache failed.
+const GIVEN_UP: &str = "its daemon gave the cache up, and its volumes went on without it (state_dir/failed-caches has a record of what only the \
+    cache had; --state-dir names the folder)";
 /// Most memory that a block in the log takes, with the tables grown to twice what is in them.
 const MEMORY_PER_SLOT: u64 = 320;
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -136,8 +139,10 @@ impl Salvage {
             None => salvage.by_the_log(findings, progress),
             Some(certain) => salvage.without_superblock(certain, progress),
         }
-        if salvage.image.mates().is_some_and(Mates::is_doubtful) {
-            salvage.doubts.push(ALONE.into());
+        let alone = salvage.image.mates().is_some_and(Mates::is_doubtful);
+        let doubts = [(alone, ALONE), (salvage.image.is_failed(), GIVEN_UP)];
+        for (_, doubt) in doubts.into_iter().filter(|(applies, _)| *applies) {
+            salvage.doubts.push(doubt.into());
             (salvage.base_certain, salvage.certain_from) = (false, u64::MAX);
         }
         Ok(salvage)

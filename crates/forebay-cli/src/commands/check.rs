@@ -72,8 +72,13 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 /// Compares a cache with what a daemon has recorded of it; true if a daemon would refuse it for that.
 fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<bool, Failure> {
     let superblock = &image.superblock;
+    let failed = image.is_failed();
+    if failed {
+        let what = "the cache failed, and its volumes went on without it: what is on it is older than what they have";
+        findings.add(Severity::Lost, "superblocks", what);
+    }
     let sought = Sought::in_folder(options.state_dir.as_deref())?;
-    let Some((path, record)) = sought.cache_record(superblock.uuid)? else { return Ok(false) };
+    let Some((path, record)) = sought.cache_record(superblock.uuid)? else { return Ok(failed) };
     let place = path.display().to_string();
     let given_up = record.standing == Standing::GivenUp;
     if given_up {
@@ -87,7 +92,7 @@ fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<
         );
         findings.add(Severity::Lost, place, what);
     }
-    Ok(given_up || older)
+    Ok(failed || given_up || older)
 }
 
 /// Verifies a cache; a mirrored one through each of its devices that count, for either must do alone.
@@ -170,8 +175,11 @@ fn as_text(image: &Image, verdict: &Verdict, findings: &Findings) -> String {
 fn facts(image: &Image, verdict: &Verdict) -> String {
     let superblock = &image.superblock;
     let geometry = image.geometry();
-    let state =
-        if image.is_unclean() { "unclean: in use, or ended without an orderly stop" } else { "clean" };
+    let state = match (image.is_failed(), image.is_unclean()) {
+        (true, _) => "failed: its volumes went on without it, and it is never opened again",
+        (false, true) => "unclean: in use, or ended without an orderly stop",
+        (false, false) => "clean",
+    };
     let total = verdict.total();
     let mut list = screen::List::new();
     let mut add = |name: &str, value: String| list.add(name, value);
@@ -273,7 +281,11 @@ fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
     json!({
         "path": image.shown(),
         "ok": findings.faults() == 0,
-        "state": if image.is_unclean() { "unclean" } else { "clean" },
+        "state": match (image.is_failed(), image.is_unclean()) {
+            (true, _) => "failed",
+            (false, true) => "unclean",
+            (false, false) => "clean",
+        },
         "format_version": image.superblock.version(),
         "encrypted": image.superblock.encryption.is_some(),
         "uuid": image.superblock.uuid.to_string(),

@@ -9,9 +9,11 @@
 //! times only what came to be safe is added to it ([`Pool::additions`]).
 
 use super::{Pool, PoolEvent};
+use crate::failed_mark;
 use crate::loss_record::{LossRecord, Range, SafeRange, unix_s};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::Device;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -210,6 +212,35 @@ impl Pool {
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
         let (devices, record) = (self.device_names(), self.aside.path().unwrap_or_default());
         self.tell(PoolEvent::CachePutAside { devices, dirty_bytes, record });
+        self.mark_failed(false);
+    }
+
+    /// Has a thread mark the superblocks of the cache as those of one that failed. `tells`: if this is not possible.
+    fn mark_failed(&self, tells: bool) {
+        let cache = self.io.cache();
+        let at = match self.engine.mirror_state() {
+            None => Some(0),
+            // Only one that counts while the other one is noted not to.
+            Some(state) => state.out.filter(|_| state.noted).and_then(|out| cache.map.device_of(1 - out)),
+        };
+        let device = at.and_then(|at| self.reactor.device(*cache.ids.get(at)?)).map(Device::for_reading);
+        let Some(device) = device else { return };
+        let (tasks, waker, uuid) = (self.myself.clone(), self.reactor.waker(), self.engine.uuid());
+        let work = move || {
+            let why = match device.and_then(|device| failed_mark::mark(&device, uuid)) {
+                Ok(false) if tells => "its superblocks cannot be read".to_owned(),
+                Err(error) if tells => error.to_string(),
+                _ => return,
+            };
+            let what = format!(
+                "the failed cache cannot be marked on its device: only its record keeps it from being opened ({why})"
+            );
+            // Nobody listens any more if the pool has ended.
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.tell(PoolEvent::Note(what))));
+            waker.wake();
+        };
+        // Without it nothing is wrong: the record is there.
+        let _ = std::thread::Builder::new().name(format!("mark-{}", self.name)).spawn(work);
     }
 
     pub(super) fn rescue_ended(&mut self) {
@@ -218,6 +249,7 @@ impl Pool {
         let volumes = losses.iter().map(|(id, _)| self.name_of(*id)).collect();
         let (devices, record) = (self.device_names(), self.aside.path().unwrap_or_default());
         self.tell(PoolEvent::RescueEnded { devices, lost_bytes, volumes, record });
+        self.mark_failed(true);
     }
 
     fn device_names(&self) -> String {

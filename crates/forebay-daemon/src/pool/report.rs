@@ -485,6 +485,7 @@ pub(crate) fn open_hint(error: &OpenError) -> &'static str {
         }
         OpenError::NoNote => "it opens when the daemon can write to its state directory (state_dir)",
         OpenError::Mirrored | OpenError::NoMember => "give both devices of the mirrored cache",
+        OpenError::GivenUp => crate::failed_mark::HINT,
         OpenError::CacheEnded => "it opens when the device has its length again; nothing was changed",
         OpenError::CacheWrite => "check the cache device; its contents are as they were",
         OpenError::Superblock(_) => {

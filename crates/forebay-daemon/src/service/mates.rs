@@ -13,7 +13,7 @@ use crate::config::{ConfigFile, Edit};
 use crate::control::{ControlError, ErrorKind, PoolInfo};
 use crate::jobs::{JobKind, JobSpec};
 use crate::mates::new_tag;
-use crate::open::{is_same, open_joining};
+use crate::open::{begin_on, is_same, open_joining};
 use crate::pool::{Mirrored, PoolHandle};
 use crate::register::Consent;
 use forebay_export::size::ByteSize;
@@ -78,6 +78,7 @@ impl Service {
         if opened.size_bytes() < bytes {
             return Err(too_small(spec, bytes));
         }
+        begin_on(&opened)?;
         let tag = new_tag()?;
         let survivor = mirror.state.out.and_then(|out| mirror.paths[usize::from(1 - out)].as_deref());
         let old = self.devices_of(name);

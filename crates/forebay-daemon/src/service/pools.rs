@@ -15,7 +15,7 @@ use crate::control::{
 };
 use crate::encryption::Key;
 use crate::events::{AlarmKey, Kind, NewEvent, Severity};
-use crate::loss_record::{LossRecord, Verdict, judge};
+use crate::loss_record::{LossRecord, Seen, Verdict, judge};
 use crate::open::{Making, PoolParts, check_new, erase_cache, open_caches, open_joining, seen};
 use crate::pool::{PoolHandle, PoolStart, Promise};
 use crate::register::{Consent, Permit};
@@ -492,7 +492,13 @@ fn failed_before(
     let found: Vec<_> = telling.iter().map(|spec| (spec.path.as_path(), seen(spec))).collect();
     match judge(&records, name, &found) {
         Verdict::Open => Ok(None),
-        Verdict::WithoutCache(record) => Ok(Some(*record)),
+        Verdict::WithoutCache(record) => {
+            if let [(path, Seen::Cache(cache))] = found[..] {
+                // It may take now what it did not take when it failed.
+                crate::failed_mark::mark_again(path.to_owned(), cache);
+            }
+            Ok(Some(*record))
+        }
         Verdict::Refuse(record) => Err(ControlError::new(
             ErrorKind::Conflict,
             format!(

@@ -1,21 +1,21 @@
 //! Making the file of a file-backed cache.
 //!
 //! Crash order: the file is made under its own name and removed again when anything fails; its size and name are
-//! durable before success is reported. A crash in between can leave a file without contents, which the next start
-//! reports as existing.
+//! durable before success is reported. What it begins with is durable before it gets its size, so a crash in between leaves a file that is
+//! empty, or begins with that.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::DeviceError;
 use crate::sys;
 
-/// Makes a file of `size_bytes` zeroes, readable and writable by its owner only.
+/// Makes a file of `size_bytes`, readable and writable by its owner only: `start`, then zeroes.
 ///
 /// With `preallocate` the space is reserved now, so that writing never finds the file system full; without, the
 /// file is sparse. Nothing is left behind on an error.
@@ -27,6 +27,7 @@ pub fn create_cache_file(
     path: impl AsRef<Path>,
     size_bytes: u64,
     preallocate: bool,
+    start: &[u8],
 ) -> Result<(), DeviceError> {
     let path = path.as_ref();
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(
@@ -35,7 +36,9 @@ pub fn create_cache_file(
             _ => DeviceError::Open { path: path.into(), source },
         },
     )?;
-    let made = size_file(&file, size_bytes, preallocate).and_then(|()| make_durable(&file, path));
+    let begun = file.write_all_at(start, 0).and_then(|()| file.sync_all());
+    let made = begun.and_then(|()| size_file(&file, size_bytes, preallocate));
+    let made = made.and_then(|()| make_durable(&file, path));
     made.map_err(|source| {
         let _ = std::fs::remove_file(path);
         explain(path, size_bytes, preallocate, source)

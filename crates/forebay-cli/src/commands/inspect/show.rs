@@ -298,6 +298,7 @@ pub(super) fn cache_state(state: CacheState) -> &'static str {
     match state {
         CacheState::Clean => "clean",
         CacheState::Open => "open",
+        CacheState::Failed => "failed",
     }
 }
 
