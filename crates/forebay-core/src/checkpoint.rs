@@ -170,7 +170,15 @@ impl Engine {
 
     pub(crate) fn checkpoint_deadline(&self) -> Option<Nanos> {
         let due = self.checkpoint.last_at + INTENTS_PAUSE_NS;
-        (self.checkpoint.is_idle() && !self.fenced && self.has_ended_intents()).then_some(due)
+        (self.checkpoint.is_idle() && self.may_checkpoint() && self.has_ended_intents()).then_some(due)
+    }
+
+    /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may need segments to end.
+    fn may_checkpoint(&self) -> bool {
+        let is_closing = self.is_winding_down()
+            && self.relocations.len() == 0
+            && self.checkpoint.purpose != Purpose::Opening;
+        !self.fenced && !is_closing
     }
 
     /// The checkpoint that ends recovery.
@@ -194,11 +202,7 @@ impl Engine {
     pub(crate) fn step_checkpoint(&mut self) {
         match self.checkpoint.step {
             Step::Idle => {
-                // The final checkpoint is near; but moves that are under way may need segments to end.
-                let closing = self.is_winding_down()
-                    && self.relocations.len() == 0
-                    && self.checkpoint.purpose != Purpose::Opening;
-                if !self.fenced && !closing && self.checkpoint_is_due() {
+                if self.may_checkpoint() && self.checkpoint_is_due() {
                     self.checkpoint.step = Step::Holding;
                     self.hold_and_snapshot();
                 }

@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 12] = [
+const SEEDS: [(u64, u64, &str); 13] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -27,6 +27,11 @@ const SEEDS: [(u64, u64, &str); 12] = [
     (1_020_000_008, 327, "what a failed flush had dropped was read at the next start, and called durable"),
     (2_200_000_029, 333, "what was written again at a start went to a member that had failed meanwhile"),
     (2_000_000_024, 146, "requests waited for the locks of a resize whose checkpoint could never come"),
+    (
+        52_316_860,
+        9,
+        "during a stop a checkpoint was due that could not begin, and the owner was woken all the time",
+    ),
 ];
 
 #[test]
