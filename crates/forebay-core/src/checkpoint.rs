@@ -201,11 +201,9 @@ impl Engine {
 
     pub(crate) fn step_checkpoint(&mut self) {
         match self.checkpoint.step {
-            Step::Idle => {
-                if self.may_checkpoint() && self.checkpoint_is_due() {
-                    self.checkpoint.step = Step::Holding;
-                    self.hold_and_snapshot();
-                }
+            Step::Idle if self.may_checkpoint() && self.checkpoint_is_due() => {
+                self.checkpoint.step = Step::Holding;
+                self.hold_and_snapshot();
             }
             Step::Holding => self.hold_and_snapshot(),
             _ => {}

@@ -437,6 +437,10 @@ impl Engine {
             None
         };
         if let Some(error) = refusal {
+            if error == RequestError::Io && request.kind == RequestKind::Flush {
+                // It tells of what is lost like any other FLUSH that fails.
+                self.flush_fails(request.volume, 0, true);
+            }
             self.actions.push_back(Action::Reply {
                 request: request.id,
                 result: Err(error),

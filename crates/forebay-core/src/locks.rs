@@ -39,6 +39,13 @@ impl<Owner: Copy> RangeLocks<Owner> {
         self.held.get(at).is_some_and(|held| held.overlaps(range))
     }
 
+    /// The ranges held of which all blocks lie in this one, by address.
+    pub(crate) fn held_inside(&self, range: BlockRange) -> &[BlockRange] {
+        let from = self.held.partition_point(|held| held.first < range.first);
+        let to = self.held.partition_point(|held| held.last <= range.last);
+        self.held.get(from..to).unwrap_or_default()
+    }
+
     /// True if nothing is held or waited for in the range.
     pub(crate) fn is_idle(&self, range: BlockRange) -> bool {
         !self.is_held(range) && !self.waiting.iter().any(|(other, _)| other.overlaps(range))

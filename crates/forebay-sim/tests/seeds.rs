@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 13] = [
+const SEEDS: [(u64, u64, &str); 16] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -32,6 +32,17 @@ const SEEDS: [(u64, u64, &str); 13] = [
         9,
         "during a stop a checkpoint was due that could not begin, and the owner was woken all the time",
     ),
+    (
+        108_158_480,
+        22,
+        "what a write had applied when a FLUSH was taken in, and was acknowledged later, counted as promised by it",
+    ),
+    (
+        113_071_371,
+        5,
+        "a FUA was answered while a later write of its blocks was in the failed cache alone, and not answered yet",
+    ),
+    (36_166_399, 3, "a FLUSH that was refused had told of what was lost, and the next one failed too"),
 ];
 
 #[test]

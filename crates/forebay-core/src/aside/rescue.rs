@@ -13,8 +13,9 @@ impl Engine {
     pub(super) fn make_safe(&mut self, req: u32) {
         let request = self.reqs.get_mut(req);
         request.redone = true;
-        let volume = request.volume;
-        let covers_dirty = request.kind == RequestKind::Flush || request.write_back;
+        let (volume, range) = (request.volume, request.range());
+        // A FUA covers what the cache has of its blocks, also if a later write, not answered yet, brought that there.
+        let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
         if covers_dirty && self.has_urgent(volume) && !self.planted(PlantedBug::FlushBeforeRescue) {
             self.reqs.get_mut(req).pending += 1;
             self.aside.waiting.push(req);
@@ -26,9 +27,9 @@ impl Engine {
     /// Nothing that the request promises newly is in the cache alone any more.
     fn make_safe_parts(&mut self, req: u32) {
         let request = self.reqs.get(req);
-        let (volume, range, write_back) = (request.volume, request.range(), request.write_back);
+        let (volume, range) = (request.volume, request.range());
         let is_flush = request.kind == RequestKind::Flush;
-        if !is_flush && write_back && self.is_any_lost(req) {
+        if !is_flush && self.is_any_lost(req) {
             self.reqs.get_mut(req).failed = true;
         }
         let state = self.volume(volume);
