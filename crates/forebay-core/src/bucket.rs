@@ -21,8 +21,10 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// Lets time pass at `rate` units a second.
     pub(crate) fn settle(&mut self, now: Nanos, rate: u64) {
-        let passed = u128::from(now.saturating_sub(self.at)) * u128::from(rate);
-        self.debt = self.debt.saturating_sub(passed);
+        if self.debt > 0 {
+            let passed = u128::from(now.saturating_sub(self.at)) * u128::from(rate);
+            self.debt = self.debt.saturating_sub(passed);
+        }
         self.at = now;
     }
 

@@ -37,7 +37,7 @@ use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine};
 use crate::report::{Drain, Limit};
 use crate::settings::{Priority, VolumeSettings};
-use crate::throttle::Level;
+use crate::throttle::{Level, Levels};
 use forebay_format::VolumeId;
 
 /// Most blocks in one destage operation (1 MiB).
@@ -363,7 +363,9 @@ impl Engine {
         let (now, settings) = (self.now, self.volume(id).settings);
         let dirty = self.map.volumes[usize::from(id.0)].dirty;
         let starved = self.planted(PlantedBug::StarveLimiter);
-        let share = self.least_share(id);
+        let levels = self.levels(id);
+        let low = self.low_level(id, &levels);
+        let share = least_share(&levels, low);
         let control = &mut self.volume_mut(id).destage.control;
         if !starved {
             control.settle(now, dirty, share, &settings);
@@ -380,7 +382,9 @@ impl Engine {
             return Plan::shut(Limit::Stopped);
         }
         let rescue = aside.then(|| Plan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
-        let mut plan = rescue.or_else(|| self.pressed_plan(id)).unwrap_or_else(|| self.paced_plan(id));
+        let mut plan = rescue
+            .or_else(|| self.pressed_plan(id, &levels))
+            .unwrap_or_else(|| self.paced_plan(id, levels.volume, low, share));
         if probing {
             plan.depth = plan.depth.min(1);
         }
@@ -392,35 +396,17 @@ impl Engine {
         plan
     }
 
-    /// Share of the time of the backing store (in thousandths) that destage keeps though clients wait for it: more and
-    /// more while the level rises from half-way between the low and the soft limit on. So it finds the share that it needs before writers
-    /// have to wait, and clients see no jump.
-    fn least_share(&self, id: VolumeId) -> u64 {
-        let low = self.low_level(id);
-        let way = |level: Level, low: u64| {
-            let above = level.dirty.saturating_sub(low).min(level.soft);
-            above * 1000 / level.soft.saturating_sub(low).max(1)
-        };
-        // What is about to reach the limit of the pool counts like what is about to reach the volume's own.
-        let kept = self.kept_dirty();
-        let pool = self.pool_level(kept);
-        let risen = way(self.volume_level(id, kept), low).max(way(pool, low.max(pool.soft / 2))).min(1000);
-        // In the lower half only the floor: more would show in the percentile that clients were promised.
-        let risen = risen.saturating_sub(FLOOR_UPTO) * 1000 / (1000 - FLOOR_UPTO);
-        FLOOR_SHARES.0 + (FLOOR_SHARES.1 - FLOOR_SHARES.0) * risen * risen / 1_000_000
-    }
-
     /// Dirty blocks of a volume below which its level asks for nothing.
-    fn low_level(&self, id: VolumeId) -> u64 {
-        self.data_capacity() * u64::from(self.volume(id).settings.dirty_low_pct) / 100
+    fn low_level(&self, id: VolumeId, levels: &Levels) -> u64 {
+        levels.capacity * u64::from(self.volume(id).settings.dirty_low_pct) / 100
     }
 
     /// As fast as it goes, if something asks for it.
-    fn pressed_plan(&self, id: VolumeId) -> Option<Plan> {
+    fn pressed_plan(&self, id: VolumeId, levels: &Levels) -> Option<Plan> {
         let volume = self.volume(id);
         let depth = volume.settings.destage_depth_max.max(1);
         let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
-        let crowded = awaited || !self.level_of(id).is_free() || !self.level_of_pool().is_free();
+        let crowded = awaited || !levels.are_free();
         let drains = volume.destage.control.drain == Drain::Full || self.drains_to_leave(id);
         if drains || self.reclaim_wants_destage || crowded {
             return Some(Plan::full(depth, Limit::BackingStore));
@@ -448,10 +434,8 @@ impl Engine {
     }
 
     /// Thousandths of blocks per second that keep the dirty level.
-    fn level_rate(&self, id: VolumeId) -> u64 {
+    fn level_rate(&self, id: VolumeId, level: Level, low: u64) -> u64 {
         let volume = self.volume(id);
-        let low = self.low_level(id);
-        let level = self.level_of(id);
         let above = level.dirty.saturating_sub(low);
         if above == 0 {
             return 0;
@@ -463,7 +447,7 @@ impl Engine {
     }
 
     /// At a rate that ages, level and the foreground call for.
-    fn paced_plan(&self, id: VolumeId) -> Plan {
+    fn paced_plan(&self, id: VolumeId, level: Level, low: u64, share: u64) -> Plan {
         let volume = self.volume(id);
         let (settings, control) = (&volume.settings, &volume.destage.control);
         let most = settings.destage_depth_max.max(1);
@@ -474,12 +458,12 @@ impl Engine {
         } else if idle {
             (u64::MAX, (most / 2).max(1), Limit::BackingStore)
         } else {
-            (self.level_rate(id), most, Limit::DirtyLevel)
+            (self.level_rate(id, level, low), most, Limit::DirtyLevel)
         };
         let mut extent_blocks = EXTENT_BLOCKS_MAX;
         let recently = self.now < control.foreground.last_at + ACTIVE_NS && control.foreground.mean > 0;
         if settings.latency_target > 0 && (volume.misses_in_flight > 0 || recently) {
-            depth = ((self.least_share(id) * DEPTH_YIELDING / 1000) as u32).clamp(1, most);
+            depth = ((share * DEPTH_YIELDING / 1000) as u32).clamp(1, most);
             extent_blocks = EXTENT_BLOCKS_YIELDING;
             if wish > control.foreground.allowed {
                 (wish, why) = (control.foreground.allowed, Limit::ForegroundLatency);
@@ -532,6 +516,21 @@ impl Engine {
         let total: u32 = busy.map(|volume| weight(volume.settings.priority)).sum();
         (all * weight(self.volume(id).settings.priority) / total.max(1)).max(1)
     }
+}
+
+/// Share of the time of the backing store (in thousandths) that destage keeps though clients wait for it: more and
+/// more while the level rises from half-way between the low and the soft limit on. So it finds the share that it needs before writers
+/// have to wait, and clients see no jump.
+fn least_share(levels: &Levels, low: u64) -> u64 {
+    let way = |level: Level, low: u64| {
+        let above = level.dirty.saturating_sub(low).min(level.soft);
+        above * 1000 / level.soft.saturating_sub(low).max(1)
+    };
+    // What is about to reach the limit of the pool counts like what is about to reach the volume's own.
+    let risen = way(levels.volume, low).max(way(levels.pool, low.max(levels.pool.soft / 2))).min(1000);
+    // In the lower half only the floor: more would show in the percentile that clients were promised.
+    let risen = risen.saturating_sub(FLOOR_UPTO) * 1000 / (1000 - FLOOR_UPTO);
+    FLOOR_SHARES.0 + (FLOOR_SHARES.1 - FLOOR_SHARES.0) * risen * risen / 1_000_000
 }
 
 /// `blocks` in `time`, as thousandths of blocks per second; at least one if there are any.

@@ -1004,9 +1004,9 @@ impl Engine {
             self.life,
             self.checkpoint.describe(),
             self.map.unclean_blocks(),
-            self.level_of_pool(),
+            self.volumes.iter().flatten().map(|volume| self.levels(volume.id).pool).next(),
         ) + &self.volumes.iter().flatten().fold(String::new(), |text, volume| {
-            let (report, levels) = (self.destage_report(volume.id), self.level_of(volume.id));
+            let (report, levels) = (self.destage_report(volume.id), self.levels(volume.id).volume);
             let order =
                 self.order(volume.id).map(|order| (order.phase, order.current, order.active, order.claimed));
             alloc::format!("{text}; volume {}: order {order:?}, levels {levels:?}, {report:?}", volume.id.0)

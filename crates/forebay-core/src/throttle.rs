@@ -52,6 +52,22 @@ impl Level {
     }
 }
 
+/// Where a volume and the pool are between their limits, looked at together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Levels {
+    /// Blocks of data that the cache holds.
+    pub(crate) capacity: u64,
+    pub(crate) volume: Level,
+    pub(crate) pool: Level,
+}
+
+impl Levels {
+    /// Writers pass freely.
+    pub(crate) fn are_free(&self) -> bool {
+        self.volume.is_free() && self.pool.is_free()
+    }
+}
+
 /// What a write pays: a share of the time that destage of its blocks takes, of [`TOLL_UNIT`].
 #[derive(Clone, Copy, Default, Debug)]
 struct Toll {
@@ -215,11 +231,11 @@ impl Engine {
             return Some(Toll::default());
         }
         let id = self.reqs.get(req).volume;
-        let kept = self.kept_dirty();
-        let (volume, pool) = (self.volume_level(id, kept), self.pool_level(kept));
-        if volume.is_free() && pool.is_free() {
+        let levels = self.levels(id);
+        if levels.are_free() {
             return Some(Toll::default());
         }
+        let Levels { volume, pool, .. } = levels;
         let unlimited = self.planted(PlantedBug::ThrottleBeyondLimit);
         let fits = (unlimited || volume.fits(blocks)) && pool.fits(blocks);
         let paid = self.now >= self.throttle.queues[usize::from(id.0)].free_at;
@@ -238,33 +254,24 @@ impl Engine {
         if through_log && request.write_back { blocks } else { 0 }
     }
 
-    /// Where a volume is between its limits.
-    pub(crate) fn level_of(&self, id: VolumeId) -> Level {
-        self.volume_level(id, self.kept_dirty())
-    }
-
-    /// Where the pool is between its limits.
-    pub(crate) fn level_of_pool(&self) -> Level {
-        self.pool_level(self.kept_dirty())
-    }
-
-    pub(crate) fn volume_level(&self, id: VolumeId, kept: u64) -> Level {
+    /// Where a volume and the pool are between their limits.
+    pub(crate) fn levels(&self, id: VolumeId) -> Levels {
+        let (kept, capacity) = (self.kept_dirty(), self.data_capacity());
+        let (shared, throttle) = (capacity.saturating_sub(kept), &self.throttle);
         let map = &self.map.volumes[usize::from(id.0)];
-        let in_flight = self.throttle.queues[usize::from(id.0)].in_flight_blocks;
-        let high_pct = self.volume(id).settings.dirty_high_pct;
-        self.level(map.dirty + map.destaged + in_flight, kept, high_pct)
+        let dirty = map.dirty + map.destaged + throttle.queues[usize::from(id.0)].in_flight_blocks;
+        let all = self.map.unclean_blocks().saturating_sub(kept) + throttle.in_flight_blocks;
+        Levels {
+            capacity,
+            volume: level(dirty, shared, self.volume(id).settings.dirty_high_pct),
+            pool: level(all, shared, self.config.pool.dirty_limit_pct),
+        }
     }
+}
 
-    pub(crate) fn pool_level(&self, kept: u64) -> Level {
-        let level = self.map.unclean_blocks().saturating_sub(kept) + self.throttle.in_flight_blocks;
-        self.level(level, kept, self.config.pool.dirty_limit_pct)
-    }
-
-    /// What volumes that are not attached have dirty (`kept`) cannot be written back: the others share what is left.
-    fn level(&self, dirty: u64, kept: u64, high_pct: u32) -> Level {
-        let capacity = self.data_capacity().saturating_sub(kept);
-        let high = capacity * u64::from(high_pct) / 100;
-        let slope = (capacity * SLOPE_PCT / 100).min(high / 4);
-        Level { dirty, soft: high - slope, high }
-    }
+/// What volumes that are not attached have dirty cannot be written back: the others share `capacity`, which is what is left.
+fn level(dirty: u64, capacity: u64, high_pct: u32) -> Level {
+    let high = capacity * u64::from(high_pct) / 100;
+    let slope = (capacity * SLOPE_PCT / 100).min(high / 4);
+    Level { dirty, soft: high - slope, high }
 }
