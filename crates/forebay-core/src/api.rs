@@ -129,9 +129,9 @@ pub enum Device {
     Backing(VolumeId),
 }
 
-/// Something for the owner to do. Actions must be *started* in the order in which they are handed out; `Copy`,
-/// `FillZero` and `Crc` must be *finished* before the next one is started. Device operations may complete in any
-/// order.
+/// Something for the owner to do. `Copy`, `FillZero` and `Crc` must be *finished* before the next action is taken. Device operations may
+/// be started later than others that were handed out after them, if the owner cannot start them at once, and may
+/// complete in any order: until one has completed its spans, header and metadata stay what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Read `len` bytes at `offset` into the spans of [`crate::Engine::spans`]`(op)`; complete with

@@ -357,6 +357,14 @@ impl Engine {
         header.encode(&entries, &mut bytes[..]);
         entries.clear();
         self.spare_entries = entries;
+        if self.planted(PlantedBug::ShareHeader)
+            && let Some(last) = self.streams[kind.index()].in_flight.back()
+            && last.completed.is_none()
+            && self.ops.get(last.op).action.is_some()
+            && !last.is_summary
+        {
+            self.ops.get_mut(last.op).header = Some(bytes.clone());
+        }
         self.ops.get_mut(op).header = Some(bytes);
         let stream = &mut self.streams[kind.index()];
         stream.next_sequence += 1;

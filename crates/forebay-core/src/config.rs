@@ -138,6 +138,9 @@ pub enum PlantedBug {
     ChaseMarks,
     /// Clean marks gather for a second though writers wait at a dirty limit for what they mark.
     DawdleWithMarks,
+    /// The batches of a stream share the memory of their header, though the owner may not have started the write of one when the next
+    /// one is made.
+    ShareHeader,
     /// Blocks may get older than `flush_period`.
     IgnoreFlushPeriod,
     /// What was taken from the buckets of the destage limits is never worked off.
@@ -360,6 +363,7 @@ impl PlantedBug {
         (Self::HealDirty, "heal-dirty"),
         (Self::EndIsZeroes, "end-is-zeroes"),
         (Self::FailAtEnd, "fail-at-end"),
+        (Self::ShareHeader, "share-header"),
     ];
 
     /// The name used on the command line.

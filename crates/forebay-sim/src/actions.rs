@@ -2,6 +2,7 @@
 //!
 //! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
 
+use crate::busy::Held;
 use crate::cipher::{self, CacheWrite};
 use crate::device::{OpKind, WriteEnd};
 use crate::life::Place;
@@ -10,7 +11,6 @@ use crate::memory::{JUNK, overlap};
 use crate::world::{CACHE, World, ensure};
 use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, Span, Status};
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
-use std::cmp::Reverse;
 use std::rc::Rc;
 
 /// A device operation under way.
@@ -42,6 +42,8 @@ pub(crate) enum FlightKind {
     },
     /// A write or flush of a device that had ended: nothing was done.
     Refused,
+    /// It was not started yet.
+    Held(Held),
 }
 
 /// What a device returns for a read.
@@ -49,6 +51,10 @@ type Sampled = Result<Vec<u8>, DeviceFailure>;
 
 impl World {
     pub(crate) fn perform(&mut self, action: Action) -> Result<(), String> {
+        if self.hold(action)? { Ok(()) } else { self.start(action) }
+    }
+
+    pub(crate) fn start(&mut self, action: Action) -> Result<(), String> {
         match action {
             Action::Read { op, device, offset, len, crc } => self.start_read(op, device, offset, len, crc),
             Action::Write { op, device, offset, len } => self.start_write(op, device, offset, len),
@@ -282,13 +288,10 @@ impl World {
 
     fn launch(&mut self, op: OpId, kind: OpKind, len: u64, flight: Flight) -> Result<(), String> {
         let time = self.now + self.disks.devices[flight.device].time(kind, len, &mut self.rng);
-        self.pushed += 1;
-        self.queue.push(Reverse((time, self.pushed, op.0)));
-        ensure!(self.flights.insert(op.0, flight).is_none(), "{op:?} is used for two operations at once");
-        Ok(())
+        self.enqueue(op, time, flight)
     }
 
-    fn device(&self, device: Device) -> Result<usize, String> {
+    pub(crate) fn device(&self, device: Device) -> Result<usize, String> {
         match device {
             Device::Cache if self.without_cache => Err("the cache is used, but there is none".into()),
             Device::Cache => Ok(CACHE),
@@ -332,7 +335,11 @@ impl World {
     /// No device may be writing to this memory.
     fn check_untouched(&self, span: Span) -> Result<(), String> {
         for flight in self.flights.values() {
-            if matches!(flight.kind, FlightKind::Read { .. }) {
+            let reads = match &flight.kind {
+                FlightKind::Held(held) => held.is_read(),
+                kind => matches!(kind, FlightKind::Read { .. }),
+            };
+            if reads {
                 let clash = flight.spans.iter().any(|used| overlap(*used, span));
                 ensure!(!clash, "{span:?} is used while a device reads into it");
             }
@@ -392,6 +399,7 @@ impl World {
                 }
                 self.crash_point();
             }
+            FlightKind::Held(held) => self.start_held(&held)?,
             FlightKind::Refused => self.finish_ended(op, device, 0, 0)?,
             FlightKind::Flush { .. } if self.is_short(device) => self.finish_ended(op, device, 0, 0)?,
             FlightKind::Flush { covered } => {

@@ -13,6 +13,7 @@
 
 pub mod actions;
 pub mod arm;
+pub mod busy;
 pub mod cards;
 pub mod cipher;
 pub mod client;

@@ -73,12 +73,17 @@ impl Pace {
         let slow = plan.cache_latency.slow_ppm + plan.backing_latency.slow_ppm;
         Self {
             volumes: vec![Volume::default(); plan.volumes.len()],
-            destage_only: steady && cached && plan.mix.zero == 0 && plan.mix.rule_pct == 0,
+            destage_only: steady
+                && cached
+                && plan.busy.is_none()
+                && plan.mix.zero == 0
+                && plan.mix.rule_pct == 0,
             smooth: steady
                 && small
                 && slow == 0
                 && whole
                 && plan.ends.is_empty()
+                && plan.busy.is_none()
                 && plan.faults == crate::plan::FaultPlan::default(),
             largest: 0,
         }

@@ -4,6 +4,7 @@
 //! situations in which it shows). Swarm testing: every run has its own mixture, in which many things do not happen at
 //! all, so that what does happen happens often.
 
+use crate::busy::{BusyPlan, is_of_busy};
 use crate::cipher::{CipherPlan, is_of_cipher};
 use crate::device::{Death, Faults, Latency};
 use crate::ends::{EndPlan, is_of_ends};
@@ -158,6 +159,8 @@ pub struct Plan {
     pub outage: Option<(u64, u64)>,
     /// Devices that end for a while, in this order.
     pub ends: Vec<EndPlan>,
+    /// The owner cannot start some operations at once.
+    pub busy: Option<BusyPlan>,
     /// The cache is mirrored over two devices, and this happens to them.
     pub mirror: Option<MirrorPlan>,
     /// The cache is encrypted.
@@ -218,6 +221,7 @@ impl Plan {
             death: None,
             outage: None,
             ends: Vec::new(),
+            busy: None,
             mirror: None,
             cipher: None,
             owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
@@ -244,7 +248,8 @@ impl Plan {
         let plain: Vec<PlantedBug> = PlantedBug::ALL
             .iter()
             .map(|(bug, _)| *bug)
-            .filter(|bug| !is_of_mirror(*bug) && !is_of_cipher(*bug) && *bug != PlantedBug::DawdleWithMarks)
+            .filter(|bug| !is_of_mirror(*bug) && !is_of_cipher(*bug) && !is_of_busy(*bug))
+            .filter(|bug| *bug != PlantedBug::DawdleWithMarks)
             .collect();
         let aim = rng.pick(&plain);
         if let Some(aim) = bug.or(aimed.then_some(aim)) {
@@ -270,6 +275,7 @@ impl Plan {
             // The other member must not fail while one has ended.
             mirror.only_ends();
         }
+        plan.be_busy(bug, &mut Rng::new(mix(seed) ^ 0x4255_5359));
         let own = &mut Rng::new(mix(seed) ^ 0x4349_5048_4552);
         let encrypted = bug.is_some_and(is_of_cipher) || bug.is_none() && own.chance(1, 5);
         if encrypted && plan.mirror.is_none() {
@@ -439,6 +445,7 @@ impl Plan {
             death: None,
             outage: None,
             ends: Vec::new(),
+            busy: None,
             mirror: None,
             cipher: None,
             owner: OwnerPlan::Records,
@@ -654,6 +661,11 @@ impl Plan {
                 self.mix.read += 20;
             }
             PlantedBug::DropSecondSuperblock => self.faults = FaultPlan::default(),
+            PlantedBug::ShareHeader => {
+                self.only_writeback(rng);
+                (self.depth, self.engine.pool.batches_in_flight) = (16, 4);
+                (self.faults, self.death) = (FaultPlan::default(), None);
+            }
             PlantedBug::OverfillHeader => {
                 // Blocks written one by one lie apart, and all of them are written back before one mark is logged.
                 self.only_writeback(rng);

@@ -126,4 +126,5 @@ planted! {
     heal_dirty: HealDirty,
     end_is_zeroes: EndIsZeroes,
     fail_at_end: FailAtEnd,
+    share_header: ShareHeader,
 }
