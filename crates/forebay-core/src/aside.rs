@@ -29,6 +29,7 @@ mod loss;
 mod promise;
 mod rescue;
 
+pub use loss::{AtRisk, RiskWalk};
 pub(crate) use promise::Promised;
 
 use crate::api::{Action, Loss, Nanos, Notice};

@@ -71,6 +71,7 @@ mod waiting;
 mod write;
 
 pub use api::*;
+pub use aside::{AtRisk, RiskWalk};
 pub use config::*;
 pub use counters::VolumeStats;
 pub use create::{format_cache, format_mirrored};

@@ -11,7 +11,7 @@ use crate::places::Places;
 use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, Disks, World, ensure};
-use forebay_core::{Engine, Loss};
+use forebay_core::{Engine, Loss, RiskWalk};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::BTreeSet;
@@ -39,12 +39,14 @@ pub(crate) struct Task {
     ticket: Option<u64>,
     ok: bool,
     record: Record,
+    /// What belongs into it is being looked for, in pieces.
+    walk: Option<RiskWalk>,
 }
 
 impl Task {
     /// The record that a crash now may find.
     pub(crate) fn record(&self) -> Option<&Record> {
-        (self.ok && self.ticket.is_some()).then_some(&self.record)
+        (self.ok && self.ticket.is_some() && self.walk.is_none()).then_some(&self.record)
     }
 }
 
@@ -85,9 +87,34 @@ impl World {
         let size = |volume: usize| {
             table.iter().find(|entry| usize::from(entry.id.0) == volume).map_or(0, |entry| entry.size_bytes)
         };
-        let risk = self.written_record(risk)?;
+        let walk = self.begin_walk();
+        let risk = match walk {
+            Some(_) => Risk::new(),
+            None => self.written_record(risk)?,
+        };
         let record = Record { risk, sizes: (0..self.disks.tenants.len()).map(size).collect() };
-        self.owner = Some(Task { due: self.now + delay, ticket: Some(ticket), ok, record });
+        self.owner = Some(Task { due: self.now + delay, ticket: Some(ticket), ok, record, walk });
+        Ok(())
+    }
+
+    /// Half of the records, by the time of their making, are whole ones that are looked for in pieces: the first piece.
+    fn begin_walk(&self) -> Option<RiskWalk> {
+        let draw = self.now / 1000;
+        let segments = u64::from(self.engine.geometry().segment_count).max(1);
+        let mut walk = RiskWalk::default();
+        let unfinished = self.engine.walk_risk(&mut walk, (draw / 2 % segments) as u32).is_none();
+        (draw.is_multiple_of(2) && unfinished).then_some(walk)
+    }
+
+    /// The last piece: everything that is at risk now must be found.
+    fn end_walk(&mut self, mut task: Task, mut walk: RiskWalk) -> Result<(), String> {
+        let found = self.engine.walk_risk(&mut walk, u32::MAX);
+        let found = sectors_of(&found.ok_or("a walk over all that is left did not end")?.losses())?;
+        let missing: Vec<_> =
+            sectors_of(&self.engine.at_risk())?.difference(&found).take(3).copied().collect();
+        ensure!(missing.is_empty(), "at risk, and not found by a walk in pieces: {missing:?}");
+        (task.record.risk, task.due) = (found, self.now + 100_000);
+        self.owner = Some(task);
         Ok(())
     }
 
@@ -110,7 +137,10 @@ impl World {
 
     /// The owner's work is done.
     pub(crate) fn owner_done(&mut self) -> Result<(), String> {
-        let Some(task) = self.owner.take() else { return Ok(()) };
+        let Some(mut task) = self.owner.take() else { return Ok(()) };
+        if let Some(walk) = task.walk.take() {
+            return self.end_walk(task, walk);
+        }
         let Some(ticket) = task.ticket else {
             self.engine.record_again(self.now);
             return self.pump();
@@ -122,7 +152,8 @@ impl World {
             self.refusals += 1;
             if self.plan.owner == OwnerPlan::Later {
                 let due = self.now + AGAIN_NS;
-                self.owner = Some(Task { due, ticket: None, ok: false, record: Record::default() });
+                let record = Record::default();
+                self.owner = Some(Task { due, ticket: None, ok: false, record, walk: None });
             }
         }
         self.engine.loss_recorded(self.now, ticket, task.ok);

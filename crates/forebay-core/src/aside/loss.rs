@@ -10,6 +10,26 @@ use crate::segment::{Key, State};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
+/// A walk over what is at risk, in pieces ([`Engine::walk_risk`]).
+#[derive(Clone, Debug, Default)]
+pub struct RiskWalk {
+    /// Segments before this one have been looked at.
+    next: u32,
+    parts: Vec<(Key, u8, Nanos)>,
+}
+
+/// What a walk has found.
+#[derive(Clone, Debug)]
+pub struct AtRisk(Vec<(Key, u8, Nanos)>);
+
+impl AtRisk {
+    /// By address. That takes its time if there is much of it; it may be done by another thread.
+    #[must_use]
+    pub fn losses(self) -> Vec<(VolumeId, Vec<Loss>)> {
+        losses_of(self.0)
+    }
+}
+
 impl Engine {
     pub(super) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
         let end = loss.offset + loss.bytes;
@@ -27,8 +47,16 @@ impl Engine {
     /// list. It becomes less while the engine is fenced, never more. Looks at all slots.
     #[must_use]
     pub fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
-        let mut parts = self.gone_parts();
-        for number in 0..self.map.segments.len() as u32 {
+        self.walk_risk(&mut RiskWalk::default(), u32::MAX).map_or_else(Vec::new, AtRisk::losses)
+    }
+
+    /// Goes on with a walk over what is at risk, by so many segments at most; gives what it is when all have been looked at. What comes to be
+    /// safe meanwhile may be listed all the same ([`Engine::made_safe`] has it), what comes to be lost is.
+    pub fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
+        let all = self.map.segments.len() as u32;
+        let end = walk.next.saturating_add(segments_max).min(all);
+        let parts = &mut walk.parts;
+        for number in walk.next..end {
             let segment = &self.map.segments[number as usize];
             if segment.unclean == 0 {
                 continue;
@@ -41,7 +69,13 @@ impl Engine {
                 }
             }
         }
-        losses_of(parts)
+        walk.next = end;
+        if end < all {
+            return None;
+        }
+        // At the end: what was dirty when its segment had not been looked at may be lost by now, and is found here.
+        parts.extend(self.gone_parts());
+        Some(AtRisk(core::mem::take(parts)))
     }
 
     /// What of [`Engine::at_risk`] came to be safe since the last record that was made, by address: taken away from that one it gives
@@ -247,6 +281,14 @@ impl Engine {
 /// Sectors of blocks, put together to ranges.
 fn losses_of(mut parts: Vec<(Key, u8, Nanos)>) -> Vec<(VolumeId, Vec<Loss>)> {
     parts.sort_unstable_by_key(|(key, ..)| *key);
+    // A block that was dirty when a walk came by, and was lost before it ended.
+    parts.dedup_by(|again, first| {
+        let same = again.0 == first.0;
+        if same {
+            (first.1, first.2) = (first.1 | again.1, first.2.max(again.2));
+        }
+        same
+    });
     let mut all: Vec<(VolumeId, Vec<Loss>)> = Vec::new();
     for (key, mask, age) in parts {
         for (from, to) in sector_runs(mask) {
@@ -279,5 +321,12 @@ mod tests {
         let range = |offset, bytes, age| Loss { offset, bytes, age };
         let expected = alloc::vec![range(3 * 4096, 512, 9), range(3 * 4096 + 3584, 512 + 1024, 9)];
         assert_eq!(losses, [(VolumeId(1), expected)]);
+    }
+
+    #[test]
+    fn a_block_that_was_lost_while_a_walk_went_on_is_listed_once() {
+        let key = Key::new(VolumeId(1), 5);
+        let losses = losses_of(alloc::vec![(key, 0b0000_1111, 7), (key, 0b0000_0110, 9)]);
+        assert_eq!(losses, [(VolumeId(1), alloc::vec![Loss { offset: 5 * 4096, bytes: 2048, age: 9 }])]);
     }
 }

@@ -5,21 +5,26 @@
 //! waits for it any more counts all the same: what is at risk becomes less only (I52), so no more than what came to be safe since has to
 //! be added.
 //!
-//! A whole record looks at every slot of the cache and may have a million ranges. Writes wait for it to be brought up to date, so most
-//! times only what came to be safe is added to it ([`Pool::additions`]).
+//! A whole record looks at every slot of the cache and may have a million ranges. So the walk over the slots is done in pieces, between which
+//! requests are served, and the thread that writes the file puts the ranges together. Writes wait for it to be brought up to date, so most times
+//! only what came to be safe is added to it ([`Pool::additions`]).
 
 use super::{Pool, PoolEvent};
 use crate::failed_mark;
 use crate::loss_record::{LossRecord, Range, SafeRange, unix_s};
+use forebay_core::{AtRisk, RiskWalk};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::Device;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// So long is waited for a record, or a note.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// Slots that are looked at in one turn of the loop for a whole record: less than a millisecond.
+const WALK_SLOTS: u32 = 1 << 16;
 /// Pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(10);
 /// What may be added to a record, in bytes, before it is written anew; more for each of its ranges, so that this stays rare.
@@ -28,12 +33,22 @@ const ADDED_BYTES_PER_RANGE: u64 = 100;
 /// A record of so many ranges is written anew each time once the rescue has ended: people read it then.
 const SHORT_RANGES: u64 = 4096;
 
+/// What was written.
+enum Written {
+    /// This is the record now.
+    Whole(Arc<LossRecord>),
+    /// So many bytes are added to it.
+    Added(u64),
+}
+
 /// The record of a pool's cache.
 #[derive(Debug)]
 pub(super) struct Aside {
     state_dir: PathBuf,
     /// The whole record that was written last, or is being written.
-    record: Option<LossRecord>,
+    record: Option<Arc<LossRecord>>,
+    /// What is to be written is looked for, for this ticket.
+    walk: Option<(u64, RiskWalk)>,
     /// Nobody knows whether that one is there.
     is_doubtful: bool,
     /// Bytes that were added to it.
@@ -51,7 +66,8 @@ impl Aside {
     pub(super) fn new(state_dir: PathBuf, record: Option<LossRecord>) -> Self {
         Self {
             state_dir,
-            record,
+            record: record.map(Arc::new),
+            walk: None,
             is_doubtful: false,
             added_bytes: 0,
             is_final: false,
@@ -67,7 +83,7 @@ impl Aside {
     }
 
     /// What was recorded last.
-    pub(super) fn record(&self) -> Option<&LossRecord> {
+    pub(super) fn record(&self) -> Option<&Arc<LossRecord>> {
         self.record.as_ref()
     }
 
@@ -82,31 +98,46 @@ impl Pool {
     pub(super) fn record_loss(&mut self, ticket: u64) {
         self.aside.under_way = Some((ticket, Instant::now() + PATIENCE));
         // If the attempt before this one has not ended, this one begins when it has.
-        if self.aside.writer.is_none() {
+        if self.aside.writer.is_none() && self.aside.walk.is_none() {
             self.write_loss(ticket);
         }
     }
 
     fn write_loss(&mut self, ticket: u64) {
-        let state_dir = self.aside.state_dir.clone();
         let table = self.engine.volume_table();
         if let Some((path, ranges)) = self.additions(&table) {
-            self.write_record(ticket, move || LossRecord::add_safe(&path, &ranges));
+            self.write_record(ticket, move || LossRecord::add_safe(&path, &ranges).map(Written::Added));
             return;
         }
-        let record = self.whole_record(&table);
-        self.aside.record = Some(record.clone());
-        (self.aside.is_doubtful, self.aside.is_final) = (true, self.engine.is_rescue_over());
-        self.write_record(ticket, move || record.store(&state_dir).map(|()| 0));
+        self.aside.is_final = self.engine.is_rescue_over();
+        self.aside.walk = Some((ticket, RiskWalk::default()));
+        self.walk_on();
     }
 
-    fn whole_record(&mut self, table: &[VolumeEntry]) -> LossRecord {
-        let risk = self.engine.at_risk();
+    /// A piece of the walk for a whole record; at its end that is written. True if there is more to do.
+    fn walk_on(&mut self) -> bool {
+        let Some((ticket, mut walk)) = self.aside.walk.take() else { return false };
+        let segments = WALK_SLOTS / self.engine.geometry().segment_blocks.max(1);
+        match self.engine.walk_risk(&mut walk, segments.max(1)) {
+            None => self.aside.walk = Some((ticket, walk)),
+            Some(risk) => self.write_whole(ticket, risk),
+        }
+        self.aside.walk.is_some()
+    }
+
+    fn write_whole(&mut self, ticket: u64, risk: AtRisk) {
+        let (uuid, table) = (self.engine.uuid(), self.engine.volume_table());
         let devices: Vec<PathBuf> = self.devices().into_iter().map(|(path, _)| path).collect();
-        let (uuid, name) = (self.engine.uuid(), &self.name);
-        let base = self.aside.record.take();
-        let base = base.unwrap_or_else(|| LossRecord::new(uuid, name, devices, "the cache device failed"));
-        base.with_risk(table, &risk)
+        let name = &self.name;
+        let new = || Arc::new(LossRecord::new(uuid, name, devices, "the cache device failed"));
+        let base = Arc::clone(self.aside.record.get_or_insert_with(new));
+        let state_dir = self.aside.state_dir.clone();
+        self.aside.is_doubtful = true;
+        self.write_record(ticket, move || {
+            let record = base.with_risk(&table, &risk.losses());
+            record.store(&state_dir)?;
+            Ok(Written::Whole(Arc::new(record)))
+        });
     }
 
     /// What to add to the record that is there, and where. `None` if a whole one is better, or needed.
@@ -129,8 +160,12 @@ impl Pool {
         Some((record.path(&aside.state_dir), ranges.collect()))
     }
 
-    /// Has a thread write a file; it tells the bytes that are added to the record then.
-    fn write_record(&mut self, ticket: u64, write: impl FnOnce() -> std::io::Result<u64> + Send + 'static) {
+    /// Has a thread write a file.
+    fn write_record(
+        &mut self,
+        ticket: u64,
+        write: impl FnOnce() -> std::io::Result<Written> + Send + 'static,
+    ) {
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let work = move || {
             let result = write().map_err(|error| error.to_string());
@@ -147,11 +182,15 @@ impl Pool {
     }
 
     /// The attempt for this ticket has ended; perhaps nobody waits for it any more.
-    fn writer_ended(&mut self, ticket: u64, result: Result<u64, String>) {
+    fn writer_ended(&mut self, ticket: u64, result: Result<Written, String>) {
         self.aside.writer = None; // There is nothing left that it does.
-        if let Ok(added_bytes) = result {
-            (self.aside.is_doubtful, self.aside.added_bytes) = (false, added_bytes);
-        }
+        let result = result.map(|written| {
+            self.aside.is_doubtful = false;
+            match written {
+                Written::Whole(record) => (self.aside.record, self.aside.added_bytes) = (Some(record), 0),
+                Written::Added(bytes) => self.aside.added_bytes = bytes,
+            }
+        });
         match self.aside.under_way {
             Some((waiting, _)) if waiting == ticket => self.loss_recorded(ticket, result),
             Some((waiting, _)) => self.write_loss(waiting),
@@ -160,7 +199,7 @@ impl Pool {
         }
     }
 
-    fn loss_recorded(&mut self, ticket: u64, result: Result<u64, String>) {
+    fn loss_recorded(&mut self, ticket: u64, result: Result<(), String>) {
         if self.aside.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
             return; // Another one has been asked for.
         }
@@ -202,6 +241,9 @@ impl Pool {
         if self.aside.again_at.take_if(|due| *due <= now).is_some() {
             let now = self.io.now();
             self.engine.record_again(now);
+        }
+        if self.walk_on() {
+            return Some(Duration::ZERO);
         }
         let due = self.aside.under_way.map(|(_, due)| due).into_iter().chain(self.aside.again_at);
         due.min().map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
@@ -270,8 +312,10 @@ impl Pool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use super::Written;
     use crate::pool::mates::tests::{start, waits_for};
     use forebay_format::superblock::{CacheState, Superblock};
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     #[test]
@@ -301,7 +345,12 @@ mod tests {
         assert!(!pool.ask(|pool| pool.engine.is_aside()).unwrap());
         // The attempt ends well after all. What is added then is no more than what came to be safe since.
         let ended = Instant::now();
-        pool.ask(move |pool| pool.writer_ended(ticket, Ok(0))).unwrap();
+        pool.ask(move |pool| {
+            let table = pool.engine.volume_table();
+            let record = pool.aside.record.as_ref().unwrap().with_risk(&table, &[]);
+            pool.writer_ended(ticket, Ok(Written::Whole(Arc::new(record))));
+        })
+        .unwrap();
         while !pool.ask(|pool| pool.engine.is_aside()).unwrap() {
             assert!(ended.elapsed() < Duration::from_secs(5), "the record does not count");
             std::thread::sleep(Duration::from_millis(10));

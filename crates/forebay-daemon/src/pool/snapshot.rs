@@ -9,6 +9,7 @@ use forebay_core::{DestageReport, Device, Engine, MirrorState, Nanos, VolumeSett
 use forebay_format::VolumeId;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A volume just now.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct PoolSnapshot {
     /// What only the failed cache had is on the backing stores, or lost.
     pub(crate) rescue_over: bool,
     /// The record of the failed cache.
-    pub(crate) record: Option<LossRecord>,
+    pub(crate) record: Option<Arc<LossRecord>>,
     pub(crate) io_engine: &'static str,
     pub(crate) volumes: Vec<VolumeSnapshot>,
     /// Volumes of the table that are not attached, with their dirty blocks.

@@ -419,7 +419,7 @@ impl Service {
                 "write them again (`forebay volume show` lists them), or give them up: --discard-lost",
             );
         }
-        Ok(record)
+        Ok(Arc::unwrap_or_clone(record))
     }
 
     // --- closing
