@@ -225,6 +225,7 @@ impl Engine {
         self.apply_pool_job();
         self.apply_rebuild();
         let snapshot = self.snapshot();
+        self.map.look_at(self.map.geometry.slot_count().into());
         let segments = &self.map.segments;
         self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
         self.checkpoint.step = Step::Flushing;

@@ -138,6 +138,8 @@ pub enum PlantedBug {
     ChaseMarks,
     /// Clean marks gather for a second though writers wait at a dirty limit for what they mark.
     DawdleWithMarks,
+    /// Every victim of reclaim is searched for among all segments.
+    PassForEachVictim,
     /// The batches of a stream share the memory of their header, though the owner may not have started the write of one when the next
     /// one is made.
     ShareHeader,
@@ -364,6 +366,7 @@ impl PlantedBug {
         (Self::EndIsZeroes, "end-is-zeroes"),
         (Self::FailAtEnd, "fail-at-end"),
         (Self::ShareHeader, "share-header"),
+        (Self::PassForEachVictim, "pass-for-each-victim"),
     ];
 
     /// The name used on the command line.

@@ -406,6 +406,13 @@ impl Engine {
         self.status.clone()
     }
 
+    /// Slots and segments that were looked at since the start where many are: for a range of blocks, for a victim of reclaim and
+    /// in it, for a checkpoint, for what is at risk. For tests: what one call looks at is the time that it takes.
+    #[must_use]
+    pub fn looked_at(&self) -> u64 {
+        self.map.looked_at.get()
+    }
+
     /// Counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -15,6 +15,7 @@ use crate::waiting::Waiting;
 use crate::write::ZERO_BLOCK_CRC;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::cell::Cell;
 use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
 
 /// Sector mask of a whole block.
@@ -59,6 +60,8 @@ pub(crate) struct CacheMap {
     by_age: BTreeSet<(u64, u32)>,
     /// The time that blocks inserted now count from.
     pub(crate) clock: Born,
+    /// Slots and segments that were looked at in walks over many, see [`crate::Engine::looked_at`].
+    pub(crate) looked_at: Cell<u64>,
     /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean blocks.
     pub(crate) relief: u64,
     /// A planted bug: overwritten blocks leave no shadow.
@@ -87,6 +90,7 @@ impl CacheMap {
             emptied: Vec::new(),
             by_age: BTreeSet::new(),
             clock: Born::default(),
+            looked_at: Cell::new(0),
             relief: 0,
             coalesces_epochs: false,
             overlooks_listed: false,
@@ -451,6 +455,7 @@ impl CacheMap {
         // Where the index is not ready, looking up many blocks takes longer than looking at all slots.
         let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
         if last - first < few {
+            self.look_at(last - first + 1);
             for block in first..=last {
                 if let Some(slot) = self.lookup(Key::new(volume, block)) {
                     f(slot);
@@ -461,6 +466,11 @@ impl CacheMap {
         self.scan_for_each_in(volume, first, last, &mut f);
     }
 
+    /// So many slots or segments are looked at.
+    pub(crate) fn look_at(&self, count: u64) {
+        self.looked_at.set(self.looked_at.get() + count);
+    }
+
     /// As [`CacheMap::for_each_in`], by looking at all slots.
     pub(crate) fn scan_for_each_in(&self, volume: VolumeId, first: u64, last: u64, f: &mut impl FnMut(u32)) {
         for number in 0..self.segments.len() as u32 {
@@ -468,6 +478,7 @@ impl CacheMap {
             if segment.live == 0 {
                 continue;
             }
+            self.look_at(self.geometry.segment_blocks.into());
             for index in 0..self.geometry.segment_blocks {
                 if segment.state(index) != State::Void && !segment.is_shadow(index) {
                     let key = segment.key(index);

@@ -199,13 +199,15 @@ impl Engine {
         let offered = |number: &u32| *number < count && !skipped.contains(number);
         let look =
             |number: u32| Some(number).filter(offered).and_then(|number| candidate(map, number, round));
+        let passes = self.planted(PlantedBug::PassForEachVictim);
         let victims = &mut self.memory.victims;
-        if let Some(choice) = victims.next(&view, look) {
+        if !passes && let Some(choice) = victims.next(&view, look) {
             return Some(choice);
         }
         if victims.is_barren(map.relief, &view) {
             return None;
         }
+        map.look_at(count.into());
         let relief = skipped.is_empty().then_some(map.relief);
         let choice = victims.pass(&view, relief, (0..count).filter_map(look), count, look);
         if victims.has_more() {
@@ -232,6 +234,7 @@ impl Engine {
         }
         let segment = &self.map.segments[number as usize];
         let blocks = self.map.geometry.segment_blocks;
+        self.map.look_at(blocks.into());
         let kept = (0..blocks).filter(|index| match segment.state(*index) {
             State::Void => false,
             State::Clean => segment.is_pinned(*index) || within >> segment.key(*index).volume().0 & 1 == 1,
@@ -251,6 +254,7 @@ impl Engine {
         };
         while next < self.map.geometry.segment_blocks {
             let slot = self.map.slot(segment, next);
+            self.map.look_at(1);
             let moves = match self.map.state(slot) {
                 State::Void => false,
                 State::Clean => {

@@ -249,7 +249,7 @@ impl Plan {
             .iter()
             .map(|(bug, _)| *bug)
             .filter(|bug| !is_of_mirror(*bug) && !is_of_cipher(*bug) && !is_of_busy(*bug))
-            .filter(|bug| *bug != PlantedBug::DawdleWithMarks)
+            .filter(|bug| !matches!(bug, PlantedBug::DawdleWithMarks | PlantedBug::PassForEachVictim))
             .collect();
         let aim = rng.pick(&plain);
         if let Some(aim) = bug.or(aimed.then_some(aim)) {
@@ -541,6 +541,8 @@ impl Plan {
             PlantedBug::ChaseMarks => {}
             // It takes a load that does not end: `tests/liveness.rs`.
             PlantedBug::DawdleWithMarks => {}
+            // Nothing is wrong but the time that it takes: `tests/work.rs` of the core.
+            PlantedBug::PassForEachVictim => {}
             PlantedBug::IgnoreFlushPeriod
             | PlantedBug::StarveLimiter
             | PlantedBug::ChargeUnlimited

@@ -33,12 +33,13 @@ macro_rules! planted {
 
         #[test]
         fn every_planted_bug_has_a_test() {
-            // The last ones have tests in `hostile.rs`, `pacing.rs` and `liveness.rs`.
+            // The last ones have tests in `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs` of the core.
             let elsewhere = [
                 PlantedBug::BelieveEarlierUse,
                 PlantedBug::BelieveOlderCopy,
                 PlantedBug::ChaseMarks,
                 PlantedBug::DawdleWithMarks,
+                PlantedBug::PassForEachVictim,
             ];
             let tested = [&[$(PlantedBug::$bug,)*][..], &elsewhere].concat();
             assert!(PlantedBug::ALL.iter().all(|(bug, _)| tested.contains(bug)));

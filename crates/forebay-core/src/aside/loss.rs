@@ -61,6 +61,7 @@ impl Engine {
             if segment.unclean == 0 {
                 continue;
             }
+            self.map.look_at(self.map.geometry.segment_blocks.into());
             for index in 0..self.map.geometry.segment_blocks {
                 if segment.state(index) == State::Dirty && !segment.is_shadow(index) {
                     let slot = self.map.slot(number, index);

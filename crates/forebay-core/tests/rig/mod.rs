@@ -10,8 +10,8 @@
 
 use forebay_core::{
     Action, Attachment, BufId, DetachHow, Device, Engine, EngineConfig, FormatParams, OnBackingChange, OpId,
-    PoolSettings, REQUEST_BYTES_MAX, Request, RequestId, RequestKind, Status, Treatment, VolumeSettings,
-    format_cache,
+    PlantedBug, PoolSettings, REQUEST_BYTES_MAX, Request, RequestId, RequestKind, Status, Treatment,
+    VolumeSettings, format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
@@ -69,6 +69,9 @@ pub(crate) struct Rig {
     pub(crate) keeps: bool,
     /// What was moved while counting.
     pub(crate) moved: Moved,
+    /// The most slots and segments that one call of the engine looked at, see [`Engine::looked_at`], without the snapshot of a
+    /// checkpoint, which looks at every slot once.
+    pub(crate) longest: u64,
     config: EngineConfig,
     attachments: Vec<Attachment>,
     device_bytes: u64,
@@ -92,6 +95,17 @@ impl Rig {
         volumes: &[VolumeSettings],
         pool: PoolSettings,
     ) -> Self {
+        Self::with_bug((segments, segment_blocks), volume_blocks, volumes, pool, None)
+    }
+
+    /// The same, of an engine with a planted bug.
+    pub(crate) fn with_bug(
+        (segments, segment_blocks): (u32, u32),
+        volume_blocks: u64,
+        volumes: &[VolumeSettings],
+        pool: PoolSettings,
+        planted: Option<PlantedBug>,
+    ) -> Self {
         let mut bytes = u64::from(segments) * u64::from(segment_blocks) * BLOCK;
         let geometry = loop {
             match Geometry::for_device(bytes, Some(segment_blocks)) {
@@ -111,13 +125,14 @@ impl Rig {
         };
         let attach = |(at, settings): (usize, &VolumeSettings)| attachment(at, volume_blocks, settings);
         let attachments: Vec<_> = volumes.iter().enumerate().map(attach).collect();
-        let config = EngineConfig { pool, ..EngineConfig::default() };
+        let config = EngineConfig { pool, planted, ..EngineConfig::default() };
         let mut rig = Self {
             engine: Engine::open(config.clone(), bytes, attachments.clone(), 1),
             capacity: 0,
             depth: DEPTH,
             keeps: false,
             moved: Moved::default(),
+            longest: 0,
             config,
             attachments,
             device_bytes: bytes,
@@ -171,7 +186,12 @@ impl Rig {
     }
 
     fn watch<T>(&mut self, what: impl FnOnce(&mut Self) -> T) -> T {
-        if self.counting { counted_by_callgrind(|| what(self)) } else { what(self) }
+        let before = self.engine.looked_at();
+        let outcome = if self.counting { counted_by_callgrind(|| what(self)) } else { what(self) };
+        let looked_at = self.engine.looked_at().saturating_sub(before);
+        let slots = u64::from(self.engine.geometry().slot_count());
+        self.longest = self.longest.max(looked_at.checked_sub(slots).unwrap_or(looked_at));
+        outcome
     }
 
     /// Makes one request of whole blocks; every 64th time lets everything come to rest that follows from them.

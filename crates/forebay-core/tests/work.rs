@@ -1,0 +1,74 @@
+//! How much one call of the engine looks at: a call is a time in which nothing else of the pool goes on.
+
+#[path = "rig/mod.rs"]
+mod rig;
+
+use forebay_core::{PlantedBug, PoolSettings, ReclaimPolicy, RequestKind, Treatment, VolumeSettings};
+use rig::{Dice, Rig};
+
+/// Segments, and blocks of each: lists of victims have 16 entries.
+const CACHE: (u32, u32) = (1024, 64);
+const SEGMENTS: u64 = CACHE.0 as u64;
+const SLOTS: u64 = SEGMENTS * CACHE.1 as u64;
+const VOLUME_BLOCKS: u64 = 1 << 20;
+const REQUESTS: u64 = 20_000;
+
+/// What a full cache looks at under reads and writes: at most in one call, and in all for a segment that is written.
+fn under_load(policy: ReclaimPolicy, min_share_pct: u32, planted: Option<PlantedBug>) -> (u64, u64) {
+    let volume = |min_share_pct| VolumeSettings { min_share_pct, ..VolumeSettings::default() };
+    let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
+    let volumes = [volume(0), volume(min_share_pct)];
+    let mut rig = Rig::with_bug(CACHE, VOLUME_BLOCKS, &volumes, pool, planted);
+    let mut dice = Dice(1);
+    let mut ask = |rig: &mut Rig, count: u64| {
+        for at in 0..count {
+            let (volume, block) = ((at % 4 == 3) as u16, dice.below(2 * rig.capacity / 8) * 8);
+            let kind = if at % 2 == 0 { RequestKind::Read } else { RequestKind::Write { fua: false } };
+            rig.request(volume, kind, block, 8, Treatment::Cache);
+        }
+    };
+    // Twice around the log.
+    let warm = rig.capacity / 4;
+    ask(&mut rig, warm);
+    rig.longest = 0;
+    let (before, looked_at) = (rig.engine.stats(), rig.engine.looked_at());
+    ask(&mut rig, REQUESTS);
+    let stats = rig.engine.stats();
+    let written = (stats.cache_written_bytes - before.cache_written_bytes) / (64 * 4096);
+    let snapshots = (stats.checkpoints - before.checkpoints) * SLOTS;
+    let each = (rig.engine.looked_at() - looked_at).saturating_sub(snapshots) / written.max(1);
+    println!("{policy:?} {min_share_pct} {planted:?}: {} in one call, {each} for each segment", rig.longest);
+    (rig.longest, each)
+}
+
+#[test]
+fn a_pass_over_all_segments_serves_many_victims() {
+    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru] {
+        let (longest, each) = under_load(policy, 0, None);
+        assert!(longest <= 4 * SEGMENTS && each <= SEGMENTS / 4, "{policy:?}: {longest}, {each}");
+    }
+    let (longest, each) = under_load(ReclaimPolicy::Lru, 0, Some(PlantedBug::PassForEachVictim));
+    assert!(longest > 4 * SEGMENTS || each > SEGMENTS / 4, "the test does not see it: {longest}, {each}");
+}
+
+#[test]
+fn with_two_queues_and_shares_a_call_looks_at_no_slot_twice() {
+    for share in [0, 60] {
+        let (longest, each) = under_load(ReclaimPolicy::S3Fifo, share, None);
+        assert!(longest <= SLOTS && each <= 4 * SEGMENTS, "{share} %: {longest}, {each}");
+    }
+}
+
+#[test]
+fn a_discard_of_everything_looks_at_every_slot_three_times_at_most() {
+    let mut rig = Rig::new(CACHE, VOLUME_BLOCKS, &[VolumeSettings::default()], PoolSettings::default());
+    for at in 0..rig.capacity / 16 {
+        rig.request(0, RequestKind::Write { fua: false }, 8 * at, 8, Treatment::Cache);
+    }
+    rig.rest(rig::GATHERED_NS);
+    rig.longest = 0;
+    rig.request(0, RequestKind::Discard { fua: false }, 0, VOLUME_BLOCKS, Treatment::Cache);
+    rig.rest(10_000_000_000);
+    println!("{} in one call", rig.longest);
+    assert!(rig.longest <= 3 * SLOTS, "{} in one call", rig.longest);
+}
