@@ -59,6 +59,8 @@ struct Version {
     acked: u64,
     superseded: u64,
     doubt: Doubt,
+    /// It was durable when it was acknowledged.
+    fua: bool,
     part: bool,
     /// Written past the cache: on the backing store before it was acknowledged.
     direct: bool,
@@ -276,6 +278,7 @@ impl Oracle {
                     acked: NEVER,
                     superseded: NEVER,
                     doubt: Doubt::None,
+                    fua: false,
                     part,
                     direct,
                     forgotten: NEVER,
@@ -293,7 +296,7 @@ impl Oracle {
             self.edit(ticket.volume, sector, |versions| {
                 for version in versions.iter_mut() {
                     if version.submitted == ticket.submitted && version.acked == NEVER {
-                        version.acked = step;
+                        (version.acked, version.fua) = (step, ok && fua);
                         version.doubt = if ok { Doubt::None } else { Doubt::Failed };
                     } else if ok && version.acked <= ticket.submitted {
                         version.superseded = version.superseded.min(step);
@@ -323,7 +326,9 @@ impl Oracle {
         let (chunk, at) = place(sector);
         let versions = &self.volumes[volume].chunks[chunk].sectors[at];
         let mut left = versions.iter().filter(|version| !version.past() && version.acked != NEVER);
-        left.clone().count() <= 1 || left.all(|version| version.acked < self.volumes[volume].flushed)
+        // Of two that were written at once either may be there: a FUA need not have been answered before the FLUSH that covers the other.
+        let flushed = self.volumes[volume].flushed;
+        left.clone().count() <= 1 || left.all(|version| version.fua || version.acked < flushed)
     }
 
     /// The daemon was killed.
@@ -648,6 +653,7 @@ fn settled(content: Content, step: u64) -> Version {
         acked: step,
         superseded: NEVER,
         doubt: Doubt::None,
+        fua: false,
         part: false,
         direct: false,
         forgotten: NEVER,
