@@ -271,7 +271,11 @@ impl Engine {
                 match progress {
                     Progress::Goes(next) => job = Some(next),
                     Progress::Waits(next) => self.life.jobs.push((id, next)),
-                    Progress::Done => self.unlock(id),
+                    Progress::Done => {
+                        self.unlock(id);
+                        // Destage and reclaim, which come before this step, may have found what the job held back.
+                        self.settle_again();
+                    }
                 }
             }
         }
