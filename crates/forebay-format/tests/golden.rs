@@ -24,8 +24,8 @@ fn superblock_of_a_mirrored_cache_bytes() {
 
 #[test]
 fn superblock_of_a_failed_cache_bytes() {
-    let golden = golden("superblock-failed", &samples::failed_superblock().encode());
-    assert_eq!(Superblock::decode(&golden), Ok(samples::failed_superblock()));
+    let golden = golden("superblock-failed", &samples::superblock().failed().encode());
+    assert_eq!(Superblock::decode(&golden), Ok(samples::superblock().failed()));
 }
 
 #[test]

@@ -43,10 +43,6 @@ pub(crate) fn mirrored_superblock() -> Superblock {
     }
 }
 
-pub(crate) fn failed_superblock() -> Superblock {
-    superblock().failed()
-}
-
 pub(crate) fn encrypted_superblock() -> Superblock {
     let key_check = core::array::from_fn(|index| 0x51 + index as u8);
     Superblock { encryption: Some(Encryption { key_check }), ..superblock() }
