@@ -769,8 +769,12 @@ impl Engine {
     /// When [`Engine::tick`] must be called next, if nothing else happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        if self.status != Status::Ready {
-            return None;
+        match self.status {
+            Status::Ready => {}
+            Status::Stopping => {
+                return self.patience.deadline().map(|deadline| deadline.max(self.now + 1));
+            }
+            Status::Opening | Status::Failed(_) => return None,
         }
         let volumes = self.volumes.iter().flatten().filter_map(|volume| self.volume_deadline(volume));
         // Most caches have neither.

@@ -109,7 +109,9 @@ impl Engine {
         if !state.kind.is_of_cache() {
             return false;
         }
-        if self.fenced || self.status != Status::Ready {
+        // The last steps of a stop wait too. A mirrored cache does not: its other member would have to be noted to be alone.
+        let waits = self.status == Status::Ready || self.status == Status::Stopping && self.mirror.is_none();
+        if self.fenced || !waits {
             return !self.patience.ended_for_good && self.is_asked_again(op, false, &[]);
         }
         if self.planted(PlantedBug::FailAtEnd) {

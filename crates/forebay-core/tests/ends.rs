@@ -1,4 +1,5 @@
-//! A cache device that ends while it is opened: nothing is concluded from what is missing, and nothing is written.
+//! A cache device that ends while it is opened: nothing is concluded from what is missing, and nothing is written. One that ends during the last
+//! steps of a stop is waited for.
 
 use forebay_core::{
     Action, DeviceFailure, Engine, EngineConfig, FormatParams, OpenError, Status, format_cache,
@@ -46,4 +47,36 @@ fn a_cache_that_ends_while_it_is_opened_is_refused_and_not_judged() {
     assert_eq!(open(usize::MAX).status(), Status::Ready);
     let reads = (0..).find(|reads| open(*reads).status() != Status::Failed(OpenError::CacheEnded));
     assert_eq!(reads, Some(3), "both superblocks and the checkpoint are read");
+}
+
+/// Stops a cache whose device has ended once the last steps have begun, for so long. True if it was closed in an orderly way, and when.
+fn stop(away_ns: u64) -> (bool, u64) {
+    let mut engine = open(usize::MAX);
+    let mut now = 1_000;
+    engine.begin_shutdown(now);
+    loop {
+        while let Some(action) = engine.next_action() {
+            match action {
+                Action::WriteMeta { op, .. } | Action::Flush { op, .. } => {
+                    let ended = if now < away_ns { Err(DeviceFailure::Ended) } else { Ok(()) };
+                    engine.complete(now, op, ended, &[]);
+                }
+                Action::Quiesced => engine.finish_shutdown(now, &[]),
+                Action::Closed => return (!engine.is_fenced(), now),
+                Action::Notice(_) | Action::RecordLoss { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        now = engine.next_deadline().expect("it waits for something");
+        engine.tick(now);
+    }
+}
+
+#[test]
+fn the_last_steps_of_a_stop_wait_for_a_device_that_has_ended() {
+    let second = 1_000_000_000;
+    let (closed, at) = stop(3 * second);
+    assert!(closed && (3 * second..7 * second).contains(&at), "{closed} {at}");
+    let (closed, at) = stop(60 * second);
+    assert!(!closed && (6 * second..8 * second).contains(&at), "it is given up: {closed} {at}");
 }

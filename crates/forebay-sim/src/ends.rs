@@ -164,9 +164,13 @@ impl World {
     }
 
     /// The engine is about to hear that a device has ended. Of one that is back in time nothing may follow, but for the last steps of a
-    /// stop, which do not wait for it: that stop ends as a crash does.
+    /// stop of a mirrored cache, which do not wait for it: that stop ends as a crash does.
     pub(crate) fn note_ended(&mut self, device: usize, offset: u64, len: u64) {
-        let waits = self.engine.status() == Status::Ready;
+        let waits = match self.engine.status() {
+            Status::Ready => true,
+            Status::Stopping => self.engine.mirror_state().is_none(),
+            _ => false,
+        };
         let harmless = waits && self.short.is_some_and(|short| short.device == device && short.is_harmless);
         if harmless {
             self.counters.faults += 1;
