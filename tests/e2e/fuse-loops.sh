@@ -4,20 +4,11 @@
 # SIGTERM ends the daemon, and after kill -9 nothing is left.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
+. "$E2E/fuse-lib.sh"
 need losetup mkfs.ext4
 [ "$(id -u)" = 0 ] || skip "mounting needs root"
 [ -e /dev/fuse ] || skip "this machine has no /dev/fuse"
 
-# Whatever happens, nobody stays in a system call on a file that is not answered.
-abort_fuse() {
-    local at
-    mountpoint -q /sys/fs/fuse/connections || mount -t fusectl none /sys/fs/fuse/connections || true
-    for at in $(awk -v t="$T/" 'index($5, t) == 1 && / - fuse.forebay / { split($3, d, ":"); print d[2] }' /proc/self/mountinfo); do
-        echo 1 >"/sys/fs/fuse/connections/$at/abort" || true
-    done
-    for at in $(losetup -n -O NAME,BACK-FILE | awk -v t="$T/" 'index($2, t) == 1 { print $1 }'); do losetup -d "$at"; done
-    awk -v t="$T/" 'index($5, t) == 1 { print $5 }' /proc/self/mountinfo | tac | xargs -r -n1 umount -l
-}
 on_exit abort_fuse
 
 for name in a b c d e; do truncate -s 64M "$T/$name.img"; done

@@ -3,20 +3,12 @@
 # they can get. A file for which there is no memory is refused, by the check and by the attach, with what would do.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
+. "$E2E/fuse-lib.sh"
 need python3
 [ "$(id -u)" = 0 ] || skip "mounting needs root"
 [ -e /dev/fuse ] || skip "this machine has no /dev/fuse"
 COUNT=20
 
-# Whatever happens, nobody stays in a system call on a file that is not answered.
-abort_fuse() {
-    local at
-    mountpoint -q /sys/fs/fuse/connections || mount -t fusectl none /sys/fs/fuse/connections || true
-    for at in $(awk -v t="$T/" 'index($5, t) == 1 && / - fuse.forebay / { split($3, d, ":"); print d[2] }' /proc/self/mountinfo); do
-        echo 1 >"/sys/fs/fuse/connections/$at/abort" || true
-    done
-    awk -v t="$T/" 'index($5, t) == 1 { print $5 }' /proc/self/mountinfo | tac | xargs -r -n1 umount -l
-}
 on_exit abort_fuse
 
 volumes() { # MEMORY COUNT

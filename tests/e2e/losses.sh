@@ -3,6 +3,7 @@
 # it is so, the log has a few lines, the alarm ends when the ranges are written again. A restart finds them again.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
+. "$E2E/spoil-lib.sh"
 need qemu-io curl
 
 truncate -s 64M "$T/disk.img"
@@ -24,25 +25,6 @@ DB="nbd+unix:///db?socket=$T/nbd.sock"
 client() { qemu-io -f raw "$@" "$DB" >"$T/qemu-io.out" 2>&1; }
 well() { client "$@" || { cat "$T/qemu-io.out"; fail "the client got an error"; }; }
 api() { curl -s --unix-socket "$ADMIN" "http://x/v1/$1"; }
-# Every second block of the cache file that is full of this byte gets another one; how many.
-spoil() { # BYTE
-    python3 - "$T/flash.img" "$1" <<'PY'
-import sys
-path, byte, seen, spoilt = sys.argv[1], int(sys.argv[2], 0), 0, 0
-with open(path, "r+b") as cache:
-    block = 0
-    while found := cache.read(4096):
-        if found == bytes([byte]) * 4096:
-            seen += 1
-            if seen % 2:
-                cache.seek(block * 4096 + 100)
-                cache.write(b"!")
-                cache.seek((block + 1) * 4096)
-                spoilt += 1
-        block += 1
-print(spoilt)
-PY
-}
 # All surfaces, compared with one another and with what is lost of db.
 agree() { # BYTES RANGES
     "$FOREBAY" volume show db --admin "$ADMIN" >"$T/show.out" 2>&1
