@@ -108,6 +108,9 @@ serve
 turned_away 'is an older copy'
 "$FOREBAY" check "$T/flash/cache.img" --state-dir "$T/state" >"$T/check.out" 2>&1 && fail "check does not tell: $(cat "$T/check.out")"
 grep -q 'older' "$T/check.out" || fail "check does not tell: $(cat "$T/check.out")"
+refused 1 'uncertain' "$FOREBAY" salvage "$T/older" --to "$T/salvaged" --state-dir "$T/state"
+grep -q 'older copy of the cache' "$T/refused.out" || fail "salvage does not tell: $(cat "$T/refused.out")"
+[ ! -e "$T/salvaged/db.dirty" ] || fail "old data counts as dirty"
 unserve
 cp "$T/newest" "$T/flash/cache.img"
 serve

@@ -142,8 +142,7 @@ impl Salvage {
         let alone = salvage.image.mates().is_some_and(Mates::is_doubtful);
         let doubts = [(alone, ALONE), (salvage.image.is_failed(), GIVEN_UP)];
         for (_, doubt) in doubts.into_iter().filter(|(applies, _)| *applies) {
-            salvage.doubts.push(doubt.into());
-            (salvage.base_certain, salvage.certain_from) = (false, u64::MAX);
+            salvage.doubt_all(doubt.into());
         }
         Ok(salvage)
     }
@@ -164,6 +163,12 @@ impl Salvage {
             ranges.sort_unstable();
         }
         self.only = Some(only);
+    }
+
+    /// It is known from elsewhere that this is not the latest state of the cache, or that another one took its place: nothing is certain.
+    pub(crate) fn doubt_all(&mut self, why: String) {
+        self.doubts.push(why);
+        (self.base_certain, self.certain_from) = (false, u64::MAX);
     }
 
     /// The volumes, as far as they are known.

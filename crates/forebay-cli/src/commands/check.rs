@@ -4,13 +4,12 @@ use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use forebay_daemon::Standing;
 use forebay_format::checkpoint::Checkpoint;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::key::KeyOption;
-use super::salvage::record::Sought;
+use super::salvage::record::{Sought, against};
 use crate::cache::image::Image;
 use crate::cache::mates::{Mates, together};
 use crate::cache::space::Given;
@@ -79,20 +78,11 @@ fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<
     }
     let sought = Sought::in_folder(options.state_dir.as_deref())?;
     let Some((path, record)) = sought.cache_record(superblock.uuid)? else { return Ok(failed) };
-    let place = path.display().to_string();
-    let given_up = record.standing == Standing::GivenUp;
-    if given_up {
-        findings.add(Severity::Lost, place.as_str(), "the cache was given up: another one took its place");
+    let against = against(superblock, &path, &record);
+    for why in &against {
+        findings.add(Severity::Lost, path.display().to_string(), why.as_str());
     }
-    let older = superblock.generation < record.generation;
-    if older {
-        let what = format!(
-            "this is an older copy of the cache: its generation is {}, but {} is recorded",
-            superblock.generation, record.generation
-        );
-        findings.add(Severity::Lost, place, what);
-    }
-    Ok(failed || given_up || older)
+    Ok(failed || !against.is_empty())
 }
 
 /// Verifies a cache; a mirrored one through each of its devices that count, for either must do alone.

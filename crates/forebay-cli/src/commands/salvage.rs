@@ -10,6 +10,7 @@ pub(super) mod record;
 
 use std::path::PathBuf;
 
+use forebay_daemon::CacheRecord;
 use forebay_export::uri::BackingUri;
 use forebay_format::CacheUuid;
 use serde_json::{Value, json};
@@ -96,6 +97,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if let Some(only) = only {
         salvage.restrict(only);
     }
+    let known = sought.cache_record(salvage.superblock().uuid)?;
+    if let Some((path, known)) = &known {
+        for why in record::against(salvage.superblock(), path, known) {
+            salvage.doubt_all(why);
+        }
+    }
     let volumes = volumes(&salvage);
     if let Some(name) = &options.volume
         && salvage.knows_volumes
@@ -111,7 +118,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let cache = format!("{} ({})", salvage.superblock().uuid, salvage.shown());
     let done = outputs.finish(&cache)?;
     let (salvage, done, findings, verdict, sought) = (&salvage, &done, &findings, &verdict, &sought);
-    let report = Report { salvage, done, findings, verdict, record, sought };
+    let report = Report { salvage, done, findings, verdict, record, known: known.as_ref(), sought };
     match options.json {
         true => screen::print_json(&report.json())?,
         false => screen::print(&report.text())?,
@@ -142,6 +149,8 @@ struct Report<'a> {
     verdict: &'a Verdict,
     /// That the cache was given up.
     record: Option<String>,
+    /// What is recorded of the cache, and where.
+    known: Option<&'a (PathBuf, CacheRecord)>,
     sought: &'a Sought,
 }
 
@@ -165,7 +174,8 @@ impl Report<'_> {
         let mut text = format!("{}\n", self.salvage.shown());
         text += &if self.done.is_empty() { "no volumes\n".into() } else { format!("{table}\n") };
         let record = self.record.clone().unwrap_or_else(|| self.sought.nothing());
-        for doubt in self.salvage.doubts.iter().chain([&record]) {
+        let known = self.known.map(|(path, known)| record::recorded(path, known));
+        for doubt in self.salvage.doubts.iter().chain([&record]).chain(&known) {
             text += &format!("{} {doubt}\n", Paint::for_stdout().yellow("note:"));
         }
         let mut shown: Vec<&Finding> =
@@ -196,6 +206,7 @@ impl Report<'_> {
             "lost_blocks_of_unknown_address": self.verdict.unknown_dirty,
             "doubts": self.salvage.doubts,
             "given_up": self.record,
+            "recorded": self.known.map(|(path, known)| json!({ "path": path, "record": known })),
             "records_sought_in": self.sought.json(),
             "volumes": volumes,
             "findings": listed,

@@ -5,17 +5,18 @@
 //! is written over a copy of the backing store, unless somebody has said that this is the folder.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_daemon::{CacheRecord, OnlyCopies, cache_record, is_noted_out, only_copies, state_dir};
+use forebay_daemon::{CacheRecord, OnlyCopies, Standing, cache_record, is_noted_out, only_copies, state_dir};
 use forebay_format::CacheUuid;
+use forebay_format::superblock::Superblock;
 use serde_json::{Value, json};
 
 use super::Options;
 use crate::cache::space::refused;
 use crate::commands::config;
 use crate::failure::Failure;
-use crate::screen;
+use crate::screen::{self, bytes, uptime};
 
 /// State directories of daemons that may have had the cache.
 #[derive(Debug)]
@@ -23,6 +24,39 @@ pub(in crate::commands) struct Sought {
     folders: Vec<PathBuf>,
     /// Somebody named it.
     named: bool,
+}
+
+/// Why what a cache has may not be the latest, as a daemon has recorded.
+pub(in crate::commands) fn against(superblock: &Superblock, path: &Path, known: &CacheRecord) -> Vec<String> {
+    let mut against = Vec::new();
+    if known.standing == Standing::GivenUp {
+        against.push(format!("the cache was given up, and another one took its place: {}", path.display()));
+    }
+    // One that is lost is made up, without a generation.
+    if superblock.generation > 0 && superblock.generation < known.generation {
+        against.push(format!(
+            "this is an older copy of the cache: its generation is {}, but {} is recorded in {}",
+            superblock.generation,
+            known.generation,
+            path.display()
+        ));
+    }
+    against
+}
+
+/// What is recorded of the cache, for people.
+pub(super) fn recorded(path: &Path, known: &CacheRecord) -> String {
+    let pool = known.pool.as_ref().map_or_else(String::new, |pool| format!(" of pool {pool}"));
+    let how = match known.in_use {
+        true => "in use, or not closed in an orderly way".to_owned(),
+        false => format!("closed, with {} that only it had", bytes(known.dirty_bytes)),
+    };
+    let seconds = unix_s().saturating_sub(known.recorded_unix_s);
+    format!("the cache{pool} was recorded {} ago as {how}: {}", uptime(seconds), path.display())
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
 impl Sought {
