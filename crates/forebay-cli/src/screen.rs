@@ -187,6 +187,11 @@ pub(crate) fn harmless(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
+/// As [`harmless`], of several lines: what is wrong in a configuration is shown with its place.
+pub(crate) fn harmless_lines(text: &str) -> String {
+    text.split('\n').map(harmless).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -168,6 +168,54 @@ pub struct PoolInfo {
     pub volumes: Vec<String>,
     /// Volumes that it holds data of but that are not attached, with the bytes of dirty data.
     pub absent: BTreeMap<String, u64>,
+    /// It is configured, and could not be opened or has stopped by itself: of its cache only what is recorded is known.
+    #[serde(default)]
+    pub not_open: bool,
+    /// What is recorded of its cache outside of its devices, in the state directory.
+    #[serde(default)]
+    pub recorded: Option<RecordedInfo>,
+}
+
+impl PoolInfo {
+    /// A pool that is not open.
+    pub(crate) fn closed(name: String, devices: Vec<DeviceInfo>, recorded: Option<RecordedInfo>) -> Self {
+        Self {
+            name,
+            devices,
+            recorded,
+            capacity_bytes: 0,
+            cached_bytes: 0,
+            dirty_bytes: 0,
+            growable_to_bytes: 0,
+            fenced: false,
+            cache_failed: false,
+            mirror: String::new(),
+            lost_bytes: 0,
+            lost_ranges: 0,
+            io_engine: String::new(),
+            job: None,
+            volumes: Vec::new(),
+            absent: BTreeMap::new(),
+            not_open: true,
+        }
+    }
+}
+
+/// What is recorded of a cache outside of its devices.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RecordedInfo {
+    /// Identity of the cache.
+    pub cache: String,
+    /// The file that says so.
+    pub path: String,
+    /// Generation of its superblock: a device with less is an older copy.
+    pub generation: u64,
+    /// It is open, or was not closed in an orderly way.
+    pub in_use: bool,
+    /// Bytes that only it had when this was recorded.
+    pub dirty_bytes: u64,
+    /// When this was recorded, in seconds since 1970.
+    pub recorded_unix_s: u64,
 }
 
 /// Where a volume is in its life.
@@ -466,8 +514,9 @@ pub trait Control: Send + Sync + 'static {
     /// Gives a pool whose cache has failed a new, empty one: its clients are disconnected for a moment. Gives a mirrored pool another
     /// device in place of one that failed, while it is used: a job fills it.
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError>;
-    /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its devices unless `erase`.
-    fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError>;
+    /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its devices unless `erase`. One that cannot be
+    /// opened is forgotten with its volumes with `force`, whatever only its cache has.
+    fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, ControlError>;
 
     /// All volumes.
     fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError>;

@@ -13,7 +13,7 @@ use crate::error::RunError;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
 use crate::mounting::{Made, reserve};
 use crate::rules::{DefaultAction, RuleSet};
-use crate::server::{Offer, Server, ServerToken, Volumes};
+use crate::server::{Offer, Server, ServerToken, Volumes, listen};
 use forebay_export::directory::ExportInfo;
 use forebay_export::fuse::VolumeTree;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
@@ -257,7 +257,10 @@ impl<V: Hosted> Host<V> {
                 let (mark, connections_max) = (String::new(), u32::MAX);
                 let (tls, access) = (None, None);
                 let offer = Offer { endpoint, volume: VOLUME, info, mark, connections_max, tls, access };
-                let made = self.server.export(&mut self.reactor, offer);
+                let socket = self.server.must_listen(endpoint).map(|patience| listen(endpoint, patience));
+                let made = socket
+                    .transpose()
+                    .and_then(|mut socket| self.server.export(&mut self.reactor, offer, &mut socket));
                 made.map_err(|error| RunError::failed(error, "choose another socket or port"))
             }
             ExportUri::Fuse { path } => {
@@ -391,6 +394,7 @@ impl<V: Hosted> Host<V> {
             mounted.server.close(&mut self.reactor);
         }
         self.server.close(&mut self.reactor);
+        self.server.take_files().into_iter().for_each(|(file, path)| file.remove(&path));
         let now = self.now();
         self.volume.stop(now);
     }

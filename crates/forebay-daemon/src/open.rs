@@ -9,7 +9,7 @@ use crate::error::RunError;
 use crate::failed_mark;
 use crate::loss_record::Seen;
 use crate::mates::Notes;
-use crate::members::{MemberMap, open_members};
+use crate::members::{MemberMap, open_members, read_header};
 use crate::register::Permit;
 use forebay_core::{CacheMark, FormatParams, MirrorDevices};
 use forebay_crypt::CacheCipher;
@@ -152,6 +152,18 @@ pub(crate) fn seen(spec: &CacheSpec) -> Seen {
     }
 }
 
+/// Asks a cache device whether it answers, in whatever way; gives the bytes of the file that is to be made if nothing is there.
+pub(crate) fn bytes_to_make(spec: &CacheSpec) -> u64 {
+    if !spec.path.exists() {
+        return spec.size_bytes.unwrap_or(0);
+    }
+    let options = DeviceOptions { read_only: true, lock: false, ..DeviceOptions::default() };
+    // What is wrong with it is said by who opens it.
+    let device = Device::open_cache(&spec.path, options);
+    let _ = device.map(|device| device.read_at(0, &mut [0; BLOCK_BYTES]));
+    0
+}
+
 /// Whether the key of a pool is that of its cache, while somebody else has it open.
 ///
 /// # Errors
@@ -266,7 +278,7 @@ fn open_existing(
     // Members were compared with what they say; the first has everything that lies before them.
     let pool_bytes = match devices.len() {
         1 => {
-            check_size(spec, &devices[0], superblock.geometry)?;
+            check_size(spec, &devices[0], superblock.geometry, &mut notes)?;
             devices[0].size_bytes()
         }
         _ => superblock.geometry.device_blocks * BLOCK_BYTES as u64,
@@ -275,12 +287,13 @@ fn open_existing(
     Ok(PoolParts { devices, map, pool_bytes, joining, notes, ..PoolParts::none() })
 }
 
-/// Opens a device that is to join a pool: a new file, or a device that holds nothing.
+/// Opens a device that is to join a pool: a new file, a device that holds nothing, or one of the pool's own that its cache does not lie on.
 ///
 /// # Errors
 /// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
 pub(crate) fn open_joining(spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunError> {
-    open_unused(spec, Making { preallocate: true, permit: Some(permit), ..Making::default() })
+    let making = Making { preallocate: true, permit: Some(permit), ..Making::default() };
+    open_unused(spec, making, &|device| read_header(device).is_ok_and(|header| permit.is_own(header.uuid)))
 }
 
 /// Checks that a new cache can be made on these devices, all of them held open at once, while an older cache is still in use: before anything
@@ -307,7 +320,7 @@ fn hold_new(specs: &[CacheSpec], making: Making<'_>, made: &mut Vec<PathBuf>) ->
             return Err(same_device(other.path(), &spec.path));
         }
         let existed = spec.path.exists();
-        let device = open_unused(spec, making)?;
+        let device = open_unused(spec, making, &|_| false)?;
         if !existed {
             made.push(spec.path.clone());
         }
@@ -322,7 +335,11 @@ fn hold_new(specs: &[CacheSpec], making: Making<'_>, made: &mut Vec<PathBuf>) ->
 }
 
 /// Opens a device that holds nothing, or makes a file.
-fn open_unused(spec: &CacheSpec, making: Making<'_>) -> Result<Device, RunError> {
+fn open_unused(
+    spec: &CacheSpec,
+    making: Making<'_>,
+    is_left_over: &dyn Fn(&Device) -> bool,
+) -> Result<Device, RunError> {
     if !spec.path.exists() || is_cut_off(spec) {
         create_file(spec, making, &mut Vec::new())?;
     }
@@ -331,6 +348,8 @@ fn open_unused(spec: &CacheSpec, making: Making<'_>) -> Result<Device, RunError>
         Found::Blank => making.check_empty(&spec.path).map(|()| device),
         Found::Begun => Ok(device),
         Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
+        // Half of a grow, or of a shrink, that was killed: the cache does not lie on it, or it would be in use.
+        Found::Foreign(_) if is_left_over(&device) => Ok(device),
         Found::Foreign(why) => Err(foreign(&spec.path, &why)),
     }
 }
@@ -541,7 +560,7 @@ pub(crate) fn create_file(
     let Some(size) = spec.size_bytes else {
         return Err(RunError::failed(
             format!("there is no cache file {}", path.display()),
-            format!("to make one, give its size: --cache {}:10GiB", path.display()),
+            format!("to make one, give its size: {}:10GiB", path.display()),
         ));
     };
     geometry(size, making)?;
@@ -617,26 +636,30 @@ pub(crate) fn same_device(a: &Path, b: &Path) -> RunError {
     )
 }
 
-fn check_size(spec: &CacheSpec, cache: &Device, geometry: Geometry) -> Result<(), RunError> {
+/// Checks that a cache is whole. Another size than was given is no reason to refuse it: a grow or a shrink may have been killed before the
+/// configuration had the new one.
+fn check_size(
+    spec: &CacheSpec,
+    cache: &Device,
+    geometry: Geometry,
+    notes: &mut Vec<String>,
+) -> Result<(), RunError> {
     geometry.validate(cache.size_bytes()).map_err(|error| {
         RunError::failed(
             format!("cannot use the cache {}: {error}", cache.path().display()),
             "nothing was changed; with its full length restored it can be used again",
         )
     })?;
-    let Some(wanted) = spec.size_bytes else { return Ok(()) };
-    if cache.size_bytes() == wanted || cache.path().metadata().is_ok_and(|meta| !meta.is_file()) {
-        return Ok(());
-    }
-    Err(RunError::failed(
-        format!(
-            "the cache {} has {}, not {} as given",
+    let wanted = spec.size_bytes.filter(|wanted| *wanted != cache.size_bytes());
+    if let Some(wanted) = wanted.filter(|_| cache.path().metadata().is_ok_and(|meta| meta.is_file())) {
+        notes.push(format!(
+            "the cache {} has {}, not {} as given: it is whole, and used as it is",
             cache.path().display(),
             ByteSize(cache.size_bytes()),
             ByteSize(wanted)
-        ),
-        "leave the size out to use the cache as it is; if it was cut short, restore its full length",
-    ))
+        ));
+    }
+    Ok(())
 }
 
 fn format(spec: &CacheSpec, making: Making<'_>, cache: &Device) -> Result<Option<CacheCipher>, RunError> {

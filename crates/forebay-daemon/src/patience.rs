@@ -1,6 +1,9 @@
-//! What may have to wait for somebody else's file system, and for ever: a thread of its own does it, and is waited for only so long.
+//! What may have to wait for somebody else's file system or device, and for ever: a thread of its own does it, and is waited for only so
+//! long.
 
-use std::sync::mpsc;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// Does `work` on a thread of its own and gives its result; `None` if it takes longer. What it comes to later is dropped there.
@@ -14,6 +17,40 @@ pub(crate) fn within<T: Send + 'static>(
     // Without a thread nothing can be left behind, so nothing is begun.
     std::thread::Builder::new().name(name.into()).spawn(work).ok()?;
     wait.recv_timeout(patience).ok()
+}
+
+/// Places that threads wait for. As long as one hangs the same place is not asked again: so there is one thread for each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places(Arc<Mutex<BTreeSet<PathBuf>>>);
+
+/// A thread is at a place until this is dropped.
+struct Visit(Places, PathBuf);
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+    }
+}
+
+impl Places {
+    /// As [`within`], for what waits for `place`. `None` also if an earlier thread still does.
+    pub(crate) fn within<T: Send + 'static>(
+        &self,
+        place: &Path,
+        patience: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place.to_owned()) {
+            let_go(work); // what it holds may have to wait as well
+            return None;
+        }
+        let visit = Visit(self.clone(), place.to_owned());
+        within(patience, "open", move || {
+            let done = work();
+            drop(visit);
+            done
+        })
+    }
 }
 
 /// Drops something on a thread of its own: closing a file may have to wait for who serves it.
@@ -47,5 +84,22 @@ mod tests {
         assert!(tell.try_recv().is_err());
         drop(go_on);
         tell.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+
+    #[test]
+    fn a_place_that_hangs_is_not_asked_again_and_holds_up_no_other() {
+        let (places, short, long) = (Places::default(), Duration::from_millis(10), Duration::from_secs(30));
+        let (go_on, hangs) = mpsc::channel::<()>();
+        assert!(places.within(Path::new("/slow"), short, move || hangs.recv().is_ok()).is_none());
+        let (told, tell) = mpsc::channel();
+        let again = Told(told);
+        assert!(places.within(Path::new("/slow"), long, move || drop(again)).is_none());
+        tell.recv_timeout(long).expect("what was not begun is dropped");
+        assert_eq!(places.within(Path::new("/good"), long, || 7), Some(7));
+        drop(go_on);
+        let until = std::time::Instant::now() + long;
+        while places.within(Path::new("/slow"), long, || ()).is_none() {
+            assert!(std::time::Instant::now() < until, "it can be asked again");
+        }
     }
 }

@@ -100,8 +100,18 @@ impl CacheRecord {
         CacheMark { generation: self.generation, flushed: self.flushed }
     }
 
+    /// Its pool is taken out of the configuration while nobody has it open: it may be opened again, by any pool.
+    ///
+    /// # Errors
+    /// A sentence for people.
+    pub(crate) fn remove(&self, state_dir: &Path) -> Result<(), String> {
+        let removed = Self { standing: Standing::Removed, pool: None, ..self.clone() };
+        let failed = |error| format!("cannot change {}: {error}", self.path(state_dir).display());
+        removed.store(state_dir).map_err(failed)
+    }
+
     /// What may be lost with it, in words.
-    fn worth(&self) -> String {
+    pub(crate) fn worth(&self) -> String {
         match (self.in_use, self.dirty_bytes) {
             (true, _) => {
                 "it was in use when it was recorded last, and may hold data that nothing else has".into()
@@ -184,6 +194,17 @@ fn all(state_dir: &Path) -> Result<(Vec<CacheRecord>, Vec<RunError>), RunError> 
     Ok((records, errors))
 }
 
+/// Records of the caches that a pool has, of those that can be read.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(crate) fn of_pool(state_dir: &Path, pool: &str) -> Result<Vec<CacheRecord>, RunError> {
+    let (records, _) = all(state_dir)?;
+    let is_ours =
+        |record: &CacheRecord| record.standing == Standing::Current && record.pool.as_deref() == Some(pool);
+    Ok(records.into_iter().filter(is_ours).collect())
+}
+
 /// What an operator has said of giving up recorded caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Consent {
@@ -227,6 +248,14 @@ impl Permit<'_> {
             format!("{} {found}, but {}", there.join(", "), self.recorded(known)),
             format!("bring it back (is its file system mounted?); {}", self.or_give_up("make a new one")),
         ))
+    }
+
+    /// Whether this is the cache that is recorded as that of the pool.
+    pub(crate) fn is_own(&self, cache: CacheUuid) -> bool {
+        let record = cache_record(self.state_dir, cache).ok().flatten();
+        record.is_some_and(|record| {
+            record.standing == Standing::Current && self.pool.is_some() && record.pool.as_deref() == self.pool
+        })
     }
 
     /// Whether a device that is there and holds nothing at its beginning may be taken.

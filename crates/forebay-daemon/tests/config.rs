@@ -193,9 +193,14 @@ fn live_settings_change_and_others_are_refused_with_a_reason() {
             "pool.p.segment_size: it was decided when the cache was made; \
              put auto back, or make a new pool and move the volumes",
             "volume.x.emulate: it is none until the volume is attached again; \
-             detach the volume (forebay volume detach x) and attach it again",
+             restart the daemon; or take the volume out of the file, reload, put it back, and reload",
         ]
     );
+    // It is asked when the volume is attached the next time.
+    let (changes, refused) =
+        self::changes(TWO, &TWO.replace("backing = ", "on_backing_change = \"keep-dirty\"\nbacking = "));
+    assert!(matches!(&changes[..], [Change::Setting { key: "on_backing_change", .. }]), "{changes:?}");
+    assert_eq!(refused, Vec::<String>::new());
 }
 
 #[test]

@@ -184,6 +184,11 @@ impl Device {
         Ok(self.size_bytes)
     }
 
+    /// Another handle of this device ([`Device::for_thread`]) has found or made this size. The recorded end stays.
+    pub fn set_size(&mut self, size_bytes: u64) {
+        self.size_bytes = size_bytes;
+    }
+
     /// Makes a file longer, with space reserved where the file system can; a block device must have that length already.
     ///
     /// # Errors
@@ -303,11 +308,11 @@ impl Device {
         self.buffered.sync_data().map_err(|source| self.io_error("flush", 0, source))
     }
 
-    /// The same device for reading beside what goes on: for a thread that may wait for it. The lock lives as long as both do.
+    /// The same device, without direct I/O, beside what goes on: for a thread that may wait for it. The lock lives as long as both do.
     ///
     /// # Errors
     /// [`DeviceError::Io`] if there is no further descriptor.
-    pub fn for_reading(&self) -> Result<Device, DeviceError> {
+    pub fn for_thread(&self) -> Result<Device, DeviceError> {
         let buffered = self.buffered.try_clone().map_err(|source| self.io_error("descriptor", 0, source))?;
         Ok(Device {
             path: self.path.clone(),

@@ -191,7 +191,7 @@ impl Client {
             let (socket, text) = (self.socket.display(), crate::screen::harmless(text.trim()));
             return Failure::new(format!("{socket}: the daemon answered {status} to {path}: {text}"));
         };
-        let what = crate::screen::harmless(what);
+        let what = crate::screen::harmless_lines(what.trim_end());
         let failure = match status {
             404 => Failure::not_found(what),
             _ if problem["kind"] == "invalid" => Failure::usage(what),

@@ -180,6 +180,9 @@ struct Remove {
     /// Wipe its devices, so that nothing of what is cached can be read again
     #[arg(long)]
     erase: bool,
+    /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has; its devices stay as they are
+    #[arg(long)]
+    force: bool,
     /// Print the id of the job and do not wait
     #[arg(long)]
     background: bool,
@@ -215,9 +218,15 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
             job::attend(&client, &job, Wish { background, json: admin.json })
         }
         Command::Replace(options) => replace(options),
-        Command::Remove(Remove { name, erase, background, admin }) => {
+        Command::Remove(Remove { name, erase, force, background, admin }) => {
             let client = admin.client();
-            let job = client.delete(&path(&name, if erase { "?erase=true" } else { "" }))?;
+            let how = match (erase, force) {
+                (false, false) => "",
+                (true, false) => "?erase=true",
+                (false, true) => "?force=true",
+                (true, true) => "?erase=true&force=true",
+            };
+            let job = client.delete(&path(&name, how))?;
             job::attend(&client, &job, Wish { background, json: admin.json })
         }
     }
@@ -297,11 +306,13 @@ pub(super) fn table(pools: &[PoolInfo]) -> comfy_table::Table {
     let mut table =
         screen::table(&["pool", "size", "cached", "dirty", "devices", "volumes", "state"], &[1, 2, 3, 4]);
     for pool in pools {
+        // What is in a cache that is not open nobody knows.
+        let known = |text: String| if pool.not_open { "-".into() } else { text };
         table.add_row([
             harmless(&pool.name),
-            bytes(pool.capacity_bytes),
-            percent(pool.cached_bytes, pool.capacity_bytes),
-            bytes(pool.dirty_bytes),
+            known(bytes(pool.capacity_bytes)),
+            known(percent(pool.cached_bytes, pool.capacity_bytes)),
+            known(bytes(pool.dirty_bytes)),
             pool.devices.len().to_string(),
             harmless(&pool.volumes.join(", ")),
             state(pool),
@@ -311,6 +322,14 @@ pub(super) fn table(pools: &[PoolInfo]) -> comfy_table::Table {
 }
 
 fn state(pool: &PoolInfo) -> String {
+    if pool.not_open {
+        return match &pool.recorded {
+            Some(known) if known.in_use => "NOT OPEN: maybe dirty".into(),
+            Some(known) if known.dirty_bytes > 0 => format!("NOT OPEN: {} dirty", bytes(known.dirty_bytes)),
+            Some(_) => "NOT OPEN: nothing dirty".into(),
+            None => "NOT OPEN".into(),
+        };
+    }
     match (pool.cache_failed, pool.fenced, pool.lost_bytes) {
         (true, _, 0) => "CACHE FAILED: served without it".into(),
         (true, ..) => "CACHE FAILED: data is lost".into(),
@@ -346,6 +365,10 @@ fn show(pool: &PoolInfo) -> String {
         list.add("LOST", format!("{} in {} {ranges}", bytes(pool.lost_bytes), pool.lost_ranges));
     }
     list.add("I/O by", harmless(&pool.io_engine));
+    if let Some(known) = &pool.recorded {
+        list.add("cache", harmless(&known.cache));
+        list.add("recorded in", harmless(&known.path));
+    }
     for volume in &pool.volumes {
         list.add("volume", harmless(volume));
     }

@@ -32,6 +32,5 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     let refused: Vec<String> = done.refused.iter().map(|what| harmless(what)).collect();
-    Err(Failure::new(format!("not changed: {}", refused.join("; ")))
-        .hint("detach the volume or restart the daemon"))
+    Err(Failure::new(format!("not changed: {}", refused.join("; "))))
 }

@@ -167,6 +167,10 @@ fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
     }
 }
 
+/// How a volume gets what cannot be changed while it is attached. A detach by command would take it out of the file.
+const REATTACH: &str =
+    "restart the daemon; or take the volume out of the file, reload, put it back, and reload";
+
 /// Elements of `these` that are not among `those`.
 fn without<T: PartialEq + Clone>(these: &[T], those: &[T]) -> Vec<T> {
     these.iter().filter(|one| !those.contains(one)).cloned().collect()
@@ -186,11 +190,7 @@ fn pool_changes(diff: &mut Diff, name: &str, old: &PoolConfig, new: &PoolConfig)
 }
 
 fn volume_changes(diff: &mut Diff, name: &str, old: &VolumeConfig, new: &VolumeConfig) {
-    let again = || {
-        format!(
-            "detach the volume (forebay volume detach {name}), then reload: it is attached as the file says"
-        )
-    };
+    let again = || REATTACH.to_owned();
     if old.pool != new.pool {
         let reason = format!("what is dirty is in pool `{}`", old.pool);
         diff.refuse(format!("volume.{name}.pool"), reason, again());
@@ -224,9 +224,12 @@ fn settings(diff: &mut Diff, scope: Scope, name: &str, old: &Settings, new: &Set
             Applies::Live => {
                 diff.changes.push(Change::Setting { scope, name: name.into(), key, from, to });
             }
+            // It is asked the next time that the volume is attached, and changes nothing before.
+            Applies::AtAttach if key == "on_backing_change" => {
+                diff.changes.push(Change::Setting { scope, name: name.into(), key, from, to });
+            }
             Applies::AtAttach => {
-                let remedy = format!("detach the volume (forebay volume detach {name}) and attach it again");
-                diff.refuse(what, format!("it is {from} until the volume is attached again"), remedy);
+                diff.refuse(what, format!("it is {from} until the volume is attached again"), REATTACH);
             }
             Applies::AtStart => {
                 diff.refuse(

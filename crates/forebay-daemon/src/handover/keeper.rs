@@ -91,6 +91,11 @@ impl Keeper {
         Some(inherited.listeners.swap_remove(at).fd)
     }
 
+    /// Whether there is a socket of an endpoint.
+    pub(crate) fn has(&self, wanted: &Endpoint) -> bool {
+        self.lock().listeners.iter().any(|listener| is_there(listener, wanted))
+    }
+
     /// The connections to an export, which it must take or close.
     pub(crate) fn guests(&self, endpoint: &Endpoint, export: &str) -> Vec<Guest> {
         let mut inherited = self.lock();

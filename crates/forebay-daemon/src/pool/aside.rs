@@ -265,7 +265,7 @@ impl Pool {
             // Only one that counts while the other one is noted not to.
             Some(state) => state.out.filter(|_| state.noted).and_then(|out| cache.map.device_of(1 - out)),
         };
-        let device = at.and_then(|at| self.reactor.device(*cache.ids.get(at)?)).map(Device::for_reading);
+        let device = at.and_then(|at| self.reactor.device(*cache.ids.get(at)?)).map(Device::for_thread);
         let Some(device) = device else { return };
         let (tasks, waker, uuid) = (self.myself.clone(), self.reactor.waker(), self.engine.uuid());
         let work = move || {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// So long is waited for what a backing store looks like.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
-/// A stop that waits for operations of devices is given up if none has come back for so long.
+/// An opening or a stop that waits for operations of devices is given up if none has come back for so long.
 pub(super) const STALL: Duration = Duration::from_secs(30);
 
 /// What is asked of backing stores, and what came of it.
@@ -30,28 +30,22 @@ pub(super) struct LettingGo {
     records: Vec<(VolumeId, BackingRecord)>,
     /// Nothing is in flight any more: the cache is closed once all stores were looked at.
     quiesced: bool,
-    /// Since when the pool stops, or when an operation of a device came back the last time since.
-    stops_since: Option<Instant>,
+    /// Since when the pool opens its cache or stops, or when an operation of a device came back the last time since.
+    waits_since: Option<Instant>,
 }
 
 impl LettingGo {
-    /// The pool stops.
-    pub(super) fn stops(&mut self) {
-        self.stops_since = Some(Instant::now());
+    /// The pool waits for its devices, to open the cache or to stop, or does so no longer.
+    pub(super) fn waits(&mut self, waits: bool) {
+        self.waits_since = waits.then(Instant::now);
     }
 
     /// An operation of a device came back.
     pub(super) fn moves(&mut self) {
-        if let Some(since) = &mut self.stops_since {
+        if let Some(since) = &mut self.waits_since {
             *since = Instant::now();
         }
     }
-}
-
-/// Closes a device, which may take as long as it likes.
-pub(super) fn close(device: Device) {
-    // Without a thread there is nothing better than to wait.
-    let _ = std::thread::Builder::new().name("close".into()).spawn(move || drop(device));
 }
 
 impl Pool {
@@ -70,7 +64,7 @@ impl Pool {
         };
         let blocks: Vec<u64> = sample_blocks(size_bytes).filter(is_clean).collect();
         self.letting_go.looks.push((id, Instant::now() + RECORD_WITHIN));
-        let Some(store) = self.reactor.device(device).map(Device::for_reading) else { return };
+        let Some(store) = self.reactor.device(device).map(Device::for_thread) else { return };
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let look = move || {
             let record =
@@ -134,14 +128,14 @@ impl Pool {
             self.looked_at(*id, Err(why));
         }
         let looks = self.letting_go.looks.iter().map(|(_, due)| *due);
-        let stall = self.letting_go.stops_since.map(|since| since + STALL);
+        let stall = self.letting_go.waits_since.map(|since| since + STALL);
         let due = looks.chain(stall).min()?;
         Some(due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
     /// True if a stop has waited long enough for devices that hang.
     pub(super) fn is_stuck(&self) -> bool {
-        self.letting_go.stops_since.is_some_and(|since| since.elapsed() >= STALL)
+        self.letting_go.waits_since.is_some_and(|since| since.elapsed() >= STALL)
     }
 
     /// Ends the pool though operations are under way.
@@ -157,7 +151,7 @@ impl Pool {
         let mut hang = Vec::new();
         for (name, id) in devices {
             match self.reactor.remove_device(id) {
-                Some(device) => close(device),
+                Some(device) => crate::patience::let_go(device),
                 None => hang.push(name),
             }
         }
@@ -169,9 +163,31 @@ impl Pool {
             "once the device answers, or is gone, start the daemon again",
         );
         self.tell(event);
-        // Memory and descriptors that the kernel still uses are let go when it is done with them, or with the process.
-        let Self { reactor, .. } = self;
-        let _ = std::thread::Builder::new().name("give-up".into()).spawn(move || drop(reactor));
+        self.leave_reactor();
         error
+    }
+
+    /// Memory and descriptors that the kernel still uses are let go when it is done with them, or with the process.
+    pub(super) fn leave_reactor(self) {
+        let Self { reactor, .. } = self;
+        crate::patience::let_go(reactor);
+    }
+
+    /// The cache devices, for messages.
+    pub(super) fn cache_paths(&self) -> String {
+        let devices = self.devices().into_iter().map(|(path, _)| path.display().to_string());
+        devices.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The cache cannot be opened, as its devices do not answer.
+    pub(super) fn opening_hangs(&self) -> RunError {
+        RunError::failed(
+            format!(
+                "cannot open the cache: {} has not answered for {} s",
+                self.cache_paths(),
+                STALL.as_secs()
+            ),
+            "see that the device works, or that who serves it runs; then try again",
+        )
     }
 }

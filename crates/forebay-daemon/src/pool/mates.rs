@@ -190,7 +190,9 @@ impl Pool {
         let Some(id) = cache.map.device_of(member).and_then(|at| cache.ids.get(at)).copied() else {
             return Ok(());
         };
-        let idle = self.io.member_is_idle(member) && self.reactor.remove_device(id).is_some();
+        let device = if self.io.member_is_idle(member) { self.reactor.remove_device(id) } else { None };
+        let idle = device.is_some();
+        crate::patience::let_go(device);
         if !idle {
             return Err(ControlError::new(
                 ErrorKind::Unavailable,

@@ -7,11 +7,12 @@
 //! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
 //! [`Promise`] when the engine's notice has come.
 //!
-//! Files: `absent` (volumes that are not attached), `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
+//! Files: `chores` (what threads do), `absent` (volumes that are not attached), `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
 //! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
 
 mod absent;
 mod aside;
+mod chores;
 mod devices;
 mod handle;
 mod letting_go;
@@ -31,6 +32,7 @@ pub(crate) use handle::{PoolGone, PoolHandle, Promise};
 pub use losses::Lost;
 pub(crate) use mates::Rebuilding;
 pub use report::PoolEvent;
+pub(crate) use size::lengthen;
 pub(crate) use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
 pub(crate) use users::Users;
 pub(crate) use volumes::{Served, VolumeSpec};
@@ -120,6 +122,12 @@ pub(crate) struct Pool {
     server: Server,
     mounts: Vec<Option<Mounted>>,
     mounting: Vec<Mounting>,
+    /// Places of mounts that are being taken away.
+    unmounting: Vec<(PathBuf, mpsc::Receiver<()>)>,
+    /// How many mounts there were.
+    mounted: u64,
+    listening: Vec<chores::Listening>,
+    chores: chores::Chores,
     /// Threads that wait for ever, as it seems, for what lies at the place of a mount.
     hung: Vec<(PathBuf, std::thread::JoinHandle<()>)>,
     /// By volume number.
@@ -131,6 +139,8 @@ pub(crate) struct Pool {
     guards: Arc<GuardBook>,
     /// Who waits for the end of a change of the pool's size.
     resizing: Option<Resizing>,
+    /// How often its size was changed.
+    resized: u64,
     /// Who waits until every connection is at rest.
     resting: Option<handle::Keeping<()>>,
     scrubbing: Option<scrub::Done>,
@@ -212,6 +222,10 @@ impl Pool {
             server: Server::new(token, start.keeper, start.connections_max, start.buffer_bytes),
             mounts: Vec::new(),
             mounting: Vec::new(),
+            mounted: 0,
+            unmounting: Vec::new(),
+            listening: Vec::new(),
+            chores: chores::Chores::default(),
             hung: Vec::new(),
             volumes: Vec::new(),
             meter: Meter::new(io.now()),
@@ -219,6 +233,7 @@ impl Pool {
             buffer_bytes: start.buffer_bytes,
             guards: start.guards,
             resizing: None,
+            resized: 0,
             resting: None,
             scrubbing: None,
             discarding: Vec::new(),
@@ -241,7 +256,11 @@ impl Pool {
         if without_cache {
             pool.opened_without_cache();
         } else {
-            pool.recover(parts.created)?;
+            if let Err(error) = pool.recover(parts.created) {
+                // Operations that hang would keep this thread, and who waits for it.
+                pool.leave_reactor();
+                return Err(error);
+            }
             pool.note_cache_ends();
             pool.take_fresh(parts.fresh);
         }
@@ -250,11 +269,16 @@ impl Pool {
 
     fn recover(&mut self, created: bool) -> Result<(), RunError> {
         let began = Instant::now();
+        self.letting_go.waits(true);
         while self.engine.status() == Status::Opening {
+            if self.is_stuck() {
+                return Err(self.opening_hangs());
+            }
             self.turn()?;
             // What it asks the owner for is answered by a task.
             self.run_tasks();
         }
+        self.letting_go.waits(false);
         if let Status::Failed(error) = self.engine.status() {
             return Err(self.open_error(&error));
         }
@@ -282,11 +306,23 @@ impl Pool {
             self.turn()?;
         }
         let patience = Instant::now() + LAST_REPLIES;
-        while !(self.server.is_quiet() && self.mounts_are_quiet()) && Instant::now() < patience {
+        while !(self.server.is_quiet() && self.mounts_are_quiet() && self.chores_are_done())
+            && Instant::now() < patience
+        {
             self.turn()?;
         }
         self.tell_losses();
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
+        if self.engine.is_fenced() && !self.engine.is_aside() {
+            let devices = self.cache_paths();
+            let event = PoolEvent::NotClosed { devices, dirty_bytes };
+            let error = RunError::failed(
+                format!("pool {}: {event}", self.name),
+                "bring the device back, then start the daemon again",
+            );
+            self.tell(event);
+            return Err(error);
+        }
         self.record_end();
         let (lost, losers) = (self.lost_in_all(), self.losers());
         let absent = self.absent().into_iter().filter(|volume| volume.dirty_blocks > 0);
@@ -348,7 +384,7 @@ impl Pool {
     /// Begins an orderly stop; the loop ends when the engine has closed the cache, or if devices do not answer.
     pub(crate) fn stop(&mut self) {
         if !self.stopping {
-            self.letting_go.stops();
+            self.letting_go.waits(true);
             self.stop_without_limit();
         }
     }
@@ -361,6 +397,7 @@ impl Pool {
         (self.report)(PoolEvent::Stopping);
         self.unmount(None);
         self.server.close(&mut self.reactor);
+        self.clear_sockets();
         let now = self.io.now();
         self.engine.begin_shutdown(now);
     }
@@ -372,6 +409,7 @@ impl Pool {
         let losses = self.look_after_losses();
         let (look, mounts) = (self.look_after_devices(), self.look_after_mounts());
         let stores = self.look_after_stores();
+        let stores = stores.into_iter().chain(self.look_after_chores());
         let others = record.into_iter().chain(note).chain(losses).chain(look).chain(mounts).chain(stores);
         let timeout = self.sleep().into_iter().chain(others).min();
         self.completions.clear();

@@ -15,8 +15,8 @@ use forebay_format::VolumeId;
 use forebay_io::IoFailure;
 use forebay_io::fuse::FuseMount;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Mounted {
     volume: VolumeId,
     server: FuseServer<VolumeTree>,
-    /// `None` once it is unmounted.
+    /// Tells it from all others that there were.
+    number: u64,
+    /// `None` once it is being unmounted.
     mount: Option<FuseMount>,
     clients: ClientCache,
 }
@@ -99,7 +101,13 @@ impl Pool {
         let decided = Arc::new(AtomicBool::new(false));
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let (first, at) = (Arc::clone(&decided), path.to_owned());
+        let before = self.unmounting.extract_if(.., |(target, _)| path.starts_with(target));
+        let before: Vec<_> = before.map(|(_, until)| until).collect();
         let work = move || {
+            // What was there a moment ago may not be gone yet.
+            for until in &before {
+                let _ = until.recv_timeout(PATIENCE);
+            }
             let made = Made::at(&at);
             if first.swap(true, Ordering::AcqRel) {
                 return; // Nobody waits for it: it goes away again, here.
@@ -162,7 +170,9 @@ impl Pool {
         if index == self.mounts.len() {
             self.mounts.push(None);
         }
-        self.mounts[index] = Some(Mounted { volume, server, mount: Some(mount), clients });
+        self.mounted += 1;
+        self.mounts[index] =
+            Some(Mounted { volume, server, number: self.mounted, mount: Some(mount), clients });
         Ok(export)
     }
 
@@ -247,14 +257,29 @@ impl Pool {
             if volume.is_some_and(|volume| volume != mounted.volume) {
                 continue;
             }
-            if let Some(mount) = mounted.mount.take()
-                && let Err(error) = mount.unmount()
-            {
-                self.tell(super::PoolEvent::Note(format!("cannot unmount: {error}")));
-            }
-            if let Some(mounted) = &mut self.mounts[index] {
-                mounted.server.close(&mut self.reactor);
-            }
+            let number = mounted.number;
+            let Some(mount) = mounted.mount.take() else { continue };
+            let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+            let (gone, until) = mpsc::channel::<()>();
+            self.unmounting.retain(|(_, until)| until.try_recv() == Err(mpsc::TryRecvError::Empty));
+            self.unmounting.push((mount.target().to_owned(), until));
+            self.chore(move || {
+                let _gone = gone; // by the end of this
+                let ended = mount.unmount().map_err(|error| error.to_string());
+                let _ = tasks.send(Box::new(move |pool: &mut Self| pool.unmounted(number, ended))); // it may have ended
+                waker.wake();
+            });
+        }
+    }
+
+    /// A thread has taken a mount away, or could not.
+    fn unmounted(&mut self, number: u64, ended: Result<(), String>) {
+        if let Err(why) = ended {
+            self.tell(super::PoolEvent::Note(format!("cannot unmount: {why}")));
+        }
+        let mut mounts = self.mounts.iter_mut().flatten();
+        if let Some(mounted) = mounts.find(|mounted| mounted.number == number) {
+            mounted.server.close(&mut self.reactor);
         }
     }
 
@@ -282,6 +307,7 @@ impl Pool {
         for slot in &mut self.mounts {
             if let Some(mounted) = slot.take_if(|mounted| mounted.server.is_over()) {
                 mounted.server.end(&mut self.reactor);
+                crate::patience::let_go(mounted.mount);
             }
         }
     }

@@ -223,6 +223,13 @@ pub enum PoolEvent {
         /// Bytes that only the cache has.
         dirty_bytes: u64,
     },
+    /// Stopped, but the cache could not be closed: its device failed meanwhile.
+    NotClosed {
+        /// Its devices.
+        devices: String,
+        /// Bytes that only the cache has.
+        dirty_bytes: u64,
+    },
     /// Stopped in an orderly way.
     Stopped {
         /// Bytes that only the cache has.
@@ -327,6 +334,18 @@ impl fmt::Display for PoolEvent {
                  in the cache, and only there. The next start recovers as after a crash",
                 within.as_secs()
             ),
+            Self::NotClosed { devices, dirty_bytes } => {
+                write!(f, "stopped without closing the cache: its device failed, {devices}. ")?;
+                match *dirty_bytes {
+                    0 => f.write_str("Nothing in it is dirty")?,
+                    bytes => write!(
+                        f,
+                        "{bytes} bytes are dirty, and only there, as far as the device still has them. Do not use the backing store \
+                         without the cache"
+                    )?,
+                }
+                f.write_str(". The next start recovers as after a crash, if the device is back")
+            }
             Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. }, .. } => {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")
             }

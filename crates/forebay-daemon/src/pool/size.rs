@@ -8,7 +8,6 @@ use super::handle::Keeping;
 use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::control::{ControlError, ErrorKind};
-use crate::members::write_header;
 use forebay_core::LifeError;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::member::{MemberHeader, Members};
@@ -29,6 +28,8 @@ enum Then {
     Joined,
     /// The last device leaves, if that succeeded.
     Leaves,
+    /// A thread cuts the file.
+    Cutting,
 }
 
 /// A change of size under way.
@@ -36,6 +37,23 @@ enum Then {
 pub(super) struct Resizing {
     done: Keeping<Result<(), ControlError>>,
     then: Then,
+}
+
+/// Makes a cache device longer if it is shorter than `bytes`; gives the length that is wanted (all of it, if nothing is said), and
+/// the one that it has.
+///
+/// # Errors
+/// It cannot have that length; it is as it was.
+pub(crate) fn lengthen(
+    device: &mut Device,
+    bytes: Option<u64>,
+) -> Result<(u64, u64), forebay_io::DeviceError> {
+    let there = device.refresh_size()?;
+    let wanted = bytes.unwrap_or(there);
+    if wanted > there {
+        device.lengthen(wanted)?;
+    }
+    Ok((wanted, device.size_bytes()))
 }
 
 impl Pool {
@@ -71,7 +89,11 @@ impl Pool {
     fn resize_engine(&mut self, bytes: u64, members: Members, then: Then, doing: &str) -> Answer {
         let (done, promise) = Promise::pair();
         let now = self.io.now();
-        match self.engine.resize_pool(now, bytes, members) {
+        let begun = match &self.resizing {
+            Some(_) => Err(LifeError::Busy),
+            None => self.engine.resize_pool(now, bytes, members),
+        };
+        match begun {
             Ok(()) => self.resizing = Some(Resizing { done, then }),
             Err(error) => {
                 if then == Then::Joined {
@@ -91,68 +113,72 @@ impl Pool {
 
     // --- growing
 
-    /// Takes more of the last cache device into use: up to `bytes` of it, or all of it.
-    pub(crate) fn grow_last(&mut self, bytes: Option<u64>) -> Answer {
-        match self.lengthen(bytes) {
-            Ok(length) => {
-                let members = self.engine.members();
-                self.resize_engine(length, members, Then::Nothing, "grow pool")
-            }
-            Err(error) => Self::refuse(error),
+    /// The last cache device, for a thread that makes it longer ([`lengthen`]); and how often the pool's size was changed, for
+    /// [`Pool::grow_last`].
+    pub(crate) fn device_to_grow(&self) -> Result<(Device, u64), ControlError> {
+        let device = self.reactor.device(self.last_device());
+        let device = device.ok_or_else(|| self.failed("grow", &"no device"))?;
+        if self.resizing.is_some() {
+            return Err(refused("grow pool", &self.name, &LifeError::Busy));
         }
-    }
-
-    /// Makes the last cache file longer if it is shorter than wanted; gives the length of the pool's space.
-    fn lengthen(&mut self, bytes: Option<u64>) -> Result<u64, ControlError> {
-        let id = self.last_device();
-        // A further device has its header before its part of the pool's space.
-        let header = self.io.cache().map.header_bytes();
-        let start = self.io.cache().map.last_start();
-        let Some(device) = self.reactor.device_mut(id) else { return Err(self.failed("grow", &"no device")) };
         if let Some(now) = device.ended() {
             let why =
                 format!("{} has {now} bytes, which is less than is used of it", device.path().display());
             return Err(self.failed("grow", &why));
         }
-        let there = match device.refresh_size() {
-            Ok(there) => there,
-            Err(error) => return Err(self.failed("grow", &error)),
-        };
-        let wanted = bytes.unwrap_or(there);
-        if wanted > there
-            && let Err(error) = device.lengthen(wanted)
-        {
-            return Err(self.failed("grow", &error));
-        }
-        let (end, used) =
-            (start + wanted.saturating_sub(header), self.engine.geometry().device_blocks * BLOCK);
-        if end > used {
-            return Ok(end);
-        }
-        let what = format!("pool {} uses that much of its last device already", self.name);
-        Err(ControlError::new(ErrorKind::Invalid, what, "give a larger size, or a further device"))
+        Ok((device.for_thread().map_err(|error| self.failed("grow", &error))?, self.resized))
     }
 
-    /// Takes a further device into use; it holds nothing.
-    pub(crate) fn add_member(&mut self, device: Device, tag: u64) -> Answer {
+    /// Takes more of the last cache device into use: up to `wanted` of the `there` bytes that it has. `resized` is what
+    /// [`Pool::device_to_grow`] gave: if it is something else, another change came in between, and the device may have been cut.
+    pub(crate) fn grow_last(&mut self, wanted: u64, there: u64, resized: u64) -> Answer {
+        if self.resizing.is_some() || self.resized != resized {
+            return Self::refuse(refused("grow pool", &self.name, &LifeError::Busy));
+        }
+        if let Some(device) = self.reactor.device_mut(self.last_device()) {
+            device.set_size(there);
+        }
+        // A further device has its header before its part of the pool's space.
+        let cache = self.io.cache();
+        let end = cache.map.last_start() + wanted.saturating_sub(cache.map.header_bytes());
+        if end <= self.engine.geometry().device_blocks * BLOCK {
+            let what = format!("pool {} uses that much of its last device already", self.name);
+            let hint = "give a larger size, or a further device";
+            return Self::refuse(ControlError::new(ErrorKind::Invalid, what, hint));
+        }
+        let members = self.engine.members();
+        self.resize_engine(end, members, Then::Nothing, "grow pool")
+    }
+
+    /// The header that a device of this size must have to join, and the members with it.
+    pub(crate) fn header_to_join(
+        &self,
+        tag: u64,
+        size_bytes: u64,
+    ) -> Result<(MemberHeader, Members), ControlError> {
         let (geometry, members) = (self.engine.geometry(), self.engine.members());
-        let header =
-            match MemberHeader::joining(self.engine.uuid(), &geometry, &members, tag, device.size_bytes()) {
-                Ok(header) => header,
-                Err(error) => return Self::refuse(self.failed("grow", &error)),
-            };
+        let header = MemberHeader::joining(self.engine.uuid(), &geometry, &members, tag, size_bytes);
+        let header = header.map_err(|error| self.failed("grow", &error))?;
         let tags: Vec<u64> = members.tags().iter().copied().chain([tag]).collect();
-        let Some(members) = Members::new(&tags) else {
-            return Self::refuse(self.failed("grow", &"it has as many devices as it can have"));
+        let members = Members::new(&tags);
+        let full = || self.failed("grow", &"it has as many devices as it can have");
+        Ok((header, members.ok_or_else(full)?))
+    }
+
+    /// Takes a further device into use; it has this header, and holds nothing.
+    pub(crate) fn add_member(&mut self, device: Device, header: &MemberHeader) -> Answer {
+        let (wanted, members) = match self.header_to_join(header.tag, device.size_bytes()) {
+            Ok(wanted) => wanted,
+            Err(error) => return Self::refuse(error),
         };
-        if let Err(error) = write_header(&device, &header) {
-            return Self::refuse(self.failed("grow", &error));
+        if self.resizing.is_some() || wanted != *header {
+            return Self::refuse(refused("grow pool", &self.name, &LifeError::Busy));
         }
         let id = self.reactor.add_device(device);
         self.reactor.prefer_device(id);
         let cache = self.io.cache_mut();
         cache.ids.push(id);
-        cache.map.join(&header);
+        cache.map.join(header);
         let end = (header.first_block + header.blocks) * BLOCK;
         self.resize_engine(end, members, Then::Joined, "grow pool")
     }
@@ -178,6 +204,9 @@ impl Pool {
 
     /// Goes back to the size that the pool has, if that is still possible.
     pub(crate) fn cancel_resize(&mut self) -> Result<(), ControlError> {
+        if self.resizing.as_ref().is_some_and(|resizing| resizing.then == Then::Cutting) {
+            return Ok(()); // it is done
+        }
         let now = self.io.now();
         match self.engine.cancel_pool_resize(now) {
             Ok(()) | Err(LifeError::Busy | LifeError::Cancelled) => Ok(()),
@@ -188,25 +217,47 @@ impl Pool {
     /// The engine has changed the size of the pool, or could not.
     pub(super) fn pool_resized(&mut self, result: Result<(), LifeError>) {
         let Some(Resizing { done, then }) = self.resizing.take() else { return };
-        let mut answer = result.map_err(|error| refused("resize pool", &self.name, &error));
+        self.resized += 1;
+        let answer = result.map_err(|error| refused("resize pool", &self.name, &error));
         match then {
-            Then::Cut(bytes) if answer.is_ok() => answer = self.cut(bytes),
             Then::Joined if answer.is_err() => self.leave(),
             Then::Leaves if answer.is_ok() => self.leave(),
             _ => {}
         }
         self.note_cache_ends();
-        let _ = done.try_send(answer);
+        match then {
+            Then::Cut(bytes) if answer.is_ok() => self.cut(bytes, done),
+            _ => drop(done.try_send(answer)),
+        }
     }
 
-    fn cut(&mut self, bytes: u64) -> Result<(), ControlError> {
+    /// Has a thread cut the last device, of which the pool uses less now. Until then its size is not changed again.
+    fn cut(&mut self, bytes: u64, done: Keeping<Result<(), ControlError>>) {
         let (id, cache) = (self.last_device(), self.io.cache());
         let length = bytes - cache.map.last_start() + cache.map.header_bytes();
-        let Some(device) = self.reactor.device_mut(id) else { return Ok(()) };
-        device.shorten(length).map_err(|error| {
+        let Some(device) = self.reactor.device(id).map(Device::for_thread) else { return };
+        self.resizing = Some(Resizing { done, then: Then::Cutting });
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let work = move || {
+            let cut = device.and_then(|mut device| device.shorten(length).map(|()| device.size_bytes()));
+            let cut = cut.map_err(|error| error.to_string());
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.was_cut(id, cut))); // it may have ended
+            waker.wake();
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("cut-{}", self.name)).spawn(work) {
+            self.was_cut(id, Err(format!("cannot start a thread: {error}")));
+        }
+    }
+
+    fn was_cut(&mut self, id: DeviceId, cut: Result<u64, String>) {
+        let Some(Resizing { done, .. }) = self.resizing.take() else { return };
+        if let (Ok(bytes), Some(device)) = (&cut, self.reactor.device_mut(id)) {
+            device.set_size(*bytes);
+        }
+        let _ = done.try_send(cut.map(drop).map_err(|error| {
             let what = format!("pool {} is smaller now, but its file could not be cut: {error}", self.name);
             ControlError::new(ErrorKind::Failed, what, "cut it by hand: truncate")
-        })
+        }));
     }
 
     /// The last device does not belong to the pool any more.
@@ -217,7 +268,7 @@ impl Pool {
         }
         cache.map.leave();
         if let Some(id) = cache.ids.pop() {
-            drop(self.reactor.remove_device(id));
+            crate::patience::let_go(self.reactor.remove_device(id));
         }
     }
 }

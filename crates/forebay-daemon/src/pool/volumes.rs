@@ -10,7 +10,7 @@ use crate::control::{ControlError, ErrorKind, VolumeState};
 use crate::meter::{History, Meter};
 use crate::open::Backing;
 use crate::rules::RuleSet;
-use crate::server::Offer;
+use crate::server::{Offer, Socket};
 use crate::witness::Prepared;
 use forebay_core::{
     Attachment, DestageReport, DetachHow, Drain, LifeError, OnBackingChange, PoolSettings, VolumeSettings,
@@ -19,7 +19,7 @@ use forebay_export::directory::ExportInfo;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
-use forebay_io::DeviceId;
+use forebay_io::{Device, DeviceId};
 use std::sync::Arc;
 
 /// What a volume is to be.
@@ -43,7 +43,7 @@ pub(crate) struct VolumeSpec {
     pub(crate) rules: Arc<RuleSet>,
 }
 
-type Done = Keeping<Result<(), ControlError>>;
+pub(super) type Done = Keeping<Result<(), ControlError>>;
 
 /// A volume in the table of its pool.
 pub(crate) struct Served {
@@ -63,11 +63,11 @@ pub(crate) struct Served {
     /// Who waits for the end of what is being done.
     waiting: Option<Done>,
     /// Exports that are being made.
-    exporting: Option<Exporting>,
+    pub(super) exporting: Option<Exporting>,
 }
 
 /// Exports of a volume that are being made.
-struct Exporting {
+pub(super) struct Exporting {
     /// So many have not come to their end.
     left: usize,
     /// The first thing that went wrong.
@@ -232,7 +232,7 @@ impl Pool {
         let now = self.io.now();
         if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
             self.io.set_backing(id, None);
-            self.reactor.remove_device(device).into_iter().for_each(super::letting_go::close);
+            crate::patience::let_go(self.reactor.remove_device(device));
             return Err(refused("attach", &name, &error));
         }
         for note in backing.notes {
@@ -304,12 +304,11 @@ impl Pool {
 
     /// Begins to make exports; what follows is done when the last of them is made, or could not be made.
     fn export_all(&mut self, id: VolumeId, uris: &[ExportUri], then: Then) {
-        let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
         let Some(served) = self.served_mut(id) else { return };
         // One more than there are, so that the end comes after the loop.
         served.exporting = Some(Exporting { left: uris.len() + 1, problem: None, then });
         for uri in uris {
-            match self.export(id, uri, size_bytes) {
+            match self.export(id, uri) {
                 Ok(Some(text)) => self.exported(id, uri, Ok(text)),
                 Ok(None) => {} // It takes a while, and is told then.
                 Err(what) => self.exported(id, uri, Err(what)),
@@ -388,19 +387,31 @@ impl Pool {
     }
 
     /// Makes an export; gives how clients find it, or `None` if that is told later.
-    fn export(&mut self, id: VolumeId, uri: &ExportUri, size_bytes: u64) -> Result<Option<String>, String> {
+    fn export(&mut self, id: VolumeId, uri: &ExportUri) -> Result<Option<String>, String> {
         match uri {
-            ExportUri::Nbd { endpoint, name, guards } => {
-                let info = ExportInfo::new(name, size_bytes);
-                let tls = guards.tls.as_deref().map(|name| self.guards.tls(name)).transpose()?;
-                let access = guards.access.as_deref().map(|name| self.guards.access(name)).transpose()?;
-                let connections_max = self.served(id).map_or(u32::MAX, |served| served.spec.connections_max);
-                let mark = self.mark(id).ok_or("the volume is gone")?;
-                let offer = Offer { endpoint, volume: id, info, mark, connections_max, tls, access };
-                self.server.export(&mut self.reactor, offer).map(Some)
-            }
+            ExportUri::Nbd { endpoint, .. } => match self.server.must_listen(endpoint) {
+                Some(patience) => self.begin_listen(id, uri, endpoint, patience).map(|()| None),
+                None => self.offer(id, uri, &mut None).map(Some),
+            },
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
         }
+    }
+
+    /// Offers a volume to NBD clients, at an endpoint that is listened on or with a socket that was made for it, which is taken then.
+    pub(super) fn offer(
+        &mut self,
+        id: VolumeId,
+        uri: &ExportUri,
+        socket: &mut Option<Socket>,
+    ) -> Result<String, String> {
+        let ExportUri::Nbd { endpoint, name, guards } = uri else { return Err("it is no NBD export".into()) };
+        let info = ExportInfo::new(name, self.engine.volume_size_bytes(id).unwrap_or(0));
+        let tls = guards.tls.as_deref().map(|name| self.guards.tls(name)).transpose()?;
+        let access = guards.access.as_deref().map(|name| self.guards.access(name)).transpose()?;
+        let connections_max = self.served(id).map_or(u32::MAX, |served| served.spec.connections_max);
+        let mark = self.mark(id).ok_or("the volume is gone")?;
+        let offer = Offer { endpoint, volume: id, info, mark, connections_max, tls, access };
+        self.server.export(&mut self.reactor, offer, socket)
     }
 
     /// Why it cannot be told whether the backing store of a volume that is being attached was changed.
@@ -506,6 +517,7 @@ impl Pool {
         self.engine.detach_volume(now, id, how).map_err(|error| refused("detach", &name, &error))?;
         self.unmount(Some(id));
         self.server.withdraw(&mut self.reactor, id);
+        self.clear_sockets();
         if let Some(served) = self.served_mut(id) {
             served.state = VolumeState::Detaching;
             served.waiting = done;
@@ -523,7 +535,7 @@ impl Pool {
         if let Some(mut served) = self.forget(id) {
             self.tell(PoolEvent::Detached { volume: served.spec.name.clone() });
             if let Some(waiting) = served.waiting.take() {
-                let _ = waiting.try_send(Ok(()));
+                self.answer_after_chores(waiting);
             }
         }
     }
@@ -543,16 +555,17 @@ impl Pool {
 
     // --- changing
 
-    /// Begins to change the size of a volume. One that is in use gets smaller only with `force`.
+    /// Begins to change the size of a volume whose backing store has `there_bytes`. One that is in use gets smaller only with `force`.
     pub(crate) fn resize(
         &mut self,
         name: &str,
         size_bytes: u64,
+        there_bytes: u64,
         force: bool,
     ) -> Promise<Result<(), ControlError>> {
         let (done, promise) = Promise::pair();
         let begun = self.at_rest(name).and_then(|id| {
-            self.check_backing_size(name, size_bytes)?;
+            self.check_backing_size(id, size_bytes, there_bytes)?;
             let users = self.users_of(id);
             if !(force || users.is_empty()) && self.is_smaller(name, size_bytes) {
                 return Err(users.refuse("shrink", name));
@@ -578,9 +591,8 @@ impl Pool {
         now.is_some_and(|now| size_bytes < now)
     }
 
-    /// The largest size that a volume may have: that of its backing store, unless that is cut.
-    pub(crate) fn largest_size(&mut self, name: &str) -> Result<u64, ControlError> {
-        let there = self.backing_size(name)?;
+    /// The largest size that a volume may have: what its backing store has, unless that is cut.
+    pub(crate) fn largest_size(&self, name: &str, there: u64) -> Result<u64, ControlError> {
         let id = self.known(name)?;
         let device = self.served(id).and_then(|served| self.reactor.device(served.device));
         match device.filter(|device| there < device.end_bytes()) {
@@ -597,25 +609,33 @@ impl Pool {
         }
     }
 
-    /// Bytes that the backing store of a volume has now.
-    fn backing_size(&mut self, name: &str) -> Result<u64, ControlError> {
+    /// The backing store of a volume, for a thread that asks it something.
+    pub(crate) fn store_of(&self, name: &str) -> Result<Device, ControlError> {
         let id = self.known(name)?;
-        let device = self.served(id).map(|served| served.device);
-        let device = device.and_then(|device| self.reactor.device_mut(device));
-        let size = device.map_or(Ok(0), forebay_io::Device::refresh_size);
-        size.map(|bytes| bytes / 512 * 512).map_err(|error| {
-            ControlError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), "")
-        })
+        let device = self.served(id).and_then(|served| self.reactor.device(served.device));
+        let device = device.ok_or_else(|| busy(name, "is being detached"))?;
+        device.for_thread().map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))
     }
 
-    fn check_backing_size(&mut self, name: &str, size_bytes: u64) -> Result<(), ControlError> {
-        let there = self.backing_size(name)?;
-        if size_bytes <= there {
+    fn check_backing_size(
+        &mut self,
+        id: VolumeId,
+        size_bytes: u64,
+        there_bytes: u64,
+    ) -> Result<(), ControlError> {
+        let Some((name, device)) = self.served(id).map(|served| (served.spec.name.clone(), served.device))
+        else {
+            return Ok(());
+        };
+        if let Some(device) = self.reactor.device_mut(device) {
+            device.set_size(there_bytes);
+        }
+        if size_bytes <= there_bytes {
             return Ok(());
         }
         Err(ControlError::new(
             ErrorKind::Conflict,
-            format!("cannot resize {name} to {size_bytes} bytes: its backing store has {there}"),
+            format!("cannot resize {name} to {size_bytes} bytes: its backing store has {there_bytes}"),
             "enlarge the backing store first",
         ))
     }

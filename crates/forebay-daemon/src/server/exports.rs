@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,33 @@ pub(crate) struct Offer<'a> {
     pub(crate) access: Option<Arc<AccessEntry>>,
 }
 
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    /// With the port that the system chose.
+    actual: Endpoint,
+    /// Its file, if it is a unix socket.
+    file: Option<SocketFile>,
+}
+
+impl Socket {
+    fn new(fd: OwnedFd, actual: Endpoint) -> Self {
+        let file = match &actual {
+            Endpoint::Unix(path) => SocketFile::at(path),
+            Endpoint::Tcp { .. } => None,
+        };
+        Self { fd, actual, file }
+    }
+
+    /// Nobody wants it: it is as if it had never been there.
+    pub(crate) fn undo(self) {
+        if let (Endpoint::Unix(path), Some(file)) = (&self.actual, self.file) {
+            file.remove(path);
+        }
+    }
+}
+
 /// An endpoint that is, or was, listened on.
 #[derive(Debug)]
 struct Listening {
@@ -90,6 +118,8 @@ pub(super) struct Directory {
     connected: Vec<u32>,
     /// Sockets that outlive this process.
     keeper: Arc<Keeper>,
+    /// Socket files that nobody listens on any more.
+    files: Vec<(SocketFile, PathBuf)>,
 }
 
 /// What one client sees that came through one endpoint: what is not for it is not there, by no option and no error.
@@ -132,7 +162,14 @@ impl Exports for Seen<'_> {
 impl Directory {
     pub(super) fn new(keeper: Arc<Keeper>) -> Self {
         let since = Instant::now();
-        Self { since, endpoints: Vec::new(), exports: Vec::new(), connected: Vec::new(), keeper }
+        Self {
+            since,
+            endpoints: Vec::new(),
+            exports: Vec::new(),
+            connected: Vec::new(),
+            keeper,
+            files: Vec::new(),
+        }
     }
 
     pub(super) fn keeper(&self) -> &Keeper {
@@ -260,7 +297,7 @@ impl Directory {
         self.keeper.forget(&self.endpoints[at].asked);
         let Listening { asked, file, .. } = &self.endpoints[at];
         if let (Endpoint::Unix(path), Some(file), false) = (asked, file, self.keeper.is_parked()) {
-            file.remove(path);
+            self.files.push((*file, path.clone()));
         }
     }
 
@@ -270,15 +307,27 @@ impl Directory {
         }
     }
 
-    /// Finds the endpoint, or listens on it; tells whether it is new.
+    fn position(&self, wanted: &Endpoint) -> Option<usize> {
+        let open = |listening: &Listening| listening.listener.is_some() && listening.asked == *wanted;
+        self.endpoints.iter().position(open)
+    }
+
+    /// If somebody must make a socket for an endpoint: how long one that is in use is waited for.
+    fn must_listen(&self, wanted: &Endpoint) -> Option<Duration> {
+        let is_there = self.position(wanted).is_some() || self.keeper.has(wanted);
+        let patience = if self.since.elapsed() < STARTING { STALE_PATIENCE } else { Duration::ZERO };
+        (!is_there).then_some(patience)
+    }
+
+    /// Finds the endpoint, or uses the socket that was made for it (or that somebody kept); tells whether it is new.
     fn endpoint(
         &mut self,
         reactor: &mut Reactor,
         wanted: &Endpoint,
         tls: Option<&Arc<TlsEntry>>,
+        made: &mut Option<Socket>,
     ) -> Result<(u32, bool), String> {
-        let open = |listening: &Listening| listening.listener.is_some() && listening.asked == *wanted;
-        if let Some(at) = self.endpoints.iter().position(open) {
+        if let Some(at) = self.position(wanted) {
             let same = match (tls, &self.endpoints[at].tls) {
                 (None, None) => true,
                 (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
@@ -290,23 +339,17 @@ impl Directory {
                 Err("another export at the same place has other TLS settings".into())
             };
         }
-        let (socket, actual) = match self.keeper.take(wanted) {
+        let made = match self.keeper.take(wanted) {
             Some(socket) => {
                 let actual = bound(&socket, wanted)?;
-                (socket, actual)
+                Some(Socket::new(socket, actual))
             }
-            None => {
-                let patience = if self.since.elapsed() < STARTING { STALE_PATIENCE } else { Duration::ZERO };
-                listen(wanted, patience)?
-            }
+            None => made.take(),
         };
-        self.keeper.keep(wanted, &socket);
-        let listener = reactor.add_listener(socket).map_err(|error| format!("cannot listen: {error}"))?;
+        let Socket { fd, actual, file } = made.ok_or("nobody listens there")?;
+        self.keeper.keep(wanted, &fd);
+        let listener = reactor.add_listener(fd).map_err(|error| format!("cannot listen: {error}"))?;
         let (asked, tls) = (wanted.clone(), tls.cloned());
-        let file = match &asked {
-            Endpoint::Unix(path) => SocketFile::at(path),
-            Endpoint::Tcp { .. } => None,
-        };
         self.endpoints.push(Listening {
             asked,
             actual,
@@ -319,14 +362,17 @@ impl Directory {
     }
 }
 
-/// Listens; returns the socket, and where it is. A place where somebody else listens is waited for with `patience`.
-fn listen(wanted: &Endpoint, patience: Duration) -> Result<(OwnedFd, Endpoint), String> {
+/// Listens; may wait for whoever resolves names. A place where somebody else listens is waited for with `patience`.
+///
+/// # Errors
+/// Somebody else listens there, or it cannot be listened on, in words.
+pub(crate) fn listen(wanted: &Endpoint, patience: Duration) -> Result<Socket, String> {
     let began = Instant::now();
     loop {
         match listen_once(wanted) {
             Err(Refusal::Taken(_)) if began.elapsed() < patience => std::thread::sleep(STALE_PAUSE),
             Err(Refusal::Taken(what) | Refusal::Other(what)) => return Err(what),
-            Ok(found) => return Ok(found),
+            Ok((fd, actual)) => return Ok(Socket::new(fd, actual)),
         }
     }
 }
@@ -379,13 +425,28 @@ impl Server {
         self.rules[index] = Some(rules);
     }
 
-    /// Serves a volume as an offer says; returns the URI that clients use (with the port, if the system chose it).
+    /// If somebody must [`listen`] for an endpoint before something is exported there: with this patience.
+    pub(crate) fn must_listen(&self, endpoint: &Endpoint) -> Option<Duration> {
+        self.directory.must_listen(endpoint)
+    }
+
+    /// Files of sockets that are listened on no more: they are to be removed.
+    pub(crate) fn take_files(&mut self) -> Vec<(SocketFile, PathBuf)> {
+        std::mem::take(&mut self.directory.files)
+    }
+
+    /// Serves a volume as an offer says, with this socket if nobody listens there yet; returns the URI that clients use (with the port, if the system chose it).
     ///
     /// # Errors
     /// The endpoint cannot be listened on, has other TLS settings, or another export of this name; nothing was changed.
-    pub(crate) fn export(&mut self, reactor: &mut Reactor, offer: Offer<'_>) -> Result<String, String> {
+    pub(crate) fn export(
+        &mut self,
+        reactor: &mut Reactor,
+        offer: Offer<'_>,
+        socket: &mut Option<Socket>,
+    ) -> Result<String, String> {
         let Offer { endpoint, volume, info, mark, connections_max, tls, access } = offer;
-        let (at, new) = self.directory.endpoint(reactor, endpoint, tls.as_ref())?;
+        let (at, new) = self.directory.endpoint(reactor, endpoint, tls.as_ref(), socket)?;
         let name = info.name.clone();
         if self.directory.find(at, &name).is_some() {
             return Err(format!("there is another export \"{name}\" at the same place"));
@@ -509,7 +570,7 @@ mod tests {
         let asked = wanted.clone();
         let waits = std::thread::spawn(move || {
             told.send(()).unwrap();
-            listen(&asked, Duration::from_secs(60)).map(|(_, found)| found)
+            listen(&asked, Duration::from_secs(60)).map(|socket| socket.actual)
         });
         tell.recv().unwrap();
         std::thread::sleep(STALE_PAUSE * 5);

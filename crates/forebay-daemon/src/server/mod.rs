@@ -44,7 +44,7 @@ mod tls;
 
 use connection::Connection;
 use exports::Directory;
-pub(crate) use exports::Offer;
+pub(crate) use exports::{Offer, Socket, listen};
 use refusals::Refusals;
 pub(crate) use refusals::Refused;
 

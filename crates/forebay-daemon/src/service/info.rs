@@ -18,6 +18,10 @@ impl Service {
 
     pub(super) fn pool_info(&self, name: &str) -> Result<PoolInfo, ControlError> {
         let snapshot = self.pool_snapshot(name)?;
+        let recorded = {
+            let running = self.running();
+            running.entries.get(name).map(|entry| entry.record().info(&running.config.daemon.state_dir))
+        };
         Ok(PoolInfo {
             name: name.into(),
             devices: snapshot
@@ -42,6 +46,8 @@ impl Service {
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
             job: self.job_of_pool(name),
             absent: snapshot.absent.iter().map(|(name, blocks)| (name.clone(), blocks * BLOCK)).collect(),
+            not_open: false,
+            recorded,
         })
     }
 

@@ -4,14 +4,16 @@
 //! A daemon that gave up meanwhile would serve nothing, for good, though the devices become free a moment later. What waits so has
 //! an alarm, which says whom it waits for. `forebay run` fails instead, as somebody looks at it.
 
-use super::patience::STORE_WITHIN;
 use super::{Service, lock};
 use crate::control::{ControlError, VolumeRequest};
 use crate::events::{AlarmKey, Kind, Severity};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
+/// A device has so long to be opened.
+const WITHIN: Duration = Duration::from_secs(20);
 /// What is added to the alarm.
 const HINT: &str = "it is tried again until it is free";
 
@@ -22,6 +24,16 @@ pub(super) enum Place {
     Pool(String),
     /// A volume of a pool that is open.
     Volume(String),
+}
+
+impl Place {
+    /// It is this pool, or one of these volumes.
+    pub(super) fn is_of(&self, pool: &str, volumes: &[String]) -> bool {
+        match self {
+            Self::Pool(name) => name == pool,
+            Self::Volume(name) => volumes.contains(name),
+        }
+    }
 }
 
 /// All that waits.
@@ -58,10 +70,7 @@ impl Service {
             let look = move || {
                 Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
             };
-            match self.patience.run(&path, STORE_WITHIN, look) {
-                Ok(Err(DeviceError::InUse { .. })) | Err(_) => true,
-                Ok(_) => false,
-            }
+            matches!(self.places.within(&path, WITHIN, look), Some(Err(DeviceError::InUse { .. })) | None)
         })
     }
 

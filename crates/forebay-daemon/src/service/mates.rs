@@ -13,7 +13,7 @@ use crate::config::{ConfigFile, Edit};
 use crate::control::{ControlError, ErrorKind, PoolInfo};
 use crate::jobs::{JobKind, JobSpec};
 use crate::mates::new_tag;
-use crate::open::{begin_on, is_same, open_joining};
+use crate::open::{begin_on, is_same};
 use crate::pool::{Mirrored, PoolHandle};
 use crate::register::Consent;
 use forebay_export::size::ByteSize;
@@ -72,9 +72,9 @@ impl Service {
             return Err(too_small(spec, bytes));
         }
         Self::let_go(&handle)?;
-        let state_dir = self.running().config.daemon.state_dir.clone();
+        let (config, _) = self.with_volumes(name)?;
         let allowed = Allowed { consent: Consent::Create, force };
-        let opened = open_joining(spec, self.permit(name, &state_dir, allowed))?;
+        let opened = self.open_unused(spec, self.opening(name, &config, allowed))?;
         if opened.size_bytes() < bytes {
             return Err(too_small(spec, bytes));
         }

@@ -7,14 +7,15 @@
 //!   change something, not while it drains.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mates` (mirrored ones), `volumes`, `settings`, `reload`, `work`,
-//! `absent` (volumes that are not attached), `patience` (devices that hang), `locked` (devices that somebody else has), `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
+//! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache devices, which may hang), `locked` (devices that somebody else has), `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
 
 mod absent;
+mod closed;
 mod handover;
 mod info;
 mod locked;
 mod mates;
-mod patience;
+mod opening;
 mod pools;
 mod records;
 mod reload;
@@ -85,7 +86,7 @@ pub(crate) struct Service {
     work: Mutex<work::Work>,
     work_changed: Condvar,
     /// Devices that threads wait for.
-    patience: patience::Patience,
+    places: crate::patience::Places,
     /// Volumes that are being attached, with their configuration: nobody else does that meanwhile.
     attaching: Mutex<BTreeMap<String, VolumeConfig>>,
     /// What is tried again until its devices are free.
@@ -202,7 +203,12 @@ impl Control for Service {
 
     fn pools(&self) -> Result<Vec<PoolInfo>, ControlError> {
         let names: Vec<String> = self.running().pools.keys().cloned().collect();
-        names.iter().map(|name| self.pool_info(name)).collect()
+        let open: Result<Vec<PoolInfo>, ControlError> =
+            names.iter().map(|name| self.pool_info(name)).collect();
+        let mut all = open?;
+        all.extend(self.closed_infos());
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
     }
 
     fn pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
@@ -235,9 +241,9 @@ impl Control for Service {
         self.replace(name, &request)
     }
 
-    fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError> {
-        self.check_removable(name)?;
-        self.begin_job(JobSpec::pool(JobKind::Remove { erase }, name))
+    fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, ControlError> {
+        self.check_removable(name, erase, force)?;
+        self.begin_job(JobSpec::pool(JobKind::Remove { erase }, name).force(force))
     }
 
     fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError> {

@@ -1,32 +1,35 @@
 //! Pools: creating, opening, growing, shrinking and closing them.
 
 use super::locked::Place;
+use super::opening::{NotJoined, Opening, no_answer};
 use super::records::Allowed;
-use super::settings::{invalid, stored};
+use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
 use super::tell::reporter;
 use super::{Service, Told, lock};
 use crate::CacheSpec;
-use crate::config::choices::{CacheAllocation, Mirror};
-use crate::config::{ConfigFile, Edit, PoolConfig, PoolTunables, Scope, Settings, VolumeConfig, conflicts};
+use crate::config::choices::Mirror;
+use crate::config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use crate::control::{
     ControlError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
     ScrubRequest, ShrinkRequest,
 };
-use crate::encryption::Key;
 use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::loss_record::{LossRecord, Seen, Verdict, judge};
-use crate::open::{Making, PoolParts, check_new, erase_cache, open_caches, open_joining, seen};
+use crate::open::{erase_cache, seen};
 use crate::pool::{PoolHandle, PoolStart, Promise};
-use crate::register::{Consent, Permit};
+use crate::register::Consent;
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How fast a cache is scrubbed if nobody says: far below what a flash device gives, and 1 TB takes four hours.
 const SCRUB_BYTES_PER_S: u64 = 64 << 20;
 const SCRUB_BYTES_PER_S_MIN: u64 = 64 << 10;
+/// A cache file has so long to be made longer.
+const LENGTHEN_WITHIN: Duration = Duration::from_secs(60);
 
 impl Service {
     /// Opens a configured pool (or makes it, where there is none), without volumes.
@@ -38,22 +41,8 @@ impl Service {
     ) -> Result<(), ControlError> {
         let tunables = config.tunables();
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let without_cache = failed_before(&state_dir, name, config)?;
-        let key = match &tunables.encryption_key_file {
-            Some(source) if without_cache.is_none() => Some(Key::read(source)?),
-            _ => None,
-        };
-        let permit = self.permit(name, &state_dir, allowed);
-        let has_key = key.is_some();
-        let making = Making { permit: Some(permit), ..making(&tunables, key.as_ref()) };
-        let parts = match &without_cache {
-            None => open_caches(&config.devices, making, &state_dir)?,
-            Some(_) => PoolParts::none(),
-        };
-        if has_key && parts.cipher.is_none() {
-            let what = format!("the cache of pool {name} cannot be encrypted");
-            return Err(ControlError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
-        }
+        let opening = self.opening(name, config, allowed);
+        let Some((parts, without_cache)) = self.open_parts(opening)?.take() else { return Err(stopped()) };
         let engine = EngineConfig {
             scratch_blocks: (tunables.scratch_size.0 / 4096) as u32,
             pool: PoolSettings::from(&tunables),
@@ -80,9 +69,20 @@ impl Service {
         let handle = started.inspect_err(|_| super::records::unmake(&made))?;
         let joined = || {
             // Before there is a volume: nothing was acknowledged yet.
-            let entry = Self::enter(&handle, permit, &config.devices)?;
+            let entry = Self::enter(&handle, self.permit(name, &state_dir, allowed), &config.devices)?;
             for spec in &joining {
-                Self::join(&handle, spec, permit)?.wait().ok_or_else(stopped)??;
+                match self.join(&handle, spec, self.opening(name, config, allowed)) {
+                    // What is in the cache is all there without it. It may be half of a grow, or of a shrink, that was killed.
+                    Err(NotJoined { error, .. }) if self.config_path.is_some() => {
+                        let (path, why, hint) = (spec.path.display(), error.what, error.hint);
+                        self.tell(Told::Problem(format!(
+                            "pool {name} is opened without {path}, which its cache does not lie on yet: {why}; {hint}; then: forebay pool \
+                             grow {name} --device {path}"
+                        )));
+                        break;
+                    }
+                    other => other.map_err(|not| not.error)?,
+                }
             }
             Ok(entry)
         };
@@ -193,19 +193,16 @@ impl Service {
             ));
         }
         self.check_unmirrored(name)?;
-        let promise = match (request.device, request.size) {
+        match (request.device, request.size) {
             (Some(wanted), None) => {
-                let state_dir = self.running().config.daemon.state_dir.clone();
-                let allowed = Allowed { consent: Consent::Create, force: request.force };
-                Self::join(&handle, &device(&wanted)?, self.permit(name, &state_dir, allowed))?
+                self.grow_onto(name, &handle, &device(&wanted)?, request.force, file.as_mut())?
             }
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
-                Self::ask(&handle, move |pool| pool.grow_last(bytes))?
+                self.lengthen(&handle, name, bytes)?.wait().ok_or_else(stopped)??;
             }
             _ => return Err(invalid("give either a device or a size", "")),
-        };
-        promise.wait().ok_or_else(stopped)??;
+        }
         self.write_devices(name, file.as_mut())?;
         drop(file);
         let info = self.pool_info(name)?;
@@ -214,16 +211,52 @@ impl Service {
         Ok(info)
     }
 
-    /// Has a pool take a further device.
-    fn join(
+    /// Has a pool take a further device. The file names it before: a cache on more devices than are configured could not be opened.
+    fn grow_onto(
+        &self,
+        name: &str,
         handle: &PoolHandle,
         spec: &CacheSpec,
-        permit: Permit<'_>,
+        force: bool,
+        mut file: Option<&mut ConfigFile>,
+    ) -> Result<(), ControlError> {
+        let (config, _) = self.with_volumes(name)?;
+        // By a grow that was killed, or by who has edited the file and asked for a reload: that stays as it is.
+        let quoted = format!("\"{}\"", spec.path.display());
+        let is_listed = file.as_ref().is_some_and(|file| file.text().contains(&quoted));
+        let mut list = |devices: Vec<CacheSpec>| match file.as_deref_mut().filter(|_| !is_listed) {
+            Some(file) => {
+                let edit = Edit::SetDevices { pool: name.into(), devices };
+                file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+            }
+            None => Ok(()),
+        };
+        list(config.devices.iter().cloned().chain([spec.clone()]).collect())?;
+        let allowed = Allowed { consent: Consent::Create, force };
+        self.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| {
+            if not.is_certain {
+                // It was written a moment ago; the error of the change is what matters.
+                let _ = list(config.devices.clone());
+            }
+            not.error
+        })
+    }
+
+    /// Makes the last device of a pool longer where that is wanted, and has the pool use it.
+    fn lengthen(
+        &self,
+        handle: &PoolHandle,
+        name: &str,
+        bytes: Option<u64>,
     ) -> Result<Promise<Result<(), ControlError>>, ControlError> {
-        let opened = open_joining(spec, permit)?;
-        let random = crate::open::random_uuid()?;
-        let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
-        Self::ask(handle, move |pool| pool.add_member(opened, tag))
+        let (mut device, resized) = Self::ask(handle, |pool| pool.device_to_grow())??;
+        let place = device.path().to_owned();
+        let longer =
+            self.places.within(&place, LENGTHEN_WITHIN, move || crate::pool::lengthen(&mut device, bytes));
+        let (wanted, there) = longer.ok_or_else(|| no_answer(&place, LENGTHEN_WITHIN))?.map_err(|error| {
+            ControlError::new(ErrorKind::Failed, format!("cannot grow pool {name}: {error}"), "")
+        })?;
+        Self::ask(handle, move |pool| pool.grow_last(wanted, there, resized))
     }
 
     /// The length of the cache devices together after a shrink.
@@ -332,7 +365,8 @@ impl Service {
         self.check_devices_wanted(name, devices.len())?;
         let (old, volumes) = self.with_volumes(name)?;
         let config = PoolConfig { devices: devices.clone(), ..old.clone() };
-        self.check_new(name, &config, request.force)?;
+        let allowed = Allowed { consent: Consent::Create, force: request.force };
+        self.check_new(self.opening(name, &config, allowed))?;
         let handle = self.handle(name)?;
         let edit = |devices| Edit::SetDevices { pool: name.into(), devices };
         if let Some(file) = file.as_mut() {
@@ -366,7 +400,10 @@ impl Service {
     }
 
     /// How a pool is configured, and its volumes.
-    fn with_volumes(&self, name: &str) -> Result<(PoolConfig, Vec<(String, VolumeConfig)>), ControlError> {
+    pub(super) fn with_volumes(
+        &self,
+        name: &str,
+    ) -> Result<(PoolConfig, Vec<(String, VolumeConfig)>), ControlError> {
         let running = self.running();
         let known: Vec<&str> = running.config.pools.keys().map(String::as_str).collect();
         let config = running.config.pools.get(name).cloned();
@@ -375,14 +412,12 @@ impl Service {
         Ok((config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect()))
     }
 
-    /// Checks that a new cache can be made as configured, before the pool is closed for it.
-    fn check_new(&self, name: &str, config: &PoolConfig, force: bool) -> Result<(), ControlError> {
-        let tunables = config.tunables();
-        let key = tunables.encryption_key_file.as_ref().map(Key::read).transpose()?;
+    /// What a thread needs to know to open the cache of a pool.
+    pub(super) fn opening(&self, name: &str, config: &PoolConfig, allowed: Allowed) -> Opening {
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let permit = self.permit(name, &state_dir, Allowed { consent: Consent::Create, force });
-        let making = Making { permit: Some(permit), ..making(&tunables, key.as_ref()) };
-        Ok(check_new(&config.devices, making, &state_dir)?)
+        // The pool of `forebay run` has the same name whatever its cache.
+        let is_named = self.config_path.is_some();
+        Opening { name: name.into(), config: config.clone(), state_dir, allowed, is_named }
     }
 
     /// What is lost counts as given up.
@@ -424,7 +459,15 @@ impl Service {
 
     // --- closing
 
-    pub(super) fn check_removable(&self, name: &str) -> Result<(), ControlError> {
+    pub(super) fn check_removable(&self, name: &str, erase: bool, force: bool) -> Result<(), ControlError> {
+        if self.is_closed(name) {
+            if erase {
+                let what = format!("pool {name} is not open: its devices cannot be wiped");
+                let hint = format!("open it first: forebay pool open {name}; or leave --erase out");
+                return Err(ControlError::new(ErrorKind::Conflict, what, hint));
+            }
+            return if force { Ok(()) } else { self.check_closed_removable(name) };
+        }
         self.handle(name)?;
         let (running, attaching) = (self.running(), lock(&self.attaching));
         let used: Vec<&str> = running
@@ -442,14 +485,17 @@ impl Service {
         Err(ControlError::new(
             ErrorKind::Conflict,
             format!("pool {name} is in use by {}", used.join(", ")),
-            "detach its volumes first: forebay volume detach NAME",
+            format!("detach its volumes first: forebay volume detach {}", used[0]),
         ))
     }
 
     /// Stops a pool and forgets it.
-    pub(super) fn close_pool(&self, name: &str, erase: bool) -> Result<(), ControlError> {
+    pub(super) fn close_pool(&self, name: &str, erase: bool, force: bool) -> Result<(), ControlError> {
         let mut file = self.changing()?;
-        self.check_removable(name)?;
+        self.check_removable(name, erase, force)?;
+        if self.is_closed(name) {
+            return self.forget_closed(name, file.as_mut());
+        }
         let snapshot = self.pool_snapshot(name)?;
         let handle = self.handle(name)?;
         handle.stop()?;
@@ -469,15 +515,14 @@ impl Service {
                 "pool {name} is removed, but its cache is still recorded: {why}"
             )));
         }
+        self.clear_alarms_of(name, &[]);
         let Some(file) = file.as_mut() else { return Ok(()) };
-        file.edit(&[Edit::RemovePool { name: name.into() }], &check_rules)
-            .map(drop)
-            .map_err(|error| stored(&error))
+        take_out(file, [Edit::RemovePool { name: name.into() }])
     }
 }
 
 /// The record of a pool's cache, if that has failed and must not be opened.
-fn failed_before(
+pub(super) fn failed_before(
     state_dir: &Path,
     name: &str,
     config: &PoolConfig,
@@ -517,18 +562,7 @@ fn length_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
 }
 
-/// How the cache of a pool is made.
-fn making<'a>(tunables: &PoolTunables, key: Option<&'a Key>) -> Making<'a> {
-    Making {
-        segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
-        preallocate: tunables.cache_allocation == CacheAllocation::Full,
-        mirror: tunables.mirror == Mirror::On,
-        key,
-        permit: None,
-    }
-}
-
-fn stopped() -> ControlError {
+pub(super) fn stopped() -> ControlError {
     ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "")
 }
 

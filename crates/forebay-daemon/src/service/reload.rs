@@ -71,7 +71,9 @@ impl Service {
         super::lock(&self.work).check_not_passed_on()?;
         match change {
             Change::VolumeRemoved { volume } => self.remove_by_reload(volume)?,
-            Change::PoolRemoved { pool } => self.close_pool(pool, false)?,
+            // As at a start with such a file: what is recorded of its cache stays.
+            Change::PoolRemoved { pool } if self.is_closed(pool) => self.forget_closed(pool, None)?,
+            Change::PoolRemoved { pool } => self.close_pool(pool, false, false)?,
             Change::LogLevel => self.running_mut().config.daemon.log_level = new.daemon.log_level,
             Change::PoolAdded { pool } => {
                 let config = &new.pools[pool];
@@ -84,7 +86,7 @@ impl Service {
             Change::PoolDevices { pool, added, removed, resized } => {
                 self.change_devices(pool, (added, removed, resized))?;
             }
-            Change::Setting { scope, name, .. } => self.setting_by_reload(*scope, name, new)?,
+            Change::Setting { scope, name, key, .. } => self.setting_by_reload(*scope, name, key, new)?,
             Change::VolumeAdded { volume } => {
                 let config = &new.volumes[volume];
                 let attached = self.attach_configured(volume, config);
@@ -130,8 +132,9 @@ impl Service {
 
     /// A volume that is in the file no more is drained and detached, as if the operator had asked for it.
     fn remove_by_reload(&self, volume: &str) -> Result<(), ControlError> {
-        let (pool, _) = self.pool_of(volume)?;
-        if !self.is_serving(volume) {
+        let pool = self.running().config.volumes.get(volume).map(|volume| volume.pool.clone());
+        let pool = pool.unwrap_or_default();
+        if self.is_closed(&pool) || !self.is_serving(volume) {
             self.running_mut().config.volumes.remove(volume);
             return Ok(());
         }
@@ -145,11 +148,24 @@ impl Service {
         }
     }
 
-    fn setting_by_reload(&self, scope: Scope, name: &str, new: &Config) -> Result<(), ControlError> {
-        let (target, settings) = match scope {
-            Scope::Pool => (Target::Pool(name), new.pools[name].settings.clone()),
-            Scope::Volume => (Target::Volume(name), new.volumes[name].settings.clone()),
+    /// Only this one: others that are different in the file may be refused, and then are what they were.
+    fn setting_by_reload(
+        &self,
+        scope: Scope,
+        name: &str,
+        key: &str,
+        new: &Config,
+    ) -> Result<(), ControlError> {
+        let (target, wanted) = match scope {
+            Scope::Pool => (Target::Pool(name), &new.pools[name].settings),
+            Scope::Volume => (Target::Volume(name), &new.volumes[name].settings),
         };
+        let mut settings = Self::configured(&self.running().config, target)?;
+        let set = match wanted.explicit(key) {
+            Some(value) => settings.set(key, &value.to_string()),
+            None => settings.unset(key),
+        };
+        set.map_err(|error| ControlError::new(ErrorKind::Invalid, format!("{key}: {error}"), ""))?;
         self.apply_settings(target, &settings)?;
         self.note_settings(target, settings);
         Ok(())

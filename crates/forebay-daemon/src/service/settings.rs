@@ -5,7 +5,8 @@ use super::start::check_rules;
 use crate::config::choices::DefaultAction as Choice;
 use crate::config::tunables::Applies;
 use crate::config::{
-    Config, Edit, PoolTunables, Scope, Settings, StoreError, VolumeTunables, conflicts, tunables,
+    Config, ConfigFile, Edit, EditError, PoolTunables, Scope, Settings, StoreError, VolumeTunables,
+    conflicts, tunables,
 };
 use crate::control::{ControlError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target};
 use crate::events::{Kind, NewEvent};
@@ -31,6 +32,20 @@ pub(super) fn stored(error: &StoreError) -> ControlError {
     ControlError::new(kind, error, "")
 }
 
+/// Takes pools and volumes out of the file. One that is not in it (somebody has edited it, and asked for a reload) is out already.
+pub(super) fn take_out(
+    file: &mut ConfigFile,
+    edits: impl IntoIterator<Item = Edit>,
+) -> Result<(), ControlError> {
+    for edit in edits {
+        match file.edit(&[edit], &check_rules) {
+            Err(StoreError::Edit(EditError::NotThere { .. })) | Ok(_) => {}
+            Err(error) => return Err(stored(&error)),
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn default_action(choice: Choice) -> DefaultAction {
     match choice {
         Choice::Cache => DefaultAction::Cache,
@@ -39,7 +54,7 @@ pub(super) fn default_action(choice: Choice) -> DefaultAction {
 }
 
 impl Service {
-    fn configured(config: &Config, target: Target<'_>) -> Result<Settings, ControlError> {
+    pub(super) fn configured(config: &Config, target: Target<'_>) -> Result<Settings, ControlError> {
         let (what, name, found, known): (_, _, _, Vec<&str>) = match target {
             Target::Pool(name) => {
                 let known = config.pools.keys().map(String::as_str).collect();

@@ -86,7 +86,7 @@ impl Service {
             upgraded: Mutex::default(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
-            patience: super::patience::Patience::default(),
+            places: crate::patience::Places::default(),
             attaching: Mutex::default(),
             locked: Mutex::default(),
             started_unix_s: now.map_or(0, |since| since.as_secs()),

@@ -1,7 +1,7 @@
 //! Volumes: attaching them, their sizes, exports and rules.
 
 use super::info::not_attached;
-use super::settings::{default_action, invalid, stored};
+use super::settings::{default_action, invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, lock};
 use crate::config::mounts::Problem;
@@ -223,13 +223,9 @@ impl Service {
             }
         }
         let Some(file) = file.as_mut() else { return Ok(()) };
-        let edited = file.edit(&[Edit::RemoveVolume { name: name.into() }], &check_rules);
-        edited.map(drop).map_err(|error| {
-            let error = stored(&error);
-            ControlError {
-                what: format!("{name} is detached, but it is still in the file: {}", error.what),
-                ..error
-            }
+        take_out(file, [Edit::RemoveVolume { name: name.into() }]).map_err(|error| ControlError {
+            what: format!("{name} is detached, but it is still in the file: {}", error.what),
+            ..error
         })
     }
 
@@ -243,13 +239,36 @@ impl Service {
     ) -> Result<(String, Arc<PoolHandle>, u64), ControlError> {
         let (pool, handle) = self.attached(name)?;
         if size == "max" {
-            let volume = name.to_owned();
-            let bytes = Self::ask(&handle, move |pool| pool.largest_size(&volume))??;
+            let (volume, there) = (name.to_owned(), self.store_bytes(&handle, name)?);
+            let bytes = Self::ask(&handle, move |pool| pool.largest_size(&volume, there))??;
             return Ok((pool, handle, bytes));
         }
         let bytes: ByteSize =
             size.parse().map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB, or max"))?;
         Ok((pool, handle, bytes.0))
+    }
+
+    /// Bytes that the backing store of a volume has now, in whole sectors. It is asked by a thread: it may not answer.
+    pub(super) fn store_bytes(&self, handle: &PoolHandle, name: &str) -> Result<u64, ControlError> {
+        let volume = name.to_owned();
+        let mut store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
+        let place = store.path().to_owned();
+        let asked = self.places.within(&place, OPEN_PATIENCE, move || store.refresh_size());
+        let bytes = asked.ok_or_else(|| {
+            ControlError::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "the backing store {} of {name} does not answer: asking for its size takes longer than {} s, or an earlier attempt \
+                     still waits",
+                    place.display(),
+                    OPEN_PATIENCE.as_secs()
+                ),
+                "nothing was changed; see that it works, then try again",
+            )
+        })?;
+        let failed =
+            |error| ControlError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), "");
+        bytes.map(|bytes| bytes / 512 * 512).map_err(failed)
     }
 
     pub(super) fn note_size(&self, name: &str, bytes: u64) -> Result<(), ControlError> {

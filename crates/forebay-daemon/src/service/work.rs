@@ -150,7 +150,7 @@ impl Service {
             JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
             JobKind::Scrub(bytes_per_s) => self.scrub(id, &spec.pool, bytes_per_s),
             JobKind::Rebuild => self.rebuild(id, &spec.pool),
-            JobKind::Remove { erase } => self.remove(id, &spec.pool, erase),
+            JobKind::Remove { erase } => self.remove(id, &spec.pool, erase, spec.force),
         };
         match result {
             Ok(()) => self.jobs.finish(id),
@@ -351,7 +351,8 @@ impl Service {
         self.phase(id, Phase::Applying);
         let (_, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
-        let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes, force))?;
+        let there = self.store_bytes(&handle, volume)?;
+        let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes, there, force))?;
         self.await_change(id, &handle, promise, |_| ())??;
         self.note_size(volume, bytes)?;
         Ok(())
@@ -442,8 +443,8 @@ impl Service {
         }
     }
 
-    fn remove(&self, id: JobId, pool: &str, erase: bool) -> Result<(), End> {
+    fn remove(&self, id: JobId, pool: &str, erase: bool, force: bool) -> Result<(), End> {
         self.phase(id, Phase::Applying);
-        Ok(self.close_pool(pool, erase)?)
+        Ok(self.close_pool(pool, erase, force)?)
     }
 }

@@ -300,6 +300,8 @@ impl Control for Fake {
             job: None,
             volumes: Vec::new(),
             absent: BTreeMap::new(),
+            not_open: false,
+            recorded: None,
         };
         state.pools.insert(request.name, Pool { info: info.clone(), values });
         Ok(info)
@@ -345,7 +347,7 @@ impl Control for Fake {
         Err(conflict(format!("the cache of pool {name} has not failed")))
     }
 
-    fn remove_pool(&self, name: &str, erase: bool) -> Result<JobInfo, ControlError> {
+    fn remove_pool(&self, name: &str, erase: bool, _: bool) -> Result<JobInfo, ControlError> {
         if let Some(volume) = self.pool(name)?.volumes.first() {
             return Err(conflict(format!("pool {name} has the volume {volume}")));
         }

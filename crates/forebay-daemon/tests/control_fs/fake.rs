@@ -85,6 +85,8 @@ impl Control for Fake {
             job: None,
             volumes: vec!["db".into(), "slow".into()],
             absent: BTreeMap::from([("old".into(), 5)]),
+            not_open: false,
+            recorded: None,
         })
     }
     fn create_pool(&self, _: PoolRequest) -> Result<PoolInfo, ControlError> {
@@ -102,7 +104,7 @@ impl Control for Fake {
     fn replace_cache(&self, _: &str, _: ReplaceRequest) -> Result<PoolInfo, ControlError> {
         unused()
     }
-    fn remove_pool(&self, _: &str, _: bool) -> Result<JobInfo, ControlError> {
+    fn remove_pool(&self, _: &str, _: bool, _: bool) -> Result<JobInfo, ControlError> {
         unused()
     }
     fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError> {

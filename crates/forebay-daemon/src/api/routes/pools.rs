@@ -47,6 +47,10 @@ pub(super) struct Removal {
     #[serde(default)]
     #[param(required = false)]
     erase: bool,
+    /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has. Its devices stay as they are.
+    #[serde(default)]
+    #[param(required = false)]
+    force: bool,
 }
 
 /// Closes a pool that has no volumes, and forgets it: a job.
@@ -58,7 +62,10 @@ pub(super) async fn remove_pool(
     Names(pool): Names<String>,
     Parameters(removal): Parameters<Removal>,
 ) -> Result<Response, Problem> {
-    context.change(move |control| control.remove_pool(&pool, removal.erase)).await.map(accepted)
+    context
+        .change(move |control| control.remove_pool(&pool, removal.erase, removal.force))
+        .await
+        .map(accepted)
 }
 
 /// What is allowed when a pool is opened.

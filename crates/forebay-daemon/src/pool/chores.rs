@@ -1,0 +1,115 @@
+//! What a pool does with places that may not answer, without waiting itself: names are resolved and sockets made by threads, and mounts and
+//! socket files are taken away by them.
+
+use super::Pool;
+use super::volumes::Done;
+use crate::server::{Socket, listen};
+use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_format::VolumeId;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A detach waits so long until what it leaves behind was taken away, and looks so often.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A socket that is being made, and exports that wait for it.
+pub(super) struct Listening {
+    endpoint: Endpoint,
+    waiting: Vec<(VolumeId, ExportUri)>,
+}
+
+/// Threads that take something away, and who waits for them until when.
+#[derive(Default)]
+pub(super) struct Chores {
+    threads: Vec<JoinHandle<()>>,
+    waiting: Vec<(Done, Instant)>,
+}
+
+impl Pool {
+    /// Has a thread listen for an export; [`Pool::exported`] is told the end.
+    pub(super) fn begin_listen(
+        &mut self,
+        id: VolumeId,
+        uri: &ExportUri,
+        endpoint: &Endpoint,
+        patience: Duration,
+    ) -> Result<(), String> {
+        if let Some(there) = self.listening.iter_mut().find(|there| there.endpoint == *endpoint) {
+            there.waiting.push((id, uri.clone()));
+            return Ok(());
+        }
+        let (tasks, waker, wanted) = (self.myself.clone(), self.reactor.waker(), endpoint.clone());
+        let work = move || {
+            let made = listen(&wanted, patience);
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.listened(&wanted, made))); // it may have ended
+            waker.wake();
+        };
+        let thread = std::thread::Builder::new().name(format!("listen-{}", self.name)).spawn(work);
+        thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        self.listening.push(Listening { endpoint: endpoint.clone(), waiting: vec![(id, uri.clone())] });
+        Ok(())
+    }
+
+    fn listened(&mut self, endpoint: &Endpoint, made: Result<Socket, String>) {
+        let Some(at) = self.listening.iter().position(|there| there.endpoint == *endpoint) else { return };
+        let waiting = self.listening.swap_remove(at).waiting;
+        let (mut socket, why) = match made {
+            Ok(socket) => (Some(socket), None),
+            Err(why) => (None, Some(why)),
+        };
+        for (id, uri) in waiting {
+            let is_wanted = self.served(id).is_some_and(|served| served.exporting.is_some());
+            if self.stopping || !is_wanted {
+                continue;
+            }
+            let result = match &why {
+                Some(why) => Err(why.clone()),
+                None => self.offer(id, &uri, &mut socket),
+            };
+            self.exported(id, &uri, result);
+        }
+        if let Some(socket) = socket {
+            self.chore(move || socket.undo());
+        }
+    }
+
+    /// Has a thread do something that nobody waits for but a detach, and the end of the pool.
+    pub(super) fn chore(&mut self, work: impl FnOnce() + Send + 'static) {
+        // Without a thread it is done at the next start.
+        let thread = std::thread::Builder::new().name(format!("chore-{}", self.name)).spawn(work);
+        self.chores.threads.extend(thread.ok());
+    }
+
+    /// Socket files of endpoints that are listened on no more are taken away.
+    pub(super) fn clear_sockets(&mut self) {
+        for (file, path) in self.server.take_files() {
+            self.chore(move || file.remove(&path));
+        }
+    }
+
+    /// A detach is answered once what it leaves behind was taken away, or that takes too long.
+    pub(super) fn answer_after_chores(&mut self, done: Done) {
+        self.chores.waiting.push((done, Instant::now() + PATIENCE));
+        self.look_after_chores();
+    }
+
+    /// True if nothing is left to be taken away.
+    pub(super) fn chores_are_done(&self) -> bool {
+        self.chores.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Answers who has waited for chores; returns how long the loop may sleep because of others.
+    pub(super) fn look_after_chores(&mut self) -> Option<Duration> {
+        self.chores.threads.retain(|thread| !thread.is_finished());
+        let (idle, now) = (self.chores.threads.is_empty(), Instant::now());
+        self.chores.waiting.retain(|(done, due)| {
+            let is_over = idle || *due <= now;
+            if is_over {
+                let _ = done.try_send(Ok(()));
+            }
+            !is_over
+        });
+        (!self.chores.waiting.is_empty()).then_some(LOOK)
+    }
+}

@@ -1,0 +1,132 @@
+//! Pools that are configured and not open: what is known of their caches, and the way to take them out.
+
+use super::{Service, Told, lock};
+use crate::config::{ConfigFile, Edit};
+use crate::control::{ControlError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
+use crate::loss_record::LossRecord;
+use crate::register::{CacheRecord, of_pool};
+use std::path::Path;
+
+impl CacheRecord {
+    /// As the API shows it.
+    pub(super) fn info(&self, state_dir: &Path) -> RecordedInfo {
+        RecordedInfo {
+            cache: self.cache_uuid.clone(),
+            path: self.path(state_dir).display().to_string(),
+            generation: self.generation,
+            in_use: self.in_use,
+            dirty_bytes: self.dirty_bytes,
+            recorded_unix_s: self.recorded_unix_s,
+        }
+    }
+}
+
+impl Service {
+    /// True if a pool is configured and not open.
+    pub(super) fn is_closed(&self, name: &str) -> bool {
+        let running = self.running();
+        running.config.pools.contains_key(name) && !running.pools.contains_key(name)
+    }
+
+    /// Pools that are configured and not open.
+    pub(super) fn closed_infos(&self) -> Vec<PoolInfo> {
+        let (closed, state_dir) = {
+            let running = self.running();
+            let closed = running.config.pools.iter().filter(|(name, _)| !running.pools.contains_key(*name));
+            let closed: Vec<_> = closed.map(|(name, pool)| (name.clone(), pool.devices.clone())).collect();
+            (closed, running.config.daemon.state_dir.clone())
+        };
+        let device = |spec: &crate::CacheSpec| DeviceInfo {
+            path: spec.path.display().to_string(),
+            size_bytes: spec.size_bytes.unwrap_or(0),
+            state: String::new(),
+        };
+        let info = |(name, devices): (String, Vec<crate::CacheSpec>)| {
+            let records = of_pool(&state_dir, &name).unwrap_or_default();
+            let recorded = records.first().map(|record| record.info(&state_dir));
+            let devices = devices.iter().map(device).collect();
+            PoolInfo { volumes: self.configured_volumes(&name), ..PoolInfo::closed(name, devices, recorded) }
+        };
+        closed.into_iter().map(info).collect()
+    }
+
+    fn configured_volumes(&self, pool: &str) -> Vec<String> {
+        let running = self.running();
+        let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == pool);
+        ours.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Checks that a pool that is not open can be taken out of the configuration without losing sight of dirty data.
+    pub(super) fn check_closed_removable(&self, name: &str) -> Result<(), ControlError> {
+        let (state_dir, devices) = {
+            let running = self.running();
+            let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
+            (running.config.daemon.state_dir.clone(), devices.unwrap_or_default())
+        };
+        let volumes = self.configured_volumes(name);
+        let lost = LossRecord::all(&state_dir)?.into_iter().find(|record| record.pool == name);
+        let records = of_pool(&state_dir, name)?;
+        let why = if !volumes.is_empty() {
+            format!("it is the pool of {}", volumes.join(", "))
+        } else if let Some(record) = lost {
+            format!("its cache has failed, see {}", record.path(&state_dir).display())
+        } else if let Some(record) = records.iter().find(|record| record.may_be_dirty()) {
+            let path = record.path(&state_dir);
+            format!("{} ({}: cache {})", record.worth(), path.display(), record.cache_uuid)
+        } else if records.is_empty() && devices.iter().any(|spec| spec.path.exists()) {
+            "nothing is recorded of its cache, and its devices are there".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(ControlError::new(
+            ErrorKind::Conflict,
+            format!("pool {name} is not open, and {why}"),
+            format!(
+                "to open it: forebay pool open {name}; to take it out of the configuration as it is, with its volumes, and without writing \
+                 anything back: forebay pool remove {name} --force"
+            ),
+        ))
+    }
+
+    /// Takes a pool that is not open out of the configuration, with its volumes. Its devices stay as they are, and so does what is recorded of
+    /// its cache, but for its place: it may be opened again, by any pool.
+    pub(super) fn forget_closed(
+        &self,
+        name: &str,
+        file: Option<&mut ConfigFile>,
+    ) -> Result<(), ControlError> {
+        let volumes = self.configured_volumes(name);
+        if let Some(file) = file {
+            let out = |volume: &String| Edit::RemoveVolume { name: volume.clone() };
+            let edits: Vec<Edit> =
+                volumes.iter().map(out).chain([Edit::RemovePool { name: name.into() }]).collect();
+            super::settings::take_out(file, edits)?;
+        }
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        for record in of_pool(&state_dir, name)? {
+            if let Err(why) = record.remove(&state_dir) {
+                self.tell(Told::Problem(format!(
+                    "pool {name} is removed, but its cache is still recorded: {why}"
+                )));
+            }
+        }
+        lock(&self.locked).retain(|place| !place.is_of(name, &volumes));
+        {
+            let mut running = self.running_mut();
+            running.config.pools.remove(name);
+            running.config.volumes.retain(|_, volume| volume.pool != name);
+        }
+        self.clear_alarms_of(name, &volumes);
+        Ok(())
+    }
+
+    /// A pool and its volumes are gone: nothing is wrong with them any more.
+    pub(super) fn clear_alarms_of(&self, pool: &str, volumes: &[String]) {
+        for alarm in self.hub.alarms() {
+            let is_volume = alarm.key.volume.as_ref().is_some_and(|volume| volumes.contains(volume));
+            if is_volume || alarm.key.volume.is_none() && alarm.key.pool.as_deref() == Some(pool) {
+                self.hub.clear(&alarm.key);
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Opening cache devices, which may hang: threads do it, and are waited for only so long.
+//!
+//! First each device is asked whether it answers, so that what is said names the one that does not; then all of them are opened. What
+//! comes too late is closed again, and files that were made for it are removed.
+
+use super::records::{Allowed, unmake};
+use super::{Service, pools};
+use crate::CacheSpec;
+use crate::config::PoolConfig;
+use crate::config::choices::{CacheAllocation, Mirror};
+use crate::control::{ControlError, ErrorKind};
+use crate::encryption::Key;
+use crate::error::RunError;
+use crate::loss_record::LossRecord;
+use crate::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
+use crate::pool::PoolHandle;
+use crate::register::Permit;
+use forebay_io::Device;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Cache devices have so long to be opened and looked at.
+const WITHIN: Duration = Duration::from_secs(20);
+/// Files that are made have the time that it takes to reserve space at this rate besides.
+const MADE_BYTES_PER_S: u64 = 64 << 20;
+
+/// What a thread needs to know to open the cache of a pool.
+pub(super) struct Opening {
+    pub(super) name: String,
+    pub(super) config: PoolConfig,
+    pub(super) state_dir: PathBuf,
+    pub(super) allowed: Allowed,
+    /// The pool is recorded under its name: not that of `forebay run`.
+    pub(super) is_named: bool,
+}
+
+/// The parts of a pool, and the record of its cache if that has failed. Files that were made for it are removed with this.
+#[derive(Default)]
+pub(super) struct Opened(Option<(PoolParts, Option<LossRecord>)>);
+
+impl Opened {
+    pub(super) fn take(mut self) -> Option<(PoolParts, Option<LossRecord>)> {
+        self.0.take()
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some((parts, _)) = &self.0 {
+            unmake(&parts.made);
+        }
+    }
+}
+
+/// A device has not joined a pool, as far as is known.
+pub(super) struct NotJoined {
+    pub(super) error: ControlError,
+    /// It has not: nothing depends on it.
+    pub(super) is_certain: bool,
+}
+
+impl From<ControlError> for NotJoined {
+    fn from(error: ControlError) -> Self {
+        Self { error, is_certain: true }
+    }
+}
+
+impl Opening {
+    pub(super) fn permit(&self) -> Permit<'_> {
+        let pool = self.is_named.then_some(&*self.name);
+        Permit { state_dir: &self.state_dir, pool, consent: self.allowed.consent, force: self.allowed.force }
+    }
+
+    fn making<'a>(&'a self, key: Option<&'a Key>) -> Making<'a> {
+        let tunables = self.config.tunables();
+        Making {
+            segment_blocks: tunables.segment_size.map(|size| (size.0 / 4096) as u32),
+            preallocate: tunables.cache_allocation == CacheAllocation::Full,
+            mirror: tunables.mirror == Mirror::On,
+            key,
+            permit: Some(self.permit()),
+        }
+    }
+
+    fn key(&self) -> Result<Option<Key>, RunError> {
+        self.config.tunables().encryption_key_file.as_ref().map(Key::read).transpose()
+    }
+
+    fn open(&self) -> Result<Opened, ControlError> {
+        let without_cache = pools::failed_before(&self.state_dir, &self.name, &self.config)?;
+        if without_cache.is_some() {
+            return Ok(Opened(Some((PoolParts::none(), without_cache))));
+        }
+        let key = self.key()?;
+        let parts = open_caches(&self.config.devices, self.making(key.as_ref()), &self.state_dir)?;
+        if key.is_some() && parts.cipher.is_none() {
+            let what = format!("the cache of pool {} cannot be encrypted", self.name);
+            return Err(ControlError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
+        }
+        Ok(Opened(Some((parts, None))))
+    }
+
+    fn check_new(&self) -> Result<(), ControlError> {
+        let key = self.key()?;
+        Ok(check_new(&self.config.devices, self.making(key.as_ref()), &self.state_dir)?)
+    }
+}
+
+impl Service {
+    /// Opens the cache of a pool, or makes it.
+    pub(super) fn open_parts(&self, opening: Opening) -> Result<Opened, ControlError> {
+        let devices = opening.config.devices.clone();
+        self.with_devices(&devices, move || opening.open())?
+    }
+
+    /// Checks that a new cache can be made as configured, before the pool is closed for it.
+    pub(super) fn check_new(&self, opening: Opening) -> Result<(), ControlError> {
+        let devices = opening.config.devices.clone();
+        self.with_devices(&devices, move || opening.check_new())?
+    }
+
+    /// Opens a device that holds nothing, for a pool that is there.
+    pub(super) fn open_unused(&self, spec: &CacheSpec, opening: Opening) -> Result<Device, ControlError> {
+        let wanted = spec.clone();
+        let opened =
+            self.with_devices(std::slice::from_ref(spec), move || open_joining(&wanted, opening.permit()))?;
+        Ok(opened?)
+    }
+
+    /// Has a pool take a further device. A file that was made for it is removed again if it cannot.
+    pub(super) fn join(
+        &self,
+        handle: &PoolHandle,
+        spec: &CacheSpec,
+        opening: Opening,
+    ) -> Result<(), NotJoined> {
+        let path = spec.path.clone();
+        let is_there = self.places.within(&spec.path, WITHIN, move || path.exists());
+        let is_there = is_there.ok_or_else(|| no_answer(&spec.path, WITHIN))?;
+        let device = self.open_unused(spec, opening)?;
+        self.join_device(handle, spec, device).inspect_err(|not| {
+            if !is_there && not.is_certain {
+                unmake(std::slice::from_ref(&spec.path));
+            }
+        })
+    }
+
+    fn join_device(&self, handle: &PoolHandle, spec: &CacheSpec, device: Device) -> Result<(), NotJoined> {
+        let random = crate::open::random_uuid().map_err(ControlError::from)?;
+        let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
+        let bytes = device.size_bytes();
+        let (header, _) = Self::ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
+        let written = self.with_devices(std::slice::from_ref(spec), move || {
+            crate::members::write_header(&device, &header).map(|()| device)
+        })?;
+        let device = written.map_err(|error| ControlError::from(crate::open::device_error(error)))?;
+        // A pool that does not answer may have it in its superblock all the same.
+        let unknown = |error| NotJoined { error, is_certain: false };
+        let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;
+        Ok(promise.wait().ok_or_else(|| unknown(pools::stopped()))??)
+    }
+
+    /// Runs `work`, which opens these devices, on a thread.
+    fn with_devices<T: Send + 'static>(
+        &self,
+        devices: &[CacheSpec],
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ControlError> {
+        let mut patience = WITHIN;
+        for spec in devices {
+            let asked = spec.clone();
+            let to_make = self.places.within(&spec.path, WITHIN, move || bytes_to_make(&asked));
+            let to_make = to_make.ok_or_else(|| no_answer(&spec.path, WITHIN))?;
+            patience += Duration::from_secs(to_make / MADE_BYTES_PER_S);
+        }
+        let Some(first) = devices.first() else { return Ok(work()) };
+        self.places.within(&first.path, patience, work).ok_or_else(|| no_answer(&first.path, patience))
+    }
+}
+
+/// A cache device does not answer.
+pub(super) fn no_answer(path: &Path, within: Duration) -> ControlError {
+    ControlError::new(
+        ErrorKind::Unavailable,
+        format!(
+            "the cache device {} does not answer: that takes longer than {} s, or an earlier attempt still waits",
+            path.display(),
+            within.as_secs()
+        ),
+        "see that the device works, or that who serves it runs; then try again",
+    )
+}
