@@ -478,11 +478,8 @@ impl Engine {
     }
 
     pub(crate) fn batch_written(&mut self, kind: StreamKind, op: u32, ok: bool) {
-        let (fenced, counts) = (self.fenced, self.planted(PlantedBug::CountAfterFence));
         let stream = &mut self.streams[kind.index()];
         let batch = stream.in_flight.iter_mut().find(|batch| batch.op == op && batch.completed.is_none());
-        // What completes after the fence does not count: nothing may become dirty after what is at risk was recorded (I52).
-        let ok = ok && (!fenced || counts);
         batch.expect("a batch completes once").completed = Some(ok);
         self.cache_flush.unflushed = true;
         if self.planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
@@ -494,14 +491,17 @@ impl Engine {
     /// Takes in what has completed, up to the first batch that has not.
     pub(crate) fn settle_batches(&mut self, kind: StreamKind) {
         loop {
+            // Nothing counts after the fence, also if it had completed before: nothing may become dirty after what is at risk was
+            // recorded (I52).
+            let counts = !self.fenced || self.planted(PlantedBug::CountAfterFence);
             let stream = &mut self.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {
                 None => break,
-                Some(true) => {
+                Some(true) if counts => {
                     let batch = stream.in_flight.pop_front().expect("there is a front");
                     self.apply_batch(kind, batch);
                 }
-                Some(false) => {
+                Some(_) => {
                     stream.broken = true;
                     if stream.in_flight.iter().any(|batch| batch.completed.is_none()) {
                         break;

@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 17] = [
+const SEEDS: [(u64, u64, &str); 18] = [
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -46,6 +46,11 @@ const SEEDS: [(u64, u64, &str); 17] = [
         537_578_298,
         2,
         "a detach that failed gave its locks back, and nothing woke the destage that had met them",
+    ),
+    (
+        407_174_318,
+        8,
+        "a batch counted after the fence, because it had completed before and waited for a summary, which failed",
     ),
     (36_166_399, 3, "a FLUSH that was refused had told of what was lost, and the next one failed too"),
 ];
