@@ -608,8 +608,12 @@ fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
     let sectors = world.disks.tenants[volume].bytes / 512;
     let sampled = &world.disks.sampled[volume];
     let secretly = !sampled.is_empty() && world.rng.chance(1, 3);
-    let first =
-        if secretly { world.rng.pick(sampled) * 8 + world.rng.below(8) } else { world.rng.below(sectors) };
+    let first = if secretly {
+        // The last block may be short.
+        (world.rng.pick(sampled) * 8 + world.rng.below(8)).min(sectors - 1)
+    } else {
+        world.rng.below(sectors)
+    };
     let count = world.rng.range(1, 64).min(sectors - first);
     for sector in first..first + count {
         let mut bytes = [0; 512];
