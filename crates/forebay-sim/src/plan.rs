@@ -291,7 +291,9 @@ impl Plan {
     /// The cache device answers no read for some seconds. Nothing else is wrong with it, so no block may be lost.
     fn fail_over(&mut self, rng: &mut Rng) {
         let sound = !self.faults.damages() && self.faults.cache.read_error == 0;
-        if sound && self.death.is_none() {
+        // A member that cannot be read is put out, and then nobody has what the other one lost silently.
+        let true_members = self.mirror.as_ref().is_none_or(|mirror| mirror.harms == [false; 2]);
+        if sound && true_members && self.death.is_none() {
             let at = rng.range(u64::from(self.requests) / 10, u64::from(self.requests) * 9 / 10);
             self.outage = Some((at, rng.range(20_000_000, 5_000_000_000)));
         }
