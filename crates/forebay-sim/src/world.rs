@@ -701,7 +701,10 @@ impl World {
                 let bytes = self.disks.tenants[volume].bytes;
                 let mut record = backing_record(&self.plan, bytes, self.disks.stamps[volume], volume);
                 record.samples = self.samples(volume);
-                self.disks.sampled[volume] = record.samples.iter().map(|(block, _)| *block).collect();
+                // Nothing is noted of a store that could not be flushed: it need not look after a power cut as it looks now.
+                let flushed = !self.is_short(1 + volume);
+                let blocks = record.samples.iter().map(|(block, _)| *block);
+                self.disks.sampled[volume] = blocks.filter(|_| flushed).collect();
                 (VolumeId(volume as u16), record)
             })
             .collect();
