@@ -676,6 +676,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         device.quiet();
     }
     world.restore_device();
+    world.wait_flights()?;
     world.wait_requests()?;
     world.wait_owner()?;
     if world.fenced && !world.engine.is_aside() || world.stopped {

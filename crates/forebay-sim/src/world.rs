@@ -483,13 +483,17 @@ impl World {
         Ok(!self.stopped)
     }
 
-    /// Waits until no operation is under way: what an opening that failed has begun ends before the next one.
+    /// Waits until the operations that are under way now have ended: those of an opening that failed, and those that a fault is still to meet.
     ///
     /// # Errors
     /// Any violation.
     pub(crate) fn wait_flights(&mut self) -> Result<(), String> {
-        while !self.flights.is_empty() && !self.stopped {
-            self.step(u64::MAX)?;
+        let last = self.queue.iter().map(|Reverse((time, ..))| *time).max().unwrap_or(0);
+        let is_due = |queue: &BinaryHeap<Reverse<(u64, u64, u32)>>| {
+            queue.peek().is_some_and(|Reverse((time, ..))| *time <= last)
+        };
+        while is_due(&self.queue) && !self.stopped {
+            self.step(last)?;
         }
         Ok(())
     }
