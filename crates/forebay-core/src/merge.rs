@@ -118,8 +118,9 @@ impl Engine {
             _ => (sector_mask(from, to) & all, sector_mask_inside(from, to) & all),
         };
         let ragged = written & !covered;
-        if purpose != MergeFor::Read && ragged & self.lost_sectors(key) != 0 {
-            // The rest of a sector of which a part is written is lost.
+        let asked = if purpose == MergeFor::Read { self.reqs.get(m.req).sectors_of(block) & all } else { 0 };
+        if (ragged | asked) & self.lost_sectors(key) != 0 {
+            // What is asked for is lost, perhaps since the request came; or the rest of a sector of which a part is written.
             self.merges.get_mut(merge).failed = true;
             self.end_merge(merge, None);
             return;
@@ -129,7 +130,6 @@ impl Engine {
             MergeFor::Direct(_) => true,
             MergeFor::Log => u64::from(self.volume(volume).sector_bytes) == BLOCK || m.without_cached,
         };
-        let asked = if purpose == MergeFor::Read { self.reqs.get(m.req).sectors_of(block) & all } else { 0 };
         let lacks = asked & !have != 0 && !self.planted(PlantedBug::ServeInvalidSectors);
         let backing = lacks || ragged & !have != 0 || whole && (have | covered) != all;
         if purpose == MergeFor::Read {
