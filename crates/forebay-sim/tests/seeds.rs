@@ -53,6 +53,7 @@ const SEEDS: [(u64, u64, &str); 18] = [
         "a batch counted after the fence, because it had completed before and waited for a summary, which failed",
     ),
     (36_166_399, 3, "a FLUSH that was refused had told of what was lost, and the next one failed too"),
+    (117_134_724, 5, "a part of a block was lost while a read waited for it, and the backing store answered"),
 ];
 
 #[test]
