@@ -283,8 +283,7 @@ impl Engine {
         let lost = self.is_any_lost_in(self.directs.get(direct).blocks());
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
         self.undo_destage(volume, &unclean);
-        // There are shadows only while an order begins; they are older than what is about to be written.
-        self.map.end_shadows(Key::new(volume, first), Key::new(volume, last), 0);
+        // Shadows, of an order that begins, stay until the dirty blocks are dropped: the order waits for them, and so for this write.
         if !zero {
             for block in if first == last { alloc::vec![first] } else { alloc::vec![first, last] } {
                 let part =

@@ -54,6 +54,11 @@ const SEEDS: [(u64, u64, &str); 18] = [
     ),
     (36_166_399, 3, "a FLUSH that was refused had told of what was lost, and the next one failed too"),
     (117_134_724, 5, "a part of a block was lost while a read waited for it, and the backing store answered"),
+    (
+        119_087_210,
+        7,
+        "an order began before a write past the cache, which had ended shadows, had reached the backing store",
+    ),
 ];
 
 #[test]
