@@ -325,7 +325,9 @@ impl Oracle {
     pub fn is_promised(&self, volume: usize, sector: u64) -> bool {
         let (chunk, at) = place(sector);
         let versions = &self.volumes[volume].chunks[chunk].sectors[at];
-        let mut left = versions.iter().filter(|version| !version.past() && version.acked != NEVER);
+        // What failed was not acknowledged: no FLUSH promises it.
+        let answered = |version: &Version| version.acked != NEVER && version.doubt != Doubt::Failed;
+        let mut left = versions.iter().filter(|version| !version.past() && answered(version));
         // Of two that were written at once either may be there: a FUA need not have been answered before the FLUSH that covers the other.
         let flushed = self.volumes[volume].flushed;
         left.clone().count() <= 1 || left.all(|version| version.fua || version.acked < flushed)
