@@ -6,7 +6,7 @@
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
-const SEEDS: [(u64, u64, &str); 18] = [
+const SEEDS: &[(u64, u64, &str)] = &[
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),
     (
@@ -63,7 +63,7 @@ const SEEDS: [(u64, u64, &str); 18] = [
 
 #[test]
 fn seeds_that_found_bugs_stay_clean() {
-    for (seed, crashes, what) in SEEDS {
+    for &(seed, crashes, what) in SEEDS {
         let report = run(&SimOptions { seed, crashes, ..SimOptions::default() }, &mut |_| {});
         assert!(report.violations.is_empty(), "again ({what}): {:?}", report.violations);
     }
