@@ -4,7 +4,7 @@
 need python3
 
 python3 "$ROOT/scripts/soak" --minutes "${MINUTES:-1}" --seed "${SEED:-$(date +%Y%m%d)}" --forebay "$FOREBAY" --folder "$T/soak" || {
-    umount "$T/soak/flash" "$T/soak/slow" 2>/dev/null
-    tail -n 20 "$T/soak/daemon.log"
+    umount "$T"/soak/era-*/flash "$T"/soak/era-*/slow 2>/dev/null
+    tail -n 20 "$T"/soak/era-*/daemon.log
     fail "see above; scripts/soak with this seed keeps its folder"
 }
