@@ -61,3 +61,17 @@ def test_what_does_not_build_does_not_count(results: str, share: float) -> None:
     words = {"c": m.CAUGHT, "s": m.SURVIVED, "t": m.TIMEOUT, "u": m.UNBUILDABLE}
     outcomes = [m.Outcome(str(at), words[letter], "", 0.0) for at, letter in enumerate(results)]
     assert m.share_caught(outcomes) == pytest.approx(share)
+
+
+def test_a_survivor_is_found_again_where_its_line_has_moved() -> None:
+    there = [mutant("a.rs:7:3: replace + with - in f"), mutant("a.rs:9:3: replace + with * in g")]
+    there += [mutant("a.rs:1:1: twice in h"), mutant("a.rs:2:1: twice in h")]
+    names = [
+        "a.rs:5:3: replace + with - in f",
+        "a.rs:9:3: replace + with * in g",
+        "a.rs:4:1: twice in h",
+        "a.rs:2:1: twice in h",
+    ]
+    found = m.found_again([*names, "a.rs:1:1: gone"], there)
+    assert [found[name] for name in names] == [there[0], there[1], None, there[3]]
+    assert found["a.rs:1:1: gone"] is None
