@@ -139,6 +139,7 @@ impl Engine {
             Stage::Flushing { started, ended } => match ended {
                 None if !*started => {
                     *started = true;
+                    self.stats.backing_flushes += 1;
                     let op = self.new_op(OpKind::LifeFlush(id));
                     self.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
                     return Progress::Waits(Job::Attach(job));

@@ -51,6 +51,7 @@ type Sampled = Result<Vec<u8>, DeviceFailure>;
 
 impl World {
     pub(crate) fn perform(&mut self, action: Action) -> Result<(), String> {
+        self.note_action(&action);
         if self.hold(action)? { Ok(()) } else { self.start(action) }
     }
 
@@ -106,7 +107,7 @@ impl World {
                         "request {request:?} was answered while a device operation uses its buffer"
                     );
                 }
-                self.reply(request, result)
+                self.reply(&action, request, result)
             }
             Action::Notice(notice) => self.notice(notice),
             Action::VolumeQuiet { volume } => self.volume_quiet(volume),
@@ -505,6 +506,7 @@ impl World {
                     self.lost_at[usize::from(volume.0)] = Some(self.oracle.begin());
                 }
                 self.counters.damaged_blocks += 1;
+                self.note_damage();
                 self.check_scrubbed()?;
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
                 ensure!(!lost || self.plan.mirror.is_none(), "{notice:?}, but there is another member");
@@ -544,7 +546,10 @@ impl World {
                 ensure!(errors > 0, "{notice:?}, but no operation failed");
             }
             Notice::ScrubEnded { report, complete } => self.scrub_ended(report, complete)?,
-            Notice::Checkpointed { .. } => self.counters.checkpoints += 1,
+            Notice::Checkpointed { .. } => {
+                self.counters.checkpoints += 1;
+                self.note_checkpoint();
+            }
             Notice::BackingChanged { .. } => {
                 ensure!(self.changed || self.oracle.relaxed, "{notice:?}, but it did not change");
             }

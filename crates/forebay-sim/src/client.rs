@@ -5,7 +5,7 @@ use crate::life::Place;
 use crate::oracle::WriteTicket;
 use crate::rng::Rng;
 use crate::world::{World, ensure};
-use forebay_core::{BufId, Request, RequestError, RequestId, RequestKind, Status, Treatment};
+use forebay_core::{Action, BufId, Request, RequestError, RequestId, RequestKind, Status, Treatment};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 
@@ -32,6 +32,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// What it asks for, of which volume and how much, and when it was made.
+    pub(crate) fn asked(&self) -> (RequestKind, (VolumeId, u64), u64) {
+        (self.kind, (VolumeId(self.volume as u16), self.len), self.submitted_at)
+    }
+
     /// It is a request to this volume.
     #[must_use]
     pub fn is_of(&self, volume: usize) -> bool {
@@ -237,9 +242,15 @@ impl World {
     }
 
     /// Judges a reply.
-    pub(crate) fn reply(&mut self, id: RequestId, result: Result<(), RequestError>) -> Result<(), String> {
+    pub(crate) fn reply(
+        &mut self,
+        reply: &Action,
+        id: RequestId,
+        result: Result<(), RequestError>,
+    ) -> Result<(), String> {
         let pending = self.requests.remove(&id.0);
         let pending = pending.ok_or_else(|| format!("{id:?} was answered twice or never made"))?;
+        self.note_reply(&pending, reply)?;
         self.digest.add_all(&[12, id.0, u64::from(result.is_ok())]);
         let judged = match result {
             Ok(()) => self.judge_success(&pending),

@@ -166,6 +166,7 @@ impl World {
     /// The engine is about to hear that a device has ended. Of one that is back in time nothing may follow, but for the last steps of a
     /// stop of a mirrored cache, which do not wait for it: that stop ends as a crash does.
     pub(crate) fn note_ended(&mut self, device: usize, offset: u64, len: u64) {
+        self.note_ended_operation();
         let waits = match self.engine.status() {
             Status::Ready => true,
             Status::Stopping => self.engine.mirror_state().is_none(),

@@ -122,9 +122,13 @@ impl Run {
         world
     }
 
-    fn close(&mut self, world: &World) {
+    fn close(&mut self, world: &World) -> Result<(), String> {
+        if !world.stopped {
+            world.check_books()?;
+        }
         self.counters.add(&world.final_counters());
         self.digest.add(world.digest.0);
+        Ok(())
     }
 
     fn fork_style(&mut self) -> Result<(), String> {
@@ -160,7 +164,7 @@ impl Run {
         if !self.full() {
             finish(&mut world)?;
         }
-        self.close(&world);
+        self.close(&world)?;
         Ok(())
     }
 
@@ -219,7 +223,7 @@ impl Run {
             ensure!(relaxed || faulty(&world), "does not open: {:?}", world.engine.status());
         }
         nothing_shows(&self.plan, &world.disks.devices[0])?;
-        self.close(&world);
+        self.close(&world)?;
         let next = world.snapshots.pop();
         if world.stopped || relaxed || !rng.chance(3, 4) {
             return Ok(next);
@@ -275,7 +279,7 @@ impl Run {
                 self.afterlife(&mut world, plan, depth)?;
             }
         }
-        self.close(&world);
+        self.close(&world)?;
         for next in std::mem::take(&mut world.snapshots) {
             if !self.full() {
                 self.explore(next, depth + 1)?;

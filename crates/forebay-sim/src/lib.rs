@@ -13,6 +13,7 @@
 
 pub mod actions;
 pub mod arm;
+mod books;
 pub mod busy;
 pub mod cards;
 pub mod cipher;

@@ -300,6 +300,7 @@ impl World {
     pub(crate) fn life_notice(&mut self, notice: Notice) -> Result<(), String> {
         match notice {
             Notice::Attached { volume } => {
+                self.note_moved();
                 let place = &mut self.disks.tenants[usize::from(volume.0)].place;
                 ensure!(matches!(place, Place::Coming { .. }), "{notice:?}, but it is {place:?}");
                 *place = Place::Attached;
@@ -360,6 +361,7 @@ impl World {
     }
 
     fn detached(&mut self, volume: usize) -> Result<(), String> {
+        self.note_moved();
         let Place::Leaving(how) = self.disks.tenants[volume].place else {
             return Err(format!("volume {volume} is detached, but nobody asked"));
         };

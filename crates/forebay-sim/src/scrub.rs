@@ -2,7 +2,7 @@
 //!
 //! A scrub that went through everything, with nothing damaged since it began and nothing left as it was, has found all damage: no
 //! damaged block shows up later, until the device does something wrong again. Of a mirrored cache both copies of everything are right
-//! then: either member may be lost.
+//! then: either member may be lost. It has looked at everything that was there all the time.
 
 use crate::world::{CACHE, World, ensure};
 use forebay_core::ScrubReport;
@@ -11,10 +11,22 @@ use forebay_format::BLOCK_BYTES;
 /// What is known of scrubs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scrubs {
-    /// Errors of the cache device when the one under way began.
-    began: Option<u64>,
+    /// The one under way, as it began.
+    began: Option<Began>,
     /// The same of one that has found everything.
     sound_at: Option<u64>,
+}
+
+/// How things were when a scrub began.
+#[derive(Clone, Copy, Debug)]
+struct Began {
+    /// Errors of the cache device until then.
+    errors: u64,
+    /// Copies that counted.
+    total_blocks: u64,
+    /// Blocks in the cache, and bytes written to its device until then.
+    cached_blocks: u64,
+    written_bytes: u64,
 }
 
 impl Scrubs {
@@ -41,15 +53,43 @@ impl World {
             return self.pump();
         }
         match self.engine.begin_scrub(self.now, bytes_per_s) {
-            Ok(()) => self.scrubs.began = Some(self.errors[CACHE]),
+            Ok(()) => self.scrubs.began = Some(self.scrub_begins()),
             Err(error) => self.refused(0, "a scrub", error)?,
         }
         self.pump()
     }
 
+    fn scrub_begins(&self) -> Began {
+        let stats = self.engine.stats();
+        Began {
+            errors: self.errors[CACHE],
+            total_blocks: self.engine.scrub_progress().map_or(0, |report| report.total_blocks),
+            cached_blocks: stats.cached_blocks,
+            written_bytes: stats.cache_written_bytes,
+        }
+    }
+
+    /// A scrub that went through everything has looked at what was there all the time: of what there was at the beginning only that may be
+    /// missing whose place something newer took, or that left the cache. (Older versions of ordered volumes leave it unseen.)
+    fn check_looked_at(&self, began: Began, report: ScrubReport) -> Result<(), String> {
+        let stats = self.engine.stats();
+        let out = self.engine.mirror_state().is_some_and(|state| state.out.is_some());
+        if self.plan.may_order() || out || self.fenced || self.disks.damaged || self.errors[CACHE] > 0 {
+            return Ok(());
+        }
+        let written = (stats.cache_written_bytes - began.written_bytes) / BLOCK_BYTES as u64;
+        let left = (began.cached_blocks + written).saturating_sub(stats.cached_blocks);
+        let copies = 1 + u64::from(self.plan.mirror.is_some());
+        ensure!(
+            report.checked_blocks + copies * left >= began.total_blocks,
+            "{report:?}, but at most {left} of {began:?} have left the cache"
+        );
+        Ok(())
+    }
+
     pub(crate) fn scrub_ended(&mut self, report: ScrubReport, complete: bool) -> Result<(), String> {
         let began = self.scrubs.began.take();
-        ensure!(began.is_some(), "a scrub has ended, but none was begun");
+        let Some(began) = began else { return Err("a scrub has ended, but none was begun".into()) };
         self.counters.scrubs += u64::from(complete);
         let settled = report.damaged_blocks == report.lost_blocks + report.repaired_blocks
             && report.unreadable_blocks == 0;
@@ -57,7 +97,11 @@ impl World {
         let fault = self.errors[CACHE] > 0 || self.disks.damaged || harmed;
         let sound = report.damaged_blocks + report.unreadable_blocks == 0;
         ensure!(fault || sound, "{report:?}, but nothing was damaged");
-        self.scrubs.sound_at = began.filter(|errors| complete && settled && *errors == self.errors[CACHE]);
+        if complete {
+            self.check_looked_at(began, report)?;
+        }
+        self.scrubs.sound_at =
+            Some(began.errors).filter(|errors| complete && settled && *errors == self.errors[CACHE]);
         if self.scrubs.sound_at.is_some() { self.check_copies() } else { Ok(()) }
     }
 

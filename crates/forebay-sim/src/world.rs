@@ -9,6 +9,7 @@
 //!   [`Trap`] decides whether a [`Snapshot`], devices and oracle after a crash at that instant, is taken.
 
 use crate::actions::Flight;
+use crate::books::Books;
 use crate::client::Pending;
 use crate::device::SimDevice;
 use crate::ends::Short;
@@ -301,6 +302,7 @@ pub struct World {
     /// The volume, as long as the oracle does not know of the change.
     pub(crate) unlearned: Option<usize>,
     pub(crate) scrubs: Scrubs,
+    pub(crate) books: Books,
     /// Counters.
     pub counters: Counters,
     /// Print every event to the error output.
@@ -375,6 +377,7 @@ impl World {
             policy,
             disorder: None,
             scrubs: Scrubs::default(),
+            books: Books::default(),
             greets: false,
             renewals: 0,
             changed: false,
@@ -396,6 +399,8 @@ impl World {
             let gone = self.crash();
             (self.disks, self.oracle) = (gone.disks, gone.oracle);
         }
+        self.disorder = self.disorder.take().or(self.check_books().err());
+        self.books = Books::default();
         self.ordered = self.ordered_now();
         self.late = draw_late(&self.plan, &mut self.rng);
         self.policy = policy;

@@ -134,8 +134,10 @@ impl Engine {
             }
             let slot = self.map.slot(number, index);
             if self.map.state(slot) == State::Clean {
-                self.map.remove(self.map.key(slot));
+                let key = self.map.key(slot);
+                self.map.remove(key);
                 self.stats.evicted_blocks += 1;
+                self.counters.of(key.volume()).evicted_blocks += 1;
             }
             index += 1;
             left -= 1;

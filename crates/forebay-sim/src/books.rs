@@ -1,0 +1,249 @@
+//! What the engine says of itself in numbers, compared with what happened.
+//!
+//! Whoever operates a cache sees its counters and nothing else. Here the world counts for itself what it asked for, what it was
+//! asked for and what came of it, since the engine was opened, and compares it with [`forebay_core::Stats`] and, where those say
+//! more, with what the counters of the volumes add up to.
+
+use crate::client::Pending;
+use crate::world::{World, ensure};
+use forebay_core::{Action, Device, Path, RequestKind, Stats, VolumeStats};
+use forebay_format::VolumeId;
+
+/// What happened since the engine was opened.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Books {
+    seen: Seen,
+    /// A volume came or went: its counters did not count all the time.
+    moved: bool,
+    /// A device had ended: an operation may have been asked for several times, and counts once.
+    ended: bool,
+}
+
+/// The part of [`Stats`] that shows from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Seen {
+    reads: u64,
+    writes: u64,
+    flushes: u64,
+    zeroes: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    failed_requests: u64,
+    read_time_ns: u64,
+    write_time_ns: u64,
+    flush_time_ns: u64,
+    damaged_blocks: u64,
+    checkpoints: u64,
+    operations: Operations,
+}
+
+/// Operations on devices. Metadata that is read is not counted, nor is what is zeroed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Operations {
+    cache_reads: u64,
+    cache_read_bytes: u64,
+    cache_writes: u64,
+    cache_written_bytes: u64,
+    backing_reads: u64,
+    backing_read_bytes: u64,
+    backing_writes: u64,
+    backing_written_bytes: u64,
+    backing_flushes: u64,
+}
+
+impl From<&Stats> for Seen {
+    fn from(stats: &Stats) -> Self {
+        Self {
+            reads: stats.reads,
+            writes: stats.writes,
+            flushes: stats.flushes,
+            zeroes: stats.zeroes,
+            read_bytes: stats.read_bytes,
+            written_bytes: stats.written_bytes,
+            failed_requests: stats.failed_requests,
+            read_time_ns: stats.read_time_ns,
+            write_time_ns: stats.write_time_ns,
+            flush_time_ns: stats.flush_time_ns,
+            damaged_blocks: stats.damaged_blocks,
+            checkpoints: stats.checkpoints,
+            operations: Operations {
+                cache_reads: stats.cache_reads,
+                cache_read_bytes: stats.cache_read_bytes,
+                cache_writes: stats.cache_writes,
+                cache_written_bytes: stats.cache_written_bytes,
+                backing_reads: stats.backing_reads,
+                backing_read_bytes: stats.backing_read_bytes,
+                backing_writes: stats.backing_writes,
+                backing_written_bytes: stats.backing_written_bytes,
+                backing_flushes: stats.backing_flushes,
+            },
+        }
+    }
+}
+
+impl Seen {
+    fn takes(&mut self, kind: RequestKind, len: u64) {
+        match kind {
+            RequestKind::Read => {
+                self.reads += 1;
+                self.read_bytes += len;
+            }
+            RequestKind::Write { .. } => {
+                self.writes += 1;
+                self.written_bytes += len;
+            }
+            RequestKind::Flush => self.flushes += 1,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => self.zeroes += 1,
+            RequestKind::Prefetch => {}
+        }
+    }
+}
+
+/// What the pool counts as a whole and for each volume, of either.
+macro_rules! counted_twice {
+    ($stats:expr) => {
+        [
+            $stats.reads,
+            $stats.writes,
+            $stats.flushes,
+            $stats.zeroes,
+            $stats.read_bytes,
+            $stats.written_bytes,
+            $stats.failed_requests,
+            $stats.read_time_ns,
+            $stats.write_time_ns,
+            $stats.flush_time_ns,
+            $stats.read_hit_blocks,
+            $stats.read_miss_blocks,
+            $stats.read_bypass_blocks,
+            $stats.read_sequential_blocks,
+            $stats.write_bypass_blocks,
+            $stats.write_sequential_blocks,
+            $stats.filled_blocks,
+            $stats.read_invalidated_blocks,
+            $stats.fill_cancelled_blocks,
+            $stats.fill_no_room_blocks,
+            $stats.lock_waits,
+            $stats.direct_waits,
+            $stats.dirtied_blocks,
+            $stats.destaged_blocks,
+            $stats.evicted_blocks,
+            $stats.throttled_writes,
+            $stats.sequential_bypassed_reads + $stats.sequential_bypassed_writes,
+        ]
+    };
+}
+
+impl World {
+    /// The engine asks for something.
+    pub(crate) fn note_action(&mut self, action: &Action) {
+        let done = &mut self.books.seen.operations;
+        match *action {
+            Action::Read { device: Device::Cache, len, .. } => {
+                done.cache_reads += 1;
+                done.cache_read_bytes += u64::from(len);
+            }
+            Action::Read { device: Device::Backing(_), len, .. } => {
+                done.backing_reads += 1;
+                done.backing_read_bytes += u64::from(len);
+            }
+            Action::Write { device: Device::Cache, len, .. } => {
+                done.cache_writes += 1;
+                done.cache_written_bytes += u64::from(len);
+            }
+            Action::WriteMeta { op, .. } => {
+                done.cache_writes += 1;
+                done.cache_written_bytes += self.engine.meta(op).len() as u64;
+            }
+            Action::Write { device: Device::Backing(_), len, .. } => {
+                done.backing_writes += 1;
+                done.backing_written_bytes += u64::from(len);
+            }
+            Action::Flush { device: Device::Backing(_), .. } => done.backing_flushes += 1,
+            _ => {}
+        }
+    }
+
+    /// A device had ended.
+    pub(crate) fn note_ended_operation(&mut self) {
+        self.books.ended = true;
+    }
+
+    /// A volume has come or gone.
+    pub(crate) fn note_moved(&mut self) {
+        self.books.moved = true;
+    }
+
+    /// A damaged block was reported.
+    pub(crate) fn note_damage(&mut self) {
+        self.books.seen.damaged_blocks += 1;
+    }
+
+    /// A checkpoint is in effect.
+    pub(crate) fn note_checkpoint(&mut self) {
+        self.books.seen.checkpoints += 1;
+    }
+
+    /// The engine has answered a request: what it says of it is true.
+    pub(crate) fn note_reply(&mut self, pending: &Pending, reply: &Action) -> Result<(), String> {
+        let Action::Reply { result, path, took, volume, bytes, .. } = *reply else { return Ok(()) };
+        let (kind, asked, since) = pending.asked();
+        ensure!(volume == asked.0 && bytes == asked.1, "{reply:?}, but {asked:?} was asked for");
+        if path == Path::Refused {
+            ensure!(result.is_err() && took == 0, "{reply:?} of a request that was refused");
+            return Ok(());
+        }
+        ensure!(took == self.now - since, "{reply:?}, but it took {} ns", self.now - since);
+        let fits = match kind {
+            RequestKind::Read => matches!(path, Path::ReadHit | Path::ReadMiss | Path::ReadBypass),
+            RequestKind::Write { .. } => matches!(path, Path::Write | Path::WriteThrough | Path::WritePast),
+            RequestKind::Flush => path == Path::Flush,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => path == Path::Zero,
+            RequestKind::Prefetch => path == Path::Prefetch,
+        };
+        ensure!(fits, "{reply:?} of {kind:?}");
+        let seen = &mut self.books.seen;
+        seen.takes(kind, bytes);
+        seen.failed_requests += u64::from(result.is_err());
+        match kind {
+            RequestKind::Read => seen.read_time_ns += took,
+            RequestKind::Write { .. } => seen.write_time_ns += took,
+            RequestKind::Flush => seen.flush_time_ns += took,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Compares the books with the counters of the engine.
+    ///
+    /// # Errors
+    /// They differ.
+    pub(crate) fn check_books(&self) -> Result<(), String> {
+        let Books { mut seen, moved, ended } = self.books;
+        let stats = self.engine.stats();
+        // What was refused was answered at once.
+        self.requests.values().map(Pending::asked).for_each(|(kind, (_, len), _)| seen.takes(kind, len));
+        let mut said = Seen::from(&stats);
+        if ended {
+            said.operations = seen.operations;
+        }
+        ensure!(said == seen, "the counters say {said:?}, and it was {seen:?}");
+        ensure!(
+            stats.requests_in_flight == self.requests.len() as u64,
+            "{} requests are under way, and it is {}",
+            stats.requests_in_flight,
+            self.requests.len()
+        );
+        let ids = (0..self.plan.volumes.len() as u16).map(VolumeId);
+        let volumes: Vec<VolumeStats> = ids.filter_map(|id| self.engine.volume_stats(id)).collect();
+        let always = !moved && volumes.len() == self.plan.volumes.len() && !self.late.contains(&true);
+        let all = counted_twice!(stats);
+        let mut sums = all.map(|_| 0);
+        for volume in &volumes {
+            sums.iter_mut().zip(counted_twice!(volume)).for_each(|(sum, one)| *sum += one);
+        }
+        let right = if always { sums == all } else { sums.iter().zip(all).all(|(sum, all)| *sum <= all) };
+        ensure!(right, "the pool counts {all:?}, its volumes together {sums:?}");
+        Ok(())
+    }
+}
