@@ -42,6 +42,13 @@ fn lru_would_rather_drop_clean_blocks_than_move_dirty_ones() {
 }
 
 #[test]
+fn among_segments_that_are_full_of_dirty_blocks_lru_takes_the_oldest() {
+    let view = View { movable: 33, ..view(ReclaimPolicy::Lru) };
+    let candidates = [candidate(1, 20, 16, 16), candidate(2, 10, 16, 16), candidate(3, 15, 16, 16)];
+    assert_eq!(chosen(&view, &candidates), Some(2));
+}
+
+#[test]
 fn probation_gives_way_while_it_is_too_large() {
     let view = view(ReclaimPolicy::S3Fifo);
     let main = |segment, born| Candidate { probation: false, ..candidate(segment, born, 16, 0) };
