@@ -9,9 +9,9 @@
 #![allow(dead_code, reason = "the examples, the benchmark and each test use a part")]
 
 use forebay_core::{
-    Action, Attachment, BufId, DetachHow, Device, Engine, EngineConfig, FormatParams, OnBackingChange, OpId,
-    PlantedBug, PoolSettings, REQUEST_BYTES_MAX, Request, RequestId, RequestKind, Status, Treatment,
-    VolumeSettings, format_cache,
+    Action, Attachment, BufId, DetachHow, Device, DeviceFailure, Engine, EngineConfig, FormatParams, Notice,
+    OnBackingChange, OpId, PlantedBug, PoolSettings, REQUEST_BYTES_MAX, Request, RequestId, RequestKind,
+    Status, Treatment, VolumeSettings, format_cache,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
@@ -57,6 +57,24 @@ fn counted_by_callgrind<T>(work: impl FnOnce() -> T) -> T {
     std::hint::black_box(work())
 }
 
+/// What is wrong with a block of the cache device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    /// A read of it brings something else than was written.
+    Wrong,
+    /// A read of it fails.
+    Unreadable,
+}
+
+/// How an operation has ended.
+enum End {
+    /// With so many checksums.
+    Good(usize),
+    /// Something else was read.
+    Wrong(Vec<u32>),
+    Failed,
+}
+
 /// The engine and its devices.
 pub(crate) struct Rig {
     /// The engine.
@@ -69,6 +87,17 @@ pub(crate) struct Rig {
     pub(crate) keeps: bool,
     /// What was moved while counting.
     pub(crate) moved: Moved,
+    /// Bytes of the cache device at which data is damaged. Metadata never is.
+    pub(crate) faults: BTreeMap<u64, Fault>,
+    /// So many of the next writes to the cache device fail, and so many of the next reads of the backing store.
+    pub(crate) failing_writes: u32,
+    pub(crate) failing_backing_reads: u32,
+    /// Where data was read from the cache device last.
+    pub(crate) last_read: u64,
+    /// What the engine has told since somebody last took it.
+    pub(crate) notices: Vec<Notice>,
+    /// Requests that were answered with an error; `None`: none may be.
+    pub(crate) errors: Option<u64>,
     /// The most slots and segments that one call of the engine looked at, see [`Engine::looked_at`], without the snapshot of a
     /// checkpoint, which looks at every slot once.
     pub(crate) longest: u64,
@@ -82,9 +111,9 @@ pub(crate) struct Rig {
     closed: bool,
     /// Metadata on the cache device, by block. What is not there is zeroes.
     meta: BTreeMap<u64, Vec<u8>>,
-    /// Operations that have completed, with the number of their checksums; and the memory of the turn before.
-    done: Vec<(OpId, usize)>,
-    spare: Vec<(OpId, usize)>,
+    /// Operations that have completed, and the memory of the turn before.
+    done: Vec<(OpId, End)>,
+    spare: Vec<(OpId, End)>,
 }
 
 impl Rig {
@@ -132,6 +161,12 @@ impl Rig {
             depth: DEPTH,
             keeps: false,
             moved: Moved::default(),
+            faults: BTreeMap::new(),
+            failing_writes: 0,
+            failing_backing_reads: 0,
+            last_read: 0,
+            notices: Vec::new(),
+            errors: None,
             longest: 0,
             config,
             attachments,
@@ -300,8 +335,12 @@ impl Rig {
             }
             // All that has completed makes one turn of the owner's loop.
             let mut turn = std::mem::replace(&mut self.done, std::mem::take(&mut self.spare));
-            for (op, crcs) in turn.drain(..) {
-                self.ask(|engine, now| engine.complete(now, op, Ok(()), &ZERO_CRCS[..crcs]));
+            for (op, end) in turn.drain(..) {
+                self.ask(|engine, now| match end {
+                    End::Good(crcs) => engine.complete(now, op, Ok(()), &ZERO_CRCS[..crcs]),
+                    End::Wrong(crcs) => engine.complete(now, op, Ok(()), &crcs),
+                    End::Failed => engine.complete(now, op, Err(DeviceFailure::Failed), &[]),
+                });
             }
             self.spare = turn;
         }
@@ -315,27 +354,38 @@ impl Rig {
             self.note(&action);
         }
         match action {
-            Action::Read { op, len, crc, .. } => {
-                self.done.push((op, if crc { (len as usize).div_ceil(BLOCK_BYTES) } else { 0 }));
+            Action::Read { op, device, offset, len, crc } => {
+                let blocks = (len as usize).div_ceil(BLOCK_BYTES);
+                let end = match device {
+                    Device::Cache => self.read_cache(offset, blocks),
+                    Device::Backing(_) if took_one(&mut self.failing_backing_reads) => End::Failed,
+                    Device::Backing(_) => End::Good(if crc { blocks } else { 0 }),
+                };
+                self.done.push((op, end));
             }
             Action::ReadMeta { op, offset, len } => {
                 let bytes = self.load(offset, len);
                 self.ask(|engine, now| engine.complete_meta(now, op, Ok(&bytes)));
             }
+            Action::Write { op, device: Device::Cache, .. } | Action::WriteMeta { op, .. }
+                if took_one(&mut self.failing_writes) =>
+            {
+                self.done.push((op, End::Failed));
+            }
             Action::Write { op, offset, .. } => {
                 if let Some(header) = self.engine.header(op).filter(|_| self.keeps).map(<[u8]>::to_vec) {
                     self.store(offset, &header);
                 }
-                self.done.push((op, 0));
+                self.done.push((op, End::Good(0)));
             }
             Action::WriteMeta { op, offset } => {
                 if self.keeps {
                     let bytes = self.engine.meta(op).to_vec();
                     self.store(offset, &bytes);
                 }
-                self.done.push((op, 0));
+                self.done.push((op, End::Good(0)));
             }
-            Action::Flush { op, .. } | Action::Zero { op, .. } => self.done.push((op, 0)),
+            Action::Flush { op, .. } | Action::Zero { op, .. } => self.done.push((op, End::Good(0))),
             Action::Crc { op, .. } => self.ask(|engine, now| engine.complete(now, op, Ok(()), &[ZERO_CRC])),
             Action::VolumeQuiet { volume } => {
                 let backing = backing(self.volume_blocks);
@@ -346,12 +396,40 @@ impl Rig {
                 let records: Vec<_> = table.into_iter().map(|entry| (entry.id, entry.backing)).collect();
                 self.ask(|engine, now| engine.finish_shutdown(now, &records));
             }
-            Action::Reply { result, .. } => assert!(result.is_ok(), "nothing fails here: {result:?}"),
+            Action::Reply { result, .. } => match &mut self.errors {
+                Some(errors) => *errors += u64::from(result.is_err()),
+                None => assert!(result.is_ok(), "nothing fails here: {result:?}"),
+            },
             Action::RecordLoss { .. } => unreachable!("no device fails here"),
             Action::FlushMember { .. } | Action::RecordOut { .. } => unreachable!("not mirrored"),
             Action::Closed => self.closed = true,
-            Action::Copy { .. } | Action::FillZero { .. } | Action::Notice(_) => {}
+            Action::Notice(notice) => self.notices.push(notice),
+            Action::Copy { .. } | Action::FillZero { .. } => {}
         }
+    }
+
+    fn read_cache(&mut self, offset: u64, blocks: usize) -> End {
+        self.last_read = offset;
+        if self.faults.is_empty() {
+            return End::Good(blocks);
+        }
+        let faults: Vec<_> = self.faults.range(offset..offset + blocks as u64 * BLOCK).collect();
+        if faults.iter().any(|(_, fault)| **fault == Fault::Unreadable) {
+            return End::Failed;
+        }
+        let mut crcs = ZERO_CRCS[..blocks].to_vec();
+        faults.iter().for_each(|(at, _)| crcs[((**at - offset) / BLOCK) as usize] ^= 1);
+        End::Wrong(crcs)
+    }
+
+    /// Where a block of a volume lies that is cached: reads it.
+    pub(crate) fn place_of(&mut self, volume: u16, block: u64) -> u64 {
+        self.run();
+        let reads = self.engine.stats().cache_reads;
+        self.read(volume, block);
+        self.run();
+        assert_eq!(self.engine.stats().cache_reads, reads + 1, "it is cached, and nothing else happens");
+        self.last_read
     }
 
     fn note(&mut self, action: &Action) {
@@ -426,6 +504,13 @@ fn attachment(at: usize, volume_blocks: u64, settings: &VolumeSettings) -> Attac
         on_change: OnBackingChange::Refuse,
         suspicion: forebay_core::Suspicion::None,
     }
+}
+
+/// Counts down; true if there was something left.
+fn took_one(left: &mut u32) -> bool {
+    let takes = *left > 0;
+    *left -= u32::from(takes);
+    takes
 }
 
 /// SplitMix64: the same traces everywhere.

@@ -1,0 +1,167 @@
+//! What becomes of blocks that the cache device brings back wrong, or not at all: found by a scrub, by reads, by writes of a part.
+
+#[path = "rig/mod.rs"]
+mod rig;
+
+use forebay_core::{Notice, PoolSettings, RequestKind, ScrubReport, Treatment, VolumeSettings};
+use forebay_format::VolumeId;
+use rig::{Fault, GATHERED_NS, Rig};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const BLOCK: u64 = 4096;
+const VOLUME: VolumeId = VolumeId(0);
+/// Blocks that are cached.
+const BLOCKS: u64 = 200;
+
+/// A cache with clean blocks of the first half, and dirty ones of the second, which stay so.
+fn rig() -> Rig {
+    let held = VolumeSettings {
+        dirty_low_pct: 90,
+        dirty_high_pct: 90,
+        idle_delay: 0,
+        flush_period: 0,
+        skip_sequential_bytes: 0,
+        ..VolumeSettings::default()
+    };
+    let mut rig = Rig::new((16, 64), 1 << 15, &[held], PoolSettings::default());
+    rig.depth = 8;
+    (0..BLOCKS / 2).for_each(|block| rig.read(0, block));
+    rig.rest(GATHERED_NS);
+    (BLOCKS / 2..BLOCKS).for_each(|block| rig.write(0, block));
+    rig.rest(GATHERED_NS);
+    let stats = rig.engine.stats();
+    assert_eq!((stats.cached_blocks, stats.dirty_blocks), (BLOCKS, BLOCKS / 2));
+    rig
+}
+
+/// Scrubs everything, and says what came of it, and how many bytes were read for it.
+fn scrub(rig: &mut Rig) -> (ScrubReport, u64) {
+    rig.notices.clear();
+    let before = rig.engine.stats().cache_read_bytes;
+    rig.engine.begin_scrub(rig.now(), 1 << 30).expect("nothing is in its way");
+    rig.rest(SECOND_NS);
+    let ended = rig.notices.iter().filter_map(|notice| match notice {
+        Notice::ScrubEnded { report, complete: true } => Some(*report),
+        _ => None,
+    });
+    let ended: Vec<_> = ended.collect();
+    assert_eq!(ended.len(), 1, "it ends once: {:?}", rig.notices);
+    (ended[0], rig.engine.stats().cache_read_bytes - before)
+}
+
+fn damaged(rig: &Rig) -> Vec<(u64, bool)> {
+    let told = rig.notices.iter().filter_map(|notice| match notice {
+        Notice::BlockDamaged { block, lost, .. } => Some((*block, *lost)),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn a_scrub_of_what_is_sound_reads_every_block_once_and_changes_nothing() {
+    let mut rig = rig();
+    let before = rig.engine.stats();
+    let (report, bytes) = scrub(&mut rig);
+    let sound = ScrubReport { total_blocks: BLOCKS, checked_blocks: BLOCKS, ..ScrubReport::default() };
+    assert_eq!((report, bytes), (sound, BLOCKS * BLOCK));
+    let stats = rig.engine.stats();
+    assert_eq!((stats.cached_blocks, stats.batches), (before.cached_blocks, before.batches));
+}
+
+#[test]
+fn a_scrub_fetches_again_what_is_damaged_and_clean() {
+    for fault in [Fault::Wrong, Fault::Unreadable] {
+        let mut rig = rig();
+        let place = rig.place_of(0, 7);
+        rig.faults.insert(place, fault);
+        let (report, _) = scrub(&mut rig);
+        assert_eq!((report.total_blocks, report.checked_blocks), (BLOCKS, BLOCKS), "{fault:?}");
+        assert_eq!(
+            (report.damaged_blocks, report.repaired_blocks, report.lost_blocks),
+            (1, 1, 0),
+            "{fault:?}"
+        );
+        assert_eq!(damaged(&rig), [(7, false)]);
+        rig.rest(GATHERED_NS);
+        // It is elsewhere now, and sound.
+        assert_ne!(rig.place_of(0, 7), place);
+        assert_eq!(rig.engine.stats().cached_blocks, BLOCKS);
+        let (report, _) = scrub(&mut rig);
+        assert_eq!((report.checked_blocks, report.damaged_blocks), (BLOCKS, 0), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_scrub_reads_a_block_again_before_it_is_called_damaged() {
+    let mut rig = rig();
+    let place = rig.place_of(0, 150);
+    rig.faults.insert(place, Fault::Wrong);
+    let (report, bytes) = scrub(&mut rig);
+    assert_eq!((report.damaged_blocks, report.lost_blocks, report.repaired_blocks), (1, 1, 0));
+    assert_eq!(damaged(&rig), [(150, true)]);
+    // Three times, as every read does.
+    assert_eq!(bytes, (BLOCKS + 2) * BLOCK);
+    let stats = rig.engine.stats();
+    assert_eq!((stats.lost_blocks, stats.lost_bytes), (1, BLOCK));
+    // It is known now, and not looked at again.
+    let (report, bytes) = scrub(&mut rig);
+    assert_eq!((report.checked_blocks, report.damaged_blocks, bytes), (BLOCKS - 1, 0, (BLOCKS - 1) * BLOCK));
+}
+
+#[test]
+fn a_scrub_leaves_a_dirty_block_that_cannot_be_read_to_whoever_needs_it() {
+    let mut rig = rig();
+    let place = rig.place_of(0, 150);
+    rig.faults.insert(place, Fault::Unreadable);
+    let (report, _) = scrub(&mut rig);
+    assert_eq!((report.checked_blocks, report.unreadable_blocks, report.damaged_blocks), (BLOCKS, 1, 0));
+    assert_eq!(rig.engine.stats().lost_blocks, 0);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), BLOCKS / 2);
+}
+
+#[test]
+fn a_write_of_a_part_of_a_damaged_clean_block_takes_the_rest_from_the_backing_store() {
+    for fault in [Fault::Wrong, Fault::Unreadable] {
+        let mut rig = rig();
+        let place = rig.place_of(0, 7);
+        rig.faults.insert(place, fault);
+        let before = rig.engine.stats();
+        let write = RequestKind::Write { fua: false };
+        rig.request_bytes(0, write, (7 * BLOCK + 100, 50), Treatment::Cache);
+        rig.rest(GATHERED_NS);
+        let stats = rig.engine.stats();
+        assert_eq!(
+            stats.cache_reads - before.cache_reads,
+            3,
+            "{fault:?}: read three times before it is given up"
+        );
+        assert_eq!(stats.backing_reads - before.backing_reads, 1, "{fault:?}");
+        assert_eq!(damaged(&rig), [(7, false)]);
+        rig.place_of(0, 7);
+        assert_eq!(rig.engine.dirty_blocks(VOLUME), BLOCKS / 2 + 1);
+        rig.engine.check_invariants();
+    }
+}
+
+#[test]
+fn a_write_of_a_part_of_a_damaged_dirty_block_fails_and_one_of_all_of_it_heals() {
+    let mut rig = rig();
+    rig.errors = Some(0);
+    let place = rig.place_of(0, 150);
+    rig.faults.insert(place, Fault::Wrong);
+    let write = RequestKind::Write { fua: false };
+    rig.request_bytes(0, write, (150 * BLOCK + 100, 50), Treatment::Cache);
+    rig.rest(GATHERED_NS);
+    assert_eq!((rig.errors, damaged(&rig)), (Some(1), vec![(150, true)]));
+    // A loss is told by one FLUSH.
+    for _ in 0..2 {
+        rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
+        rig.rest(GATHERED_NS);
+    }
+    assert_eq!(rig.errors, Some(2));
+    rig.write(0, 150);
+    rig.rest(GATHERED_NS);
+    rig.place_of(0, 150);
+    rig.rest(GATHERED_NS);
+    assert_eq!((rig.errors, rig.engine.stats().lost_blocks), (Some(2), 0));
+}
