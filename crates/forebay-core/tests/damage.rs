@@ -144,6 +144,21 @@ fn a_write_of_a_part_of_a_damaged_clean_block_takes_the_rest_from_the_backing_st
 }
 
 #[test]
+fn a_write_of_whole_sectors_of_a_damaged_clean_block_needs_nothing_else_of_it() {
+    let mut rig = rig();
+    let place = rig.place_of(0, 7);
+    rig.faults.insert(place, Fault::Wrong);
+    let before = rig.engine.stats();
+    rig.request_bytes(0, RequestKind::Write { fua: false }, (7 * BLOCK + 512, 1024), Treatment::Cache);
+    rig.rest(GATHERED_NS);
+    let stats = rig.engine.stats();
+    assert_eq!(damaged(&rig), [(7, false)]);
+    assert_eq!(stats.backing_reads, before.backing_reads);
+    assert_eq!(stats.dirty_blocks, before.dirty_blocks + 1);
+    rig.engine.check_invariants();
+}
+
+#[test]
 fn a_write_of_a_part_of_a_damaged_dirty_block_fails_and_one_of_all_of_it_heals() {
     let mut rig = rig();
     rig.errors = Some(0);

@@ -25,6 +25,8 @@ static ZERO_CRCS: [u32; REQUEST_BYTES_MAX as usize / BLOCK_BYTES] =
     [ZERO_CRC; REQUEST_BYTES_MAX as usize / BLOCK_BYTES];
 /// Time between two requests.
 const PACE_NS: u64 = 20_000;
+/// Turns of the owner's loop in which everything comes to rest that follows from some requests.
+const TURNS_MAX: u32 = 100_000;
 /// Requests in flight, unless told otherwise.
 const DEPTH: u64 = 64;
 
@@ -89,8 +91,9 @@ pub(crate) struct Rig {
     pub(crate) moved: Moved,
     /// Bytes of the cache device at which data is damaged. Metadata never is.
     pub(crate) faults: BTreeMap<u64, Fault>,
-    /// So many of the next writes to the cache device fail, and so many of the next reads of the backing store.
-    pub(crate) failing_writes: u32,
+    /// After so many writes to the cache device, so many fail.
+    pub(crate) failing_writes: (u32, u32),
+    /// So many of the next reads of the backing store fail.
     pub(crate) failing_backing_reads: u32,
     /// Where data was read from the cache device last.
     pub(crate) last_read: u64,
@@ -162,7 +165,7 @@ impl Rig {
             keeps: false,
             moved: Moved::default(),
             faults: BTreeMap::new(),
-            failing_writes: 0,
+            failing_writes: (0, 0),
             failing_backing_reads: 0,
             last_read: 0,
             notices: Vec::new(),
@@ -306,6 +309,13 @@ impl Rig {
         self.capacity = self.engine.stats().capacity_blocks;
     }
 
+    /// Starts what the engine wants done now. Nothing completes.
+    pub(crate) fn start(&mut self) {
+        while let Some(action) = self.ask(|engine, _| engine.next_action()) {
+            self.perform(action);
+        }
+    }
+
     /// Lets time pass until nothing is due for so long.
     pub(crate) fn rest(&mut self, ns: u64) {
         self.run();
@@ -326,10 +336,9 @@ impl Rig {
     }
 
     fn run(&mut self) {
-        loop {
-            while let Some(action) = self.ask(|engine, _| engine.next_action()) {
-                self.perform(action);
-            }
+        for turn in 0.. {
+            assert!(turn < TURNS_MAX, "this does not come to rest: {}", self.engine.describe());
+            self.start();
             if self.done.is_empty() {
                 break;
             }
@@ -368,7 +377,7 @@ impl Rig {
                 self.ask(|engine, now| engine.complete_meta(now, op, Ok(&bytes)));
             }
             Action::Write { op, device: Device::Cache, .. } | Action::WriteMeta { op, .. }
-                if took_one(&mut self.failing_writes) =>
+                if !took_one(&mut self.failing_writes.0) && took_one(&mut self.failing_writes.1) =>
             {
                 self.done.push((op, End::Failed));
             }
@@ -453,7 +462,7 @@ impl Rig {
     }
 
     /// Puts metadata on the cache device; `offset` is that of a block.
-    fn store(&mut self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn store(&mut self, offset: u64, bytes: &[u8]) {
         for (at, piece) in bytes.chunks(BLOCK_BYTES).enumerate() {
             let mut block = piece.to_vec();
             block.resize(BLOCK_BYTES, 0);
@@ -461,7 +470,8 @@ impl Rig {
         }
     }
 
-    fn load(&self, offset: u64, len: u32) -> Vec<u8> {
+    /// What is on the cache device of metadata.
+    pub(crate) fn load(&self, offset: u64, len: u32) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
         let first = offset / BLOCK;
         for (block, stored) in self.meta.range(first..first + u64::from(len) / BLOCK) {

@@ -1,0 +1,129 @@
+//! Volumes that go, change their size, and stay after all.
+
+#[path = "rig/mod.rs"]
+mod rig;
+
+use forebay_core::{DetachHow, LifeError, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_format::VolumeId;
+use rig::{GATHERED_NS, Rig};
+
+const BLOCK: u64 = 4096;
+const VOLUME: VolumeId = VolumeId(0);
+
+fn settings() -> VolumeSettings {
+    VolumeSettings {
+        dirty_low_pct: 90,
+        dirty_high_pct: 90,
+        idle_delay: 0,
+        flush_period: 0,
+        ..VolumeSettings::default()
+    }
+}
+
+/// A volume with twenty dirty blocks, which stay so.
+fn rig() -> Rig {
+    let mut rig = Rig::new((16, 64), 1 << 10, &[settings()], PoolSettings::default());
+    (0..20).for_each(|block| rig.write(0, block));
+    rig.rest(GATHERED_NS);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 20);
+    rig.notices.clear();
+    rig
+}
+
+fn dirty_after_a_write(rig: &mut Rig, block: u64) -> u64 {
+    rig.write(0, block);
+    rig.rest(GATHERED_NS);
+    rig.engine.dirty_blocks(VOLUME)
+}
+
+#[test]
+fn a_detach_that_waits_for_requests_can_be_cancelled() {
+    for how in [DetachHow::Keep, DetachHow::Discard] {
+        let mut rig = rig();
+        rig.write(0, 20);
+        rig.engine.detach_volume(rig.now(), VOLUME, how).expect("it can be detached");
+        rig.engine.cancel_detach(rig.now(), VOLUME).expect("a request is still open");
+        rig.rest(GATHERED_NS);
+        let cancelled = Notice::DetachFailed { volume: VOLUME, error: LifeError::Cancelled };
+        assert_eq!(rig.notices, [cancelled], "{how:?}");
+        assert_eq!(dirty_after_a_write(&mut rig, 21), 22, "{how:?}");
+    }
+}
+
+#[test]
+fn a_detach_cannot_be_cancelled_once_the_volume_has_left_the_table() {
+    let mut rig = rig();
+    rig.engine.detach_volume(rig.now(), VOLUME, DetachHow::Discard).expect("it can be detached");
+    rig.start();
+    assert!(rig.engine.volume_stats(VOLUME).is_none(), "it is not served any more");
+    assert_eq!(rig.engine.cancel_detach(rig.now(), VOLUME), Err(LifeError::Busy));
+    rig.rest(GATHERED_NS);
+    assert!(rig.notices.contains(&Notice::Detached { volume: VOLUME }));
+    assert_eq!(rig.engine.cancel_detach(rig.now(), VOLUME), Err(LifeError::NotAttached));
+}
+
+#[test]
+fn nothing_becomes_dirty_in_a_volume_that_is_drained_to_its_end_until_that_is_cancelled() {
+    let mut rig = rig();
+    rig.engine.begin_detach(rig.now(), VOLUME).expect("it is attached");
+    rig.write(0, 30);
+    rig.rest(10 * GATHERED_NS);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 0);
+    rig.engine.cancel_detach(rig.now(), VOLUME).expect("nothing has left");
+    assert_eq!(dirty_after_a_write(&mut rig, 31), 1);
+}
+
+#[test]
+fn a_volume_that_is_kept_can_only_be_discarded() {
+    let mut rig = rig();
+    rig.detach(0, DetachHow::Keep);
+    for how in [DetachHow::Keep, DetachHow::Drained] {
+        assert_eq!(rig.engine.detach_volume(rig.now(), VOLUME, how), Err(LifeError::NotAttached), "{how:?}");
+    }
+    let unknown = rig.engine.detach_volume(rig.now(), VolumeId(5), DetachHow::Discard);
+    assert_eq!(unknown, Err(LifeError::NotAttached));
+    rig.attach(0, &settings());
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 20);
+    rig.detach(0, DetachHow::Keep);
+    rig.detach(0, DetachHow::Discard);
+    assert!(rig.engine.volume_table().is_empty());
+}
+
+/// Cuts the volume, and looks whether it has that size from now on, for those who ask and for the table.
+fn cut(rig: &mut Rig, bytes: u64) {
+    rig.notices.clear();
+    rig.engine.resize_volume(rig.now(), VOLUME, bytes).expect("it can be cut");
+    rig.rest(GATHERED_NS);
+    assert!(rig.notices.contains(&Notice::VolumeResized { volume: VOLUME, bytes }), "{:?}", rig.notices);
+    assert_eq!(rig.engine.volume_size_bytes(VOLUME), Some(bytes));
+    assert_eq!(rig.engine.volume_table()[0].size_bytes, bytes);
+    rig.engine.check_invariants();
+}
+
+#[test]
+fn a_volume_that_is_cut_has_nothing_left_beyond_its_end() {
+    let mut rig = rig();
+    cut(&mut rig, 12 * BLOCK);
+    assert_eq!((rig.engine.dirty_blocks(VOLUME), rig.engine.stats().cached_blocks), (12, 12));
+    // A block of which some is left stays, for what is left of it.
+    cut(&mut rig, 11 * BLOCK + 512);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 12);
+    rig.errors = Some(0);
+    rig.request_bytes(0, RequestKind::Read, (11 * BLOCK, 512), Treatment::Cache);
+    rig.request_bytes(0, RequestKind::Read, (11 * BLOCK + 512, 512), Treatment::Cache);
+    rig.rest(GATHERED_NS);
+    assert_eq!(rig.errors, Some(1), "what is beyond the end is refused");
+}
+
+#[test]
+fn a_block_of_which_only_sectors_beyond_the_new_end_are_cached_goes_with_them() {
+    let write = RequestKind::Write { fua: false };
+    let mut rig = rig();
+    rig.request_bytes(0, write, (100 * BLOCK + 2048, 512), Treatment::Cache);
+    rig.rest(GATHERED_NS);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 21);
+    cut(&mut rig, 100 * BLOCK + 3072);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 21, "the sector is inside of the volume");
+    cut(&mut rig, 100 * BLOCK + 2048);
+    assert_eq!((rig.engine.dirty_blocks(VOLUME), rig.engine.stats().cached_blocks), (20, 20));
+}
