@@ -5,6 +5,7 @@ mod rig;
 
 use forebay_core::{Notice, PoolSettings, RequestKind, ScrubReport, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
+use forebay_format::checkpoint::Mode;
 use rig::{Fault, GATHERED_NS, Rig};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -13,17 +14,20 @@ const VOLUME: VolumeId = VolumeId(0);
 /// Blocks that are cached.
 const BLOCKS: u64 = 200;
 
-/// A cache with clean blocks of the first half, and dirty ones of the second, which stay so.
-fn rig() -> Rig {
-    let held = VolumeSettings {
+fn settings() -> VolumeSettings {
+    VolumeSettings {
         dirty_low_pct: 90,
         dirty_high_pct: 90,
         idle_delay: 0,
         flush_period: 0,
         skip_sequential_bytes: 0,
         ..VolumeSettings::default()
-    };
-    let mut rig = Rig::new((16, 64), 1 << 15, &[held], PoolSettings::default());
+    }
+}
+
+/// A cache with clean blocks of the first half, and dirty ones of the second, which stay so.
+fn rig() -> Rig {
+    let mut rig = Rig::new((16, 64), 1 << 15, &[settings()], PoolSettings::default());
     rig.depth = 8;
     (0..BLOCKS / 2).for_each(|block| rig.read(0, block));
     rig.rest(GATHERED_NS);
@@ -89,6 +93,19 @@ fn a_scrub_fetches_again_what_is_damaged_and_clean() {
         let (report, _) = scrub(&mut rig);
         assert_eq!((report.checked_blocks, report.damaged_blocks), (BLOCKS, 0), "{fault:?}");
     }
+}
+
+#[test]
+fn a_scrub_fetches_nothing_for_a_volume_that_is_not_to_be_filled() {
+    let mut rig = rig();
+    let place = rig.place_of(0, 7);
+    rig.faults.insert(place, Fault::Wrong);
+    let past = VolumeSettings { mode: Mode::Passthrough, ..settings() };
+    rig.engine.configure_volume(rig.now(), VOLUME, past).expect("these settings");
+    let reads = rig.engine.stats().backing_reads;
+    let (report, _) = scrub(&mut rig);
+    assert_eq!((report.damaged_blocks, report.repaired_blocks), (1, 0));
+    assert_eq!((rig.engine.stats().backing_reads, rig.engine.stats().cached_blocks), (reads, BLOCKS - 1));
 }
 
 #[test]

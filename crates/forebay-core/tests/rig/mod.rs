@@ -93,12 +93,15 @@ pub(crate) struct Rig {
     pub(crate) faults: BTreeMap<u64, Fault>,
     /// After so many writes to the cache device, so many fail.
     pub(crate) failing_writes: (u32, u32),
-    /// So many of the next reads of the backing store fail.
+    /// So many of the next reads of a backing store fail, and so many of the next writes.
     pub(crate) failing_backing_reads: u32,
+    pub(crate) failing_backing_writes: u32,
     /// Where data was read from the cache device last.
     pub(crate) last_read: u64,
     /// What the engine has told since somebody last took it.
     pub(crate) notices: Vec<Notice>,
+    /// Operations that have failed.
+    pub(crate) failed: u64,
     /// Requests that were answered with an error; `None`: none may be.
     pub(crate) errors: Option<u64>,
     /// The most slots and segments that one call of the engine looked at, see [`Engine::looked_at`], without the snapshot of a
@@ -167,8 +170,10 @@ impl Rig {
             faults: BTreeMap::new(),
             failing_writes: (0, 0),
             failing_backing_reads: 0,
+            failing_backing_writes: 0,
             last_read: 0,
             notices: Vec::new(),
+            failed: 0,
             errors: None,
             longest: 0,
             config,
@@ -345,6 +350,7 @@ impl Rig {
             // All that has completed makes one turn of the owner's loop.
             let mut turn = std::mem::replace(&mut self.done, std::mem::take(&mut self.spare));
             for (op, end) in turn.drain(..) {
+                self.failed += u64::from(matches!(end, End::Failed));
                 self.ask(|engine, now| match end {
                     End::Good(crcs) => engine.complete(now, op, Ok(()), &ZERO_CRCS[..crcs]),
                     End::Wrong(crcs) => engine.complete(now, op, Ok(()), &crcs),
@@ -378,6 +384,11 @@ impl Rig {
             }
             Action::Write { op, device: Device::Cache, .. } | Action::WriteMeta { op, .. }
                 if !took_one(&mut self.failing_writes.0) && took_one(&mut self.failing_writes.1) =>
+            {
+                self.done.push((op, End::Failed));
+            }
+            Action::Write { op, device: Device::Backing(_), .. }
+                if took_one(&mut self.failing_backing_writes) =>
             {
                 self.done.push((op, End::Failed));
             }
