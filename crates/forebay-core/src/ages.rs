@@ -163,6 +163,13 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_filled_at_once_needs_one_mark() {
+        let mut marks = Marks::default();
+        (0..4096).for_each(|slot| assert_eq!(marks.note(slot, Born(7)), Born(7)));
+        assert_eq!(marks.marks.len(), 1);
+    }
+
+    #[test]
     fn a_slot_that_comes_out_of_order_does_not_change_its_neighbours() {
         let mut marks = Marks::default();
         let first = marks.note(3, Born(100));

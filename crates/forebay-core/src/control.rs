@@ -605,6 +605,20 @@ mod tests {
     }
 
     #[test]
+    fn the_share_of_destage_grows_from_its_floor_to_its_ceiling() {
+        let free = Level { dirty: 0, soft: 900, high: 1000 };
+        let share =
+            |dirty| least_share(&Levels { capacity: 2000, volume: Level { dirty, ..free }, pool: free }, 100);
+        let shares: Vec<u64> = (0..=1000).map(share).collect();
+        assert!(shares.is_sorted(), "{shares:?}");
+        assert_eq!(
+            (shares[100], shares[900], shares[1000]),
+            (FLOOR_SHARES.0, FLOOR_SHARES.1, FLOOR_SHARES.1)
+        );
+        assert!(shares[700] > FLOOR_SHARES.0 && shares[700] < FLOOR_SHARES.1, "{}", shares[700]);
+    }
+
+    #[test]
     fn rates_round_up_to_something() {
         assert_eq!(milli_rate(0, SECOND), 0);
         assert_eq!(milli_rate(1, 3600 * SECOND), 1);

@@ -3,7 +3,7 @@
 #[path = "rig/mod.rs"]
 mod rig;
 
-use forebay_core::{Notice, PoolSettings, RequestKind, ScrubReport, Treatment, VolumeSettings};
+use forebay_core::{Drain, Notice, PoolSettings, RequestKind, ScrubReport, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
 use rig::{Fault, GATHERED_NS, Rig};
@@ -134,6 +134,41 @@ fn a_scrub_leaves_a_dirty_block_that_cannot_be_read_to_whoever_needs_it() {
     assert_eq!((report.checked_blocks, report.unreadable_blocks, report.damaged_blocks), (BLOCKS, 1, 0));
     assert_eq!(rig.engine.stats().lost_blocks, 0);
     assert_eq!(rig.engine.dirty_blocks(VOLUME), BLOCKS / 2);
+}
+
+#[test]
+fn a_dirty_block_that_cannot_be_read_for_a_while_is_waited_for_by_everybody() {
+    type Need = fn(&mut Rig);
+    let needs: [(&str, Need); 4] = [
+        ("a read", |rig| rig.read(0, 150)),
+        ("a write of a part", |rig| {
+            rig.request_bytes(0, RequestKind::Write { fua: false }, (150 * BLOCK + 1, 1), Treatment::Cache);
+        }),
+        ("destage", |rig| rig.engine.set_drain(rig.now(), VOLUME, Drain::Full)),
+        ("reclaim", |rig| {
+            // What is around it goes elsewhere: a segment full of dirty blocks is not reclaimed.
+            (BLOCKS / 2..BLOCKS).filter(|block| *block != 150).for_each(|block| rig.write(0, block));
+            (0..4000).for_each(|block| rig.read(0, 1000 + block));
+        }),
+    ];
+    for (who, need) in needs {
+        let mut rig = rig();
+        let place = rig.place_of(0, 150);
+        rig.faults.insert(place, Fault::Unreadable);
+        need(&mut rig);
+        rig.rest(SECOND_NS / 2);
+        assert!(rig.failed > 0, "{who} needs it");
+        rig.faults.clear();
+        rig.rest(60 * SECOND_NS);
+        let stats = rig.engine.stats();
+        assert_eq!(
+            (stats.lost_blocks, stats.damaged_blocks),
+            (0, 0),
+            "{who}: the path to the device came back"
+        );
+        assert_eq!(stats.requests_in_flight, 0, "{who}");
+        rig.engine.check_invariants();
+    }
 }
 
 #[test]

@@ -61,6 +61,23 @@ fn checkpoints_that_only_end_intents_are_half_a_minute_apart() {
 }
 
 #[test]
+fn no_more_batches_are_under_way_than_the_operator_allows() {
+    for most in [1, 2, 4] {
+        let pool = PoolSettings { batches_in_flight: most, ..PoolSettings::default() };
+        let mut rig = Rig::new((16, 256), 1 << 15, &[writeback()], pool);
+        rig.depth = u64::MAX;
+        let before = rig.engine.stats().batches;
+        for block in 0..100 {
+            rig.write(0, block);
+            rig.start(); // and nothing completes
+        }
+        assert_eq!(rig.engine.stats().batches - before, u64::from(most));
+        rig.rest(SECOND_NS);
+        assert_eq!(rig.engine.stats().requests_in_flight, 0);
+    }
+}
+
+#[test]
 fn a_checkpoint_makes_room_for_many_segments() {
     let mut rig = rig((320, 16), VolumeSettings { dirty_low_pct: 10, ..writeback() });
     let mut dice = Dice(5);

@@ -96,6 +96,8 @@ pub(crate) struct Rig {
     /// So many of the next reads of a backing store fail, and so many of the next writes.
     pub(crate) failing_backing_reads: u32,
     pub(crate) failing_backing_writes: u32,
+    /// Flushes of the cache device fail.
+    pub(crate) unflushable: bool,
     /// Where data was read from the cache device last.
     pub(crate) last_read: u64,
     /// What the engine has told since somebody last took it.
@@ -171,6 +173,7 @@ impl Rig {
             failing_writes: (0, 0),
             failing_backing_reads: 0,
             failing_backing_writes: 0,
+            unflushable: false,
             last_read: 0,
             notices: Vec::new(),
             failed: 0,
@@ -208,6 +211,14 @@ impl Rig {
         self.ask(Engine::begin_shutdown);
         self.run();
         assert!(self.closed, "nothing keeps it from closing");
+    }
+
+    /// The same, if something has to be waited for.
+    pub(crate) fn stop_within(&mut self, ns: u64) {
+        self.run();
+        self.ask(Engine::begin_shutdown);
+        self.rest(ns);
+        assert!(self.closed, "it closes within {ns} ns: {}", self.engine.describe());
     }
 
     /// Opens the cache as it was left, which is a kill if it was not stopped. Needs [`Rig::keeps`] from the start.
@@ -405,6 +416,9 @@ impl Rig {
                 }
                 self.done.push((op, End::Good(0)));
             }
+            Action::Flush { op, device: Device::Cache } if self.unflushable => {
+                self.done.push((op, End::Failed));
+            }
             Action::Flush { op, .. } | Action::Zero { op, .. } => self.done.push((op, End::Good(0))),
             Action::Crc { op, .. } => self.ask(|engine, now| engine.complete(now, op, Ok(()), &[ZERO_CRC])),
             Action::VolumeQuiet { volume } => {
@@ -420,7 +434,9 @@ impl Rig {
                 Some(errors) => *errors += u64::from(result.is_err()),
                 None => assert!(result.is_ok(), "nothing fails here: {result:?}"),
             },
-            Action::RecordLoss { .. } => unreachable!("no device fails here"),
+            Action::RecordLoss { ticket } => {
+                self.ask(|engine, now| engine.loss_recorded(now, ticket, true));
+            }
             Action::FlushMember { .. } | Action::RecordOut { .. } => unreachable!("not mirrored"),
             Action::Closed => self.closed = true,
             Action::Notice(notice) => self.notices.push(notice),
