@@ -5,7 +5,7 @@
 #[path = "rig/mod.rs"]
 mod rig;
 
-use forebay_core::{DestageOrder, Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{DestageOrder, Drain, Landmark, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
 use rig::{Dice, GATHERED_NS, Rig};
@@ -117,6 +117,26 @@ fn a_log_full_of_ordered_writes_comes_free_again() {
     rig.engine.set_drain(rig.now(), VOLUME, Drain::Full);
     rig.rest(100 * SECOND_NS);
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 0, "{}", rig.engine.describe());
+    rig.engine.check_invariants();
+}
+
+#[test]
+fn a_log_that_filled_up_while_nothing_could_be_written_back_comes_free_again() {
+    // A lone write takes a header and a block. When the backing store takes writes again there is no room even for marks.
+    let mut rig = rig((16, 16), VolumeSettings { dirty_low_pct: 85, idle_delay: 0, ..writeback() });
+    rig.depth = 1;
+    rig.failing_backing_writes = u32::MAX;
+    let mut block = 0;
+    while rig.engine.stats().requests_in_flight < 20 {
+        rig.write(0, 2 * block);
+        block += 1;
+    }
+    rig.rest(100 * SECOND_NS);
+    assert_eq!(rig.engine.stats().requests_in_flight, 20, "nothing makes room");
+    rig.failing_backing_writes = 0;
+    rig.rest(100 * SECOND_NS);
+    assert_eq!(rig.engine.stats().requests_in_flight, 0, "{}", rig.engine.describe());
+    assert!(rig.engine.landmarks().contains(Landmark::CheckpointOfFullLog));
     rig.engine.check_invariants();
 }
 

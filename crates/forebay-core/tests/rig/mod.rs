@@ -9,9 +9,9 @@
 #![allow(dead_code, reason = "the examples, the benchmark and each test use a part")]
 
 use forebay_core::{
-    Action, Attachment, BufId, DetachHow, Device, DeviceFailure, Engine, EngineConfig, FormatParams, Notice,
-    OnBackingChange, OpId, PlantedBug, PoolSettings, REQUEST_BYTES_MAX, Request, RequestId, RequestKind,
-    Status, Treatment, VolumeSettings, format_cache,
+    Action, Attachment, BufId, DetachHow, Device, DeviceFailure, Engine, EngineConfig, FormatParams,
+    MirrorDevices, Notice, OnBackingChange, OpId, PlantedBug, PoolSettings, REQUEST_BYTES_MAX, Request,
+    RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache, format_mirrored,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
@@ -96,6 +96,11 @@ pub(crate) struct Rig {
     /// So many of the next reads of a backing store fail, and so many of the next writes.
     pub(crate) failing_backing_reads: u32,
     pub(crate) failing_backing_writes: u32,
+    /// Nothing can be read from this member of a mirrored cache but metadata.
+    pub(crate) unreadable_member: Option<usize>,
+    /// The owner cannot note a member that has failed; and when it was asked to.
+    pub(crate) refuses_notes: bool,
+    pub(crate) asked_for_notes: Vec<u64>,
     /// Flushes of the cache device fail.
     pub(crate) unflushable: bool,
     /// Where data was read from the cache device last.
@@ -143,13 +148,31 @@ impl Rig {
         pool: PoolSettings,
         planted: Option<PlantedBug>,
     ) -> Self {
-        let mut bytes = u64::from(segments) * u64::from(segment_blocks) * BLOCK;
-        let geometry = loop {
-            match Geometry::for_device(bytes, Some(segment_blocks)) {
-                Ok(geometry) if geometry.segment_count >= segments => break geometry,
-                _ => bytes += u64::from(segment_blocks) * BLOCK,
-            }
-        };
+        let layout = |bytes| Geometry::for_device(bytes, Some(segment_blocks));
+        let geometry = large_enough((segments, segment_blocks), layout);
+        Self::build((geometry, false), volume_blocks, volumes, pool, planted)
+    }
+
+    /// A new cache that is mirrored, of so many segments on each member.
+    pub(crate) fn mirrored(
+        (columns, segment_blocks): (u32, u32),
+        volume_blocks: u64,
+        volumes: &[VolumeSettings],
+        pool: PoolSettings,
+    ) -> Self {
+        let layout = |bytes| Geometry::mirrored(bytes, Some(segment_blocks));
+        let geometry = large_enough((2 * columns, segment_blocks), layout);
+        Self::build((geometry, true), volume_blocks, volumes, pool, None)
+    }
+
+    fn build(
+        (geometry, mirrored): (Geometry, bool),
+        volume_blocks: u64,
+        volumes: &[VolumeSettings],
+        pool: PoolSettings,
+        planted: Option<PlantedBug>,
+    ) -> Self {
+        let bytes = geometry.device_blocks * BLOCK;
         let entry = |(at, settings): (usize, &VolumeSettings)| entry(at, volume_blocks, settings);
         let params = FormatParams {
             geometry,
@@ -164,7 +187,12 @@ impl Rig {
         let attachments: Vec<_> = volumes.iter().enumerate().map(attach).collect();
         let config = EngineConfig { pool, planted, ..EngineConfig::default() };
         let mut rig = Self {
-            engine: Engine::open(config.clone(), bytes, attachments.clone(), 1),
+            engine: if mirrored {
+                let devices = MirrorDevices { geometry, there: [true; 2] };
+                Engine::open_mirrored(config.clone(), devices, attachments.clone(), 1)
+            } else {
+                Engine::open(config.clone(), bytes, attachments.clone(), 1)
+            },
             capacity: 0,
             depth: DEPTH,
             keeps: false,
@@ -173,6 +201,9 @@ impl Rig {
             failing_writes: (0, 0),
             failing_backing_reads: 0,
             failing_backing_writes: 0,
+            unreadable_member: None,
+            refuses_notes: false,
+            asked_for_notes: Vec::new(),
             unflushable: false,
             last_read: 0,
             notices: Vec::new(),
@@ -191,7 +222,8 @@ impl Rig {
             done: Vec::new(),
             spare: Vec::new(),
         };
-        for (offset, bytes) in format_cache(&params).expect("the parameters are legal") {
+        let writes = if mirrored { format_mirrored(&params, [1, 2]) } else { format_cache(&params) };
+        for (offset, bytes) in writes.expect("the parameters are legal") {
             rig.store(offset, &bytes);
         }
         rig.run();
@@ -403,7 +435,17 @@ impl Rig {
             {
                 self.done.push((op, End::Failed));
             }
-            Action::Write { op, offset, .. } => {
+            Action::Write { op, device, offset, len } => {
+                if device == Device::Cache
+                    && let Some(state) = self.engine.mirror_state()
+                {
+                    let member = self.engine.geometry().mirror_place(offset).0;
+                    let counts = state.out.is_none_or(|out| usize::from(out) != member);
+                    assert!(counts || state.rebuild.is_some(), "member {member} is out, and is written to");
+                }
+                if device == Device::Cache && !self.faults.is_empty() {
+                    self.faults.retain(|at, _| *at < offset || *at >= offset + u64::from(len));
+                }
                 if let Some(header) = self.engine.header(op).filter(|_| self.keeps).map(<[u8]>::to_vec) {
                     self.store(offset, &header);
                 }
@@ -437,7 +479,12 @@ impl Rig {
             Action::RecordLoss { ticket } => {
                 self.ask(|engine, now| engine.loss_recorded(now, ticket, true));
             }
-            Action::FlushMember { .. } | Action::RecordOut { .. } => unreachable!("not mirrored"),
+            Action::FlushMember { op, .. } => self.done.push((op, End::Good(0))),
+            Action::RecordOut { ticket, .. } => {
+                self.asked_for_notes.push(self.now);
+                let ok = !self.refuses_notes;
+                self.ask(|engine, now| engine.member_recorded(now, ticket, ok));
+            }
             Action::Closed => self.closed = true,
             Action::Notice(notice) => self.notices.push(notice),
             Action::Copy { .. } | Action::FillZero { .. } => {}
@@ -446,6 +493,12 @@ impl Rig {
 
     fn read_cache(&mut self, offset: u64, blocks: usize) -> End {
         self.last_read = offset;
+        if self
+            .unreadable_member
+            .is_some_and(|member| self.engine.geometry().mirror_place(offset).0 == member)
+        {
+            return End::Failed;
+        }
         if self.faults.is_empty() {
             return End::Good(blocks);
         }
@@ -540,6 +593,20 @@ fn attachment(at: usize, volume_blocks: u64, settings: &VolumeSettings) -> Attac
         backing_sector_bytes: 512,
         on_change: OnBackingChange::Refuse,
         suspicion: forebay_core::Suspicion::None,
+    }
+}
+
+/// The smallest layout with so many segments.
+fn large_enough<E>(
+    (segments, segment_blocks): (u32, u32),
+    layout: impl Fn(u64) -> Result<Geometry, E>,
+) -> Geometry {
+    let mut bytes = u64::from(segments) * u64::from(segment_blocks) * BLOCK;
+    loop {
+        match layout(bytes) {
+            Ok(geometry) if geometry.segment_count >= segments => return geometry,
+            _ => bytes += u64::from(segment_blocks) * BLOCK,
+        }
     }
 }
 
