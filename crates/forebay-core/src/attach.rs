@@ -9,6 +9,7 @@ use crate::api::{Device, Notice};
 use crate::config::{Attachment, OnBackingChange, PlantedBug, Suspicion};
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
 use crate::landmarks::Landmark;
+use crate::life::BLOCK_LAST;
 use crate::map::MASK_FULL;
 use crate::pages::PageUse;
 use crate::recovery::OpenError;
@@ -183,7 +184,7 @@ impl Engine {
         let stride = (cached / SAMPLES_UNCLEAN as u64).max(1);
         let mut samples = Vec::new();
         let mut seen = 0_u64;
-        self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| {
+        self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
             if self.map.state(slot) == State::Clean && self.map.mask(slot) == MASK_FULL {
                 if seen.is_multiple_of(stride) && samples.len() < SAMPLES_UNCLEAN {
                     samples.push(Sample { block: self.map.key(slot).block(), crc32c: self.map.crc(slot) });
@@ -237,7 +238,7 @@ impl Engine {
             recovery.attachments.iter().map(|attachment| attachment.on_change).collect();
         for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
             if verdict.is_uncertain() {
-                let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
+                let dropped = self.drop_clean(*id, 0, BLOCK_LAST);
                 self.notice(Notice::BackingUncertain { volume: *id, dropped });
             }
             if !verdict.is_changed() {
@@ -254,7 +255,7 @@ impl Engine {
             }
             self.reached(Landmark::BackingChanged);
             self.forget_order(*id);
-            let dropped = self.drop_clean(*id, 0, (1 << 40) - 1);
+            let dropped = self.drop_clean(*id, 0, BLOCK_LAST);
             self.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
         }
         self.settle_devices(&volumes);
@@ -264,7 +265,7 @@ impl Engine {
     /// Throws away what of a volume is not clean; returns how many blocks that were.
     fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
         let mut keys = Vec::new();
-        self.map.for_each_in(volume, 0, (1 << 40) - 1, |slot| {
+        self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
             if self.map.state(slot) != State::Clean {
                 keys.push(self.map.key(slot));
             }

@@ -23,6 +23,7 @@ use crate::config::{Attachment, PlantedBug};
 use crate::engine::{BLOCK, Engine, Status, sector_mask};
 use crate::flush::Waiter;
 use crate::landmarks::Landmark;
+use crate::life::BLOCK_LAST;
 use crate::load::FoundSlot;
 use crate::map::CacheMap;
 use crate::mirror::Pairs;
@@ -909,9 +910,9 @@ impl Engine {
     /// Clean blocks where writes past the cache may have happened cannot be trusted.
     fn drop_intended(&mut self) {
         for Intent { volume, region, count } in core::mem::take(&mut self.recovering().checkpoint.intents) {
-            let first = region.saturating_mul(INTENT_REGION_BLOCKS).min((1 << 40) - 1);
+            let first = region.saturating_mul(INTENT_REGION_BLOCKS).min(BLOCK_LAST);
             let blocks = u64::from(count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
-            let last = first.saturating_add(blocks - 1).min((1 << 40) - 1);
+            let last = first.saturating_add(blocks - 1).min(BLOCK_LAST);
             if self.drop_clean(volume, first, last) > 0 {
                 self.reached(Landmark::IntentDropsClean);
             }
