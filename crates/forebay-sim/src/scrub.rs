@@ -4,6 +4,7 @@
 //! damaged block shows up later, until the device does something wrong again. Of a mirrored cache both copies of everything are right
 //! then: either member may be lost. It has looked at everything that was there all the time.
 
+use crate::actions::FlightKind;
 use crate::world::{CACHE, World, ensure};
 use forebay_core::ScrubReport;
 use forebay_format::BLOCK_BYTES;
@@ -27,6 +28,8 @@ struct Began {
     /// Blocks in the cache, and bytes written to its device until then.
     cached_blocks: u64,
     written_bytes: u64,
+    /// Writes were under way: what they replace leaves the cache later, and nobody knows how much that is.
+    writes: bool,
 }
 
 impl Scrubs {
@@ -66,6 +69,12 @@ impl World {
             total_blocks: self.engine.scrub_progress().map_or(0, |report| report.total_blocks),
             cached_blocks: stats.cached_blocks,
             written_bytes: stats.cache_written_bytes,
+            writes: self.flights.values().any(|flight| {
+                !matches!(
+                    flight.kind,
+                    FlightKind::Read { .. } | FlightKind::ReadMeta { .. } | FlightKind::Flush { .. }
+                )
+            }),
         }
     }
 
@@ -74,7 +83,13 @@ impl World {
     fn check_looked_at(&self, began: Began, report: ScrubReport) -> Result<(), String> {
         let stats = self.engine.stats();
         let out = self.engine.mirror_state().is_some_and(|state| state.out.is_some());
-        if self.plan.may_order() || out || self.fenced || self.disks.damaged || self.errors[CACHE] > 0 {
+        if began.writes
+            || self.plan.may_order()
+            || out
+            || self.fenced
+            || self.disks.damaged
+            || self.errors[CACHE] > 0
+        {
             return Ok(());
         }
         let written = (stats.cache_written_bytes - began.written_bytes) / BLOCK_BYTES as u64;
