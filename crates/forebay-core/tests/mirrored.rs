@@ -154,3 +154,28 @@ fn clean_blocks_are_spread_over_both_members() {
     }
     assert!(on.iter().all(|count| *count >= 200), "{on:?}");
 }
+
+#[test]
+fn what_both_members_have_and_what_one_has_is_found_again_after_a_kill_and_after_a_stop() {
+    for stops in [false, true] {
+        let mut rig = rig();
+        rig.reopen(); // From now on everything is kept.
+        (0..DIRTY).for_each(|block| rig.write(0, block));
+        // Some columns of which both halves hold clean blocks, and one of which one half does.
+        (0..200).for_each(|at| rig.read(0, 5000 + at));
+        rig.rest(GATHERED_NS);
+        let before = rig.engine.stats();
+        if stops {
+            rig.stop();
+        }
+        rig.reopen();
+        rig.rest(SECOND_NS);
+        let stats = rig.engine.stats();
+        assert_eq!(
+            (stats.dirty_blocks, stats.cached_blocks),
+            (before.dirty_blocks, before.cached_blocks),
+            "{stops}"
+        );
+        rig.engine.check_invariants();
+    }
+}

@@ -116,7 +116,7 @@ pub(crate) struct Rig {
     pub(crate) longest: u64,
     config: EngineConfig,
     attachments: Vec<Attachment>,
-    device_bytes: u64,
+    mirrored: bool,
     volume_blocks: u64,
     now: u64,
     made: u64,
@@ -172,7 +172,6 @@ impl Rig {
         pool: PoolSettings,
         planted: Option<PlantedBug>,
     ) -> Self {
-        let bytes = geometry.device_blocks * BLOCK;
         let entry = |(at, settings): (usize, &VolumeSettings)| entry(at, volume_blocks, settings);
         let params = FormatParams {
             geometry,
@@ -187,12 +186,8 @@ impl Rig {
         let attachments: Vec<_> = volumes.iter().enumerate().map(attach).collect();
         let config = EngineConfig { pool, planted, ..EngineConfig::default() };
         let mut rig = Self {
-            engine: if mirrored {
-                let devices = MirrorDevices { geometry, there: [true; 2] };
-                Engine::open_mirrored(config.clone(), devices, attachments.clone(), 1)
-            } else {
-                Engine::open(config.clone(), bytes, attachments.clone(), 1)
-            },
+            engine: open(config.clone(), (geometry, mirrored), attachments.clone(), 1),
+            mirrored,
             capacity: 0,
             depth: DEPTH,
             keeps: false,
@@ -212,7 +207,6 @@ impl Rig {
             longest: 0,
             config,
             attachments,
-            device_bytes: bytes,
             volume_blocks,
             now: 1,
             made: 0,
@@ -258,9 +252,9 @@ impl Rig {
         assert!(self.keeps, "there is something to open");
         self.done.clear();
         self.closed = false;
-        let (config, attachments, bytes) = (self.config.clone(), self.attachments.clone(), self.device_bytes);
-        let now = self.now;
-        self.engine = self.watch(|_| Engine::open(config, bytes, attachments, now));
+        let (config, attachments) = (self.config.clone(), self.attachments.clone());
+        let (now, layout) = (self.now, (self.engine.geometry(), self.mirrored));
+        self.engine = self.watch(|_| open(config, layout, attachments, now));
         self.run();
         assert_eq!(self.engine.status(), Status::Ready);
     }
@@ -594,6 +588,19 @@ fn attachment(at: usize, volume_blocks: u64, settings: &VolumeSettings) -> Attac
         on_change: OnBackingChange::Refuse,
         suspicion: forebay_core::Suspicion::None,
     }
+}
+
+fn open(
+    config: EngineConfig,
+    (geometry, mirrored): (Geometry, bool),
+    attachments: Vec<Attachment>,
+    now: u64,
+) -> Engine {
+    if mirrored {
+        let devices = MirrorDevices { geometry, there: [true; 2] };
+        return Engine::open_mirrored(config, devices, attachments, now);
+    }
+    Engine::open(config, geometry.device_blocks * BLOCK, attachments, now)
 }
 
 /// The smallest layout with so many segments.
