@@ -3,9 +3,13 @@
 //!
 //! The engine sees one device. Members meet at the beginning of a segment, and superblocks, checkpoint slots and headers
 //! lie on the first: so no operation of the engine ever straddles two members. Only a flush concerns all of them.
+//!
+//! A header is written when its member joins, and again when the size of the last member changes: one copy durably before
+//! the other, before the superblock when the pool grows and after it, before a file is cut, when it shrinks. What it says
+//! of the size is not believed where there is a superblock, so whatever a crash leaves opens; [`mend_headers`] puts it right.
 
 use crate::error::RunError;
-use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader};
+use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader, divide};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
 use forebay_io::Device;
@@ -98,11 +102,17 @@ impl MemberMap {
     }
 }
 
-/// Reads and checks the headers of all members but the first, whose superblock is given.
+/// Reads and checks the headers of all members but the first, whose superblock is given. They say what lies on each member
+/// now, whatever is on the devices.
 ///
 /// # Errors
-/// A member is missing, in the wrong place, of another cache, or left over from before it was taken out of the pool.
-pub fn open_members(superblock: &Superblock, others: &[Device]) -> Result<MemberMap, RunError> {
+/// A member is missing, too short, in the wrong place, of another cache, or left over from before it was taken out of the
+/// pool.
+pub fn open_members(
+    superblock: &Superblock,
+    first: &Device,
+    others: &[Device],
+) -> Result<Vec<MemberHeader>, RunError> {
     let found: Vec<Found> = others
         .iter()
         .map(|device| Found {
@@ -111,10 +121,33 @@ pub fn open_members(superblock: &Superblock, others: &[Device]) -> Result<Member
             header: read_header(device),
         })
         .collect();
-    check(superblock, &found)
+    let headers = check(superblock, &found)?;
+    let needed = headers.first().map_or(0, |header| header.first_block * BLOCK);
+    check_length(&first.path().display(), first.size_bytes(), needed)?;
+    Ok(headers)
 }
 
-/// Writes the header of a device that joins a pool, durably.
+/// Rewrites the headers that do not say what `headers` does; says what was done.
+pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (device, header) in others.iter().zip(headers) {
+        let is_right = |copy: &Result<MemberHeader, _>| copy.as_ref() == Ok(header);
+        // A member on which nothing lies has no header that says so.
+        if header.blocks == 0 || read_copies(device).iter().all(is_right) {
+            continue;
+        }
+        let path = device.path().display();
+        notes.push(match write_header(device, header) {
+            Ok(()) => {
+                format!("the header of {path} is brought up to date: {} blocks lie on it", header.blocks)
+            }
+            Err(error) => format!("the header of {path} is not up to date, and cannot be written: {error}"),
+        });
+    }
+    notes
+}
+
+/// Writes the header of a member, durably, one copy after the other: one of them is intact at any time.
 ///
 /// # Errors
 /// The device failed.
@@ -122,8 +155,9 @@ pub(crate) fn write_header(device: &Device, header: &MemberHeader) -> Result<(),
     let bytes = header.encode();
     for block in HEADER_BLOCKS {
         device.write_at(block * BLOCK, &bytes)?;
+        device.flush()?;
     }
-    device.flush()
+    Ok(())
 }
 
 /// What was found on a device.
@@ -134,23 +168,31 @@ struct Found {
     header: Result<MemberHeader, FormatError>,
 }
 
-/// The header of a device: of its two copies the first that is intact, if they do not contradict each other.
+/// The header of a device, if its two copies do not contradict each other.
 ///
 /// # Errors
 /// Neither copy is intact, or they contradict each other.
 pub fn read_header(device: &Device) -> Result<MemberHeader, FormatError> {
-    let copies = HEADER_BLOCKS.map(|block| {
+    choose(read_copies(device))
+}
+
+/// Both copies of the header of a device.
+pub(crate) fn read_copies(device: &Device) -> [Result<MemberHeader, FormatError>; 2] {
+    HEADER_BLOCKS.map(|block| {
         let mut bytes = vec![0; BLOCK_BYTES];
         let missing = FormatError::TooShort { structure: "member header", needed: BLOCK_BYTES, found: 0 };
         device.read_at(block * BLOCK, &mut bytes).map_err(|_| missing)?;
         MemberHeader::decode(&bytes)
-    });
-    choose(copies)
+    })
 }
 
 fn choose(copies: [Result<MemberHeader, FormatError>; 2]) -> Result<MemberHeader, FormatError> {
     match copies {
-        [Ok(a), Ok(b)] if a != b => {
+        // A crash between the two: there was never more used of the device than the larger one says.
+        [Ok(a), Ok(b)] if a == (MemberHeader { blocks: a.blocks, ..b }) => {
+            Ok(MemberHeader { blocks: a.blocks.max(b.blocks), ..a })
+        }
+        [Ok(a), Ok(b)] => {
             let (expected, found) = (a.tag, b.tag);
             Err(FormatError::Misplaced { structure: "member header", field: "tag", expected, found })
         }
@@ -159,7 +201,7 @@ fn choose(copies: [Result<MemberHeader, FormatError>; 2]) -> Result<MemberHeader
     }
 }
 
-fn check(superblock: &Superblock, found: &[Found]) -> Result<MemberMap, RunError> {
+fn check(superblock: &Superblock, found: &[Found]) -> Result<Vec<MemberHeader>, RunError> {
     let tags = superblock.members.tags();
     let mut headers = Vec::new();
     for device in found {
@@ -185,8 +227,8 @@ fn check(superblock: &Superblock, found: &[Found]) -> Result<MemberMap, RunError
             "give all of them, in order",
         ));
     }
-    check_space(superblock, found, &headers)?;
-    Ok(MemberMap::new(&headers))
+    check_space(superblock, found, &mut headers)?;
+    Ok(headers)
 }
 
 /// The header of a device that belongs to this cache now.
@@ -212,17 +254,21 @@ fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, RunE
     Ok(header)
 }
 
-/// The members follow one another, meet where segments begin, and are as long as they say.
-fn check_space(superblock: &Superblock, found: &[Found], headers: &[MemberHeader]) -> Result<(), RunError> {
+/// The members follow one another, meet where segments begin, and are as long as the superblock says. Where a member begins
+/// never changes; what headers say of their lengths is put right.
+fn check_space(
+    superblock: &Superblock,
+    found: &[Found],
+    headers: &mut [MemberHeader],
+) -> Result<(), RunError> {
     let geometry = &superblock.geometry;
-    let mut next = None;
-    for (device, header) in found.iter().zip(headers) {
+    let mut before = geometry.segments_start_block;
+    for (device, header) in found.iter().zip(headers.iter()) {
         let meets_segment = header
             .first_block
-            .checked_sub(geometry.segments_start_block)
+            .checked_sub(before)
             .is_some_and(|blocks| blocks.is_multiple_of(u64::from(geometry.segment_blocks)));
-        let follows = next.is_none_or(|next| next == header.first_block);
-        if !meets_segment || !follows {
+        if !meets_segment || header.first_block > geometry.device_blocks {
             return Err(RunError::failed(
                 format!(
                     "{}: its blocks, from {} on, do not follow those of the member before it",
@@ -231,19 +277,23 @@ fn check_space(superblock: &Superblock, found: &[Found], headers: &[MemberHeader
                 "its header is damaged: restore the device from a copy, or make a new cache",
             ));
         }
-        let needed = (DATA_START_BLOCK + header.blocks) * BLOCK;
-        if device.bytes < needed {
-            return Err(RunError::failed(
-                format!(
-                    "{} has {} bytes, but its part of the cache needs {needed}",
-                    device.name, device.bytes
-                ),
-                "restore its full length",
-            ));
-        }
-        next = Some(header.first_block + header.blocks);
+        before = header.first_block;
+    }
+    divide(headers, &superblock.members, geometry);
+    for (device, header) in found.iter().zip(headers) {
+        check_length(&device.name, device.bytes, (DATA_START_BLOCK + header.blocks) * BLOCK)?;
     }
     Ok(())
+}
+
+fn check_length(name: &dyn std::fmt::Display, bytes: u64, needed: u64) -> Result<(), RunError> {
+    if bytes >= needed {
+        return Ok(());
+    }
+    Err(RunError::failed(
+        format!("{name} has {bytes} bytes, but its part of the cache needs {needed}"),
+        "restore its full length",
+    ))
 }
 
 #[cfg(test)]
@@ -255,14 +305,20 @@ mod tests {
 
     const UUID: CacheUuid = CacheUuid([7; 16]);
 
+    /// A cache on three devices, of which the further ones have 1024 and 64 blocks.
     fn superblock() -> Superblock {
+        let geometry = Geometry::for_device(64 << 20, Some(64)).unwrap();
+        superblock_until(geometry.segments_start_block + 128 * 64 + 1024 + 64)
+    }
+
+    fn superblock_until(device_blocks: u64) -> Superblock {
         Superblock {
             uuid: UUID,
             generation: 1,
             epoch: 1,
             checkpoint_generation: 1,
             state: CacheState::Clean,
-            geometry: Geometry::for_device(64 << 20, Some(64)).unwrap(),
+            geometry: Geometry { device_blocks, ..Geometry::for_device(64 << 20, Some(64)).unwrap() },
             members: Members::new(&[11, 22]).unwrap(),
             mirror: None,
             encryption: None,
@@ -295,7 +351,7 @@ mod tests {
     fn the_space_lies_on_the_members_one_after_the_other() {
         let [a, b] = headers();
         let found = [device(Ok(a)), device(Ok(b))];
-        let map = check(&superblock(), &found).unwrap();
+        let map = MemberMap::new(&check(&superblock(), &found).unwrap());
         let (first, second) = (a.first_block * 4096, b.first_block * 4096);
         assert_eq!(map.place(4096, 8192), Some((0, 4096)));
         assert_eq!(map.place(first - 4096, 4096), Some((0, first - 4096)));
@@ -318,12 +374,73 @@ mod tests {
         );
         assert!(refused(&[a, MemberHeader { tag: 23, ..b }]).contains("taken out"));
         assert!(refused(&[a, b, MemberHeader { index: 3, tag: 33, ..b }]).contains("taken out"));
-        assert!(
-            refused(&[a, MemberHeader { first_block: b.first_block + 64, ..b }]).contains("do not follow")
-        );
-        assert!(refused(&[a, MemberHeader { blocks: 1 << 20, ..b }]).contains("bytes, but its part"));
+        for first_block in [b.first_block + 1, a.first_block - 64, superblock().geometry.device_blocks + 64] {
+            assert!(refused(&[a, MemberHeader { first_block, ..b }]).contains("do not follow"));
+        }
+        let end = superblock().geometry.device_blocks;
+        let found = [device(Ok(a)), device(Ok(b))];
+        let cut = check(&superblock_until(end + 2048), &found).unwrap_err().to_string();
+        assert!(cut.contains("has 8388608 bytes, but its part of the cache needs 9699328"), "{cut}");
         let blank = device(Err(FormatError::Magic { structure: "member header" }));
         assert!(check(&superblock(), &[blank]).unwrap_err().to_string().contains("no member of a cache"));
+    }
+
+    #[test]
+    fn what_a_header_says_of_its_length_is_put_right_by_the_superblock() {
+        let [a, b] = headers();
+        let end = superblock().geometry.device_blocks;
+        for (of_a, of_b) in [(1024, 64), (64, 640), (4096, 1), (1 << 39, 1 << 39)] {
+            let stale = [MemberHeader { blocks: of_a, ..a }, MemberHeader { blocks: of_b, ..b }];
+            let found = stale.map(|header| device(Ok(header)));
+            assert_eq!(check(&superblock(), &found).unwrap(), [a, b]);
+            let grown = check(&superblock_until(end + 640), &found).unwrap();
+            assert_eq!(grown, [a, MemberHeader { blocks: 704, ..b }]);
+            // An earlier build could shrink a pool so far that nothing was left of its last device.
+            let nothing = check(&superblock_until(b.first_block), &found).unwrap();
+            assert_eq!(nothing[1].blocks, 0);
+            assert_eq!(MemberMap::new(&nothing).place((b.first_block - 64) * 4096, 4096).unwrap().0, 1);
+        }
+    }
+
+    fn file(folder: &tempfile::TempDir, name: &str, bytes: u64) -> Device {
+        let path = folder.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        Device::open_cache(&path, forebay_io::DeviceOptions { direct: false, ..Default::default() }).unwrap()
+    }
+
+    #[test]
+    fn headers_that_are_stale_torn_or_different_are_mended_on_both_places() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = file(&folder, "first", 33 << 20);
+        let others = [file(&folder, "a", 8 << 20), file(&folder, "b", 8 << 20)];
+        let right = headers();
+        let short = right.map(|header| MemberHeader { blocks: header.blocks / 2, ..header });
+        let torn = vec![0xee; BLOCK_BYTES];
+        for copies in [
+            [right[1].encode(), short[1].encode()],
+            [short[1].encode(), right[1].encode()],
+            [short[1].encode(), short[1].encode()],
+            [torn.clone(), short[1].encode()],
+            [right[1].encode(), torn],
+        ] {
+            write_header(&others[0], &right[0]).unwrap();
+            for (block, copy) in HEADER_BLOCKS.iter().zip(&copies) {
+                others[1].write_at(block * BLOCK, copy).unwrap();
+            }
+            let headers = open_members(&superblock(), &first, &others).unwrap();
+            assert_eq!(headers, right);
+            let notes = mend_headers(&others, &headers);
+            assert!(
+                notes.len() == 1 && notes[0].contains("/b is brought up to date: 64 blocks"),
+                "{notes:?}"
+            );
+            assert_eq!(read_copies(&others[1]), [Ok(right[1]), Ok(right[1])]);
+            assert_eq!(mend_headers(&others, &headers), [""; 0]);
+        }
+        drop(first);
+        let cut = file(&folder, "first", 32 << 20);
+        let refused = open_members(&superblock(), &cut, &others).unwrap_err().to_string();
+        assert!(refused.contains("first has 33554432 bytes, but its part of the cache needs"), "{refused}");
     }
 
     #[test]
@@ -333,5 +450,10 @@ mod tests {
         assert_eq!(choose([Err(torn.clone()), Ok(a)]), Ok(a));
         assert_eq!(choose([Ok(a), Err(torn)]), Ok(a));
         assert!(choose([Ok(a), Ok(b)]).is_err());
+        assert!(choose([Ok(a), Ok(MemberHeader { tag: 12, ..a })]).is_err());
+        // A change of the size was cut off between the two.
+        let longer = MemberHeader { blocks: 2048, ..a };
+        assert_eq!(choose([Ok(longer), Ok(a)]), Ok(longer));
+        assert_eq!(choose([Ok(a), Ok(longer)]), Ok(longer));
     }
 }

@@ -9,7 +9,7 @@ use crate::error::RunError;
 use crate::failed_mark;
 use crate::loss_record::Seen;
 use crate::mates::Notes;
-use crate::members::{MemberMap, open_members, read_header};
+use crate::members::{MemberMap, mend_headers, open_members, read_copies};
 use crate::register::Permit;
 use forebay_core::{CacheMark, FormatParams, MirrorDevices};
 use forebay_crypt::CacheCipher;
@@ -274,8 +274,10 @@ fn open_existing(
         notes.extend(device.notes().iter().cloned());
         devices.push(device);
     }
-    let map = open_members(superblock, &devices[1..])?;
-    // Members were compared with what they say; the first has everything that lies before them.
+    let headers = open_members(superblock, &devices[0], &devices[1..])?;
+    notes.extend(mend_headers(&devices[1..], &headers));
+    let map = MemberMap::new(&headers);
+    // Of several devices each was found to be long enough for its part.
     let pool_bytes = match devices.len() {
         1 => {
             check_size(spec, &devices[0], superblock.geometry, &mut notes)?;
@@ -293,7 +295,10 @@ fn open_existing(
 /// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
 pub(crate) fn open_joining(spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunError> {
     let making = Making { preallocate: true, permit: Some(permit), ..Making::default() };
-    open_unused(spec, making, &|device| read_header(device).is_ok_and(|header| permit.is_own(header.uuid)))
+    // A join that was killed may have left another header in each of its two places.
+    let is_own =
+        |device: &Device| read_copies(device).iter().flatten().any(|header| permit.is_own(header.uuid));
+    open_unused(spec, making, &is_own)
 }
 
 /// Checks that a new cache can be made on these devices, all of them held open at once, while an older cache is still in use: before anything

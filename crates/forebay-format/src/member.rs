@@ -8,7 +8,9 @@
 //! Invariants:
 //! - members meet at the beginning of a segment, so that no segment lies on two of them;
 //! - the superblock lists the tag of every member, drawn at random when the member joined: a member that was taken out
-//!   of the pool, or that belonged to it before, is not believed again.
+//!   of the pool, or that belonged to it before, is not believed again;
+//! - how much lies on a member follows from where the next one begins, and for the last one from the superblock
+//!   ([`divide`]). What a header says of it is a copy for who has no superblock, and never less than what is used.
 
 use crate::geometry::{Geometry, SEGMENTS_MIN};
 use crate::layout::{check_envelope, check_zero, crc_without, structure};
@@ -77,8 +79,23 @@ pub struct MemberHeader {
     pub tag: u64,
     /// First block of the pool's space that lies here.
     pub first_block: u64,
-    /// Blocks of the pool's space that lie here.
+    /// Blocks of the pool's space that lie here; see [`divide`].
     pub blocks: u64,
+}
+
+/// Has headers, in the order of the members, say how much lies on each member: up to the beginning of the next one, and on
+/// the last of `members` up to the end of the pool's space. They may have said something else: one is rewritten before the
+/// superblock when a pool grows, and after it when a pool shrinks. Where the next member is not among them its header is
+/// left as it is.
+pub fn divide(headers: &mut [MemberHeader], members: &Members, geometry: &Geometry) {
+    for at in 0..headers.len() {
+        let next = headers.get(at + 1).filter(|next| next.index == headers[at].index + 1);
+        let is_last = usize::from(headers[at].index) == members.tags().len();
+        let end = next.map(|next| next.first_block).or(is_last.then_some(geometry.device_blocks));
+        if let Some(end) = end {
+            headers[at].blocks = end.saturating_sub(headers[at].first_block);
+        }
+    }
 }
 
 impl MemberHeader {
@@ -166,6 +183,27 @@ mod tests {
         let grown = geometry.resized((header.first_block + header.blocks) * 4096).unwrap();
         assert_eq!(grown.segment_count, geometry.segment_count + 12);
         assert!(MemberHeader::joining(uuid, &geometry, &Members::default(), 9, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn what_lies_on_a_member_ends_where_the_next_one_begins_and_at_last_with_the_space() {
+        let geometry = Geometry { device_blocks: 700, ..Geometry::for_device(64 << 20, Some(64)).unwrap() };
+        let header = |index: u16, first_block| MemberHeader {
+            uuid: CacheUuid([3; 16]),
+            index,
+            tag: u64::from(index),
+            first_block,
+            blocks: 1000,
+        };
+        let blocks = |mut headers: Vec<MemberHeader>| {
+            divide(&mut headers, &Members::new(&[1, 2, 3]).unwrap(), &geometry);
+            headers.iter().map(|header| header.blocks).collect::<Vec<_>>()
+        };
+        assert_eq!(blocks(vec![header(1, 100), header(2, 164), header(3, 600)]), [64, 436, 100]);
+        // One is missing: what the others say of themselves is all that is known.
+        assert_eq!(blocks(vec![header(1, 100), header(3, 600)]), [1000, 100]);
+        assert_eq!(blocks(vec![header(1, 100), header(2, 164)]), [64, 1000]);
+        assert_eq!(blocks(vec![header(3, 800)]), [0]);
     }
 
     #[test]

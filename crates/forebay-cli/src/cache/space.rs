@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use forebay_crypt::CacheCipher;
 use forebay_daemon::encryption::{Key, unlock};
 use forebay_daemon::{RunError, members};
-use forebay_format::member::{DATA_START_BLOCK, MEMBERS_MAX, MemberHeader};
+use forebay_format::member::{DATA_START_BLOCK, MEMBERS_MAX, MemberHeader, divide};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Encryption, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
@@ -200,8 +200,8 @@ impl Space {
         if self.mates().is_some() {
             return Ok(()); // They were looked at when they were opened.
         }
-        let (devices, headers): (Vec<_>, Vec<_>) = std::mem::take(&mut self.others).into_iter().unzip();
-        members::open_members(superblock, &devices).map_err(refused)?;
+        let (devices, _): (Vec<_>, Vec<_>) = std::mem::take(&mut self.others).into_iter().unzip();
+        let headers = members::open_members(superblock, self.first(), &devices).map_err(refused)?;
         self.others = devices.into_iter().zip(headers).collect();
         Ok(())
     }
@@ -224,6 +224,11 @@ impl Space {
             }
             right
         });
+        let mut headers: Vec<MemberHeader> = self.headers().copied().collect();
+        divide(&mut headers, &superblock.members, &superblock.geometry);
+        for ((_, header), divided) in self.others.iter_mut().zip(headers) {
+            *header = divided;
+        }
         let missing = (1..=tags.len()).filter(|at| !seen[*at]);
         problems
             .extend(missing.map(|at| format!("member {at} is missing: nothing of what it holds can be had")));
@@ -235,13 +240,15 @@ impl Space {
         self.others.iter().map(|(_, header)| header)
     }
 
-    /// Bytes of the pool's space, as far as devices were given.
+    /// Bytes of the pool's space, as far as devices were given and are long enough.
     pub(crate) fn bytes(&self) -> u64 {
         if let Some(mates) = self.mates() {
             return mates.bytes();
         }
-        let end = |header: &MemberHeader| (header.first_block + header.blocks).saturating_mul(BLOCK);
-        self.others.last().map_or(self.first().size_bytes(), |(_, header)| end(header))
+        self.others.last().map_or(self.first().size_bytes(), |(device, header)| {
+            let there = (device.size_bytes() / BLOCK).saturating_sub(DATA_START_BLOCK);
+            (header.first_block + header.blocks.min(there)).saturating_mul(BLOCK)
+        })
     }
 
     /// Reads bytes that lie on one device, as everything does that a cache writes at once.

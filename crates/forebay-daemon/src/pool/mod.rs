@@ -32,7 +32,6 @@ pub(crate) use handle::{PoolGone, PoolHandle, Promise};
 pub use losses::Lost;
 pub(crate) use mates::Rebuilding;
 pub use report::PoolEvent;
-pub(crate) use size::lengthen;
 pub(crate) use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
 pub(crate) use users::Users;
 pub(crate) use volumes::{Served, VolumeSpec};

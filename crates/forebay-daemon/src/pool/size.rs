@@ -3,14 +3,19 @@
 //! Growing: the device is made longer, or a further one is prepared, and then the engine takes the new end into use.
 //! Shrinking: the engine empties the end first; only when it says that it does not know it any more is a file cut
 //! short, or a device let go.
+//!
+//! The header of a further device never says less than what is used of it: it is written before the engine takes more into
+//! use, and after it has given an end up, before the file is cut. A crash in between leaves it ahead of the superblock; it
+//! is mended at the next start.
 
 use super::handle::Keeping;
 use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::control::{ControlError, ErrorKind};
+use crate::members::write_header;
 use forebay_core::LifeError;
-use forebay_format::BLOCK_BYTES;
-use forebay_format::member::{MemberHeader, Members};
+use forebay_format::member::{DATA_START_BLOCK, MemberHeader, Members};
+use forebay_format::{BLOCK_BYTES, Geometry};
 use forebay_io::{Device, DeviceId};
 use std::path::PathBuf;
 
@@ -39,21 +44,63 @@ pub(super) struct Resizing {
     then: Then,
 }
 
-/// Makes a cache device longer if it is shorter than `bytes`; gives the length that is wanted (all of it, if nothing is said), and
-/// the one that it has.
-///
-/// # Errors
-/// It cannot have that length; it is as it was.
-pub(crate) fn lengthen(
-    device: &mut Device,
-    bytes: Option<u64>,
-) -> Result<(u64, u64), forebay_io::DeviceError> {
-    let there = device.refresh_size()?;
-    let wanted = bytes.unwrap_or(there);
-    if wanted > there {
-        device.lengthen(wanted)?;
+/// The last cache device, for a thread that makes it longer.
+#[derive(Debug)]
+pub(crate) struct Growing {
+    pub(crate) device: Device,
+    /// How often the pool's size was changed, for [`Pool::grow_last`].
+    pub(crate) resized: u64,
+    part: Part,
+}
+
+impl Growing {
+    /// Makes the device longer if it is shorter than `bytes`, and has its header say so; gives the length that is wanted (all of
+    /// it, if nothing is said), and the one that it has.
+    ///
+    /// # Errors
+    /// It cannot have that length, or its header cannot be written; the pool uses as much of it as before.
+    pub(crate) fn lengthen(&mut self, bytes: Option<u64>) -> Result<(u64, u64), forebay_io::DeviceError> {
+        let there = self.device.refresh_size()?;
+        let wanted = bytes.unwrap_or(there);
+        if wanted > there {
+            self.device.lengthen(wanted)?;
+        }
+        if let Some(header) = self.part.longer(wanted) {
+            write_header(&self.device, &header)?;
+        }
+        Ok((wanted, self.device.size_bytes()))
     }
-    Ok((wanted, device.size_bytes()))
+}
+
+/// What the pool uses of its last device.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    geometry: Geometry,
+    /// Of a further device: its header, as it should be.
+    header: Option<MemberHeader>,
+}
+
+impl Part {
+    /// End of the pool's space if that much of the device is used: of a further one, whole segments.
+    fn end_with(&self, bytes: u64) -> u64 {
+        let Some(header) = self.header else { return bytes };
+        self.whole_segments((header.first_block + (bytes / BLOCK).saturating_sub(DATA_START_BLOCK)) * BLOCK)
+    }
+
+    /// The end of the last whole segment before this end of the pool's space.
+    fn whole_segments(&self, end: u64) -> u64 {
+        let (start, unit) = (self.geometry.segments_start_block, u64::from(self.geometry.segment_blocks));
+        (start + (end / BLOCK).saturating_sub(start) / unit * unit) * BLOCK
+    }
+
+    /// The header that the device must have before more of it is used, if the engine can do that at all.
+    fn longer(&self, bytes: u64) -> Option<MemberHeader> {
+        let header = self.header?;
+        let end = self.end_with(bytes);
+        let blocks = (end / BLOCK).saturating_sub(header.first_block);
+        (blocks > header.blocks && self.geometry.resized(end).is_ok())
+            .then_some(MemberHeader { blocks, ..header })
+    }
 }
 
 impl Pool {
@@ -113,9 +160,22 @@ impl Pool {
 
     // --- growing
 
-    /// The last cache device, for a thread that makes it longer ([`lengthen`]); and how often the pool's size was changed, for
-    /// [`Pool::grow_last`].
-    pub(crate) fn device_to_grow(&self) -> Result<(Device, u64), ControlError> {
+    /// What the pool uses of its last device.
+    fn last_part(&self) -> Part {
+        let (geometry, members) = (self.engine.geometry(), self.engine.members());
+        let first_block = self.io.cache().map.last_start() / BLOCK;
+        let header = members.tags().last().map(|tag| MemberHeader {
+            uuid: self.engine.uuid(),
+            index: members.tags().len() as u16,
+            tag: *tag,
+            first_block,
+            blocks: geometry.device_blocks.saturating_sub(first_block),
+        });
+        Part { geometry, header }
+    }
+
+    /// The last cache device, for a thread that makes it longer.
+    pub(crate) fn device_to_grow(&self) -> Result<Growing, ControlError> {
         let device = self.reactor.device(self.last_device());
         let device = device.ok_or_else(|| self.failed("grow", &"no device"))?;
         if self.resizing.is_some() {
@@ -126,7 +186,8 @@ impl Pool {
                 format!("{} has {now} bytes, which is less than is used of it", device.path().display());
             return Err(self.failed("grow", &why));
         }
-        Ok((device.for_thread().map_err(|error| self.failed("grow", &error))?, self.resized))
+        let device = device.for_thread().map_err(|error| self.failed("grow", &error))?;
+        Ok(Growing { device, resized: self.resized, part: self.last_part() })
     }
 
     /// Takes more of the last cache device into use: up to `wanted` of the `there` bytes that it has. `resized` is what
@@ -138,9 +199,7 @@ impl Pool {
         if let Some(device) = self.reactor.device_mut(self.last_device()) {
             device.set_size(there);
         }
-        // A further device has its header before its part of the pool's space.
-        let cache = self.io.cache();
-        let end = cache.map.last_start() + wanted.saturating_sub(cache.map.header_bytes());
+        let end = self.last_part().end_with(wanted);
         if end <= self.engine.geometry().device_blocks * BLOCK {
             let what = format!("pool {} uses that much of its last device already", self.name);
             let hint = "give a larger size, or a further device";
@@ -194,8 +253,16 @@ impl Pool {
                 self.failed("shrink", &"only its last device can be given up or cut at a time"),
             );
         }
-        if start == 0 || bytes > start {
+        if start == 0 {
             return self.resize_engine(bytes, members, Then::Cut(bytes), "shrink pool");
+        }
+        if bytes > start {
+            let end = self.last_part().whole_segments(bytes);
+            if end <= start {
+                let why = "not even one segment of its last device would be left";
+                return Self::refuse(self.failed("shrink", &why));
+            }
+            return self.resize_engine(end, members, Then::Cut(end), "shrink pool");
         }
         let tags = &members.tags()[..members.tags().len() - 1];
         let left = Members::new(tags).unwrap_or_default();
@@ -235,28 +302,36 @@ impl Pool {
     fn cut(&mut self, bytes: u64, done: Keeping<Result<(), ControlError>>) {
         let (id, cache) = (self.last_device(), self.io.cache());
         let length = bytes - cache.map.last_start() + cache.map.header_bytes();
+        let header = self.last_part().header;
         let Some(device) = self.reactor.device(id).map(Device::for_thread) else { return };
         self.resizing = Some(Resizing { done, then: Then::Cutting });
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let work = move || {
-            let cut = device.and_then(|mut device| device.shorten(length).map(|()| device.size_bytes()));
+            let cut = device.and_then(|mut device| {
+                header.map_or(Ok(()), |header| write_header(&device, &header))?;
+                device.shorten(length).map(|()| device.size_bytes())
+            });
             let cut = cut.map_err(|error| error.to_string());
-            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.was_cut(id, cut))); // it may have ended
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.was_cut(id, length, cut))); // it may have ended
             waker.wake();
         };
         if let Err(error) = std::thread::Builder::new().name(format!("cut-{}", self.name)).spawn(work) {
-            self.was_cut(id, Err(format!("cannot start a thread: {error}")));
+            self.was_cut(id, length, Err(format!("cannot start a thread: {error}")));
         }
     }
 
-    fn was_cut(&mut self, id: DeviceId, cut: Result<u64, String>) {
+    /// A thread has cut the device to this length, or could not.
+    fn was_cut(&mut self, id: DeviceId, length: u64, cut: Result<u64, String>) {
         let Some(Resizing { done, .. }) = self.resizing.take() else { return };
         if let (Ok(bytes), Some(device)) = (&cut, self.reactor.device_mut(id)) {
             device.set_size(*bytes);
         }
+        let path = self.reactor.device(id).map(|device| device.path().display().to_string());
         let _ = done.try_send(cut.map(drop).map_err(|error| {
-            let what = format!("pool {} is smaller now, but its file could not be cut: {error}", self.name);
-            ControlError::new(ErrorKind::Failed, what, "cut it by hand: truncate")
+            let what = format!("pool {} is smaller now, but its device could not be cut: {error}", self.name);
+            let hint =
+                format!("a file can be cut by hand: truncate -s {length} {}", path.unwrap_or_default());
+            ControlError::new(ErrorKind::Failed, what, hint)
         }));
     }
 
@@ -270,5 +345,54 @@ impl Pool {
         if let Some(id) = cache.ids.pop() {
             crate::patience::let_go(self.reactor.remove_device(id));
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use forebay_format::CacheUuid;
+    use forebay_io::DeviceOptions;
+
+    /// The last of two devices: 512 blocks of it are used, in segments of 64.
+    fn part() -> Part {
+        let made = Geometry::for_device(32 << 20, Some(64)).unwrap();
+        let first_block = made.segments_start_block + u64::from(made.segment_count) * 64;
+        let geometry = made.resized((first_block + 512) * BLOCK).unwrap();
+        let header = MemberHeader { uuid: CacheUuid([7; 16]), index: 1, tag: 11, first_block, blocks: 512 };
+        Part { geometry, header: Some(header) }
+    }
+
+    #[test]
+    fn a_further_device_is_used_in_whole_segments_behind_its_header() {
+        let part = part();
+        let first = part.header.unwrap().first_block;
+        for (bytes, blocks) in [(3 << 20, 512), ((3 << 20) + (256 << 10) - 1, 512), (4 << 20, 768), (0, 0)] {
+            assert_eq!(part.end_with(bytes), (first + blocks) * BLOCK, "{bytes}");
+        }
+        assert_eq!(part.whole_segments((first + 63) * BLOCK), first * BLOCK);
+        let only = Part { header: None, ..part };
+        assert_eq!((only.end_with(12_345), only.longer(1 << 30)), (12_345, None));
+    }
+
+    #[test]
+    fn a_header_is_rewritten_before_more_is_used_and_never_for_less_or_for_too_much() {
+        let part = part();
+        let blocks = |bytes| part.longer(bytes).map(|header| header.blocks);
+        assert_eq!(
+            [blocks(4 << 20), blocks(3 << 20), blocks(2 << 20), blocks(1 << 40)],
+            [Some(768), None, None, None]
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last");
+        std::fs::File::create(&path).unwrap().set_len(3 << 20).unwrap();
+        let device =
+            Device::open_cache(&path, DeviceOptions { direct: false, ..Default::default() }).unwrap();
+        write_header(&device, &part.header.unwrap()).unwrap();
+        let mut growing = Growing { device, resized: 0, part };
+        assert_eq!(growing.lengthen(Some(4 << 20)).unwrap(), (4 << 20, 4 << 20));
+        let written = crate::members::read_copies(&growing.device);
+        assert_eq!(written.map(|copy| copy.unwrap().blocks), [768, 768]);
     }
 }

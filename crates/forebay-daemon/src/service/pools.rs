@@ -21,6 +21,8 @@ use crate::pool::{PoolHandle, PoolStart, Promise};
 use crate::register::Consent;
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
+use forebay_format::BLOCK_BYTES;
+use forebay_format::member::DATA_START_BLOCK;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -249,10 +251,9 @@ impl Service {
         name: &str,
         bytes: Option<u64>,
     ) -> Result<Promise<Result<(), ControlError>>, ControlError> {
-        let (mut device, resized) = Self::ask(handle, |pool| pool.device_to_grow())??;
-        let place = device.path().to_owned();
-        let longer =
-            self.places.within(&place, LENGTHEN_WITHIN, move || crate::pool::lengthen(&mut device, bytes));
+        let mut growing = Self::ask(handle, |pool| pool.device_to_grow())??;
+        let (place, resized) = (growing.device.path().to_owned(), growing.resized);
+        let longer = self.places.within(&place, LENGTHEN_WITHIN, move || growing.lengthen(bytes));
         let (wanted, there) = longer.ok_or_else(|| no_answer(&place, LENGTHEN_WITHIN))?.map_err(|error| {
             ControlError::new(ErrorKind::Failed, format!("cannot grow pool {name}: {error}"), "")
         })?;
@@ -283,13 +284,22 @@ impl Service {
             )),
             (None, Some(size)) => {
                 let wanted = bytes(size)?;
-                if wanted < *last {
-                    return Ok(all - last + wanted);
+                let header = header_bytes(snapshot.devices.len() - 1);
+                if wanted >= last + header {
+                    let what =
+                        format!("pool {name} uses {} of {} already", ByteSize(last + header), path.display());
+                    return Err(invalid(
+                        what,
+                        format!("to make it larger: forebay pool grow {name} --size SIZE"),
+                    ));
                 }
-                Err(invalid(
-                    format!("{} has {} already", path.display(), ByteSize(*last)),
-                    "to make it larger: pool grow",
-                ))
+                if header > 0 && wanted <= header {
+                    let what = format!("{} of {} would hold nothing", ByteSize(wanted), path.display());
+                    let give_up =
+                        format!("to give it up: forebay pool shrink {name} --device {}", path.display());
+                    return Err(invalid(what, give_up));
+                }
+                Ok(all - last + wanted - header)
             }
             _ => Err(invalid("give either a device or a size", "")),
         }
@@ -318,11 +328,12 @@ impl Service {
     fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), ControlError> {
         self.raise_record(name);
         let snapshot = self.pool_snapshot(name)?;
-        let spec = |(path, bytes): &(PathBuf, u64)| CacheSpec {
-            path: path.clone(),
-            size_bytes: Some(length_of_file(path).unwrap_or(*bytes)),
+        let is_mirrored = snapshot.mirror.is_some();
+        let spec = |(at, (path, bytes)): (usize, &(PathBuf, u64))| {
+            let used = bytes + if is_mirrored { 0 } else { header_bytes(at) };
+            CacheSpec { path: path.clone(), size_bytes: Some(length_of_file(path).unwrap_or(used)) }
         };
-        let devices: Vec<CacheSpec> = snapshot.devices.iter().map(spec).collect();
+        let devices: Vec<CacheSpec> = snapshot.devices.iter().enumerate().map(spec).collect();
         if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
             pool.devices.clone_from(&devices);
         }
@@ -555,6 +566,11 @@ pub(super) fn failed_before(
             format!("restore what {} lists; then remove that file", record.path(state_dir).display()),
         )),
     }
+}
+
+/// Bytes of a member of a cache that is not mirrored before its part of the pool's space.
+fn header_bytes(member: usize) -> u64 {
+    if member == 0 { 0 } else { DATA_START_BLOCK * BLOCK_BYTES as u64 }
 }
 
 /// The length of a cache file: what it is given with is compared with that at the next start, not with what the pool uses of it.
