@@ -19,7 +19,7 @@ volumes() { # MEMORY COUNT
         printf 'exports = ["fuse:%s/m%s/v%s", "nbd+unix:///v%s?socket=%s/nbd.sock"]\n' "$T" "$number" "$number" "$number" "$T"
     done
 }
-for number in $(seq $((COUNT + 1))); do truncate -s 64M "$T/disk$number"; done
+for number in $(seq 32); do truncate -s 64M "$T/disk$number"; done
 
 cat >"$T/each.py" <<'END2'
 # Writes, reads and flushes each file from a process of its own, with large and small requests: none may hang.
@@ -56,7 +56,7 @@ timeout 120 python3 "$T/each.py" 60 "${all[@]}" || fail "a file that is said to 
 unserve
 
 say "the least memory there can be: a crowd on one file and on NBD does not keep the others from being answered"
-volumes 96MiB 15 | config
+volumes 192MiB 31 | config
 serve
 cat >"$T/crowd.py" <<'END2'
 # Takes all memory it can get: writes and reads of the longest kind over NBD, whose answers nobody takes, and over one file.
@@ -91,21 +91,21 @@ timeout 120 python3 "$T/crowd.py" "$T/nbd.sock" "$T/m1/v1" 25 &
 CROWD=$!
 on_exit "kill -9 $CROWD"
 sleep 2
-mapfile -t others < <(files 15 | tail -n 13)
+mapfile -t others < <(files 31 | tail -n 29)
 timeout 120 python3 "$T/each.py" 60 "${others[@]}" || fail "a file starves beside a crowd"
 wait "$CROWD" || fail "the crowd"
 
 say "one more does not fit: the attach says what would do"
-if timeout 60 "$FOREBAY" volume attach v16 --pool fast --backing "file:$T/disk16" --export "fuse:$T/m16/v16" \
+if timeout 60 "$FOREBAY" volume attach v32 --pool fast --backing "file:$T/disk32" --export "fuse:$T/m32/v32" \
     --admin "$ADMIN" >"$T/ask.out" 2>&1; then fail "a file without memory is said to be served"; fi
 grep -q 'buffer_memory' "$T/ask.out" || fail "no advice: $(cat "$T/ask.out")"
 timeout 10 ls "$T" >/dev/null || fail "ls hangs"
-[ ! -e "$T/m16" ] || fail "the refused file left its folder behind"
-timeout 60 python3 "$T/each.py" 30 "$T/m15/v15" || fail "the others"
+[ ! -e "$T/m32" ] || fail "the refused file left its folder behind"
+timeout 60 python3 "$T/each.py" 30 "$T/m31/v31" || fail "the others"
 unserve
 
 say "and the check of the configuration says it before anything is started"
-volumes 96MiB 16 | config
+volumes 192MiB 32 | config
 refused 1 'buffer_memory' "$FOREBAY" config check "$T/forebay.toml"
-sed -i "s|96MiB|$(grep -o 'buffer_memory = \?[0-9]*MiB\|to [0-9]*MiB' "$T/refused.err" | grep -o '[0-9]*MiB' | tail -n 1)|" "$T/forebay.toml"
+sed -i "s|192MiB|$(grep -o 'buffer_memory = \?[0-9]*MiB\|to [0-9]*MiB' "$T/refused.err" | grep -o '[0-9]*MiB' | tail -n 1)|" "$T/forebay.toml"
 "$FOREBAY" config check "$T/forebay.toml" >"$T/check.out" 2>&1 || { cat "$T/check.out"; fail "the advice, followed, is not enough"; }

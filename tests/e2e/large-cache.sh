@@ -13,7 +13,7 @@ config <<END
 [pool.large]
 devices = [{ path = "$T/cache.img", size = "4TiB" }]
 cache_allocation = "sparse"
-buffer_memory = "96MiB"
+buffer_memory = "192MiB"
 
 [volume.db]
 pool = "large"

@@ -10,7 +10,7 @@ truncate -s 1M "$T/small.img"
 config <<END
 [pool.fast]
 devices = [{ path = "$T/flash.img", size = "64MiB" }]
-buffer_memory = "96MiB"
+buffer_memory = "192MiB"
 
 [volume.vol]
 pool = "fast"
@@ -20,7 +20,7 @@ connections_max = 300
 
 [pool.few]
 devices = [{ path = "$T/flash2.img", size = "64MiB" }]
-buffer_memory = "96MiB"
+buffer_memory = "192MiB"
 pool_connections_max = 400
 
 [volume.small]
@@ -55,7 +55,7 @@ grep -q 'there are 400 connections' "$T/stderr" || fail "the log does not say it
 # What it had before there was a client, the memory for requests of all pools, and for each connection its tables and what the
 # kernel's allocator keeps: 64 KiB.
 rss=$(awk '/^VmHWM/ { print $2 }' "/proc/$DAEMON/status")
-bound=$((idle + 2 * (96 << 10) + 800 * 64 + (32 << 10)))
+bound=$((idle + 2 * (192 << 10) + 800 * 64 + (32 << 10)))
 say "memory: $rss kB at most, idle $idle kB, bound $bound kB"
 [ "$rss" -lt "$bound" ] || fail "clients made the daemon take $rss kB of memory, more than $bound"
 if grep -q "failed" "$T/stderr"; then fail "clients took the memory that the engine needs"; fi

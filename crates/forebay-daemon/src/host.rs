@@ -13,7 +13,7 @@ use crate::error::RunError;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
 use crate::mounting::{Made, reserve};
 use crate::rules::{DefaultAction, RuleSet};
-use crate::server::{Offer, Server, ServerToken, Volumes, listen};
+use crate::server::{Offer, Server, ServerToken, Volumes, listen, put_memory_by};
 use forebay_export::directory::ExportInfo;
 use forebay_export::fuse::VolumeTree;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
@@ -132,6 +132,7 @@ pub fn serve<V: Hosted>(
     let (mut reactor, note) =
         Reactor::open(options.io, limits).map_err(|error| RunError::failed(error, "try --io psync"))?;
     note.into_iter().for_each(|note| report(HostEvent::Note(note)));
+    put_memory_by(reactor.pool_mut());
     let (signals, stopper) = watch_signals(reactor.waker())?;
     let volume = make(&mut reactor)?;
     let mut server = Server::new(server_token, Arc::default(), defaults.pool_connections_max, buffer_bytes);

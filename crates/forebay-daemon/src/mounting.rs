@@ -96,11 +96,29 @@ mod tests {
     fn twenty_files_and_as_many_as_a_pool_may_have_fit_into_the_default() {
         let defaults = forebay_io::Limits::default().buffer_bytes_max;
         assert!(mounts_max(defaults) >= 64, "{}", mounts_max(defaults));
-        assert_eq!(mounts_max(96 << 20), 15, "the smallest buffer_memory");
+        assert_eq!(mounts_max(192 << 20), 31, "the smallest buffer_memory");
         for mounts in [1, 16, 65, 100] {
             let enough = memory_for(mounts).0 as usize;
             assert!(mounts_max(enough) >= mounts && mounts_max(enough - (7 << 20)) < mounts);
         }
+    }
+
+    /// 192 MiB is the least that the configuration allows.
+    #[test]
+    fn the_least_memory_is_enough_for_all_that_is_put_by_and_for_connections() {
+        let bytes = 192 << 20;
+        let mut pool = BufPool::new(bytes);
+        let scratch = pool.alloc(32 << 20);
+        let engine = crate::engine_memory::Reserve::new(&mut pool);
+        let bounce = pool.alloc((1 + forebay_format::batch::ENTRIES_MAX) * forebay_format::BLOCK_BYTES);
+        assert!(scratch.is_some() && engine.is_some() && bounce.is_some());
+        assert!(crate::server::put_memory_by(&mut pool), "the longest request");
+        for mounts in 0..mounts_max(bytes) {
+            assert!(super::reserve(&mut pool, mounts, bytes).is_ok(), "mount {mounts}");
+        }
+        let heard = std::iter::from_fn(|| pool.alloc_leaving(16, 16 << 10)).count();
+        assert!(heard >= 1000, "{heard} connections can be received from");
+        assert!(pool.borrow().is_some());
     }
 
     #[test]

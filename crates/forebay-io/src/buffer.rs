@@ -93,6 +93,8 @@ enum State {
     Used,
     /// Freed by the owner, still in use by the kernel.
     Dying,
+    /// Put by ([`BufPool::put_by`]), and not lent.
+    PutBy,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,8 @@ pub struct BufPool {
     /// Buffers that were unmapped since somebody asked, and the numbers of their mappings.
     unmapped: Vec<(u32, u64)>,
     limit_bytes: usize,
+    /// The buffer that is put by.
+    put_by: Option<u32>,
     stats: PoolStats,
 }
 
@@ -133,6 +137,7 @@ impl BufPool {
             mappings: 0,
             unmapped: Vec::new(),
             limit_bytes,
+            put_by: None,
             stats: PoolStats::default(),
         }
     }
@@ -163,6 +168,26 @@ impl BufPool {
         if left < self.limit_bytes / part.max(1) { None } else { self.alloc(len) }
     }
 
+    /// Puts one buffer of at least `len` bytes by, for [`BufPool::borrow`]; false if there is no memory for it, or one is put by
+    /// already. It counts as used from then on, lent or not.
+    pub fn put_by(&mut self, len: usize) -> bool {
+        if self.put_by.is_some() {
+            return false;
+        }
+        let Some(buffer) = self.alloc(len) else { return false };
+        self.put_by = Some(buffer.0);
+        self.free(buffer);
+        true
+    }
+
+    /// The buffer that was put by, if it is not lent. [`BufPool::free`] brings it back to where it was.
+    pub fn borrow(&mut self) -> Option<BufId> {
+        let index = self.put_by?;
+        let entry = self.entries.get_mut(index as usize).filter(|entry| entry.state == State::PutBy)?;
+        entry.state = State::Used;
+        Some(BufId(index))
+    }
+
     /// Gives a buffer back. While the kernel still uses it, the memory stays and is reused only when the last
     /// operation has completed; the caller must not use the id again in either case.
     ///
@@ -174,6 +199,11 @@ impl BufPool {
         };
         entry.state = State::Dying;
         self.recycle_if_idle(id.0);
+    }
+
+    /// Bytes that a buffer for `len` bytes takes: its class; `len` itself if it is above the largest.
+    pub fn bytes_for(len: usize) -> usize {
+        CLASS_SIZES.into_iter().find(|&size| size >= len).unwrap_or(len)
     }
 
     /// Size of the buffer in bytes (its class, at least what was asked for).
@@ -365,6 +395,10 @@ impl BufPool {
         if entry.state != State::Dying || entry.kernel_reads + entry.kernel_writes > 0 {
             return;
         }
+        if self.put_by == Some(index) {
+            entry.state = State::PutBy;
+            return;
+        }
         entry.state = State::Free;
         let class = entry.class as usize;
         self.free[class].push(index);
@@ -442,6 +476,29 @@ pub(crate) fn unmap(memory: NonNull<u8>, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_put_by_is_lent_to_one_at_a_time_and_comes_back() {
+        let mut pool = BufPool::new(8 << 20);
+        assert!(!pool.put_by(32 << 20) && pool.borrow().is_none(), "there is no room for it");
+        assert!(pool.put_by((4 << 20) - 5));
+        assert!(!pool.put_by(4096), "there is one");
+        assert_eq!(pool.stats().used_bytes, 4 << 20, "nobody else gets it");
+        let all: Vec<BufId> = std::iter::from_fn(|| pool.alloc(1 << 20)).collect();
+        assert_eq!(all.len(), 4);
+        for _ in 0..3 {
+            let lent = pool.borrow().unwrap();
+            assert!(pool.capacity(lent) == 4 << 20 && pool.borrow().is_none());
+            let span = Span::new(lent, 0, 4096);
+            pool.pin(span, KernelUse::Reads).unwrap();
+            pool.free(lent);
+            assert!(pool.borrow().is_none(), "the kernel still reads it");
+            pool.unpin(lent, KernelUse::Reads);
+        }
+        all.into_iter().for_each(|buffer| pool.free(buffer));
+        assert_eq!(pool.stats().used_bytes, 4 << 20);
+        assert!(pool.alloc(8 << 20).is_none() && pool.borrow().is_some(), "room is made of others only");
+    }
 
     #[test]
     fn memory_is_reused_and_the_limit_holds() {

@@ -87,6 +87,16 @@ pub(crate) fn unsent_bytes(fd: RawFd) -> u32 {
     if told < 0 { 0 } else { u32::try_from(bytes).unwrap_or(0) }
 }
 
+/// Has the other side of a socket closed it (or a TCP connection been reset)? A peer that only says that it sends nothing more
+/// counts with `half`, as over TCP both look alike. What lies unread does not hide it. Does not wait.
+pub(crate) fn has_hung_up(fd: RawFd, half: bool) -> bool {
+    let ends = libc::POLLHUP | libc::POLLERR | if half { libc::POLLRDHUP } else { 0 };
+    let mut asked = libc::pollfd { fd, events: ends, revents: 0 };
+    // SAFETY: the pointer is to one pollfd, and the count says so.
+    let answered = unsafe { libc::poll(&raw mut asked, 1, 0) };
+    answered > 0 && asked.revents & ends != 0
+}
+
 /// A duration as the kernel takes it.
 pub(crate) fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {

@@ -375,7 +375,7 @@ tunables! {
             "dirty share of the pool's capacity that all volumes together do not exceed";
         batches_in_flight: u32 = "4", count(1, 64, "writes"), Live,
             "log writes in flight for each stream";
-        buffer_memory: ByteSize = "512MiB", size(96 << 20, 1 << 40), AtStart,
+        buffer_memory: ByteSize = "512MiB", size(192 << 20, 1 << 40), AtStart,
             "memory for requests in flight, all clients of the pool together";
         pool_connections_max: u32 = "1024", count(1, 60_000, "connections"), AtStart,
             "connections to all volumes of the pool at once; further ones are closed";

@@ -46,7 +46,7 @@ use crate::meter::{History, Meter};
 use crate::open::PoolParts;
 use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::sealer::Sealer;
-use crate::server::{Refused, Server, ServerToken};
+use crate::server::{Refused, Server, ServerToken, put_memory_by};
 use aside::Aside;
 use devices::DeviceWatch;
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
@@ -190,6 +190,12 @@ impl Pool {
         reactor.pool_mut().bytes_mut(scratch).fill(0);
         let reserve = Reserve::new(reactor.pool_mut())
             .ok_or_else(|| RunError::failed("no memory for headers and metadata", "raise buffer_memory"))?;
+        if !put_memory_by(reactor.pool_mut()) {
+            return Err(RunError::failed(
+                "no memory for a request of the longest kind",
+                "raise buffer_memory",
+            ));
+        }
         for note in parts.notes {
             report(PoolEvent::Note(note));
         }

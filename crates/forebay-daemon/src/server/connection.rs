@@ -51,8 +51,11 @@ pub(super) struct Connection {
     held_bytes_max: u64,
     /// The part of it that lies in `owned`.
     pub(super) owned_bytes: u64,
-    /// A request waits for memory.
+    /// A request waits for memory; and since when one does.
     pub(super) thirsty: bool,
+    pub(super) thirsty_since: Option<Instant>,
+    /// It is for a payload, and others for its volume have all that they may.
+    pub(super) crowded: bool,
     pub(super) sends: u32,
     /// Since when it has taken nothing of what is sent to it.
     pub(super) stalled_since: Option<Instant>,
@@ -108,6 +111,8 @@ impl Connection {
             held_bytes_max,
             owned_bytes: 0,
             thirsty: false,
+            thirsty_since: None,
+            crowded: false,
             sends: 0,
             stalled_since: None,
             seen_left: None,
@@ -136,6 +141,12 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// A request of it finds no memory now; `crowded`: there may be some, but its volume has enough for payloads that are still coming.
+    pub(super) fn waits_for_memory(&mut self, now: Instant, crowded: bool) {
+        (self.thirsty, self.crowded) = (true, crowded);
+        self.thirsty_since.get_or_insert(now);
     }
 
     /// It takes nothing of what is sent to it, for so long that this is no pause.

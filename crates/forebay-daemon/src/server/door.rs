@@ -105,7 +105,38 @@ impl Server {
         }
     }
 
-    /// Ends a connection that keeps memory for answers that it does not take, if others have waited long enough for it.
+    /// Ends connections whose clients have gone and that nothing is received from: they wait for memory, or have as much under way as
+    /// they may. A client over TCP that sends nothing more counts as gone while it waits for memory: closing looks the same.
+    pub(super) fn notice_gone(&mut self, reactor: &mut Reactor) -> Option<Duration> {
+        let still = self.still;
+        let is_deaf = |connection: &Connection| {
+            !(connection.receiving || connection.closing || still && connection.may_rest())
+        };
+        if !self.connections.iter().flatten().any(is_deaf) {
+            self.gone_at = None;
+            return None;
+        }
+        let now = Instant::now();
+        let look_at = *self.gone_at.get_or_insert(now + STALLED_EVERY);
+        if now < look_at {
+            return Some(look_at - now);
+        }
+        self.gone_at = Some(now + STALLED_EVERY);
+        for index in 0..self.connections.len() {
+            let Some(connection) = self.connections[index].as_mut().filter(|one| is_deaf(one)) else {
+                continue;
+            };
+            let half = connection.thirsty && connection.peer.uid.is_none();
+            if reactor.has_hung_up(connection.socket, half) {
+                (connection.closing, connection.deaf) = (true, true);
+                self.enqueue(index as u32);
+            }
+        }
+        Some(STALLED_EVERY)
+    }
+
+    /// Ends a connection that keeps memory for answers that it does not take, or for a write that does not come, if others have waited
+    /// long enough for it.
     pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let thirsty = self.connections.iter().flatten().any(|connection| connection.thirsty);
         if !thirsty {
@@ -125,17 +156,29 @@ impl Server {
         for connection in self.connections.iter_mut().flatten().filter(|connection| connection.sends > 0) {
             connection.see_progress(reactor.unsent_bytes(connection.socket), now);
         }
+        for connection in self.connections.iter_mut().flatten() {
+            if let Some(arriving) = &mut connection.arriving {
+                arriving.pace.look(arriving.received);
+            }
+        }
         if now < since + THIRSTY_AFTER {
             return Some(STALLED_EVERY);
         }
-        let stalls = |connection: &Connection| connection.has_stalled(now) && !connection.closing;
+        let stalls = |connection: &Connection| match &connection.arriving {
+            _ if connection.closing => None,
+            _ if connection.has_stalled(now) => Some("takes no answers"),
+            arriving => arriving.as_ref()?.pace.is_too_slow(),
+        };
         let connections = self.connections.iter_mut().enumerate();
         let stalled = connections.filter_map(|(index, connection)| Some((index, connection.as_mut()?)));
-        let stalled = stalled.filter(|(_, connection)| stalls(connection));
-        if let Some((index, connection)) = stalled.max_by_key(|(_, connection)| connection.held_bytes) {
+        let stalled =
+            stalled.filter_map(|(index, connection)| Some((index, stalls(connection)?, connection)));
+        if let Some((index, what, connection)) =
+            stalled.max_by_key(|(_, _, connection)| connection.held_bytes)
+        {
             let bytes = connection.held_bytes;
             connection.closing = true;
-            let why = format!("takes no answers, and has {bytes} bytes of memory that others wait for");
+            let why = format!("{what}, and has {bytes} bytes of memory that others wait for");
             self.refusals.note(format!("{} {why}", connection.peer));
             reactor.abort_socket(connection.socket);
             self.enqueue(index as u32);

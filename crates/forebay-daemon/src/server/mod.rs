@@ -14,6 +14,11 @@
 //! of replies cannot wait; and the last sixteenth is for the engine alone ([`FOR_ENGINE`]), whose writes would fail. No connection
 //! has more than a quarter of it ([`CONNECTION_PART`]), and who keeps it without taking answers while others wait for memory is
 //! disconnected ([`STALLED_AFTER`]; who has more than its share of it waits for those who have less): clients that do not read can slow others down for some seconds, not for ever.
+//! So is who keeps it for a write whose payload does not come ([`Pace`]); payloads that are still coming have a quarter of the memory, those of
+//! a volume together ([`ARRIVING_PART`]), so that clients of other volumes do not wait for them.
+//!
+//! One buffer for a request of the longest kind is put by ([`put_memory_by`]). If the rest is in use, it goes to the one who has waited longest
+//! among those who have nothing, first of volumes that have no payload coming: so every request finds memory one day.
 //!
 //! With TLS (`encrypted`, `tls`) what is received is decrypted into the same buffer, and replies are encrypted when they are
 //! sent; the session sees no difference.
@@ -27,7 +32,7 @@ use forebay_core::{Engine, Request};
 use forebay_export::nbd::reply::Replier;
 use forebay_export::nbd::session::NbdRequest;
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{BufId, Reactor, Span};
+use forebay_io::{BufId, BufPool, Reactor, Span};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -67,6 +72,8 @@ const FOR_REPLIES: usize = 8;
 const FOR_ENGINE: usize = 16;
 /// Bytes of reply headers gathered in one buffer.
 const REPLY_BYTES: usize = 4 << 10;
+/// Payloads of writes that are still coming have at most this part of the memory, those of one volume together (and one request more).
+const ARRIVING_PART: u64 = 4;
 /// One connection has at most this part of the memory for its requests and their answers (and one request more).
 const CONNECTION_PART: u64 = 4;
 /// Who waits so long for memory ...
@@ -75,6 +82,10 @@ const THIRSTY_AFTER: Duration = Duration::from_secs(1);
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 /// ... and of which so long was seen that it takes nothing, not a part of a send either.
 const STALLED_SEEN: Duration = Duration::from_secs(2);
+/// Looks ([`STALLED_EVERY`]) at a payload of which nothing comes while others wait for memory, before its client is disconnected: 5 s.
+const SILENT_LOOKS: u32 = 20;
+/// And at one that comes so slowly that it is not complete: 60 s.
+const SLOW_LOOKS: u32 = 240;
 /// Once everything is answered, a client over TCP has so long to take it and to end the connection.
 const LINGER: Duration = Duration::from_secs(1);
 /// And so many bytes of a client are taken and dropped meanwhile: what it had under way, not what it goes on with.
@@ -90,6 +101,8 @@ const GREETINGS_EVERY: Duration = Duration::from_secs(1);
 /// Blocks looked at for one BLOCK_STATUS; the client asks again for the rest.
 const STATUS_BLOCKS_MAX: u64 = 1 << 16;
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// The longest request, wherever it begins within a block.
+const LONGEST_BYTES: usize = forebay_core::REQUEST_BYTES_MAX as usize + BLOCK_BYTES;
 /// How long a listener rests after accepting failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -120,12 +133,47 @@ struct Sending {
     held_bytes: u64,
 }
 
+/// Puts memory by for one request of the longest kind: whoever has waited longest gets it, so nobody waits for what never comes.
+/// False if there is none.
+pub(crate) fn put_memory_by(pool: &mut BufPool) -> bool {
+    pool.put_by(LONGEST_BYTES)
+}
+
 /// A write whose payload is still coming.
 #[derive(Clone, Copy, Debug)]
 struct Arriving {
     request: NbdRequest,
     buffer: BufId,
     received: u32,
+    pace: Pace,
+}
+
+/// How a payload comes, as seen by looks that are taken while others wait for memory. Counted in looks, not by the clock: a thread
+/// that was held up blames nobody.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Pace {
+    /// Bytes that were there at the last look.
+    seen: u32,
+    /// Looks since then that found no more.
+    silent: u32,
+    looks: u32,
+}
+
+impl Pace {
+    /// So much is there now.
+    fn look(&mut self, received: u32) {
+        self.silent = if self.looks > 0 && received == self.seen { self.silent + 1 } else { 0 };
+        (self.seen, self.looks) = (received, self.looks + 1);
+    }
+
+    /// Why its client is to be disconnected, if so.
+    fn is_too_slow(&self) -> Option<&'static str> {
+        if self.silent >= SILENT_LOOKS {
+            Some("sends nothing more of a write that it has begun")
+        } else {
+            (self.looks >= SLOW_LOOKS).then_some("sends a write too slowly")
+        }
+    }
 }
 
 /// What answers the requests of clients: the engine of a pool, or what stands in for it.
@@ -199,6 +247,13 @@ pub(crate) struct Server {
     held_bytes_max: u64,
     /// Who has more memory than this gets none now, because others wait for some.
     share_bytes: u64,
+    /// Who gets the memory that is put by: of those who wait for memory and have none, who has waited longest.
+    favoured: Option<u32>,
+    /// Memory of payloads that are still coming, by volume number, and how much of it a volume may have.
+    arriving_bytes: Vec<u64>,
+    arriving_bytes_max: u64,
+    /// When to look whether clients have gone that nothing is received from.
+    gone_at: Option<Instant>,
     /// Since when somebody waits for memory, and when to look whether somebody keeps it for nothing.
     thirsty_since: Option<Instant>,
     stalled_at: Option<Instant>,
@@ -221,6 +276,10 @@ impl Server {
             connections_max: connections_max.min((buffer_bytes / FOR_REQUESTS / RECV_BYTES_SMALL) as u32),
             held_bytes_max: buffer_bytes as u64 / CONNECTION_PART,
             share_bytes: u64::MAX,
+            favoured: None,
+            arriving_bytes: Vec::new(),
+            arriving_bytes_max: buffer_bytes as u64 / ARRIVING_PART,
+            gone_at: None,
             thirsty_since: None,
             stalled_at: None,
             leaving: 0,
@@ -279,7 +338,9 @@ impl Server {
     pub(crate) fn timers(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let resume = self.resume_accepting(reactor);
         let greetings = self.end_slow_greetings(reactor);
-        let stalled = self.end_stalled(reactor).into_iter().chain(self.end_leaving(reactor)).min();
+        let gone = self.notice_gone(reactor);
+        let stalled =
+            self.end_stalled(reactor).into_iter().chain(self.end_leaving(reactor)).chain(gone).min();
         resume.into_iter().chain(greetings).chain(stalled).chain(self.refusals.due(Instant::now)).min()
     }
 
@@ -295,5 +356,40 @@ impl Server {
             connection.queued = true;
             self.queue.push(index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks at a payload that comes by so many bytes between two of them; how many it takes until that is too slow.
+    fn looks_until_too_slow(mut received: u32, more: impl Fn(u32) -> u32) -> (u32, &'static str) {
+        let mut pace = Pace::default();
+        for look in 1.. {
+            pace.look(received);
+            if let Some(why) = pace.is_too_slow() {
+                return (look, why);
+            }
+            received += more(look);
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn who_sends_nothing_more_has_five_seconds_and_who_trickles_a_minute() {
+        let per_s = (Duration::from_secs(1).as_millis() / STALLED_EVERY.as_millis()) as u32;
+        let (silent, why) = looks_until_too_slow(1000, |_| 0);
+        assert_eq!(silent, 5 * per_s + 1, "the first look finds what is there");
+        assert!(why.contains("nothing more"));
+        assert_eq!(looks_until_too_slow(0, |_| 0).0, silent, "also if nothing came at all");
+        for (bytes, each) in [(1, 4 * per_s), (1, 1), (64 << 10, 1)] {
+            let pace = |look: u32| if look.is_multiple_of(each) { bytes } else { 0 };
+            let (slow, why) = looks_until_too_slow(0, pace);
+            assert_eq!(slow, 60 * per_s);
+            assert!(why.contains("slowly"));
+        }
+        let pauses = |look: u32| u32::from(look < 10);
+        assert_eq!(looks_until_too_slow(0, pauses).0, 10 + 5 * per_s, "from the last byte on");
     }
 }

@@ -3,11 +3,11 @@
 //! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
 //! the session, and [`Server::wake_starved`] tries again.
 
-use super::{Arriving, BLOCK, FOR_REPLIES, LINGER_BYTES_MAX, Server, Volumes};
+use super::{Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
 use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
-use forebay_format::BLOCK_BYTES;
-use forebay_io::{IoFailureKind, Reactor, Span};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::{BufPool, IoFailureKind, Reactor, Span};
 use std::time::Instant;
 
 impl Server {
@@ -86,13 +86,23 @@ impl Server {
     /// nothing gets what it needs for one request, so everybody goes on.
     fn divide_memory(&mut self) {
         let (mut waits, mut waits_with_nothing, mut users, mut held_bytes) = (false, false, 0, 0);
-        for connection in self.connections.iter().flatten() {
+        let mut first = None;
+        for (index, connection) in self.connections.iter().enumerate() {
+            let Some(connection) = connection else { continue };
             let waiting = connection.thirsty && !connection.closing;
+            if waiting && connection.held_bytes == 0 {
+                // Whose volume has many payloads coming waits for those who have none.
+                let coming = self.arriving_bytes_of(connection.volume);
+                let place = (connection.crowded, coming, connection.thirsty_since, index as u32);
+                first = Some(first.map_or(place, |first| place.min(first)));
+            }
+            let waiting = waiting && !connection.crowded; // others of its own volume have what it waits for
             waits |= waiting;
             waits_with_nothing |= waiting && connection.held_bytes == 0;
             users += u64::from(waiting || connection.held_bytes > 0);
             held_bytes += connection.held_bytes;
         }
+        self.favoured = first.map(|(_, _, _, index)| index);
         self.share_bytes = match (waits, waits_with_nothing) {
             (false, _) => u64::MAX,
             (true, true) => 0,
@@ -111,7 +121,8 @@ impl Server {
         let mut started = false;
         loop {
             let connection = self.connections[index as usize].as_mut().expect("checked by the caller");
-            if connection.closing || self.closing || connection.is_full() {
+            let is_full = connection.is_full() && connection.arriving.is_none();
+            if connection.closing || self.closing || is_full {
                 return started;
             }
             connection.thirsty = false;
@@ -120,6 +131,9 @@ impl Server {
                     return started;
                 }
                 connection.arriving = None;
+                let bytes = reactor.pool().capacity(arriving.buffer) as u64;
+                let volume = connection.volume.expect("requests follow the handshake");
+                self.arriving_bytes[usize::from(volume.0)] -= bytes;
                 self.submit(volumes, reactor, index, arriving.request, Some(arriving.buffer), now);
                 started = true;
                 continue;
@@ -196,13 +210,20 @@ impl Server {
         let lead = (request.request.offset_bytes % BLOCK) as usize;
         let len = request.request.length_bytes as usize;
         let bytes = (lead + len).next_multiple_of(BLOCK_BYTES);
-        let gets = connection.held_bytes <= self.share_bytes;
-        let buffer = gets.then(|| reactor.pool_mut().alloc_leaving(FOR_REPLIES, bytes)).flatten();
-        let Some(buffer) = buffer else {
-            connection.thirsty = true;
+        let volume = connection.volume.expect("requests follow the handshake");
+        // What is there as a whole waits for nobody.
+        let is_there = connection.filled - connection.used >= connection.session.payload_remaining();
+        if !is_there && !self.may_arrive(index, volume, BufPool::bytes_for(bytes) as u64) {
+            let now = self.turn_at;
+            let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+            connection.waits_for_memory(now, true);
             return false;
-        };
-        connection.held_bytes += reactor.pool().capacity(buffer) as u64;
+        }
+        let Some(buffer) = self.memory_for(reactor, index, bytes) else { return false };
+        let number = usize::from(volume.0);
+        self.arriving_bytes.resize(self.arriving_bytes.len().max(number + 1), 0);
+        self.arriving_bytes[number] += reactor.pool().capacity(buffer) as u64;
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let mut received = 0;
         if let Some(from) = connection.buffer {
             // The payload goes from one pool buffer to another; the session only counts.
@@ -216,7 +237,19 @@ impl Server {
                 received = there as u32;
             }
         }
-        connection.arriving = Some(Arriving { request, buffer, received });
+        connection.arriving = Some(Arriving { request, buffer, received, pace: Pace::default() });
         true
+    }
+
+    /// Memory of payloads for a volume that are still coming.
+    fn arriving_bytes_of(&self, volume: Option<VolumeId>) -> u64 {
+        volume.and_then(|volume| self.arriving_bytes.get(usize::from(volume.0))).copied().unwrap_or(0)
+    }
+
+    /// May one more payload come for a volume now? Who has waited longest may have one beyond what all of them may.
+    fn may_arrive(&self, index: u32, volume: VolumeId, bytes: u64) -> bool {
+        let coming = self.arriving_bytes_of(Some(volume));
+        let spare = if self.favoured == Some(index) { bytes } else { 0 };
+        coming + bytes <= self.arriving_bytes_max + spare
     }
 }

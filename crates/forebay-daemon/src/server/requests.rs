@@ -60,19 +60,36 @@ impl Server {
         let request =
             NbdRequest { cookie, request: forebay_export::request::Request { length_bytes: len, ..what } };
         let bytes = (lead + len).next_multiple_of(BLOCK) as usize;
-        let held_bytes =
-            self.connections[index as usize].as_ref().map_or(0, |connection| connection.held_bytes);
-        let gets = held_bytes <= self.share_bytes;
-        let buffer = gets.then(|| reactor.pool_mut().alloc_leaving(FOR_REPLIES, bytes)).flatten();
+        let buffer = self.memory_for(reactor, index, bytes);
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let Some(buffer) = buffer else {
-            let connection = self.connections[index as usize].as_mut().expect("it is stepped");
-            (connection.starved, connection.thirsty) = (Some(request), true);
+            connection.starved = Some(request);
             return false;
         };
-        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
-        connection.held_bytes += reactor.pool().capacity(buffer) as u64;
         self.submit(volumes, reactor, index, request, Some(buffer), now);
         true
+    }
+
+    /// Memory for a request of a connection: of the pool, as far as the connection may have more of it, or what is put by if it is its
+    /// turn. `None`: it waits.
+    pub(super) fn memory_for(&mut self, reactor: &mut Reactor, index: u32, bytes: usize) -> Option<BufId> {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let pool = reactor.pool_mut();
+        let gets = connection.held_bytes <= self.share_bytes;
+        let mut buffer = gets.then(|| pool.alloc_leaving(FOR_REPLIES, bytes)).flatten();
+        if buffer.is_none() && connection.held_bytes == 0 && self.favoured.is_none_or(|first| first == index)
+        {
+            buffer = pool.borrow();
+        }
+        match buffer {
+            Some(buffer) => {
+                connection.held_bytes += pool.capacity(buffer) as u64;
+                connection.thirsty_since = None;
+                self.favoured.take_if(|first| *first == index);
+            }
+            None => connection.waits_for_memory(self.turn_at, false),
+        }
+        buffer
     }
 
     /// Hands a request to the engine.

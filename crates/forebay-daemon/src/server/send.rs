@@ -137,7 +137,9 @@ impl Server {
             }
             return;
         }
-        if connection.receiving || self.closing || connection.is_full() || connection.starved.is_some() {
+        // A payload that has its memory comes in, however much else is under way: it would be kept for nothing.
+        let is_full = connection.is_full() && connection.arriving.is_none();
+        if connection.receiving || self.closing || is_full || connection.starved.is_some() {
             return;
         }
         let span = if let (Some(arriving), None) = (connection.arriving, &connection.tls) {
@@ -190,6 +192,9 @@ impl Server {
         }
         self.leaving -= 1;
         reactor.close_socket(connection.socket);
+        if let (Some(volume), Some(arriving)) = (connection.volume, &connection.arriving) {
+            self.arriving_bytes[usize::from(volume.0)] -= reactor.pool().capacity(arriving.buffer) as u64;
+        }
         connection.free_buffers(reactor);
         if connection.greeted_by.is_some() {
             self.greeting -= 1;

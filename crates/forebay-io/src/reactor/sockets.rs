@@ -231,6 +231,12 @@ impl Reactor {
         waiting + u64::from(sys::unsent_bytes(socket.fd.as_raw_fd()))
     }
 
+    /// Has the peer closed the connection, or reset it? For a socket on which nothing is received just now, where nobody else would
+    /// notice. `half`: so does one that sends nothing more; over TCP that looks the same.
+    pub fn has_hung_up(&self, id: SocketId, half: bool) -> bool {
+        self.sockets.get(id.0).is_some_and(|socket| sys::has_hung_up(socket.fd.as_raw_fd(), half))
+    }
+
     /// Closes a socket: receives end as cancelled, sends already submitted still go out, then the descriptor is
     /// closed. A peer that stops reading can hold those sends for ever: see [`Reactor::abort_socket`].
     pub fn close_socket(&mut self, id: SocketId) {
