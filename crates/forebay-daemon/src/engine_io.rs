@@ -169,6 +169,12 @@ impl EngineIo {
         std::mem::replace(&mut self.watches[index], watch)
     }
 
+    /// Volumes whose stores' records could not be written when that was due last.
+    pub(crate) fn unrecorded(&self) -> impl Iterator<Item = VolumeId> {
+        let behind = |watch: &Option<Watch>| watch.as_ref().is_some_and(Watch::is_behind);
+        (0..).zip(&self.watches).filter(move |(_, watch)| behind(watch)).map(|(index, _)| VolumeId(index))
+    }
+
     fn watch(&self, volume: VolumeId) -> Option<&Watch> {
         self.watches.get(usize::from(volume.0))?.as_ref()
     }

@@ -376,8 +376,15 @@ pub(crate) fn is_possible(state_dir: &Path) -> Result<(), String> {
     })
 }
 
-/// Judges a pool by the records, and by what is on those of its devices that can tell which cache they are of.
-pub(crate) fn judge(records: &[LossRecord], pool: &str, devices: &[(&Path, Seen)]) -> Verdict {
+/// Judges a pool by the records, and by what is on those of its devices that can tell which cache they are of. `recorded` is the failed cache
+/// that the register has as that of the pool: no other one has taken its place yet, whatever devices are configured. So it is while it is
+/// replaced, until the new one is whole.
+pub(crate) fn judge(
+    records: &[LossRecord],
+    pool: &str,
+    devices: &[(&Path, Seen)],
+    recorded: Option<&LossRecord>,
+) -> Verdict {
     let caches = devices.iter().filter_map(|(_, seen)| match seen {
         Seen::Cache(uuid) => Some(hex(&uuid.0)),
         Seen::Blank | Seen::Unusable => None,
@@ -386,6 +393,11 @@ pub(crate) fn judge(records: &[LossRecord], pool: &str, devices: &[(&Path, Seen)
     let record_of = |uuid: &String| records.iter().find(|record| record.cache_uuid == *uuid);
     if let Some(record) = caches.iter().find_map(record_of) {
         return Verdict::WithoutCache(Box::new(record.clone()));
+    }
+    match recorded {
+        Some(record) if caches.is_empty() => return Verdict::WithoutCache(Box::new(record.clone())),
+        Some(record) if record.lost_bytes() > 0 => return Verdict::Refuse(Box::new(record.clone())),
+        _ => {}
     }
     let mut verdict = Verdict::Open;
     for (path, seen) in devices {
@@ -490,7 +502,7 @@ mod tests {
         let records = || vec![record(1, vec![range()]), record(2, Vec::new())];
         let seen = |uuid| Seen::Cache(CacheUuid([uuid; 16]));
         let elsewhere = Path::new("/x");
-        let judge = |records: &[LossRecord], pool, path, seen| judge(records, pool, &[(path, seen)]);
+        let judge = |records: &[LossRecord], pool, path, seen| judge(records, pool, &[(path, seen)], None);
         assert!(matches!(judge(&records(), "other", elsewhere, seen(1)), Verdict::WithoutCache(_)));
         assert!(matches!(judge(&records(), "fast", flash, seen(2)), Verdict::WithoutCache(_)));
         assert_eq!(judge(&records(), "other", elsewhere, seen(3)), Verdict::Open);
@@ -503,9 +515,26 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_cache_stays_that_of_its_pool_until_another_one_is_whole() {
+        let fresh = Path::new("/dev/fresh");
+        let judge = |lost: Vec<Range>, seen| {
+            let records = [record(1, lost)];
+            judge(&records, "fast", &[(fresh, seen)], Some(&records[0]))
+        };
+        for seen in [Seen::Blank, Seen::Unusable] {
+            for lost in [vec![range()], Vec::new()] {
+                assert!(matches!(judge(lost, seen), Verdict::WithoutCache(_)), "{seen:?}");
+            }
+        }
+        let whole = Seen::Cache(CacheUuid([9; 16]));
+        assert_eq!(judge(Vec::new(), whole), Verdict::Open, "it takes the place of one that has nothing");
+        assert!(matches!(judge(vec![range()], whole), Verdict::Refuse(_)), "what is lost is not given up");
+    }
+
+    #[test]
     fn of_a_mirrored_cache_either_device_tells_which_one_it_is() {
         let (flash, other) = (Path::new("/dev/flash"), Path::new("/dev/other"));
-        let both = |a, b| judge(&[record(1, vec![range()])], "fast", &[(flash, a), (other, b)]);
+        let both = |a, b| judge(&[record(1, vec![range()])], "fast", &[(flash, a), (other, b)], None);
         let seen = |uuid| Seen::Cache(CacheUuid([uuid; 16]));
         assert!(matches!(both(Seen::Unusable, seen(1)), Verdict::WithoutCache(_)));
         assert!(matches!(both(Seen::Unusable, Seen::Unusable), Verdict::WithoutCache(_)));

@@ -14,7 +14,7 @@
 use crate::CacheSpec;
 use crate::durable;
 use crate::error::RunError;
-use crate::loss_record::{hex, unix_s};
+use crate::loss_record::{LossRecord, hex, unix_s};
 use crate::open::is_same;
 use forebay_core::CacheMark;
 use forebay_format::CacheUuid;
@@ -22,7 +22,7 @@ use forebay_format::superblock::Superblock;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,6 +34,8 @@ const VERSION: u32 = 1;
 /// A daemon that was killed holds its locks until the kernel is done with it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// A record is smaller.
+const TRIAL_BYTES: usize = 4096;
 const UNWRITABLE: &str = "without it a cache that is missing, or an older copy, could not be told at the next start: give the daemon the \
                           right to write there, make room, or choose another folder (state_dir of [daemon]; for forebay run: \
                           STATE_DIRECTORY)";
@@ -90,6 +92,12 @@ impl CacheRecord {
 
     fn store(&self, state_dir: &Path) -> io::Result<()> {
         durable::replace_json(state_dir, &self.path(state_dir), self)
+    }
+
+    /// It says already that this cache is in use, on the same devices, by the same pool: nothing may be acknowledged before it does.
+    fn is_in_use_as(&self, wanted: &Self) -> bool {
+        let current = self.standing == Standing::Current && self.in_use;
+        current && self.pool == wanted.pool && self.devices == wanted.devices
     }
 
     fn has_device(&self, path: &Path) -> bool {
@@ -301,15 +309,25 @@ impl Permit<'_> {
             }
         }
         let (records, _) = all(self.state_dir)?;
-        if let Some(known) =
-            self.in_the_way(&records, own.as_ref().or(Some(&unknown(superblock))), specs).next()
-        {
+        let spent = self.spent();
+        let unknown = unknown(superblock);
+        let known = self.in_the_way(&records, own.as_ref().or(Some(&unknown)), specs);
+        if let Some(known) = known.into_iter().find(|record| !spent.contains(&record.cache_uuid)) {
             return Err(RunError::failed(
                 format!("{path} holds the cache {}, but {}", hex(&superblock.uuid.0), self.recorded(known)),
                 format!("give the device of that one; {}", self.or_give_up("use what is there")),
             ));
         }
         Ok(own.map_or_else(CacheMark::default, |own| own.mark()))
+    }
+
+    /// Caches that failed, and of which nothing is lost (any more): their volumes went on without them, so another one may take their place.
+    /// So it is when a daemon was killed while it replaced one, between the making of the new one and its record.
+    fn spent(&self) -> Vec<String> {
+        // One whose record cannot be read is no such cache; whoever opens a pool is told.
+        let failed = LossRecord::all(self.state_dir).unwrap_or_default();
+        let spent = failed.into_iter().filter(|record| record.lost_bytes() == 0);
+        spent.map(|record| record.cache_uuid).collect()
     }
 
     /// Recorded caches that are not `own`, and that the operator has not agreed to give up for it.
@@ -410,16 +428,22 @@ impl Permit<'_> {
                 UNWRITABLE,
             )
         };
-        if self.consent != Consent::None {
-            // First: two that are current would be two histories of one pool.
-            for other in self.others(&records, own.as_ref().or(Some(&fresh)), specs) {
-                let given_up =
-                    CacheRecord { standing: Standing::GivenUp, recorded_unix_s: unix_s(), ..other.clone() };
-                given_up.store(self.state_dir).map_err(failed)?;
-            }
+        let spent = if self.consent == Consent::None { self.spent() } else { Vec::new() };
+        let gives_way =
+            |other: &&CacheRecord| self.consent != Consent::None || spent.contains(&other.cache_uuid);
+        // First: two that are current would be two histories of one pool.
+        for other in self.others(&records, own.as_ref().or(Some(&fresh)), specs).filter(gives_way) {
+            let given_up =
+                CacheRecord { standing: Standing::GivenUp, recorded_unix_s: unix_s(), ..other.clone() };
+            given_up.store(self.state_dir).map_err(failed)?;
         }
-        record.store(self.state_dir).map_err(failed)?;
-        let kept = Kept { record, ended: false, behind: false, lock: Some(lock) };
+        let record = match (record.store(self.state_dir), own) {
+            (Ok(()), _) => record,
+            // As after a crash: it is behind, and says all that it must.
+            (Err(_), Some(own)) if own.is_in_use_as(&record) => own,
+            (Err(error), _) => return Err(failed(error)),
+        };
+        let kept = Kept { record, ended: false, lock: Some(lock) };
         Ok(Entry { state_dir: self.state_dir.to_owned(), kept: Mutex::new(kept) })
     }
 }
@@ -441,6 +465,23 @@ pub(crate) fn older_hint(path: &str, record: impl std::fmt::Display) -> String {
         "bring the latest state of it back; to extract what this one has: forebay salvage {path} --to FOLDER; if what was acknowledged since \
          may be lost, use it as it is: rm {record}"
     )
+}
+
+/// Whether a record can be written: a trial, durable as a record is.
+///
+/// # Errors
+/// It cannot.
+pub(crate) fn check_writable(state_dir: &Path) -> Result<(), RunError> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = state_dir.join(FOLDER).join("trial");
+    let tried = durable::replace(state_dir, &path, |out| out.write_all(&[b' '; TRIAL_BYTES]));
+    let _ = fs::remove_file(&path);
+    let _ = fs::remove_file(path.with_extension("new"));
+    tried.map_err(|error| {
+        let what = format!("cannot write {}: {error}", state_dir.join(FOLDER).display());
+        RunError::failed(what, UNWRITABLE)
+    })
 }
 
 /// Where the record of a cache is.
@@ -484,8 +525,14 @@ fn lock(state_dir: &Path, cache: CacheUuid) -> Result<File, RunError> {
     let path = path_of(state_dir, &hex(&cache.0)).with_extension("lock");
     let failed =
         |error: io::Error| RunError::failed(format!("cannot write {}: {error}", path.display()), UNWRITABLE);
-    fs::create_dir_all(state_dir.join(FOLDER)).map_err(failed)?;
-    let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    // One that is there need not be written: the state directory may be read-only just now.
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(state_dir.join(FOLDER)).map_err(failed)?;
+            File::options().write(true).create(true).truncate(false).open(&path).map_err(failed)?
+        }
+        other => other.map_err(failed)?,
+    };
     let patience = Instant::now() + LOCK_PATIENCE;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -525,8 +572,6 @@ struct Kept {
     record: CacheRecord,
     /// It was closed: nothing that comes late counts.
     ended: bool,
-    /// The last attempt to write it failed.
-    behind: bool,
     /// Nobody else has a copy of the cache open.
     lock: Option<File>,
 }
@@ -535,11 +580,6 @@ impl Entry {
     /// What was recorded last.
     pub(crate) fn record(&self) -> CacheRecord {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).record.clone()
-    }
-
-    /// The last attempt to write the record failed.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).behind
     }
 
     /// Records how the cache is now, durably, if that has changed.
@@ -566,7 +606,7 @@ impl Entry {
         let new = change(kept.record.clone());
         let same = CacheRecord { recorded_unix_s: kept.record.recorded_unix_s, ..new.clone() } == kept.record;
         let stored = if same { Ok(()) } else { new.store(&self.state_dir) };
-        (kept.ended, kept.behind) = (ends, stored.is_err());
+        kept.ended = ends;
         if ends {
             kept.lock = None;
         }

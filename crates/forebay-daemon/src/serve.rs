@@ -246,7 +246,8 @@ impl House {
         words: &Words,
         report: Report<'_>,
     ) -> Result<bool, RunError> {
-        let successor = self.service.check_upgradable().and_then(|()| {
+        let possible = self.service.check_upgradable().and_then(|()| self.service.check_recordable());
+        let successor = possible.and_then(|()| {
             Successor::start(place.program, place.config)
                 .map_err(|failed| RunError::failed(format!("no upgrade: {failed}"), "").into())
         });

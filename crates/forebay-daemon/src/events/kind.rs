@@ -110,6 +110,7 @@ kinds! {
     CacheFailed, "cache.failed", Error, "The cache device failed; its volumes are served without it. Says what is lost.";
     CacheDegraded, "cache.degraded", Warning, "One of the two devices of a mirrored cache failed or is missing. Nothing is lost.";
     MirrorWhole, "cache.whole", Info, "Both devices of a mirrored cache have what only the cache has.";
+    StateUnwritable, "state.unwritable", Warning, "What is known of a cache or its backing stores cannot be written to the state directory.";
     OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
     BackingUncertain, "backing.uncertain", Warning, "After a crash nobody can tell whether the backing store was changed; clean blocks were dropped.";

@@ -111,6 +111,12 @@ impl Pool {
         self.tell(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes });
     }
 
+    /// The cache failed, or one of its devices is shorter than what is used of it: that it cannot be read says nothing of its blocks.
+    pub(super) fn is_cache_gone(&self) -> bool {
+        let failed = self.engine.is_fenced() || self.engine.is_aside();
+        failed || self.watch.short.values().any(|short| short.volume.is_none())
+    }
+
     fn member_of(&self, id: DeviceId) -> Option<u8> {
         let cache = self.io.cache();
         (0..2).find(|member| cache.map.device_of(*member).and_then(|at| cache.ids.get(at)) == Some(&id))

@@ -54,6 +54,9 @@ pub(super) struct Losses {
 impl Pool {
     /// A clean block was damaged.
     pub(super) fn note_damaged(&mut self, volume: VolumeId, block: u64) {
+        if self.is_cache_gone() {
+            return; // Nothing of it is damaged: the device is not there.
+        }
         let first_offset_bytes = block * BLOCK_BYTES as u64;
         let damaged = self.losses.damaged.entry(volume).or_insert(Damaged { blocks: 0, first_offset_bytes });
         damaged.blocks += 1;
@@ -100,7 +103,9 @@ impl Pool {
 
     /// Tells what is new, now.
     pub(super) fn tell_losses(&mut self) {
-        for (id, damaged) in std::mem::take(&mut self.losses.damaged) {
+        let damaged = std::mem::take(&mut self.losses.damaged);
+        let is_gone = self.is_cache_gone();
+        for (id, damaged) in damaged.into_iter().filter(|_| !is_gone) {
             let Damaged { blocks, first_offset_bytes } = damaged;
             self.tell(PoolEvent::BlocksDamaged { volume: self.name_of(id), blocks, first_offset_bytes });
         }

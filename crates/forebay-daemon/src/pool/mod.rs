@@ -349,6 +349,11 @@ impl Pool {
         Some((self.engine.uuid(), facts))
     }
 
+    /// Volumes of whose backing stores the record could not be written when that was due last.
+    pub(crate) fn unrecorded_stores(&self) -> Vec<String> {
+        self.io.unrecorded().map(|volume| self.name_of(volume)).collect()
+    }
+
     /// The record is there; the end of the pool is entered into it.
     pub(crate) fn keep_record(&mut self, entry: Arc<Entry>) {
         self.entry = Some(entry);

@@ -147,6 +147,8 @@ impl Service {
 
     fn come_to_rest(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, ControlError> {
         self.check_upgradable()?;
+        // Whoever opens the pools next, this process if need be, must record it.
+        self.check_recordable()?;
         let duties = self.duties()?;
         Self::hold_still(pools)?;
         self.check_upgradable()?; // a cache may have failed meanwhile

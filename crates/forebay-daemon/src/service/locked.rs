@@ -2,10 +2,10 @@
 //!
 //! A process that was killed holds its locks until the kernel has ended what it had in flight; a device that hangs makes that long.
 //! A daemon that gave up meanwhile would serve nothing, for good, though the devices become free a moment later. What waits so has
-//! an alarm, which says whom it waits for. `forebay run` fails instead, as somebody looks at it.
+//! an alarm, which says whom it waits for. A pool whose cache cannot be recorded waits in the same way until it can. `forebay run` fails instead, as somebody looks at it.
 
 use super::{Service, lock};
-use crate::control::{ControlError, VolumeRequest};
+use crate::control::{ControlError, ErrorKind, VolumeRequest};
 use crate::events::{AlarmKey, Kind, Severity};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,7 @@ use std::time::Duration;
 const WITHIN: Duration = Duration::from_secs(20);
 /// What is added to the alarm.
 const HINT: &str = "it is tried again until it is free";
+const UNRECORDED: &str = "it is tried again until state_dir takes writes";
 
 /// What waits for its devices.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -40,14 +41,24 @@ impl Place {
 pub(super) type Locked = BTreeSet<Place>;
 
 impl Service {
-    /// Has what could not be opened tried again, if that is because somebody else has a device of it; the error for the alarm.
+    /// Has what could not be opened tried again, if that is because somebody else has a device of it, or it cannot be recorded; the error for
+    /// the alarm.
     pub(super) fn try_again_if_locked(&self, place: Place, error: ControlError) -> ControlError {
-        if !self.is_locked(&place) {
-            return error;
-        }
+        let awaits = match &place {
+            // A volume that is refused, for what its store has: nobody else has that, though it may not be closed yet.
+            _ if error.kind == ErrorKind::Conflict => return error,
+            _ if self.is_locked(&place) => HINT,
+            _ if self.is_unrecordable(&place) => UNRECORDED,
+            _ => return error,
+        };
         lock(&self.locked).insert(place);
-        let hint = if error.hint.is_empty() { HINT.into() } else { format!("{}; {HINT}", error.hint) };
+        let hint = if error.hint.is_empty() { awaits.into() } else { format!("{}; {awaits}", error.hint) };
         ControlError { hint, ..error }
+    }
+
+    /// Whether nothing can be recorded of the cache of this pool.
+    fn is_unrecordable(&self, place: &Place) -> bool {
+        matches!(place, Place::Pool(_)) && self.check_recordable().is_err()
     }
 
     /// Whether somebody else has a device. One that hangs is not free either.
@@ -88,7 +99,7 @@ impl Service {
                     known.is_some_and(|pool| self.handle(&pool).is_ok()) && self.attached(name).is_err()
                 }
             };
-            if wanted && self.is_locked(&place) {
+            if wanted && (self.is_locked(&place) || self.is_unrecordable(&place)) {
                 continue;
             }
             lock(&self.locked).remove(&place);
@@ -103,7 +114,9 @@ impl Service {
             Place::Pool(name) => {
                 let result = self.reopen(name, crate::control::OpenHow::default());
                 if self.handle(name).is_ok() {
-                    self.tell(super::Told::Problem(format!("pool {name} is open: its devices are free")));
+                    self.tell(super::Told::Problem(format!(
+                        "pool {name} is open: what it has waited for is there"
+                    )));
                     return; // volumes that could not be attached have alarms of their own
                 }
                 (AlarmKey::pool(Kind::PoolFailed, name), result.map(drop))

@@ -87,7 +87,7 @@ impl Opening {
     }
 
     fn open(&self) -> Result<Opened, ControlError> {
-        let without_cache = pools::failed_before(&self.state_dir, &self.name, &self.config)?;
+        let without_cache = pools::failed_before(self)?;
         if without_cache.is_some() {
             return Ok(Opened(Some((PoolParts::none(), without_cache))));
         }

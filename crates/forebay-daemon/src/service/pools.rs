@@ -18,7 +18,7 @@ use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::loss_record::{LossRecord, Seen, Verdict, judge};
 use crate::open::{erase_cache, seen};
 use crate::pool::{PoolHandle, PoolStart, Promise};
-use crate::register::Consent;
+use crate::register::{Consent, of_pool};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
@@ -374,6 +374,7 @@ impl Service {
         }
         let record = self.check_replaceable(name, request.discard_lost)?;
         self.check_devices_wanted(name, devices.len())?;
+        self.check_recordable()?;
         let (old, volumes) = self.with_volumes(name)?;
         let config = PoolConfig { devices: devices.clone(), ..old.clone() };
         let allowed = Allowed { consent: Consent::Create, force: request.force };
@@ -383,9 +384,10 @@ impl Service {
         if let Some(file) = file.as_mut() {
             file.edit(&[edit(devices)], &check_rules).map_err(|error| stored(&error))?;
         }
-        // Nothing was given up until here.
+        // Nothing was given up until here. Whatever ends the daemon from now on: until the new cache is whole the next start serves without
+        // the failed one (`failed_before`), and opens the new one then, as nothing of the failed one is lost that was not given up before.
         let ended = handle.stop().map_err(ControlError::from);
-        let ended = ended.and_then(|()| if request.discard_lost { self.give_up(&record) } else { Ok(()) });
+        let ended = ended.and_then(|()| self.give_up(&record));
         if let Err(error) = ended {
             if let Some(file) = file.as_mut() {
                 // It was written a moment ago; the error of the change is what matters.
@@ -434,6 +436,10 @@ impl Service {
     /// What is lost counts as given up.
     fn give_up(&self, record: &LossRecord) -> Result<(), ControlError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
+        let all = LossRecord::all(&state_dir)?;
+        if all.iter().any(|there| there.cache_uuid == record.cache_uuid && there.lost_bytes() == 0) {
+            return Ok(());
+        }
         let given_up = record.with_risk(&record.entries(), &[]);
         given_up.store(&state_dir).map_err(|error| {
             ControlError::new(ErrorKind::Failed, format!("cannot change the record: {error}"), "")
@@ -533,11 +539,8 @@ impl Service {
 }
 
 /// The record of a pool's cache, if that has failed and must not be opened.
-pub(super) fn failed_before(
-    state_dir: &Path,
-    name: &str,
-    config: &PoolConfig,
-) -> Result<Option<LossRecord>, ControlError> {
+pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, ControlError> {
+    let Opening { name, config, state_dir, allowed, is_named } = opening;
     let records = LossRecord::all(state_dir)?;
     if records.is_empty() || config.devices.is_empty() {
         return Ok(None);
@@ -546,7 +549,14 @@ pub(super) fn failed_before(
     let mirrored = config.tunables().mirror == Mirror::On;
     let telling = if mirrored { &config.devices[..] } else { &config.devices[..1] };
     let found: Vec<_> = telling.iter().map(|spec| (spec.path.as_path(), seen(spec))).collect();
-    match judge(&records, name, &found) {
+    let current = if *is_named { of_pool(state_dir, name)? } else { Vec::new() };
+    let is_current = |record: &&LossRecord| current.iter().any(|own| own.cache_uuid == record.cache_uuid);
+    let recorded = records.iter().find(is_current).filter(|record| match allowed.consent {
+        Consent::None => true,
+        Consent::NewCache => record.lost_bytes() > 0, // that is given up by `pool replace --discard-lost` only
+        Consent::Create => false,
+    });
+    match judge(&records, name, &found, recorded) {
         Verdict::Open => Ok(None),
         Verdict::WithoutCache(record) => {
             if let [(path, Seen::Cache(cache))] = found[..] {

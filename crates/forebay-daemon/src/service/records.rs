@@ -2,9 +2,10 @@
 
 use super::{Service, Told, lock};
 use crate::CacheSpec;
-use crate::control::{ControlError, OpenHow};
+use crate::control::{ControlError, ErrorKind, OpenHow};
+use crate::events::{AlarmKey, Kind, Severity};
 use crate::pool::PoolHandle;
-use crate::register::{Consent, Entry, Permit};
+use crate::register::{Consent, Entry, Permit, check_writable};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 /// Records follow their caches this often while something changes. What happens in between is not told from an older copy after a crash.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
+/// A trial has so long: a state directory that hangs must not hold up what asks.
+const RECORD_WITHIN: Duration = Duration::from_secs(5);
 
 /// What an operator allows when a pool is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,19 +49,70 @@ impl Service {
         Ok(Some(entry))
     }
 
-    /// Brings the record of a pool's cache up to date. That it cannot be is told; the pool goes on.
+    /// Brings the record of a pool's cache up to date. That it cannot be, or that of a backing store, is told, with an alarm as long as it
+    /// lasts; the pool goes on.
     pub(super) fn raise_record(&self, name: &str) {
         let entry = self.running().entries.get(name).cloned();
-        let (Some(entry), Ok(handle)) = (entry, self.handle(name)) else { return };
-        let Ok(Some((_, facts))) = handle.ask(|pool| pool.facts()) else { return };
-        let before = entry.is_behind();
-        match entry.raise(&facts) {
-            Err(why) if !before => self.tell(Told::Problem(format!(
-                "{name}: {why}; until it can be written, an older copy of the cache may not be told from it after a crash"
-            ))),
-            Ok(()) if before => self.tell(Told::Problem(format!("{name}: the record of the cache is up to date again"))),
-            _ => {}
+        let Ok(handle) = self.handle(name) else { return };
+        let Ok((facts, stores)) = handle.ask(|pool| (pool.facts(), pool.unrecorded_stores())) else { return };
+        let mut behind = Vec::new();
+        if let (Some(entry), Some((_, facts))) = (entry, facts)
+            && let Err(why) = entry.raise(&facts)
+        {
+            let risk =
+                "until it can be written, an older copy of the cache may not be told from it after a crash";
+            behind.push(format!("{why}; {risk}"));
         }
+        if !stores.is_empty() {
+            let folder = self.running().config.daemon.state_dir.join("stores");
+            behind.push(format!(
+                "cannot write what is known of the backing stores of {} to {}; until it can be written, a change that others make to them \
+                 may not be told after a loss of power",
+                stores.join(", "),
+                folder.display()
+            ));
+        }
+        self.tell_unrecorded(name, &behind);
+    }
+
+    fn tell_unrecorded(&self, name: &str, behind: &[String]) {
+        let key = AlarmKey::pool(Kind::StateUnwritable, name);
+        let before = self.hub.alarms().iter().any(|alarm| alarm.key == key);
+        match (behind.is_empty(), before) {
+            (true, false) => {}
+            (true, true) => {
+                self.hub.clear(&key);
+                self.tell(Told::Problem(format!(
+                    "{name}: what is recorded in state_dir is up to date again"
+                )));
+            }
+            (false, _) => {
+                let message = format!(
+                    "pool {name}: {}; make room, or give the daemon the right to write there",
+                    behind.join("; ")
+                );
+                self.hub.raise(key, Severity::Warning, &message);
+                if !before {
+                    self.tell(Told::Problem(message));
+                }
+            }
+        }
+    }
+
+    /// Whether what is known of caches can be recorded. Asked before anything is given up that needs it: an upgrade that fails must
+    /// be able to take everything back.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(crate) fn check_recordable(&self) -> Result<(), ControlError> {
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let place = state_dir.clone();
+        let tried = self.places.within(&place, RECORD_WITHIN, move || check_writable(&state_dir));
+        let late = || {
+            let what = format!("{} does not answer within {} s", place.display(), RECORD_WITHIN.as_secs());
+            ControlError::new(ErrorKind::Unavailable, what, "see that its file system works, then try again")
+        };
+        Ok(tried.ok_or_else(late)??)
     }
 
     /// Keeps all records up to date until the service stops.
@@ -69,7 +123,7 @@ impl Service {
                 return;
             }
             if last.elapsed() >= FOLLOW_EVERY {
-                let names: Vec<String> = service.running().entries.keys().cloned().collect();
+                let names: Vec<String> = service.running().pools.keys().cloned().collect();
                 names.iter().for_each(|name| service.raise_record(name));
                 last = Instant::now();
             }

@@ -229,6 +229,7 @@ impl Service {
             let message = format!(
                 "pool {name} has stopped: {why}; its volumes are not served. To open it again: forebay pool open {name}"
             );
+            self.hub.clear(&AlarmKey::pool(Kind::StateUnwritable, &name));
             self.hub.raise(AlarmKey::pool(Kind::PoolFailed, &name), Severity::Error, &message);
             self.tell(Told::Problem(message));
         }

@@ -314,18 +314,20 @@ fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
     assert!(service.stop().is_empty());
 }
 
-/// A pool whose two devices have both failed, with nothing lost.
-fn start_without_both(folder: &Path) -> Arc<Service> {
+/// A pool whose cache has failed, with nothing lost: that of `names`, mirrored if there are two.
+fn start_without_cache(folder: &Path, names: &[&str]) -> Arc<Service> {
     let at = |name: &str| folder.join(name).display().to_string();
     std::fs::File::create(at("a.img")).unwrap().set_len(1 << 20).unwrap();
+    let device = |name: &&str| format!("{{ path = {:?}, size = \"16MiB\" }}", at(name));
+    let devices: Vec<String> = names.iter().map(device).collect();
     let text = format!(
-        "[daemon]\nadmin_socket = {:?}\nstate_dir = {:?}\n[pool.a]\nmirror = true\nsegment_size = \"64KiB\"\n\
-         devices = [{{ path = {:?}, size = \"16MiB\" }}, {{ path = {:?}, size = \"16MiB\" }}]\n\
+        "[daemon]\nadmin_socket = {:?}\nstate_dir = {:?}\n[pool.a]\nmirror = {}\nsegment_size = \"64KiB\"\n\
+         devices = [{}]\n\
          [volume.a]\npool = \"a\"\nbacking = \"file:{}\"\nexports = [\"nbd+unix:///v?socket={}\"]\n",
         at("admin"),
         at("state"),
-        at("one"),
-        at("two"),
+        names.len() == 2,
+        devices.join(", "),
         at("a.img"),
         at("a.sock"),
     );
@@ -333,8 +335,9 @@ fn start_without_both(folder: &Path) -> Arc<Service> {
     std::fs::write(&path, text).unwrap();
     let service = start_as_written(&path, Arc::default());
     let handle = service.handle("a").unwrap();
-    for member in [0, 1] {
-        handle.ask(move |pool| pool.device_gone(Some(member))).unwrap();
+    let members = if names.len() == 2 { vec![Some(0), Some(1)] } else { vec![None] };
+    for member in members {
+        handle.ask(move |pool| pool.device_gone(member)).unwrap();
     }
     let until = Instant::now() + Duration::from_secs(30);
     let failed = || service.pool_snapshot("a").is_ok_and(|now| now.cache_failed && now.rescue_over);
@@ -348,7 +351,7 @@ fn start_without_both(folder: &Path) -> Arc<Service> {
 #[test]
 fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
-    let service = start_without_both(folder.path());
+    let service = start_without_cache(folder.path(), &["one", "two"]);
     let file = || std::fs::read_to_string(folder.path().join("forebay.toml")).unwrap();
     let (before, devices) = (file(), service.running().config.pools["a"].devices.clone());
     let at = |name: &str| folder.path().join(name).display().to_string();
@@ -379,5 +382,98 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     assert_eq!(info.name, "a");
     assert!(!service.pool_snapshot("a").unwrap().cache_failed);
     assert!(file().contains(&at("x")));
+    assert!(service.stop().is_empty());
+}
+
+/// What a daemon that was killed while it replaced a cache has left in the configuration.
+fn configured_instead(folder: &Path, names: [(&str, &str); 2]) -> std::path::PathBuf {
+    let path = folder.join("forebay.toml");
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    for (from, to) in names {
+        text = text.replace(&folder.join(from).display().to_string(), &folder.join(to).display().to_string());
+    }
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn while_a_failed_cache_is_replaced_a_start_serves_without_it() {
+    for names in [&["one"][..], &["one", "two"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let service = start_without_cache(folder.path(), names);
+        assert!(service.stop().is_empty());
+        let path = configured_instead(folder.path(), [("one", "x"), ("two", "y")]);
+        let without = || {
+            let service = start_as_written(&path, Arc::default());
+            assert_eq!(served(&service), ["a"]);
+            assert!(service.pool_snapshot("a").unwrap().cache_failed, "{names:?}");
+            service
+        };
+        assert!(without().stop().is_empty()); // nothing was made yet
+        for name in ["x", "y"] {
+            let begun = forebay_format::superblock::being_made();
+            forebay_io::create_cache_file(folder.path().join(name), 16 << 20, false, &begun).unwrap();
+        }
+        let service = without();
+        let device = |name: &str| DeviceRequest {
+            path: folder.path().join(name).display().to_string(),
+            size: Some("16MiB".into()),
+        };
+        let other = (names.len() == 2).then(|| device("y"));
+        let request = ReplaceRequest { device: device("x"), other, discard_lost: false, force: false };
+        service.replace("a", &request).unwrap();
+        assert!(!service.pool_snapshot("a").unwrap().cache_failed, "{names:?}");
+        assert!(service.stop().is_empty());
+        let service = start_as_written(&path, Arc::default());
+        assert!(!service.pool_snapshot("a").unwrap().cache_failed, "{names:?}");
+        assert!(service.stop().is_empty());
+    }
+}
+
+#[test]
+fn a_new_cache_that_is_whole_takes_the_place_of_a_failed_one_at_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start_without_cache(folder.path(), &["one"]);
+    assert!(service.stop().is_empty());
+    let state = folder.path().join("state");
+    let failed = crate::register::of_pool(&state, "a").unwrap().remove(0);
+    let spec = crate::CacheSpec { path: folder.path().join("x"), size_bytes: Some(16 << 20) };
+    drop(crate::open::open_caches(&[spec], crate::open::Making::default(), &state).unwrap());
+    let path = configured_instead(folder.path(), [("one", "x"), ("two", "y")]);
+    for _ in 0..2 {
+        let service = start_as_written(&path, Arc::default());
+        assert_eq!(served(&service), ["a"]);
+        assert!(!service.pool_snapshot("a").unwrap().cache_failed);
+        let recorded = crate::register::of_pool(&state, "a").unwrap();
+        assert!(recorded.len() == 1 && recorded[0].cache_uuid != failed.cache_uuid, "{recorded:?}");
+        assert!(service.stop().is_empty());
+    }
+}
+
+#[test]
+fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let caches = folder.path().join("state/caches");
+    let alarmed = || service.hub.alarms().iter().any(|alarm| alarm.key.condition == Kind::StateUnwritable);
+    std::fs::rename(&caches, caches.with_extension("away")).unwrap();
+    std::fs::write(&caches, "no folder").unwrap();
+    let refused = service.hand_over().err().unwrap();
+    assert!(refused.what.contains("cannot write"), "{refused:?}");
+    assert_eq!(served(&service), ["a", "b"], "everything goes on");
+    // Whatever changes next must be recorded.
+    service.detach_volume("a", DetachHow::Keep, true).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while served(&service) != ["b"] {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    service.raise_record("a");
+    assert!(alarmed(), "{:?}", service.hub.alarms());
+    std::fs::remove_file(&caches).unwrap();
+    std::fs::rename(caches.with_extension("away"), &caches).unwrap();
+    service.raise_record("a");
+    assert!(!alarmed(), "{:?}", service.hub.alarms());
+    assert!(service.check_recordable().is_ok());
     assert!(service.stop().is_empty());
 }

@@ -78,8 +78,12 @@ impl Prepared {
     /// thread; does not wait for anything.
     pub(crate) fn begin(self, volume: &str) -> Watch {
         memory::begin(&self.page, &self.clock.boot_id, self.run, &self.facts);
-        let shared =
-            Arc::new(Shared { page: self.page, state: AtomicU8::new(RUNS), rests: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            page: self.page,
+            state: AtomicU8::new(RUNS),
+            rests: false.into(),
+            behind: false.into(),
+        });
         let keeper = Keeper {
             shared: Arc::clone(&shared),
             volume: volume.into(),
@@ -109,6 +113,8 @@ struct Shared {
     state: AtomicU8,
     /// The keeper sleeps until it is woken.
     rests: AtomicBool,
+    /// The record could not be written when that was due.
+    behind: AtomicBool,
 }
 
 /// The pool's side: counts its writes to a store. Dropped when the volume is let go.
@@ -137,6 +143,11 @@ impl Watch {
     /// It has ended, well or not.
     pub(crate) fn ended(&self) {
         memory::write_ended(&self.shared.page, forebay_io::shared::unix_ns());
+    }
+
+    /// The record could not be written when that was due last.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.shared.behind.load(Ordering::Relaxed)
     }
 
     /// The cache has forgotten the volume: so is what was known of its store.
@@ -286,6 +297,7 @@ impl Keeper {
             return true;
         }
         let stored = record.store(&self.record_path).is_ok();
+        self.shared.behind.store(!stored, Ordering::Relaxed);
         if stored {
             self.recorded = Some((record, Instant::now()));
         }
