@@ -52,6 +52,24 @@ assert_same "$T/in" "$T/out" "copied in and out over TLS"
 say "clients that ask for more than the memory of the pool and read nothing for a while"
 # More than once around: 450 MiB of replies, and 192 MiB for them and for the engine, which must go on as well.
 timeout 100 python3 "$E2E/nbd_pressure.py" "$PORT" "$PKI/alice" "$T/in" 3 150 || fail "replies over TLS under pressure"
+say "clients that stop in the middle of a write"
+E2E=$E2E timeout 100 python3 - "$PORT" "$PKI/alice" <<'END' || fail "stalled clients over TLS keep others from being served"
+import os, struct, sys
+sys.path.insert(0, os.environ["E2E"])
+from nbd_pressure import connect, read
+place, certificates = sys.argv[1:]
+def header(length):
+    return struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, length)
+stalled = [connect(place, certificates) for _ in range(3)]
+for stream in stalled:
+    stream.sendall(header(32 << 20) + bytes(100_000))
+honest = connect(place, certificates)
+honest.settimeout(60)
+for length in (4096, 8 << 20):
+    honest.sendall(header(length) + bytes(length))
+    assert read(honest, 16) == struct.pack(">IIQ", 0x67446698, 0, 1)
+END
+grep -q 'sends nothing more of a write' "$T/stderr" || fail "the log does not say it"
 if grep -q "failed" "$T/stderr"; then fail "clients took the memory that the engine needs"; fi
 rss=$(awk '/^VmHWM/ { print $2 }' "/proc/$DAEMON/status")
 [ "$rss" -lt $((500 << 10)) ] || fail "clients made the daemon take $rss kB of memory"

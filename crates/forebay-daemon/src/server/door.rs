@@ -138,7 +138,8 @@ impl Server {
     /// Ends a connection that keeps memory for answers that it does not take, or for a write that does not come, if others have waited
     /// long enough for it.
     pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
-        let thirsty = self.connections.iter().flatten().any(|connection| connection.thirsty);
+        let waits = |connection: &Connection| connection.thirsty && !connection.closing;
+        let thirsty = self.connections.iter().flatten().any(waits);
         if !thirsty {
             if self.thirsty_since.take().is_some() {
                 self.connections.iter_mut().flatten().for_each(|connection| connection.seen_left = None);

@@ -84,8 +84,9 @@ const STALLED_AFTER: Duration = Duration::from_secs(5);
 const STALLED_SEEN: Duration = Duration::from_secs(2);
 /// Looks ([`STALLED_EVERY`]) at a payload of which nothing comes while others wait for memory, before its client is disconnected: 5 s.
 const SILENT_LOOKS: u32 = 20;
-/// And at one that comes so slowly that it is not complete: 60 s.
+/// And at one that comes so slowly that it is not complete: 60 s, and 10 s more for each MiB that has come.
 const SLOW_LOOKS: u32 = 240;
+const SLOW_LOOKS_PER_MIB: u32 = 40;
 /// Once everything is answered, a client over TCP has so long to take it and to end the connection.
 const LINGER: Duration = Duration::from_secs(1);
 /// And so many bytes of a client are taken and dropped meanwhile: what it had under way, not what it goes on with.
@@ -171,7 +172,8 @@ impl Pace {
         if self.silent >= SILENT_LOOKS {
             Some("sends nothing more of a write that it has begun")
         } else {
-            (self.looks >= SLOW_LOOKS).then_some("sends a write too slowly")
+            let allowed = SLOW_LOOKS + ((SLOW_LOOKS_PER_MIB * self.seen) >> 20);
+            (self.looks >= allowed).then_some("sends a write too slowly")
         }
     }
 }
@@ -383,11 +385,19 @@ mod tests {
         assert_eq!(silent, 5 * per_s + 1, "the first look finds what is there");
         assert!(why.contains("nothing more"));
         assert_eq!(looks_until_too_slow(0, |_| 0).0, silent, "also if nothing came at all");
-        for (bytes, each) in [(1, 4 * per_s), (1, 1), (64 << 10, 1)] {
+        for (bytes, each) in [(1, 4 * per_s), (1, 1), (64, 1)] {
             let pace = |look: u32| if look.is_multiple_of(each) { bytes } else { 0 };
             let (slow, why) = looks_until_too_slow(0, pace);
             assert_eq!(slow, 60 * per_s);
             assert!(why.contains("slowly"));
+        }
+        // Half as fast as it must be for ever, and a little faster than that.
+        let half = looks_until_too_slow(0, |_| (1 << 20) / 80).0;
+        assert!(half.abs_diff(2 * 60 * per_s) < per_s, "{half}");
+        let mut steady = Pace::default();
+        for look in 0..(32 * 39) {
+            steady.look(look * ((1 << 20) / 39));
+            assert_eq!(steady.is_too_slow(), None, "{steady:?}");
         }
         let pauses = |look: u32| u32::from(look < 10);
         assert_eq!(looks_until_too_slow(0, pauses).0, 10 + 5 * per_s, "from the last byte on");
