@@ -616,6 +616,11 @@ mod tests {
             (FLOOR_SHARES.0, FLOOR_SHARES.1, FLOOR_SHARES.1)
         );
         assert!(shares[700] > FLOOR_SHARES.0 && shares[700] < FLOOR_SHARES.1, "{}", shares[700]);
+        // Of the pool only what is beyond half of its limit counts.
+        let idle = Level { dirty: 100, ..free };
+        let of_pool =
+            |dirty| least_share(&Levels { capacity: 2000, volume: idle, pool: Level { dirty, ..free } }, 100);
+        assert_eq!((of_pool(620), of_pool(900)), (FLOOR_SHARES.0, FLOOR_SHARES.1));
     }
 
     #[test]
