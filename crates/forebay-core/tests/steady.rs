@@ -121,6 +121,30 @@ fn a_log_full_of_ordered_writes_comes_free_again() {
 }
 
 #[test]
+fn flush_epochs_are_drained_one_after_the_other_without_pauses() {
+    let ordered = VolumeSettings {
+        destage_order: DestageOrder::Ordered,
+        dirty_low_pct: 85,
+        idle_delay: 0,
+        flush_period: 0,
+        ..writeback()
+    };
+    let mut rig = rig((16, 256), ordered);
+    rig.depth = 1;
+    rig.rest(SECOND_NS);
+    for block in 0..200 {
+        rig.write(0, block);
+        rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
+    }
+    rig.rest(SECOND_NS);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 200);
+    rig.engine.set_drain(rig.now(), VOLUME, Drain::Full);
+    // Marks that nobody waits for are written once a second.
+    rig.rest(SECOND_NS / 2);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 0, "{}", rig.engine.describe());
+}
+
+#[test]
 fn a_log_that_filled_up_while_nothing_could_be_written_back_comes_free_again() {
     // A lone write takes a header and a block. When the backing store takes writes again there is no room even for marks.
     let mut rig = rig((16, 16), VolumeSettings { dirty_low_pct: 85, idle_delay: 0, ..writeback() });
