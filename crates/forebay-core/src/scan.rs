@@ -3,7 +3,6 @@
 use crate::segment::Key;
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
-use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{BLOCK_BYTES, CacheUuid, StreamKind};
 
 /// A batch found in a segment.
@@ -85,13 +84,9 @@ pub(crate) fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Fou
     let mut entries = Vec::new();
     let header = BatchHeader::decode(bytes.block(start)?, &mut entries).ok()?;
     header.check_place(place.uuid, place.segment, start).ok()?;
-    let known = |entry: &Entry| match entry {
-        Entry::Data { volume, .. } | Entry::Intent { volume, .. } => u32::from(volume.0) < VOLUMES_MAX,
-        _ => true,
-    };
     let found = Found { header, start, entries };
     let counts = found.header.sequence >= place.since && found.end() <= bytes.blocks();
-    (counts && found.entries.iter().all(known)).then_some(found)
+    counts.then_some(found)
 }
 
 /// True if every payload block of a batch matches its checksum: the batch was written whole. A block that cannot be read
