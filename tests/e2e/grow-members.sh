@@ -110,7 +110,7 @@ say "headers as an earlier build left them, and a change that was cut off betwee
 ask pool grow fast --device "$T/third.img:16MiB"
 DEVICES+=("$T/third.img")
 unserve
-for blocks in 2048 9999999 "2048 3840"; do
+for blocks in 9999999 "2048 3840"; do
     # shellcheck disable=SC2086
     patch "$T/third.img" $blocks >/dev/null
     patch "$T/more.img" 5000 >/dev/null
@@ -140,7 +140,7 @@ serve
 verify "with the full length of all devices"
 
 say "killed in the middle of changes, under writes"
-for after in 2 20 60; do
+for after in 5 40; do
     for change in "shrink --size 12MiB" "grow --size 24MiB" "grow --size 32MiB"; do
         : >"$T/writer.out"
         writer write --seconds 20 --seed "$after" >"$T/writer.out" 2>&1 &
@@ -154,9 +154,7 @@ for after in 2 20 60; do
         crash
         wait "$CHANGE" || true
         wait "$WRITER" || { cat "$T/writer.out"; fail "the writer"; }
-        # A segment that was being closed may lack its summary then.
-        "$FOREBAY" check "${DEVICES[@]}" --state-dir "$T/state.d" >"$T/check.out" 2>&1 || grep -q ' damaged, nothing lost' "$T/check.out" ||
-            { cat "$T/check.out"; fail "check after a kill $after ms into $change"; }
+        check "after a kill $after ms into $change"
         salvaged "after a kill $after ms into $change"
         serve
         verify "after a kill $after ms into $change"

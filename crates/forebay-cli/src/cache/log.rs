@@ -100,8 +100,11 @@ impl Use {
     }
 
     fn holds(&self, header: &BatchHeader) -> bool {
+        // The summary that a killed start wrote last: the next start went on with its number, for no batch had it.
+        let ends_log = header.kind == BatchKind::Summary && header.epoch < self.epoch;
         header.stream as u8 == self.stream
-            && (self.first.0..self.next).contains(&header.sequence)
+            && header.sequence >= self.first.0
+            && (header.sequence < self.next || ends_log)
             && header.stream_sequence >= self.first.1
             && header.epoch <= self.epoch
     }

@@ -459,6 +459,39 @@ fn an_older_summary_where_the_write_of_the_newer_was_lost_does_not_count() {
 }
 
 #[test]
+fn the_summary_that_a_killed_start_wrote_last_counts_although_its_number_is_given_again() {
+    let mut cache = Cache::new();
+    let (entries, bytes) = dirty(&[1, 2]);
+    let end = cache.batch(3, 0, &entries, &bytes);
+    let item = |block: u64| {
+        let crc32c = forebay_format::checksum(&[block as u8 + 1; BLOCK_BYTES]);
+        Some(SummaryItem { volume: VolumeId(0), block, sector_mask: 0xff, crc32c, flush_epoch: 0 })
+    };
+    let payload = forebay_format::summary::encode([None, item(1), item(2)].into_iter());
+    cache.summary(3, end, 20, &payload);
+    let entry = SegmentEntry {
+        state: SegmentState::Sealed,
+        stream: StreamKind::Write as u8,
+        first_stream_sequence: 1,
+        first_sequence: 1,
+        used_blocks: end + 2,
+        summary_block: end,
+        slots: SlotStates::default(),
+    };
+    cache.checkpoint(3, entry, &[1, 2]); // of start 2, which goes on with number 20
+    assert!(cache.verdict().1.kept.is_empty(), "{:?}", cache.verdict().1);
+    // The start that took the checkpoint itself cannot have written it before.
+    let header = BatchHeader { kind: BatchKind::Summary, epoch: 2, ..header(3, end, (20, 20), 1) };
+    cache.put(
+        &header,
+        &[Entry::Summary { slots: end, crc32c: forebay_format::checksum(&payload) }],
+        &payload,
+    );
+    let (verdict, findings) = cache.verdict();
+    assert_eq!((verdict.total().dirty, verdict.unknown_dirty, findings.kept.len()), (2, 0, 2));
+}
+
+#[test]
 fn a_batch_of_an_earlier_start_with_a_number_that_was_given_again_does_not_count() {
     let cache = lost_write(false);
     let (entries, bytes) = dirty(&[91, 92]);
