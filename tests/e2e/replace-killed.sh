@@ -8,8 +8,8 @@ need python3
 export PYTHONPATH=$E2E
 
 # Milliseconds after the command was given, or, with a c before them, after the configuration has named the new device.
-DELAYS=${DELAYS:-15 c0 c3 c8 c16 c40}
-FEWER=${FEWER:-c0 c5 c12}
+DELAYS=${DELAYS:-15 c0 c20 c45 c90}
+FEWER=${FEWER:-c0 c45 c90}
 
 cat >"$T/drill.py" <<'END'
 """drill.py FOLDER FOREBAY DELAYS CASE: each delay is a pool of its own."""
