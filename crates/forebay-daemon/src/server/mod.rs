@@ -15,7 +15,7 @@
 //! has more than a quarter of it ([`CONNECTION_PART`]), and who keeps it without taking answers while others wait for memory is
 //! disconnected ([`STALLED_AFTER`]; who has more than its share of it waits for those who have less): clients that do not read can slow others down for some seconds, not for ever.
 //! So is who keeps it for a write whose payload does not come ([`Pace`]); payloads that are still coming have a quarter of the memory, those of
-//! a volume together ([`ARRIVING_PART`]), so that clients of other volumes do not wait for them.
+//! a volume together, and half of it for all volumes ([`ARRIVING_PART`]), so that clients of other volumes do not wait for them.
 //!
 //! One buffer for a request of the longest kind is put by ([`put_memory_by`]). If the rest is in use, it goes to the one who has waited longest
 //! among those who have nothing, first of volumes that have no payload coming: so every request finds memory one day.
@@ -74,6 +74,8 @@ const FOR_ENGINE: usize = 16;
 const REPLY_BYTES: usize = 4 << 10;
 /// Payloads of writes that are still coming have at most this part of the memory, those of one volume together (and one request more).
 const ARRIVING_PART: u64 = 4;
+/// And those of all volumes together as much as so many volumes may have (and each that had none one request more).
+const ARRIVING_VOLUMES: u64 = 2;
 /// One connection has at most this part of the memory for its requests and their answers (and one request more).
 const CONNECTION_PART: u64 = 4;
 /// Who waits so long for memory ...

@@ -3,7 +3,7 @@
 //! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
 //! the session, and [`Server::wake_starved`] tries again.
 
-use super::{Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
+use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
 use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::session::{Input, NbdRequest, Step};
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -246,10 +246,14 @@ impl Server {
         volume.and_then(|volume| self.arriving_bytes.get(usize::from(volume.0))).copied().unwrap_or(0)
     }
 
-    /// May one more payload come for a volume now? Who has waited longest may have one beyond what all of them may.
+    /// May one more payload come for a volume now? Who has waited longest may have one beyond what its volume may, and if nothing
+    /// comes for its volume also beyond what all volumes may.
     fn may_arrive(&self, index: u32, volume: VolumeId, bytes: u64) -> bool {
         let coming = self.arriving_bytes_of(Some(volume));
-        let spare = if self.favoured == Some(index) { bytes } else { 0 };
+        let first = self.favoured == Some(index);
+        let spare = if first { bytes } else { 0 };
+        let all = self.arriving_bytes.iter().sum::<u64>() + bytes;
         coming + bytes <= self.arriving_bytes_max + spare
+            && (all <= ARRIVING_VOLUMES * self.arriving_bytes_max || first && coming == 0)
     }
 }
