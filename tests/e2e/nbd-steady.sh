@@ -9,7 +9,7 @@ truncate -s 256M "$T/disk.img"
 config <<END2
 [pool.fast]
 devices = [{ path = "$T/flash.img", size = "128MiB" }]
-buffer_memory = "128MiB"
+buffer_memory = "192MiB"
 
 [volume.db]
 pool = "fast"
