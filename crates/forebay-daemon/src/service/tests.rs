@@ -477,3 +477,18 @@ fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() 
     assert!(service.check_recordable().is_ok());
     assert!(service.stop().is_empty());
 }
+
+#[test]
+fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    // Its store is not closed yet: whoever looks whether somebody has it finds this process.
+    let tried = |kind| {
+        let refused = ControlError::new(kind, "cannot attach a", "do something");
+        service.try_again_if_locked(super::locked::Place::Volume("a".into()), refused).hint
+    };
+    assert_eq!(tried(ErrorKind::Conflict), "do something");
+    assert!(lock(&service.locked).is_empty());
+    assert!(tried(ErrorKind::Failed).ends_with("it is tried again until it is free"));
+    assert!(service.stop().is_empty());
+}
