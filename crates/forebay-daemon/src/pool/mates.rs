@@ -290,7 +290,7 @@ pub(in crate::pool) mod tests {
         let start = PoolStart {
             name: "p".into(),
             engine: EngineConfig::default(),
-            buffer_bytes: 64 << 20,
+            buffer_bytes: 192 << 20,
             connections_max: 4,
             spin: Duration::ZERO,
             nice_boost: 0,
