@@ -6,7 +6,7 @@
 //!
 //! A header is written when its member joins, and again when the size of the last member changes: one copy durably before
 //! the other, before the superblock when the pool grows and after it, before a file is cut, when it shrinks. What it says
-//! of the size is not believed where there is a superblock, so whatever a crash leaves opens; [`mend_headers`] puts it right.
+//! of the size is not believed where there is a superblock, so whatever a crash leaves opens; `mend_headers` puts it right.
 
 use crate::error::RunError;
 use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader, divide};
