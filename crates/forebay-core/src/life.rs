@@ -47,7 +47,7 @@ pub enum LifeError {
     /// A cache flush failed.
     #[error("the cache takes no changes since a flush of its device failed: restart it")]
     Fenced,
-    /// The cache is mirrored: its size cannot be changed, and it cannot be scrubbed.
+    /// The cache is mirrored: its size cannot be changed.
     #[error("that cannot be done with a mirrored cache")]
     Mirrored,
     /// No member of a mirrored cache is out.
