@@ -15,6 +15,8 @@ say "wrong command lines"
 refused 2 '--backing' "$FOREBAY" run --cache "$CACHE:64MiB" --export "$URI"
 refused 2 'nonsense' "$FOREBAY" run --nonsense
 refused 2 'frobnicate' "$FOREBAY" frobnicate
+# What is shipped has no planted bugs. (A build of the tests may have them: it then knows no bug of this name.)
+refused 2 'planted bug' "$FOREBAY" sim --break nonsense
 refused 2 'writesideways
 writeback' "${run[@]}" --mode writesideways
 refused 2 'size|64XiB' "$FOREBAY" run --backing "file:$BACKING" --cache "$CACHE:64XiB" --export "$URI"

@@ -17,8 +17,8 @@
 //! next access under the rule pins again.
 
 use crate::api::{Request, RequestKind};
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine};
+use crate::fault::{self, PlantedBug};
 use crate::flows::Flows;
 use crate::policy::Victims;
 use crate::recent::Recent;
@@ -221,7 +221,7 @@ impl Engine {
     pub(crate) fn pin_block(&mut self, slot: u32) {
         let volume = self.map.key(slot).volume();
         let room = self.map.pinned_blocks() * 2 < self.data_capacity() && !self.is_above_maximum(volume);
-        if room || self.planted(PlantedBug::KeepWithoutBound) {
+        if room || fault::planted(PlantedBug::KeepWithoutBound) {
             self.map.set_pinned(slot);
         } else {
             self.map.set_hit(slot);

@@ -11,8 +11,8 @@
 //! it, are written again, to a fresh segment, with the same stream sequence.
 
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
-use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind, push_span};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::map::MASK_FULL;
 use crate::pages::Page;
@@ -357,7 +357,7 @@ impl Engine {
         header.encode(&entries, &mut bytes[..]);
         entries.clear();
         self.spare_entries = entries;
-        if self.planted(PlantedBug::ShareHeader)
+        if fault::planted(PlantedBug::ShareHeader)
             && let Some(last) = self.streams[kind.index()].in_flight.back()
             && last.completed.is_none()
             && self.ops.get(last.op).action.is_some()
@@ -482,7 +482,7 @@ impl Engine {
         let batch = stream.in_flight.iter_mut().find(|batch| batch.op == op && batch.completed.is_none());
         batch.expect("a batch completes once").completed = Some(ok);
         self.cache_flush.unflushed = true;
-        if self.planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
+        if fault::planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
             self.apply_out_of_order(kind, op);
         }
         self.settle_batches(kind);
@@ -493,7 +493,7 @@ impl Engine {
         loop {
             // Nothing counts after the fence, also if it had completed before: nothing may become dirty after what is at risk was
             // recorded (I52).
-            let counts = !self.fenced || self.planted(PlantedBug::CountAfterFence);
+            let counts = !self.fenced || fault::planted(PlantedBug::CountAfterFence);
             let stream = &mut self.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {
                 None => break,
@@ -685,7 +685,7 @@ impl Engine {
         self.marks.sort_unstable();
         self.marks.dedup();
         // Half of the header stays free for data, so that marks never hold up writers.
-        let twice = self.planted(PlantedBug::OverfillHeader);
+        let twice = fault::planted(PlantedBug::OverfillHeader);
         let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
         while entries.len() < most {
             let Some(slot) = self.marks.pop() else { break };

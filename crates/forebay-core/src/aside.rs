@@ -33,8 +33,9 @@ pub use loss::{AtRisk, RiskWalk};
 pub(crate) use promise::Promised;
 
 use crate::api::{Action, Loss, Nanos, Notice};
-use crate::config::{Attachment, EngineConfig, PlantedBug};
+use crate::config::{Attachment, EngineConfig};
 use crate::engine::{BLOCK, Engine, OpKind, Req, Status, sector_mask};
+use crate::fault::{self, PlantedBug};
 use crate::segment::{Key, State};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -220,7 +221,7 @@ impl Engine {
         if self.status == Status::Ready && self.aside.stage == Stage::Sound {
             self.aside.stage = Stage::Asking;
             self.ask_record();
-            if self.planted(PlantedBug::PassBeforeRecord) {
+            if fault::planted(PlantedBug::PassBeforeRecord) {
                 self.put_aside();
             }
         }

@@ -6,8 +6,9 @@
 //! ([`Suspicion`]): after an unclean stop only the owner can tell its own last writes from those of others.
 
 use crate::api::{Device, Notice};
-use crate::config::{Attachment, OnBackingChange, PlantedBug, Suspicion};
+use crate::config::{Attachment, OnBackingChange, Suspicion};
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::life::BLOCK_LAST;
 use crate::map::MASK_FULL;
@@ -169,7 +170,7 @@ impl Engine {
 
     /// What the owner says. What the cache noted at an orderly stop tells more than its doubts.
     fn suspicion(&self, attachment: &Attachment, noted: bool) -> Verdict {
-        let heard = !self.planted(PlantedBug::TrustAfterCrash);
+        let heard = !fault::planted(PlantedBug::TrustAfterCrash);
         let says = |suspicion| heard && attachment.suspicion == suspicion;
         Verdict {
             changed: says(Suspicion::Changed),

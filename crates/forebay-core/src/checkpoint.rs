@@ -21,8 +21,8 @@
 
 use crate::api::{Device, Nanos, Notice};
 use crate::append::Item;
-use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind, Status};
+use crate::fault::{self, PlantedBug};
 use crate::flush::Waiter;
 use crate::landmarks::Landmark;
 use crate::segment::{Phase, State};
@@ -324,7 +324,7 @@ impl Engine {
                 self.mend_superblock();
             }
             Step::Settling => self.write_superblock(0),
-            Step::FlushA if self.planted(PlantedBug::DropSecondSuperblock) => self.checkpoint_in_effect(),
+            Step::FlushA if fault::planted(PlantedBug::DropSecondSuperblock) => self.checkpoint_in_effect(),
             Step::FlushA => self.write_superblock(1),
             Step::FlushB if self.joining_member().is_some() && !self.checkpoint.second => {
                 self.checkpoint.second = true;

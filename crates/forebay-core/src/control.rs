@@ -33,8 +33,8 @@
 
 use crate::api::Nanos;
 use crate::bucket::{Bucket, Meter};
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine};
+use crate::fault::{self, PlantedBug};
 use crate::report::{Drain, Limit};
 use crate::settings::{Priority, VolumeSettings};
 use crate::throttle::{Level, Levels};
@@ -362,7 +362,7 @@ impl Engine {
     pub(crate) fn destage_plan(&mut self, id: VolumeId) -> Plan {
         let (now, settings) = (self.now, self.volume(id).settings);
         let dirty = self.map.volumes[usize::from(id.0)].dirty;
-        let starved = self.planted(PlantedBug::StarveLimiter);
+        let starved = fault::planted(PlantedBug::StarveLimiter);
         let levels = self.levels(id);
         let low = self.low_level(id, &levels);
         let share = least_share(&levels, low);
@@ -419,7 +419,7 @@ impl Engine {
     fn age_rate(&self, id: VolumeId) -> Option<u64> {
         let volume = self.volume(id);
         let period = volume.settings.flush_period;
-        if period == 0 || self.planted(PlantedBug::IgnoreFlushPeriod) {
+        if period == 0 || fault::planted(PlantedBug::IgnoreFlushPeriod) {
             return None;
         }
         let usable = period.max(PERIOD_MIN_NS) / 16 * 15;

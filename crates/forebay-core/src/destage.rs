@@ -15,11 +15,11 @@
 //! Which block is next is decided in `order`, how fast and how many at once in `control`.
 
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
-use crate::config::PlantedBug;
 use crate::control::{Control, Plan};
 use crate::cost::Cost;
 use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
 use crate::extent::{Extent, Most, Part};
+use crate::fault::{self, PlantedBug};
 use crate::flush::Waiter;
 use crate::landmarks::Landmark;
 use crate::map::MASK_FULL;
@@ -137,7 +137,7 @@ impl Engine {
             }
             let now = self.now;
             if let Some((limit, at)) = self.volume_mut(id).destage.control.gate(now, plan, &settings)
-                && !(limit_is_of_operator(limit) && self.planted(PlantedBug::ExceedLimits))
+                && !(limit_is_of_operator(limit) && fault::planted(PlantedBug::ExceedLimits))
             {
                 return (limit, Some(at));
             }
@@ -180,7 +180,7 @@ impl Engine {
         }
         let extent = self.plan_extent(id, block, slot, most);
         let end = extent.first + extent.parts.len() as u64;
-        let locked = extent.locked(self.planted(PlantedBug::FillGapsUnlocked));
+        let locked = extent.locked(fault::planted(PlantedBug::FillGapsUnlocked));
         if !self.backing_locks.try_acquire(locked) {
             return Pick::Busy;
         }
@@ -190,7 +190,7 @@ impl Engine {
     }
 
     pub(crate) fn is_destageable(&self, slot: u32) -> bool {
-        self.map.is_durable(slot) || self.is_aside() || self.planted(PlantedBug::DestageBeforeDurable)
+        self.map.is_durable(slot) || self.is_aside() || fault::planted(PlantedBug::DestageBeforeDurable)
     }
 
     /// Takes pages for an extent and reads what is not in the cache, else what is.
@@ -298,7 +298,7 @@ impl Engine {
         ok: bool,
         crcs: &[u32],
     ) {
-        let trust = self.planted(PlantedBug::SkipChecksum);
+        let trust = fault::planted(PlantedBug::SkipChecksum);
         let mut fine = true;
         for index in 0..count {
             let at = (at + index) as usize;
@@ -408,7 +408,7 @@ impl Engine {
         }
         destage.written.push(number);
         destage.written_blocks += blocks;
-        if self.planted(PlantedBug::CleanBeforeBackingFlush) {
+        if fault::planted(PlantedBug::CleanBeforeBackingFlush) {
             let early = core::mem::take(&mut self.volume_mut(id).destage.written);
             self.volume_mut(id).destage.flushing.extend(early);
             self.extents_flushed(id, true);
@@ -417,7 +417,7 @@ impl Engine {
 
     /// Device work for an extent is over: others may write these blocks of the backing store.
     fn end_extent_io(&mut self, number: u32) {
-        let forgets_gaps = self.planted(PlantedBug::FillGapsUnlocked);
+        let forgets_gaps = fault::planted(PlantedBug::FillGapsUnlocked);
         let extent = self.extents.get_mut(number);
         let (id, range) = (extent.volume, extent.locked(forgets_gaps));
         let pages = core::mem::take(&mut extent.pages);

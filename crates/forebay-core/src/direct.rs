@@ -22,8 +22,8 @@
 
 use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
 use crate::append::{Done, Item, ItemKind};
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, LockOwner, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::flush::Waiter;
 use crate::landmarks::Landmark;
 use crate::locks::BlockRange;
@@ -164,11 +164,11 @@ impl Engine {
         for region in regions.clone() {
             durable &= state.intents.enter(region, state.flusher.succeeded).durable;
         }
-        if durable || self.is_aside() || self.planted(PlantedBug::SkipIntent) {
+        if durable || self.is_aside() || fault::planted(PlantedBug::SkipIntent) {
             self.await_turn(direct, volume);
             return;
         }
-        let one = self.planted(PlantedBug::IntentOfOneRegion);
+        let one = fault::planted(PlantedBug::IntentOfOneRegion);
         let count = if one { 1 } else { (regions.end() - regions.start() + 1) as u32 };
         let item = Item {
             key: Key::new(volume, 0),
@@ -223,7 +223,7 @@ impl Engine {
         let d = self.directs.get_mut(direct);
         d.locked = true;
         let (volume, range) = (d.volume, d.blocks());
-        let trusts = self.planted(PlantedBug::TrustUnflushedMarks);
+        let trusts = fault::planted(PlantedBug::TrustUnflushedMarks);
         if self.is_aside() || self.fenced || trusts {
             self.direct_settled(direct);
             return;
@@ -270,8 +270,8 @@ impl Engine {
             State::Destaged if self.is_aside() => clean.push(self.map.key(slot)),
             _ => unclean.push(slot),
         });
-        let forgets = self.planted(PlantedBug::ForgetInvalidation)
-            || self.planted(PlantedBug::SequentialLeavesCopy) && self.reqs.get(req).sequential;
+        let forgets = fault::planted(PlantedBug::ForgetInvalidation)
+            || fault::planted(PlantedBug::SequentialLeavesCopy) && self.reqs.get(req).sequential;
         if !forgets {
             self.counters.of(volume).invalidated_blocks += clean.len() as u64;
             for key in clean {
@@ -315,7 +315,7 @@ impl Engine {
 
     /// A part of the present stage has ended; when all have, the next stage begins.
     fn direct_part_done(&mut self, direct: u32, ok: bool) {
-        let (aside, chases) = (self.is_aside(), self.planted(PlantedBug::ChaseMarks));
+        let (aside, chases) = (self.is_aside(), fault::planted(PlantedBug::ChaseMarks));
         let d = self.directs.get_mut(direct);
         d.failed |= !ok;
         d.pending -= 1;

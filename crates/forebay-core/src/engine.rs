@@ -16,10 +16,11 @@ use crate::api::{
 use crate::append::{Batch, Stream};
 use crate::aside::Aside;
 use crate::checkpoint::CheckpointState;
-use crate::config::{Attachment, EngineConfig, PlantedBug};
+use crate::config::{Attachment, EngineConfig};
 use crate::counters::Counters;
 use crate::direct::Direct;
 use crate::extent::Extent;
+use crate::fault::{self, PlantedBug};
 use crate::flush::{Flusher, Waiter};
 use crate::landmarks::{Landmark, Landmarks};
 use crate::life::Life;
@@ -473,7 +474,10 @@ impl Engine {
 
     /// Prepares the index for requests on a range, unless it is so long that looking at all slots is faster.
     fn settle_range(&mut self, volume: VolumeId, first: u64, blocks: u64) {
-        if self.map.is_unsettled() && !self.map.overlooks_listed && blocks <= UNSETTLED_LOOKUPS_MAX {
+        if self.map.is_unsettled()
+            && !fault::planted(PlantedBug::OverlookListed)
+            && blocks <= UNSETTLED_LOOKUPS_MAX
+        {
             for block in first..first + blocks {
                 if self.map.index.is_listed(Key::new(volume, block)) {
                     self.reached(Landmark::ListedBlockAsked);
@@ -834,13 +838,14 @@ impl Engine {
         self.advance(now);
         if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
             let was = core::mem::replace(&mut volume.settings, settings);
-            if self.config.planted != Some(PlantedBug::ChargeUnlimited) {
+            if !fault::planted(PlantedBug::ChargeUnlimited) {
                 volume.destage.control.limits_set(&was, &settings);
             }
             if was.flush_period != settings.flush_period {
                 volume.destage.control.period_set(now);
             }
-            if was.destage_order != settings.destage_order && self.planted(PlantedBug::ForgetOnOrderChange) {
+            if was.destage_order != settings.destage_order && fault::planted(PlantedBug::ForgetOnOrderChange)
+            {
                 self.map.volumes[usize::from(id.0)].waiting = Default::default();
             }
         }
@@ -1025,10 +1030,6 @@ impl Engine {
     }
 
     // --- shared by the paths
-
-    pub(crate) fn planted(&self, bug: PlantedBug) -> bool {
-        self.config.planted == Some(bug)
-    }
 
     pub(crate) fn volume(&self, id: VolumeId) -> &Volume {
         self.volumes[usize::from(id.0)].as_ref().expect("requests name attached volumes")

@@ -18,6 +18,7 @@
 
 use crate::cost::Cost;
 use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
 use crate::locks::BlockRange;
 use crate::map::MASK_FULL;
 use crate::pages::Page;
@@ -239,10 +240,10 @@ impl Engine {
 
     /// A block of a gap: where its content is.
     fn gap(&self, id: VolumeId, block: u64) -> Part {
-        use crate::config::PlantedBug;
         let slot = self.map.lookup(Key::new(id, block)).filter(|slot| {
-            let clean = self.map.state(*slot) == State::Clean || self.planted(PlantedBug::FillGapsFromDirty);
-            clean && (self.map.mask(*slot) == MASK_FULL || self.planted(PlantedBug::FillGapsFromPartial))
+            let clean =
+                self.map.state(*slot) == State::Clean || fault::planted(PlantedBug::FillGapsFromDirty);
+            clean && (self.map.mask(*slot) == MASK_FULL || fault::planted(PlantedBug::FillGapsFromPartial))
         });
         slot.map_or(Part::Gap, Part::Cached)
     }

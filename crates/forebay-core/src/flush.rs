@@ -9,8 +9,8 @@
 //! - the backing store is flushed too if a write past the cache completed since its last flush was started.
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
-use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -116,7 +116,7 @@ impl Engine {
 
     pub(crate) fn flushed(&mut self, device: Device, ok: bool) {
         // A flush that failed may have dropped what it did not write: no later one makes that durable (I14).
-        let trusts = self.planted(PlantedBug::TrustFlushAfterFailure);
+        let trusts = fault::planted(PlantedBug::TrustFlushAfterFailure);
         let ok = ok && (device != Device::Cache || !self.fenced || trusts);
         let flusher = self.flusher(device);
         flusher.running = false;
@@ -212,7 +212,7 @@ impl Engine {
             return;
         }
         let cache = self.cache_flush.unflushed || self.cache_flush.is_running();
-        if cache && !self.planted(PlantedBug::SkipDeviceFlush) {
+        if cache && !fault::planted(PlantedBug::SkipDeviceFlush) {
             self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Cache, Waiter::Request(req));
         }
@@ -232,7 +232,7 @@ impl Engine {
         request.cache_failed |= !ok && of_cache;
         debug_assert!(request.kind == RequestKind::Flush || !request.locked);
         let (pending, failed) = (request.pending, request.cache_failed);
-        let again = self.fenced && (failed || !self.planted(PlantedBug::TrustFlushAfterFailure));
+        let again = self.fenced && (failed || !fault::planted(PlantedBug::TrustFlushAfterFailure));
         if pending > 0 || again && self.flush_again(req) {
             return;
         }

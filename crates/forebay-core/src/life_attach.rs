@@ -7,8 +7,9 @@
 
 use crate::api::{Action, Device, Notice, OpId};
 use crate::attach::Verdict;
-use crate::config::{Attachment, OnBackingChange, PlantedBug};
+use crate::config::{Attachment, OnBackingChange};
 use crate::engine::{BLOCK, Engine, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::life::{Job, LifeError, Progress, Sweep, whole_volume};
 use crate::pages::PageUse;
 use alloc::boxed::Box;
@@ -225,11 +226,11 @@ impl Engine {
         entry.backing.samples.clear();
         self.checkpoint.volume_table.retain(|other| other.id != id);
         self.checkpoint.volume_table.push(entry);
-        if self.planted(PlantedBug::ForgetOrderAtAttach) {
+        if fault::planted(PlantedBug::ForgetOrderAtAttach) {
             self.forget_order(id);
         }
         let ticket = self.force_checkpoint();
-        let early = self.planted(PlantedBug::ServeBeforeCheckpoint);
+        let early = fault::planted(PlantedBug::ServeBeforeCheckpoint);
         job.stage = Stage::Checkpoint(if early { 0 } else { ticket });
         Progress::Goes(Job::Attach(job))
     }

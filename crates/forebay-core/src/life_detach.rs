@@ -9,8 +9,8 @@
 //! - *Discard*: the table forgets it, and its dirty data is gone.
 
 use crate::api::{Action, Nanos, Notice};
-use crate::config::PlantedBug;
 use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
 use crate::life::{Job, LifeError, Progress, Sweep, whole_volume};
 use crate::report::Drain;
 use forebay_format::VolumeId;
@@ -114,7 +114,7 @@ impl Engine {
         let map = &self.map.volumes[usize::from(volume.0)];
         let (dirty, lost) = (map.dirty, map.lost);
         match how {
-            DetachHow::Drained if dirty > 0 && !self.planted(PlantedBug::ForgetDirtyAtDetach) => {
+            DetachHow::Drained if dirty > 0 && !fault::planted(PlantedBug::ForgetDirtyAtDetach) => {
                 return Err(LifeError::Dirty { blocks: dirty });
             }
             DetachHow::Drained if lost > 0 => return Err(LifeError::Lost { blocks: lost }),
@@ -188,7 +188,7 @@ impl Engine {
             Stage::Quieting => {
                 let dirty = job.how == DetachHow::Drained
                     && self.dirty_blocks(id) > 0
-                    && !self.planted(PlantedBug::ForgetDirtyAtDetach);
+                    && !fault::planted(PlantedBug::ForgetDirtyAtDetach);
                 let lost = self.map.volumes[usize::from(id.0)].lost;
                 if job.how == DetachHow::Drained && lost > 0 {
                     let error = LifeError::Lost { blocks: lost };
@@ -280,7 +280,7 @@ impl Engine {
         self.checkpoint.volume_table.retain(|entry| entry.id != id);
         self.forget_order(id);
         self.forget_policies(id, true);
-        if self.planted(PlantedBug::ReuseVolumeEarly) {
+        if fault::planted(PlantedBug::ReuseVolumeEarly) {
             self.notice(Notice::Detached { volume: id });
             return Progress::Done;
         }

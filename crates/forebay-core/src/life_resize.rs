@@ -13,8 +13,8 @@
 //! checkpoint: its table is this one.
 
 use crate::api::{Nanos, Notice};
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine};
+use crate::fault::{self, PlantedBug};
 use crate::life::{BLOCK_LAST, Job, LifeError, Progress, Sweep};
 use crate::locks::BlockRange;
 use crate::segment::{Key, State};
@@ -70,7 +70,7 @@ impl Engine {
 
     pub(crate) fn step_resize(&mut self, id: VolumeId, mut job: Resizing) -> Progress {
         let early = matches!(job.stage, Stage::Trimming | Stage::Quieting);
-        let fails = early || self.planted(PlantedBug::FailAfterCut);
+        let fails = early || fault::planted(PlantedBug::FailAfterCut);
         if fails && self.fenced || early && self.stopping {
             let error = if self.fenced { LifeError::Fenced } else { LifeError::NotServing };
             let volume = self.volume_mut(id);
@@ -83,7 +83,7 @@ impl Engine {
                     return Progress::Waits(Job::Resize(job));
                 }
                 self.volume_mut(id).table_bytes = job.bytes;
-                if self.planted(PlantedBug::ServeBeforeCheckpoint) {
+                if fault::planted(PlantedBug::ServeBeforeCheckpoint) {
                     self.serve_size(id, job.bytes);
                 }
                 job.stage = Stage::Checkpoint(self.force_checkpoint());
@@ -97,7 +97,7 @@ impl Engine {
             }
             Stage::Sweeping(sweep) => {
                 let mut sweep = *sweep;
-                let kept = self.planted(PlantedBug::KeepBeyondShrink);
+                let kept = fault::planted(PlantedBug::KeepBeyondShrink);
                 if !kept && !self.step_sweep(id, &mut sweep) {
                     job.stage = Stage::Sweeping(sweep);
                     return Progress::Waits(Job::Resize(job));

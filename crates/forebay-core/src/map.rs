@@ -9,6 +9,7 @@
 
 use crate::ages::{Births, Born};
 use crate::bitset::BlockSet;
+use crate::fault::{self, PlantedBug};
 use crate::index::Index;
 use crate::segment::{Key, Phase, Segment, State};
 use crate::waiting::Waiting;
@@ -64,12 +65,6 @@ pub(crate) struct CacheMap {
     pub(crate) looked_at: Cell<u64>,
     /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean blocks.
     pub(crate) relief: u64,
-    /// A planted bug: overwritten blocks leave no shadow.
-    pub(crate) coalesces_epochs: bool,
-    /// A planted bug: blocks that are only listed are not found.
-    pub(crate) overlooks_listed: bool,
-    /// A planted bug: a block that was discarded and written since still counts as discarded.
-    pub(crate) keeps_discards: bool,
 }
 
 impl CacheMap {
@@ -92,9 +87,6 @@ impl CacheMap {
             clock: Born::default(),
             looked_at: Cell::new(0),
             relief: 0,
-            coalesces_epochs: false,
-            overlooks_listed: false,
-            keeps_discards: false,
         }
     }
 
@@ -161,7 +153,7 @@ impl CacheMap {
     }
 
     pub(crate) fn lookup(&self, key: Key) -> Option<u32> {
-        if self.overlooks_listed && self.index.is_listed(key) {
+        if fault::planted(PlantedBug::OverlookListed) && self.index.is_listed(key) {
             return None;
         }
         self.index.get(key, |slot| self.key(slot))
@@ -281,7 +273,7 @@ impl CacheMap {
     }
 
     fn forget_discard(&mut self, key: Key) {
-        if !self.keeps_discards {
+        if !fault::planted(PlantedBug::KeepDiscard) {
             self.volumes[usize::from(key.volume().0)].discarded.remove(key.block());
         }
     }
@@ -292,7 +284,7 @@ impl CacheMap {
         self.volumes[usize::from(key.volume().0)].discarded.contains(key.block())
             && !self.is_shadow(slot)
             && self.mask(slot) == MASK_FULL
-            && (self.crc(slot) == ZERO_BLOCK_CRC || self.keeps_discards)
+            && (self.crc(slot) == ZERO_BLOCK_CRC || fault::planted(PlantedBug::KeepDiscard))
     }
 
     /// The time since which the bytes of a dirty block are what they are.
@@ -565,7 +557,7 @@ impl CacheMap {
             assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
             let unclean = volume.dirty + volume.lost;
             assert!(
-                volume.discarded.len() <= unclean || self.keeps_discards,
+                volume.discarded.len() <= unclean || fault::planted(PlantedBug::KeepDiscard),
                 "only dirty blocks are discards that wait"
             );
             volume.waiting.check();

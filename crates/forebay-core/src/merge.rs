@@ -10,8 +10,8 @@
 
 use crate::api::{Action, Device, OpId, RequestKind, Span};
 use crate::append::{Done, Item, ItemKind};
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask, sector_mask_inside, sector_runs};
+use crate::fault::{self, PlantedBug};
 use crate::pages::{Page, PageUse};
 use crate::read::Damage;
 use crate::segment::{Key, State};
@@ -130,7 +130,7 @@ impl Engine {
             MergeFor::Direct(_) => true,
             MergeFor::Log => u64::from(self.volume(volume).sector_bytes) == BLOCK || m.without_cached,
         };
-        let lacks = asked & !have != 0 && !self.planted(PlantedBug::ServeInvalidSectors);
+        let lacks = asked & !have != 0 && !fault::planted(PlantedBug::ServeInvalidSectors);
         let backing = lacks || ragged & !have != 0 || whole && (have | covered) != all;
         if purpose == MergeFor::Read {
             self.count_merged_read(merge, backing);
@@ -212,7 +212,7 @@ impl Engine {
     pub(crate) fn merge_cached_read(&mut self, merge: u32, tries: u32, ok: bool, crcs: &[u32]) {
         let (slot, _) = self.merges.get(merge).cached.expect("a cached part was read");
         self.map.unpin(slot);
-        let trust = self.planted(PlantedBug::SkipChecksum);
+        let trust = fault::planted(PlantedBug::SkipChecksum);
         if ok && (trust || crcs.first() == Some(&self.map.crc(slot))) {
             self.merge_part_done(merge, true);
             return;

@@ -39,8 +39,8 @@ pub(crate) use repair::Outcome;
 use repair::Repairs;
 
 use crate::api::{Action, Nanos, Notice};
-use crate::config::PlantedBug;
 use crate::engine::{Engine, Status};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::read::CACHE_READ_TRIES;
 use crate::recovery::OpenError;
@@ -173,7 +173,8 @@ impl Engine {
 
     /// Batches may not begin: the owner is asked for a note.
     pub(crate) fn mirror_asks(&self) -> bool {
-        self.mirror.as_ref().is_some_and(|mirror| mirror.asks()) && !self.planted(PlantedBug::CountBeforeNote)
+        self.mirror.as_ref().is_some_and(|mirror| mirror.asks())
+            && !fault::planted(PlantedBug::CountBeforeNote)
     }
 
     /// The segment was only on the member that is lost.
@@ -192,7 +193,7 @@ impl Engine {
             // What is on the other one may be all that is left.
             Some(out) => u32::from(out) ^ u32::from(!tries.is_multiple_of(CACHE_READ_TRIES + 1)),
             // Both do their part of the reads.
-            None if self.planted(PlantedBug::ReadOneCopy) => segment % 2,
+            None if fault::planted(PlantedBug::ReadOneCopy) => segment % 2,
             None => (segment + tries - 1) % 2,
         };
         self.map.geometry.segment_offset(segment + member * mirror.columns, index)
@@ -229,7 +230,7 @@ impl Engine {
         self.reached(Landmark::MemberFailed);
         self.notice(Notice::MemberFailed { member });
         self.ask_out();
-        if self.planted(PlantedBug::CountBeforeNote) {
+        if fault::planted(PlantedBug::CountBeforeNote) {
             self.put_out(member);
         }
     }
@@ -276,7 +277,7 @@ impl Engine {
         mirror.spare = mirror.spare.filter(|spare| u8::from(*spare >= mirror.columns) != member);
         self.mark_superblock();
         self.notice(Notice::MemberOut { member });
-        if !self.planted(PlantedBug::KeepLostFill) {
+        if !fault::planted(PlantedBug::KeepLostFill) {
             self.forget_lost_copies();
         }
         self.settle_all_batches();

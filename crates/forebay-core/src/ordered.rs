@@ -20,8 +20,8 @@
 
 use crate::api::{Device, Notice, RequestKind};
 use crate::append::{Item, ItemKind};
-use crate::config::PlantedBug;
 use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
 use crate::flush::Waiter;
 use crate::landmarks::Landmark;
 use crate::segment::Key;
@@ -83,7 +83,7 @@ impl Engine {
     /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is later.
     pub(crate) fn end_flush_epoch(&mut self, volume: VolumeId, kind: RequestKind) {
         let barrier = self.streams[StreamKind::Write.index()].next_sequence;
-        if kind != RequestKind::Flush && self.planted(PlantedBug::FuaKeepsEpoch) {
+        if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
             return;
         }
         if let Some(order) = self.order_mut(volume).filter(|order| order.used) {
@@ -127,7 +127,7 @@ impl Engine {
         if order.phase == Phase::Leaving || next <= order.active || map.waiting.next_from(0).is_some() {
             return;
         }
-        if self.is_shrinking(id) && !self.planted(PlantedBug::AdvanceInShrink) {
+        if self.is_shrinking(id) && !fault::planted(PlantedBug::AdvanceInShrink) {
             return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
         }
         let stream = &self.streams[StreamKind::Write.index()];
@@ -139,7 +139,7 @@ impl Engine {
             order.first().is_some() || order.phase == Phase::Entering || self.writes_wait_for_order(id);
         let marked = map.destaged == 0;
         let durable = self.cache_flush.succeeded >= order.marks_ticket;
-        if !self.planted(PlantedBug::MixFlushEpochs) {
+        if !fault::planted(PlantedBug::MixFlushEpochs) {
             if self.volume(id).destage.is_under_way() {
                 return;
             }
@@ -148,7 +148,7 @@ impl Engine {
                 self.order_waits_for_marks |= urgent;
                 return;
             }
-            if !durable && !self.planted(PlantedBug::EpochBeforeMarks) {
+            if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
                 if urgent && !self.cache_flush.waits(Waiter::Nobody) {
                     self.flush(Device::Cache, Waiter::Nobody);
                 }
@@ -242,7 +242,7 @@ impl Engine {
 
     /// Lets a write past the cache go on when its epoch is active.
     pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
-        let overtakes = self.planted(PlantedBug::OvertakeEpochs);
+        let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
         let Some(order) = self.order_mut(volume).filter(|_| !overtakes) else {
             self.lock_backing(direct);
             return;
@@ -315,7 +315,7 @@ impl Engine {
 
     /// Recovery found out the epoch of a slot that it has described. False if the volume has no order.
     pub(crate) fn recover_epoch(&mut self, slot: u32, low: u32) -> bool {
-        let low = if self.planted(PlantedBug::ForgetEpochs) { 1 } else { low };
+        let low = if fault::planted(PlantedBug::ForgetEpochs) { 1 } else { low };
         let Some(order) = self.order_mut(self.map.key(slot).volume()) else { return false };
         order.current = order.current.max(order.widen(low));
         self.map.set_epoch(slot, low);

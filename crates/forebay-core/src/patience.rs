@@ -16,8 +16,8 @@
 //! other one has what it had.
 
 use crate::api::{Action, Device, Nanos, OpId};
-use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind, Status};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::read::CACHE_READ_TRIES;
 use crate::segment::State;
@@ -90,7 +90,7 @@ impl Engine {
         }
         let (now, aside) = (self.now, self.is_aside());
         if self.patience.gives_up(asked, copies * PAUSES, now, aside)
-            || self.planted(PlantedBug::GiveUpAtOnce)
+            || fault::planted(PlantedBug::GiveUpAtOnce)
         {
             return false;
         }
@@ -114,7 +114,7 @@ impl Engine {
         if self.fenced || !waits {
             return !self.patience.ended_for_good && self.is_asked_again(op, false, &[]);
         }
-        if self.planted(PlantedBug::FailAtEnd) {
+        if fault::planted(PlantedBug::FailAtEnd) {
             return self.is_asked_again(op, false, &[]);
         }
         if self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member)) {

@@ -11,8 +11,9 @@
 //! shrink can be cancelled.
 
 use crate::api::{Nanos, Notice};
-use crate::config::{CacheMark, PlantedBug};
+use crate::config::CacheMark;
 use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::life::{LifeError, sweep_slots};
 use crate::segment::{Phase, State};
@@ -95,7 +96,7 @@ impl Engine {
             ready: false,
             ticket: None,
         };
-        if !self.planted(PlantedBug::AppendToRetired) {
+        if !fault::planted(PlantedBug::AppendToRetired) {
             for list in [&mut self.checkpoint.window, &mut self.checkpoint.pool] {
                 job.idle.extend(list.iter().copied().filter(|number| *number >= count));
                 list.retain(|number| *number < count);
@@ -220,7 +221,7 @@ impl Engine {
             self.close_from(kind, count);
         }
         let Some(job) = &self.pool_job else { return false };
-        if job.idle.len() == retired as usize || self.planted(PlantedBug::AppendToRetired) {
+        if job.idle.len() == retired as usize || fault::planted(PlantedBug::AppendToRetired) {
             return true;
         }
         let mut left = sweep_slots(self.map.geometry.slot_count());
@@ -309,7 +310,7 @@ impl Engine {
         self.undurable.retain(|number| *number < count);
         self.flushing.retain(|(number, _)| *number < count);
         self.marks.retain(|slot| *slot < slots);
-        if self.planted(PlantedBug::AppendToRetired) {
+        if fault::planted(PlantedBug::AppendToRetired) {
             self.checkpoint.window.retain(|number| *number < count);
             self.checkpoint.pool.retain(|number| *number < count);
         }

@@ -15,8 +15,8 @@
 
 use crate::api::{Action, Device, Notice, RequestKind};
 use crate::append::{Done, Item, ItemKind};
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::locks::BlockRange;
 use crate::map::MASK_FULL;
@@ -193,7 +193,7 @@ impl Engine {
     fn may_heal(&self, req: u32, slot: u32) -> bool {
         let key = self.map.key(slot);
         let idle = !self.locks.is_held(BlockRange { first: key, last: key });
-        let dispensable = self.map.state(slot) == State::Clean || self.planted(PlantedBug::HealDirty);
+        let dispensable = self.map.state(slot) == State::Clean || fault::planted(PlantedBug::HealDirty);
         let room = u64::from(self.pages.available(PageUse::Fill)) > self.fills.len() as u64;
         let whole = self.volume(key.volume()).size_bytes / BLOCK > key.block();
         dispensable
@@ -219,7 +219,7 @@ impl Engine {
     /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
     fn find_aside(&self, req: u32, key: Key) -> Found {
         let wanted = self.reqs.get(req).sectors_of(key.block());
-        if self.lost_sectors(key) & wanted != 0 && !self.planted(PlantedBug::ReadLostFromBacking) {
+        if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
             return Found::Lost;
         }
         let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == State::Dirty);
@@ -246,7 +246,7 @@ impl Engine {
 
     pub(crate) fn hit_read(&mut self, req: u32, slot: u32, count: u32, tries: u32, ok: bool, crcs: &[u32]) {
         self.map.unpin(slot);
-        let trust = self.planted(PlantedBug::SkipChecksum);
+        let trust = fault::planted(PlantedBug::SkipChecksum);
         let right = |engine: &Self, index: u32| {
             ok && (trust || crcs.get(index as usize) == Some(&engine.map.crc(slot + index)))
         };
@@ -411,7 +411,7 @@ impl Engine {
 
     /// Somebody is about to change these blocks.
     pub(crate) fn cancel_fills(&mut self, range: BlockRange) {
-        if self.planted(PlantedBug::KeepOvertakenFill) {
+        if fault::planted(PlantedBug::KeepOvertakenFill) {
             return;
         }
         for (_, registered) in self.fills.blocks.range_mut(range.first..=range.last) {
@@ -462,7 +462,7 @@ impl Engine {
         self.fills.end(key, token);
         // Whoever waits for the volume to be quiet was asked before the queues are gone through.
         self.settle_again();
-        let overtaken = self.map.lookup(key).is_some() && !self.planted(PlantedBug::KeepOvertakenFill);
+        let overtaken = self.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
         if overtaken || !valid {
             self.reached(Landmark::FillOvertaken);
         }

@@ -11,8 +11,8 @@
 
 use crate::api::Device;
 use crate::append::{Done, Item, ItemKind};
-use crate::config::PlantedBug;
 use crate::engine::{Engine, LockOwner, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::locks::BlockRange;
 use crate::map::{CacheMap, MASK_FULL};
@@ -119,7 +119,7 @@ impl Engine {
                 self.half_freed(number);
                 continue;
             }
-            if self.planted(PlantedBug::ReuseSegmentEarly) {
+            if fault::planted(PlantedBug::ReuseSegmentEarly) {
                 self.map.end_segment(number, Phase::Free);
                 self.checkpoint.window.push_front(number);
             } else if !self.keep_retired(number) {
@@ -199,7 +199,7 @@ impl Engine {
         let offered = |number: &u32| *number < count && !skipped.contains(number);
         let look =
             |number: u32| Some(number).filter(offered).and_then(|number| candidate(map, number, round));
-        let passes = self.planted(PlantedBug::PassForEachVictim);
+        let passes = fault::planted(PlantedBug::PassForEachVictim);
         let victims = &mut self.memory.victims;
         if !passes && let Some(choice) = victims.next(&view, look) {
             return Some(choice);
@@ -292,7 +292,7 @@ impl Engine {
     /// What becomes of a clean block of the victim.
     fn keeps(&self, slot: u32, kept: &Kept) -> Keep {
         let pinned = self.map.is_pinned(slot);
-        if self.planted(PlantedBug::KeepWithoutBound) && pinned {
+        if fault::planted(PlantedBug::KeepWithoutBound) && pinned {
             return Keep::Must;
         }
         if self.is_moving_in_vain() {
@@ -392,7 +392,7 @@ impl Engine {
         if !self.can_relocate() || self.map.is_fixed(slot) || !self.has_room_for_single(slot) {
             return false;
         }
-        if !self.planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
+        if !fault::planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
             return false;
         }
         let page = self.pages.take(PageUse::Survivor).expect("a page is available");
@@ -428,7 +428,7 @@ impl Engine {
             self.end_relocation(number);
         } else if right {
             let dirty =
-                self.map.state(slot) == State::Dirty && !self.planted(PlantedBug::ForgetDirtySurvivor);
+                self.map.state(slot) == State::Dirty && !fault::planted(PlantedBug::ForgetDirtySurvivor);
             self.relocations.get_mut(number).recorded_dirty = dirty;
             let item = Item {
                 key,
@@ -453,13 +453,13 @@ impl Engine {
     pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
         let relocation = self.relocations.get(number);
         let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
-        let current = self.map.lookup(key) == Some(from) || self.planted(PlantedBug::RelocateWithoutLock);
+        let current = self.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
         if let (Some(slot), true) = (slot, current) {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
             let state = self.map.state(from);
             let state = match state {
                 State::Void => State::Dirty,
-                State::Dirty if self.planted(PlantedBug::ForgetDirtySurvivor) => State::Clean,
+                State::Dirty if fault::planted(PlantedBug::ForgetDirtySurvivor) => State::Clean,
                 State::Clean if recorded_dirty => State::Destaged,
                 state => state,
             };
@@ -490,7 +490,7 @@ impl Engine {
         let relocation = self.relocations.remove(number);
         self.map.leaves(relocation.from, false);
         self.pages.give(PageUse::Survivor, relocation.page);
-        if self.planted(PlantedBug::RelocateWithoutLock) {
+        if fault::planted(PlantedBug::RelocateWithoutLock) {
             return;
         }
         let range = BlockRange { first: relocation.key, last: relocation.key };

@@ -19,8 +19,9 @@
 
 use crate::api::{Device, DeviceFailure};
 use crate::attach::Verdict;
-use crate::config::{Attachment, PlantedBug};
+use crate::config::Attachment;
 use crate::engine::{BLOCK, Engine, Status, sector_mask};
+use crate::fault::{self, PlantedBug};
 use crate::flush::Waiter;
 use crate::landmarks::Landmark;
 use crate::life::BLOCK_LAST;
@@ -357,7 +358,7 @@ impl Engine {
         copy: CopyOf,
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {
-        let only_first = self.planted(PlantedBug::DropSecondSuperblock);
+        let only_first = fault::planted(PlantedBug::DropSecondSuperblock);
         let recovery = self.recovering();
         let missing = FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 };
         recovery.unreadable += usize::from(result.is_err());
@@ -409,7 +410,7 @@ impl Engine {
             return Err(OpenError::GivenUp);
         }
         let older = superblock.generation < self.config.known.generation;
-        if older && !self.planted(PlantedBug::BelieveOlderCopy) {
+        if older && !fault::planted(PlantedBug::BelieveOlderCopy) {
             return Err(OpenError::Older);
         }
         Ok(())
@@ -418,9 +419,6 @@ impl Engine {
     /// The superblock that counts is known.
     pub(crate) fn begin_map_of(&mut self, superblock: Superblock) {
         self.map = CacheMap::new(superblock.geometry);
-        self.map.coalesces_epochs = self.planted(PlantedBug::CoalesceEpochs);
-        self.map.overlooks_listed = self.planted(PlantedBug::OverlookListed);
-        self.map.keeps_discards = self.planted(PlantedBug::KeepDiscard);
         self.superblock = superblock;
     }
 
@@ -588,7 +586,7 @@ impl Engine {
 
     pub(crate) fn place(&self, number: u32) -> Place {
         let segment = &self.map.segments[number as usize];
-        let known = segment.has_table() && !self.planted(PlantedBug::BelieveEarlierUse);
+        let known = segment.has_table() && !fault::planted(PlantedBug::BelieveEarlierUse);
         Place { uuid: self.superblock.uuid, segment: number, since: if known { segment.born } else { 0 } }
     }
 
@@ -620,7 +618,7 @@ impl Engine {
 
     /// True if a block belongs to a volume of the table. Others were being swept away when the cache was left.
     fn belongs(&self, key: Key, mask: u8) -> bool {
-        let keep = self.planted(PlantedBug::KeepBeyondShrink);
+        let keep = fault::planted(PlantedBug::KeepBeyondShrink);
         self.recovery.as_ref().is_some_and(|recovery| belongs(&recovery.ends, key, mask, keep))
     }
 
@@ -655,7 +653,7 @@ impl Engine {
         number: u32,
         items: impl Iterator<Item = (u32, summary::SummaryItem)>,
     ) -> Result<(), OpenError> {
-        let keep = self.planted(PlantedBug::KeepBeyondShrink);
+        let keep = fault::planted(PlantedBug::KeepBeyondShrink);
         let recovery = self.recovery.as_ref().expect("recovery is under way");
         let counted = &recovery.checkpoint.segments[number as usize].slots;
         let mut found = 0;
@@ -728,7 +726,7 @@ impl Engine {
             self.account(number)?;
         }
         if state != SegmentState::Sealed && self.superblock.state == CacheState::Open {
-            let trust = self.planted(PlantedBug::AcceptTornHeader);
+            let trust = fault::planted(PlantedBug::AcceptTornHeader);
             let sequence = self.recovering().checkpoint.next_sequence;
             let after = After { epoch: self.superblock.epoch, sequence };
             let scan = scan::tail(bytes, self.place(number), used, after, trust);
@@ -793,7 +791,7 @@ impl Engine {
             let of_stream = tails.extract_if(.., |tail| tail.stream == stream).collect();
             self.follow(stream, of_stream, &mut counting)?;
         }
-        if self.planted(PlantedBug::IgnoreSequence) {
+        if fault::planted(PlantedBug::IgnoreSequence) {
             counting.sort_by_key(|(segment, batch)| (*segment, batch.start));
         } else {
             counting.sort_by_key(|(_, batch)| batch.header.sequence);
@@ -853,7 +851,7 @@ impl Engine {
         }
         // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse everything else.
         let known = self.config.known.flushed[stream.index()];
-        if known > expected && stream != StreamKind::Fill && !self.planted(PlantedBug::BelieveOlderCopy) {
+        if known > expected && stream != StreamKind::Fill && !fault::planted(PlantedBug::BelieveOlderCopy) {
             return Err(OpenError::Older);
         }
         self.streams[stream.index()].start_at(expected);

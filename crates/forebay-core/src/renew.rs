@@ -10,8 +10,8 @@
 //! given its own copy again.
 
 use crate::api::DeviceFailure;
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::recovery::{OpenError, RecoveryRead, What};
 use crate::scan::Found;
@@ -47,13 +47,13 @@ impl Renewal {
 impl Engine {
     /// Batches of this stream are written again.
     pub(crate) fn renews(&self, stream: StreamKind) -> bool {
-        stream != StreamKind::Fill && !self.planted(PlantedBug::TrustWhatIsRead)
+        stream != StreamKind::Fill && !fault::planted(PlantedBug::TrustWhatIsRead)
     }
 
     /// Superblocks are written again before the first checkpoint, one after the other: those that are not right, and those that may not
     /// be durable.
     pub(crate) fn plan_superblocks(&mut self, copies: impl Iterator<Item = (bool, (u64, Vec<u8>))>) {
-        let trusts = self.planted(PlantedBug::TrustWhatIsRead);
+        let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
         let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
         if again.iter().any(|(right, _)| !right) {
             self.reached(Landmark::SuperblockMended);

@@ -14,8 +14,8 @@
 
 use crate::api::{Device, Nanos, Notice};
 use crate::bucket::Bucket;
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::life::{LifeError, sweep_slots};
 use crate::locks::BlockRange;
@@ -244,14 +244,14 @@ impl Engine {
         if state == State::Void || self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
             return false;
         }
-        let overlooked = self.planted(PlantedBug::ScrubOverlooksDirty) && state == State::Dirty;
+        let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == State::Dirty;
         let lost = state == State::Dirty && self.map.is_lost(slot);
         !overlooked && !lost
     }
 
     /// The same for one that was read: it may have been overwritten meanwhile.
     fn is_worth_judging(&self, slot: u32) -> bool {
-        self.is_worth_scrubbing(slot) || self.planted(PlantedBug::ScrubJudgesVoid)
+        self.is_worth_scrubbing(slot) || fault::planted(PlantedBug::ScrubJudgesVoid)
     }
 
     /// The next slots that count and follow one another on the device, and which copy of them.
@@ -262,7 +262,7 @@ impl Engine {
         while (scrub.segment as usize) < self.map.segments.len() && *looks > 0 {
             let empty = self.map.segments[scrub.segment as usize].live == 0;
             if empty || scrub.index >= blocks {
-                let second = scrub.copy == 0 && !self.planted(PlantedBug::ScrubOneCopy);
+                let second = scrub.copy == 0 && !fault::planted(PlantedBug::ScrubOneCopy);
                 let again = !empty && second && self.has_two_copies(scrub.segment);
                 (scrub.segment, scrub.copy) = if again { (scrub.segment, 1) } else { (scrub.segment + 1, 0) };
                 scrub.index = 0;
@@ -328,7 +328,7 @@ impl Engine {
         let paired = self.has_two_copies(self.map.place(slot).0);
         let elsewhere =
             self.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
-        let elsewhere = elsewhere && !self.planted(PlantedBug::JudgeFailedCopy);
+        let elsewhere = elsewhere && !fault::planted(PlantedBug::JudgeFailedCopy);
         let Some(scrub) = &mut self.scrub else { return };
         let right = found == Found::Right;
         if elsewhere && !stale {

@@ -1,6 +1,7 @@
 //! Shadows: older versions of dirty blocks that stay until they are destaged, because their volume is destaged flush
 //! epoch by flush epoch (I24). This file is the part of [`CacheMap`] that knows of them.
 
+use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
 use crate::segment::{Key, State};
 use alloc::vec::Vec;
@@ -61,7 +62,7 @@ impl CacheMap {
         }
         let epoch = if state == State::Dirty { self.epoch(slot) } else { 0 };
         let unclean = matches!(self.state(old), State::Dirty | State::Destaged) && !self.is_lost(old);
-        if unclean && self.epoch(old) < epoch && !self.coalesces_epochs {
+        if unclean && self.epoch(old) < epoch && !fault::planted(PlantedBug::CoalesceEpochs) {
             self.make_shadow(old);
         } else {
             self.void(old);

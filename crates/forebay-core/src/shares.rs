@@ -16,8 +16,8 @@
 //!
 //! Walks are cut into pieces, each of bounded work, between the events of the engine.
 
-use crate::config::PlantedBug;
 use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
 use crate::segment::{Key, Phase, State};
 use crate::settings::{Priority, VolumeSettings};
 use forebay_format::VolumeId;
@@ -167,7 +167,7 @@ impl Engine {
     fn trim_slot(&mut self, id: VolumeId, slot: u32) -> bool {
         let state = self.map.state(slot);
         let droppable = state == State::Clean
-            || state != State::Void && self.planted(PlantedBug::TrimDirty) && !self.map.is_lost(slot);
+            || state != State::Void && fault::planted(PlantedBug::TrimDirty) && !self.map.is_lost(slot);
         if !droppable || self.map.key(slot).volume() != id || self.map.is_pinned(slot) {
             return false;
         }

@@ -11,8 +11,8 @@
 //! Each volume has a queue and a clock of its own: a volume at its limit holds up nobody else.
 
 use crate::api::{Nanos, RequestKind};
-use crate::config::PlantedBug;
 use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -206,7 +206,7 @@ impl Engine {
 
     /// Writes wait at a limit, and what is written back counts as dirty until its clean marks are in the log.
     pub(crate) fn writers_wait_for_marks(&self) -> bool {
-        self.throttle.waits_for_room(self.now) && !self.planted(PlantedBug::DawdleWithMarks)
+        self.throttle.waits_for_room(self.now) && !fault::planted(PlantedBug::DawdleWithMarks)
     }
 
     fn pass(&mut self, req: u32, toll: Toll) {
@@ -236,7 +236,7 @@ impl Engine {
             return Some(Toll::default());
         }
         let Levels { volume, pool, .. } = levels;
-        let unlimited = self.planted(PlantedBug::ThrottleBeyondLimit);
+        let unlimited = fault::planted(PlantedBug::ThrottleBeyondLimit);
         let fits = (unlimited || volume.fits(blocks)) && pool.fits(blocks);
         let paid = self.now >= self.throttle.queues[usize::from(id.0)].free_at;
         (fits && paid).then(|| Toll { share: volume.risen().max(pool.risen()) })

@@ -3,7 +3,7 @@
 #[path = "rig/mod.rs"]
 mod rig;
 
-use forebay_core::{PlantedBug, PoolSettings, ReclaimPolicy, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{PlantedBug, PoolSettings, ReclaimPolicy, RequestKind, Treatment, VolumeSettings, fault};
 use rig::{Dice, Rig};
 
 /// Segments, and blocks of each: lists of victims have 16 entries.
@@ -18,7 +18,8 @@ fn under_load(policy: ReclaimPolicy, min_share_pct: u32, planted: Option<Planted
     let volume = |min_share_pct| VolumeSettings { min_share_pct, ..VolumeSettings::default() };
     let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
     let volumes = [volume(0), volume(min_share_pct)];
-    let mut rig = Rig::with_bug(CACHE, VOLUME_BLOCKS, &volumes, pool, planted);
+    let _planting = fault::plant(planted);
+    let mut rig = Rig::new(CACHE, VOLUME_BLOCKS, &volumes, pool);
     let mut dice = Dice(1);
     let mut ask = |rig: &mut Rig, count: u64| {
         for at in 0..count {

@@ -9,7 +9,7 @@ use crate::life::Place;
 use crate::mates::device_of;
 use crate::memory::{JUNK, overlap};
 use crate::world::{CACHE, World, ensure};
-use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, Span, Status};
+use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, PlantedBug, Span, Status, fault};
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 use std::rc::Rc;
 
@@ -532,7 +532,7 @@ impl World {
             Notice::CachePutAside => {
                 let recorded = self.disks.record.is_some();
                 ensure!(
-                    self.fenced && recorded || self.plan.engine.planted.is_some(),
+                    self.fenced && recorded || fault::planted(PlantedBug::PassBeforeRecord),
                     "{notice:?} without a record"
                 );
                 self.counters.put_aside += 1;

@@ -16,7 +16,7 @@ use crate::image::Image;
 use crate::plan::Plan;
 use crate::rng::{Rng, mix};
 use crate::world::ensure;
-use forebay_core::PlantedBug;
+use forebay_core::{PlantedBug, fault};
 use forebay_crypt::{CacheCipher, FileKey, KEY_BYTES};
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::{CacheUuid, Encryption, SECTOR_BYTES};
@@ -66,10 +66,9 @@ pub(crate) struct CacheWrite {
 pub(crate) fn seal(plan: &Plan, write: CacheWrite, failed: Option<u64>, data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     let Some(CipherPlan { cipher, .. }) = &plan.cipher else { return data };
-    let planted = |bug| plan.engine.planted == Some(bug);
-    match failed.filter(|_| planted(PlantedBug::TweakOfFailedWrite)) {
+    match failed.filter(|_| fault::planted(PlantedBug::TweakOfFailedWrite)) {
         Some(failed) => cipher.seal(failed, &mut data),
-        None if write.meta && planted(PlantedBug::WriteMetaInClear) => {}
+        None if write.meta && fault::planted(PlantedBug::WriteMetaInClear) => {}
         None => cipher.seal(write.offset, &mut data),
     }
     data

@@ -12,7 +12,7 @@ use crate::mates::device_of;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::world::{CACHE, World, ensure};
-use forebay_core::{DeviceFailure, PlantedBug, Status};
+use forebay_core::{DeviceFailure, PlantedBug, Status, fault};
 
 /// A cache device that is back after so many nanoseconds must not be given up (I71: 6.35 s).
 const BRIEF_NS: u64 = 6_000_000_000;
@@ -156,7 +156,7 @@ impl World {
         if there >= bytes.len() as u64 {
             return Ok(());
         }
-        if self.plan.engine.planted == Some(PlantedBug::EndIsZeroes) && !self.is_cache(device) {
+        if fault::planted(PlantedBug::EndIsZeroes) && !self.is_cache(device) {
             bytes[there as usize..].fill(0);
             return Ok(());
         }

@@ -24,7 +24,7 @@ use crate::rng::{Rng, mix};
 use crate::workload::{close_and_reopen, read_everything, settle};
 use crate::world::{Counters, Moment, PATIENCE_NS, Snapshot, Trap, World, ensure};
 use forebay_core::{
-    DestageOrder, Drain, OnBackingChange, PlantedBug, RequestKind, Treatment, VolumeSettings,
+    DestageOrder, Drain, OnBackingChange, PlantedBug, RequestKind, Treatment, VolumeSettings, fault,
 };
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
@@ -235,7 +235,7 @@ impl Sequence {
         found
     }
 
-    fn plan(&self, bug: Option<PlantedBug>) -> Plan {
+    fn plan(&self) -> Plan {
         let order = if self.start == Start::Ordered { DestageOrder::Ordered } else { DestageOrder::Elevator };
         let modes = core::iter::once(self.start.mode()).chain(self.ops.iter().filter_map(|op| match op {
             Op::Mode(mode) => Some(*mode),
@@ -251,7 +251,7 @@ impl Sequence {
             latency_target: 0,
             ..VolumeSettings::default()
         };
-        Plan::tiny(BLOCKS * BLOCK, modes.collect(), settings, bug)
+        Plan::tiny(BLOCKS * BLOCK, modes.collect(), settings)
     }
 }
 
@@ -327,6 +327,7 @@ pub fn run_exhaustive(
     options: &ExhaustiveOptions,
     progress: &mut dyn FnMut(ExhaustiveProgress),
 ) -> ExhaustiveReport {
+    let _planting = fault::plant(options.bug);
     let sequences = match &options.only {
         Some(only) => vec![only.clone()],
         None => chosen(options),
@@ -389,7 +390,7 @@ impl<'a> Run<'a> {
     fn new(sequence: &'a Sequence, options: &ExhaustiveOptions) -> Self {
         Self {
             sequence,
-            plan: Rc::new(sequence.plan(options.bug)),
+            plan: Rc::new(sequence.plan()),
             base: Vec::new(),
             seen: HashSet::new(),
             report: ExhaustiveReport::default(),

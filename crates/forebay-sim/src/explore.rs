@@ -24,7 +24,7 @@ use crate::workload::{
 };
 use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
 use forebay_core::{
-    CacheMark, FormatParams, OnBackingChange, PlantedBug, Suspicion, VolumeSettings, format_cache,
+    CacheMark, FormatParams, OnBackingChange, PlantedBug, Suspicion, VolumeSettings, fault, format_cache,
 };
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
@@ -259,7 +259,7 @@ impl Run {
         let plain = self.trial.as_ref().is_some_and(|trial| trial.plain);
         // Drawn apart, so that everything else stays what it is.
         let own = &mut Rng::new(snapshot.rng.clone().word() ^ 0x4f54_4845_5253);
-        let aimed = self.plan.engine.planted == Some(PlantedBug::TrustAfterCrash);
+        let aimed = fault::planted(PlantedBug::TrustAfterCrash);
         if own.chance(1, if aimed { 2 } else { 10 }) {
             self.counters.add(&changed_after_crash(&self.plan, snapshot.clone(), own)?);
         }

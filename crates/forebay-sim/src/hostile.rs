@@ -18,7 +18,7 @@ use crate::plan::{FaultPlan, Plan, Style};
 use crate::rng::{Rng, mix};
 use crate::workload::{Advance, Workload, read_everything, settle};
 use crate::world::{CACHE, Moment, Snapshot, World, ensure};
-use forebay_core::{OnBackingChange, PlantedBug, Status, format_cache};
+use forebay_core::{OnBackingChange, PlantedBug, Status, fault, format_cache};
 use forebay_format::batch::BatchHeader;
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
@@ -118,9 +118,10 @@ pub fn run_hostile(
     bug: Option<PlantedBug>,
     progress: &mut dyn FnMut(u64),
 ) -> HostileReport {
+    let _planting = fault::plant(bug);
     let mut report = HostileReport::default();
     for seed in seed..seed + seeds {
-        let outcome = catch_unwind(AssertUnwindSafe(|| one_seed(seed, bug, &mut report)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| one_seed(seed, &mut report)));
         let what = match outcome {
             Ok(Ok(())) => None,
             Ok(Err(what)) => Some(what),
@@ -152,10 +153,8 @@ pub(crate) struct States {
     stops: Vec<Moment>,
 }
 
-fn one_seed(seed: u64, bug: Option<PlantedBug>, report: &mut HostileReport) -> Result<(), String> {
-    let mut plan = plan_of(seed);
-    plan.engine.planted = bug;
-    let plan = Rc::new(plan);
+fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
+    let plan = Rc::new(plan_of(seed));
     let states = run(&plan, false)?;
     let mut rng = Rng::new(mix(seed ^ 0x686f_7374));
     let mut judge = |hostility: Hostility, snapshot: Snapshot| -> Result<(), String> {

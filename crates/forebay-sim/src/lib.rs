@@ -46,7 +46,7 @@ pub mod workload;
 pub mod world;
 pub mod zipf;
 
-pub use forebay_core::PlantedBug;
+pub use forebay_core::{PlantedBug, fault};
 pub use world::{Counters, LandmarkCounts};
 
 use explore::Run;
@@ -119,6 +119,7 @@ pub struct Report {
 
 /// Runs seeds, from the first one on, until enough crash points were tried or there are too many violations.
 pub fn run(options: &SimOptions, progress: &mut dyn FnMut(&Progress)) -> Report {
+    let _planting = fault::plant(options.bug);
     let mut report = Report::default();
     let mut digest = Digest::default();
     let mut seed = options.seed;

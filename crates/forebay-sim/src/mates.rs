@@ -15,7 +15,9 @@ use crate::image::Image;
 use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, Disks, World, ensure};
-use forebay_core::{Engine, EngineConfig, LifeError, MirrorDevices, MirrorState, Notice, PlantedBug, Status};
+use forebay_core::{
+    Engine, EngineConfig, LifeError, MirrorDevices, MirrorState, Notice, PlantedBug, Status, fault,
+};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -245,7 +247,7 @@ pub(crate) fn find_members(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Mir
     let mut there = [0, 1].map(|member| tag(member).is_some_and(|tag| !mates.noted.contains(&tag)));
     let believed = there;
     let misses = plan.mirror.as_ref().map_or(0, |mirror| mirror.misses_of);
-    let trusts = plan.engine.planted == Some(PlantedBug::TrustStaleMember);
+    let trusts = fault::planted(PlantedBug::TrustStaleMember);
     for member in [0, 1] {
         let other = 1 - member;
         let listed_out = found[other].as_ref().and_then(|found| found.mirror?.out) == Some(member as u8);

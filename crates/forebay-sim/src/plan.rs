@@ -230,7 +230,6 @@ impl Plan {
             sample,
             mix: requests(rng),
         };
-        plan.engine.planted = bug;
         if rng.chance(1, 5) && !plan.faults.damages() {
             plan.die(rng);
         }
@@ -417,7 +416,7 @@ impl Plan {
 
     /// A plan without chance: one volume on the smallest cache, devices that take the same time for the same, no faults.
     #[must_use]
-    pub fn tiny(bytes: u64, modes: Vec<Mode>, settings: VolumeSettings, bug: Option<PlantedBug>) -> Self {
+    pub fn tiny(bytes: u64, modes: Vec<Mode>, settings: VolumeSettings) -> Self {
         let geometry = geometry(16, 16);
         let latency = |read_ns, write_ns, flush_ns| Latency {
             read_ns,
@@ -439,7 +438,7 @@ impl Plan {
             volumes: vec![VolumePlan { bytes, bytes_max: bytes, sector_bytes: 512, mode: settings.mode }],
             modes,
             orders: vec![settings.destage_order],
-            engine: EngineConfig { scratch_blocks: 64, planted: bug, ..EngineConfig::default() },
+            engine: EngineConfig { scratch_blocks: 64, ..EngineConfig::default() },
             settings,
             cache_latency: latency(50_000, 20_000, 100_000),
             backing_latency: latency(1_000_000, 1_000_000, 4_000_000),

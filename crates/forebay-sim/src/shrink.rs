@@ -12,7 +12,7 @@ use crate::explore::{Run, Trial};
 use crate::panic_message;
 use crate::plan::{FaultPlan, Plan, Style};
 use crate::workload::{Record, Recorded, Replayed, Step};
-use forebay_core::{PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSettings, fault};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -56,6 +56,7 @@ pub fn shrink(
     bug: Option<PlantedBug>,
     verbose: bool,
 ) -> Option<Result<Shrunk, String>> {
+    let _planting = fault::plant(bug);
     let plan = Plan::new(seed, bug);
     let first = record(plan.clone(), crashes)?;
     if plan.style == Style::Fork {

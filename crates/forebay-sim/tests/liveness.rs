@@ -5,7 +5,7 @@
 //! this, because its loads end: who is overtaken again and again gets its turn then.
 
 use forebay_core::{
-    DestageOrder, EngineConfig, PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSettings,
+    DestageOrder, EngineConfig, PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSettings, fault,
 };
 use forebay_format::VolumeId;
 use forebay_sim::machine::{Disk, DiskOp, Flash, Machine, Setup};
@@ -113,7 +113,7 @@ impl Dice {
     }
 }
 
-fn machine(load: &Load, planted: Option<PlantedBug>) -> Machine<Store> {
+fn machine(load: &Load) -> Machine<Store> {
     let ((segments, segment_blocks), (dirty_low_pct, dirty_high_pct)) = (load.cache, load.dirty);
     let settings = VolumeSettings {
         dirty_low_pct,
@@ -129,7 +129,7 @@ fn machine(load: &Load, planted: Option<PlantedBug>) -> Machine<Store> {
         segment_blocks: Some(segment_blocks),
         volume_bytes: 128 << 20,
         settings,
-        engine: EngineConfig { pool, planted, ..EngineConfig::default() },
+        engine: EngineConfig { pool, ..EngineConfig::default() },
         flash: Flash { op_ns: OP_NS, block_ns: 2_000, flush_ns: FLUSH_NS, shared: false },
     };
     Machine::new(&setup, vec![Store::default()])
@@ -138,7 +138,8 @@ fn machine(load: &Load, planted: Option<PlantedBug>) -> Machine<Store> {
 /// Makes requests without end, until so many are answered. `None` if one is open still though [`OVERTAKEN_MAX`] that came after it were
 /// answered.
 fn bear(load: &Load, count: u64, planted: Option<PlantedBug>) -> Option<Longest> {
-    let mut machine = machine(load, planted);
+    let _planting = fault::plant(planted);
+    let mut machine = machine(load);
     let (mut dice, mut longest) = (Dice(7), Longest::new());
     // By number: its kind, and how many requests had been made before it.
     let mut open: BTreeMap<u64, (Kind, u64)> = BTreeMap::new();

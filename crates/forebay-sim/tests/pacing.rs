@@ -4,7 +4,7 @@
 mod rig;
 
 use forebay_core::{
-    DestageOrder, Drain, EngineConfig, Limit, PlantedBug, RequestKind, Treatment, VolumeSettings,
+    DestageOrder, Drain, EngineConfig, Limit, PlantedBug, RequestKind, Treatment, VolumeSettings, fault,
 };
 use forebay_format::VolumeId;
 use forebay_io::hdd::HddModel;
@@ -194,9 +194,10 @@ fn longest_direct_write(flush_ns: u64, planted: Option<PlantedBug>) -> Option<u6
         segment_blocks: None,
         volume_bytes: 1 << 30,
         settings: VolumeSettings { dirty_low_pct: 0, dirty_high_pct: 1, ..lazy() },
-        engine: EngineConfig { planted, ..EngineConfig::default() },
+        engine: EngineConfig::default(),
         flash: Flash { op_ns: 80_000, block_ns: 2_000, flush_ns, shared: false },
     };
+    let _planting = fault::plant(planted);
     let mut machine = Machine::new(&setup, vec![Hdd(HddModel::new(setup.volume_bytes))]);
     let write = RequestKind::Write { fua: false };
     let (mut direct, mut longest, mut replies) = (None, 0, Vec::new());

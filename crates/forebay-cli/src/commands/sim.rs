@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use forebay_sim::exhaustive::Sequence;
-use forebay_sim::{PlantedBug, Progress, Report, SimOptions, Violation};
+use forebay_sim::{PlantedBug, Progress, Report, SimOptions, Violation, fault};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -73,6 +73,11 @@ pub(crate) struct Options {
 
 /// Runs the simulator. Violations are a failure, with a planted bug as well: the exit code says what was found.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    if options.bug.is_some() && !fault::AVAILABLE {
+        return Err(Failure::usage("--break: this build has no planted bugs").hint(
+            "build one that has: cargo run --release -p forebay-cli --features planted-bugs -- sim --break list",
+        ));
+    }
     if options.bug.as_deref() == Some("list") {
         return list(options.json);
     }
@@ -145,8 +150,7 @@ fn sequence(name: &str) -> Result<Sequence, String> {
 }
 
 fn bug_named(name: &str) -> Result<PlantedBug, Failure> {
-    let found = PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug);
-    found.ok_or_else(|| {
+    PlantedBug::named(name).ok_or_else(|| {
         let names: Vec<&str> = PlantedBug::ALL.iter().map(|(_, name)| *name).collect();
         Failure::usage(format!("--break: there is no planted bug \"{name}\""))
             .hint(format!("one of {}", names.join(", ")))

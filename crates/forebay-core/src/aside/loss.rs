@@ -2,8 +2,8 @@
 
 use super::{Gone, SAFE_BLOCKS_MAX, Safe};
 use crate::api::{Loss, LossTotal, Nanos};
-use crate::config::PlantedBug;
 use crate::engine::{BLOCK, Engine, sector_mask, sector_mask_inside, sector_runs};
+use crate::fault::{self, PlantedBug};
 use crate::life::whole_volume;
 use crate::locks::BlockRange;
 use crate::segment::{Key, State};
@@ -153,7 +153,7 @@ impl Engine {
     /// fails, or else the next one, and those after it do not. That is what `fsync` does. `told`: losses that had been told when
     /// it was made.
     pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
-        let silent = self.planted(PlantedBug::FlushOverLoss);
+        let silent = fault::planted(PlantedBug::FlushOverLoss);
         let volume = self.volume_mut(id);
         let fails = failed || volume.losses_found > told && !silent;
         if fails {
@@ -258,7 +258,7 @@ impl Engine {
         let volume = range.first.volume();
         let mut slots = Vec::new();
         self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
-        if !self.planted(PlantedBug::RescueSuperseded) {
+        if !fault::planted(PlantedBug::RescueSuperseded) {
             for slot in slots {
                 // Of a block of which only a part was written the rest was written with it.
                 self.rescued(slot);

@@ -2,8 +2,8 @@
 
 use super::{RECORD_PAUSE_NS, Stage};
 use crate::api::{Device, Nanos, Notice, RequestKind};
-use crate::config::PlantedBug;
 use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
 use crate::flush::Waiter;
 use crate::volume::Volume;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ impl Engine {
         let (volume, range) = (request.volume, request.range());
         // A FUA covers what the cache has of its blocks, also if a later write, not answered yet, brought that there.
         let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
-        if covers_dirty && self.has_urgent(volume) && !self.planted(PlantedBug::FlushBeforeRescue) {
+        if covers_dirty && self.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
             self.reqs.get_mut(req).pending += 1;
             self.aside.waiting.push(req);
             return;
@@ -38,7 +38,7 @@ impl Engine {
             self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Backing(volume), Waiter::Request(req));
         }
-        if !self.planted(PlantedBug::FlushBeforeRecord) {
+        if !fault::planted(PlantedBug::FlushBeforeRecord) {
             self.wait_for_record(req, needed);
         }
     }
@@ -46,7 +46,7 @@ impl Engine {
     /// A write, zero or discard has ended without the cache: the record must not list what it wrote.
     pub(crate) fn make_readable(&mut self, req: u32) {
         let needed = self.unrecorded_in(self.reqs.get(req).range());
-        if !self.planted(PlantedBug::AcknowledgeUnrecorded) {
+        if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
             self.wait_for_record(req, needed);
         }
     }

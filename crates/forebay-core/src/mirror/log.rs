@@ -7,8 +7,8 @@
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, OpId};
 use crate::append::{Batch, NO_OP};
-use crate::config::PlantedBug;
 use crate::engine::{Engine, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::segment::Phase;
 use forebay_format::superblock::Superblock;
@@ -95,7 +95,7 @@ impl Engine {
         let in_flight = self.streams[kind.index()].in_flight.iter_mut();
         let mut open = in_flight.filter(|batch| batch.completed.is_none());
         let batch = open.find(|batch| batch.op == op || batch.twin == op);
-        if batch.is_none() && self.config.planted == Some(PlantedBug::CountHalfBatches) {
+        if batch.is_none() && fault::planted(PlantedBug::CountHalfBatches) {
             return;
         }
         let batch = batch.expect("each half of a batch completes once");
@@ -117,10 +117,10 @@ impl Engine {
     /// Which batches that have ended count: those that every member has which counts. One that is not taken in yet does not, if it
     /// was on a member that has been put out meanwhile.
     fn decide_batches(&mut self, kind: StreamKind) {
-        let fenced = self.fenced && !self.planted(PlantedBug::CountAfterFence);
-        let early = self.planted(PlantedBug::CountHalfBatches);
-        let loose = early || self.planted(PlantedBug::CountAnywhere);
-        let keeps = self.planted(PlantedBug::KeepLostFill);
+        let fenced = self.fenced && !fault::planted(PlantedBug::CountAfterFence);
+        let early = fault::planted(PlantedBug::CountHalfBatches);
+        let loose = early || fault::planted(PlantedBug::CountAnywhere);
+        let keeps = fault::planted(PlantedBug::KeepLostFill);
         let Some(mirror) = &self.mirror else { return };
         let mut half = false;
         for batch in &mut self.streams[kind.index()].in_flight {
@@ -190,8 +190,8 @@ impl Engine {
         match self.joining_member() {
             Some(new) if second => new..new + 1,
             Some(new) => 1 - new..2 - new,
-            None if self.planted(PlantedBug::OutInItsOwnWords) => self.members_that(Mirror::takes),
-            None if self.planted(PlantedBug::ListAtOnce) && self.is_listing() => self.meta_members(),
+            None if fault::planted(PlantedBug::OutInItsOwnWords) => self.members_that(Mirror::takes),
+            None if fault::planted(PlantedBug::ListAtOnce) && self.is_listing() => self.meta_members(),
             None => self.members_that(Mirror::counts),
         }
     }
@@ -208,7 +208,7 @@ impl Engine {
     pub(crate) fn flush_members(&mut self) {
         let Some(mirror) = &mut self.mirror else { return };
         mirror.flushed = [false; 2];
-        let one = mirror.failed().is_none() && self.config.planted == Some(PlantedBug::FlushOneMember);
+        let one = mirror.failed().is_none() && fault::planted(PlantedBug::FlushOneMember);
         let members = [0, 1].map(|member: u8| mirror.takes(member) && !(one && member == 1));
         mirror.flushes = members.iter().filter(|takes| **takes).count() as u32;
         for member in (0..2).filter(|member| members[usize::from(*member)]) {

@@ -11,8 +11,8 @@
 
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
-use crate::config::PlantedBug;
 use crate::engine::{Engine, Op, OpKind, Status, push_span};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::life::LifeError;
 use crate::pages::{Page, PageUse};
@@ -235,7 +235,7 @@ impl Engine {
     /// The new member, if the checkpoint under way lists it.
     pub(crate) fn joining_member(&self) -> Option<usize> {
         let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
-        let joins = self.is_listing() && !self.planted(PlantedBug::ListAtOnce);
+        let joins = self.is_listing() && !fault::planted(PlantedBug::ListAtOnce);
         joins.then_some(usize::from(rebuild.member))
     }
 
@@ -243,7 +243,7 @@ impl Engine {
     fn read_copy(&mut self) {
         let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
         let Some(mut copying) = rebuild.copying.take() else { return };
-        let forgets = self.config.planted == Some(PlantedBug::ForgetInRebuild);
+        let forgets = fault::planted(PlantedBug::ForgetInRebuild);
         let end = self.map.segments[copying.segment as usize].completed;
         if copying.at >= end || forgets && copying.segment % 4 == 1 {
             rebuild.pending.remove(&copying.segment);

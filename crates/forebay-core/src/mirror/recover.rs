@@ -11,8 +11,9 @@
 
 use super::{Mirror, Standing};
 use crate::api::Nanos;
-use crate::config::{Attachment, EngineConfig, PlantedBug};
+use crate::config::{Attachment, EngineConfig};
 use crate::engine::{Engine, OpKind};
+use crate::fault::{self, PlantedBug};
 use crate::landmarks::Landmark;
 use crate::recovery::{CopyOf, OpenError, What};
 use crate::scan::{After, Bytes};
@@ -75,7 +76,7 @@ impl Engine {
             return engine;
         }
         let mut mirror = Mirror::new(&devices.geometry);
-        let trusts = engine.planted(PlantedBug::TrustStaleMember);
+        let trusts = fault::planted(PlantedBug::TrustStaleMember);
         match devices.there {
             [true, true] => {}
             [false, false] => {
@@ -132,7 +133,7 @@ impl Engine {
         if let Some(mirror) = self.mirror.as_mut().filter(|_| !believed) {
             mirror.standing = Standing::Out(other as u8);
             // Even if a superblock says so already: the owner may have lost its notes, and gives the other one alone some day.
-            mirror.unnoted = self.config.planted != Some(PlantedBug::TrustStaleMember);
+            mirror.unnoted = !fault::planted(PlantedBug::TrustStaleMember);
             self.reached(Landmark::MemberMissing);
         }
         self.begin_mirrored_map(superblock, &all);
@@ -142,7 +143,7 @@ impl Engine {
     /// The other member is the mirror of the one whose superblock counts.
     fn believes(&self, chosen: &Superblock, other: &Superblock) -> bool {
         let (Some(mark), Some(its)) = (chosen.mirror, other.mirror) else { return false };
-        if self.planted(PlantedBug::TrustStaleMember) {
+        if fault::planted(PlantedBug::TrustStaleMember) {
             return chosen.uuid == other.uuid;
         }
         chosen.uuid == other.uuid
@@ -307,7 +308,7 @@ impl Engine {
         let after = After { epoch: self.superblock.epoch, sequence };
         let (to, other) = ((&mut a.bytes[..], &mut a.bad[..]), (&mut b.bytes[..], &mut b.bad[..]));
         let lacks = super::overlay::overlay(to, other, place, used, after);
-        if self.planted(PlantedBug::LeaveUnmended) {
+        if fault::planted(PlantedBug::LeaveUnmended) {
             return a;
         }
         let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
@@ -397,7 +398,7 @@ impl Engine {
         if !ok {
             self.member_failed(member);
             let counts = self.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
-            if counts && !self.planted(PlantedBug::MendInVain) {
+            if counts && !fault::planted(PlantedBug::MendInVain) {
                 self.fail_opening(OpenError::CacheWrite);
                 return;
             }

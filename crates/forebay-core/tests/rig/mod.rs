@@ -10,8 +10,8 @@
 
 use forebay_core::{
     Action, Attachment, BufId, DetachHow, Device, DeviceFailure, Engine, EngineConfig, FormatParams,
-    MirrorDevices, Notice, OnBackingChange, OpId, PlantedBug, PoolSettings, REQUEST_BYTES_MAX, Request,
-    RequestId, RequestKind, Status, Treatment, VolumeSettings, format_cache, format_mirrored,
+    MirrorDevices, Notice, OnBackingChange, OpId, PoolSettings, REQUEST_BYTES_MAX, Request, RequestId,
+    RequestKind, Status, Treatment, VolumeSettings, format_cache, format_mirrored,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
@@ -137,20 +137,9 @@ impl Rig {
         volumes: &[VolumeSettings],
         pool: PoolSettings,
     ) -> Self {
-        Self::with_bug((segments, segment_blocks), volume_blocks, volumes, pool, None)
-    }
-
-    /// The same, of an engine with a planted bug.
-    pub(crate) fn with_bug(
-        (segments, segment_blocks): (u32, u32),
-        volume_blocks: u64,
-        volumes: &[VolumeSettings],
-        pool: PoolSettings,
-        planted: Option<PlantedBug>,
-    ) -> Self {
         let layout = |bytes| Geometry::for_device(bytes, Some(segment_blocks));
         let geometry = large_enough((segments, segment_blocks), layout);
-        Self::build((geometry, false), volume_blocks, volumes, pool, planted)
+        Self::build((geometry, false), volume_blocks, volumes, pool)
     }
 
     /// A new cache that is mirrored, of so many segments on each member.
@@ -162,7 +151,7 @@ impl Rig {
     ) -> Self {
         let layout = |bytes| Geometry::mirrored(bytes, Some(segment_blocks));
         let geometry = large_enough((2 * columns, segment_blocks), layout);
-        Self::build((geometry, true), volume_blocks, volumes, pool, None)
+        Self::build((geometry, true), volume_blocks, volumes, pool)
     }
 
     fn build(
@@ -170,7 +159,6 @@ impl Rig {
         volume_blocks: u64,
         volumes: &[VolumeSettings],
         pool: PoolSettings,
-        planted: Option<PlantedBug>,
     ) -> Self {
         let entry = |(at, settings): (usize, &VolumeSettings)| entry(at, volume_blocks, settings);
         let params = FormatParams {
@@ -184,7 +172,7 @@ impl Rig {
         };
         let attach = |(at, settings): (usize, &VolumeSettings)| attachment(at, volume_blocks, settings);
         let attachments: Vec<_> = volumes.iter().enumerate().map(attach).collect();
-        let config = EngineConfig { pool, planted, ..EngineConfig::default() };
+        let config = EngineConfig { pool, ..EngineConfig::default() };
         let mut rig = Self {
             engine: open(config.clone(), (geometry, mirrored), attachments.clone(), 1),
             mirrored,

@@ -5,7 +5,7 @@
 use forebay_sim::exhaustive::{ExhaustiveOptions, Sequence, run_exhaustive};
 use forebay_sim::hostile::run_hostile;
 use forebay_sim::shrink::shrink;
-use forebay_sim::{Counters, PlantedBug, Progress, Report, SimOptions, run};
+use forebay_sim::{Counters, PlantedBug, Progress, Report, SimOptions, fault, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -23,7 +23,11 @@ fn main() -> ExitCode {
             "--violations" => options.violations_max = value().parse().unwrap_or(options.violations_max),
             "--break" => {
                 let name = value();
-                options.bug = PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug);
+                options.bug = PlantedBug::named(&name).filter(|_| fault::AVAILABLE);
+                if options.bug.is_none() {
+                    eprintln!("no planted bug {name} in this build (feature planted-bugs)");
+                    return ExitCode::from(2);
+                }
             }
             "--exhaustive" => exhaustive = true,
             "--twice" => all.twice = value().parse().unwrap_or(all.twice),
