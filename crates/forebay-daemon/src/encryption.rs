@@ -8,60 +8,21 @@
 //! - A cache that is encrypted is opened only with its key; one that is not is refused if a key is configured: who thinks that a
 //!   cache is encrypted must not be wrong.
 
-use crate::api::{FileProblem, open_secret};
+use crate::config::KeySource;
 use crate::error::RunError;
+use crate::secret_file::{FileProblem, open_secret};
 use forebay_crypt::{CacheCipher, FileKey, KEY_BYTES};
 use forebay_format::superblock::Superblock;
 use forebay_format::{CacheUuid, Encryption};
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use zeroize::Zeroizing;
 
 /// What is read of a key file: more than any key has.
 const READ_BYTES_MAX: usize = 4 * KEY_BYTES;
 /// Where systemd puts credentials of a service.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
-const CREDENTIAL: &str = "credential:";
-
-/// Where the key of a pool is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum KeySource {
-    /// A file.
-    File(PathBuf),
-    /// A credential of this name, that the service manager has put into `$CREDENTIALS_DIRECTORY`.
-    Credential(String),
-}
-
-impl FromStr for KeySource {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(name) = text.strip_prefix(CREDENTIAL) {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-            let good = !name.is_empty() && !name.starts_with('.') && name.bytes().all(plain);
-            return if good {
-                Ok(Self::Credential(name.to_owned()))
-            } else {
-                Err(format!("\"{name}\" is no name of a credential: letters, digits, `.`, `_` and `-`"))
-            };
-        }
-        if !text.starts_with('/') || text.chars().any(char::is_control) {
-            return Err(format!("\"{text}\" is neither a whole path (/...) nor {CREDENTIAL}NAME, nor off"));
-        }
-        Ok(Self::File(text.into()))
-    }
-}
-
-impl fmt::Display for KeySource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "{}", path.display()),
-            Self::Credential(name) => write!(f, "{CREDENTIAL}{name}"),
-        }
-    }
-}
 
 /// A key that was read.
 #[derive(Debug)]

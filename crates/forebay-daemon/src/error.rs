@@ -1,5 +1,6 @@
 //! Why a daemon did not start or did not end well, in words for people: what, and what to do next.
 
+use crate::control::{ControlError, ErrorKind};
 use thiserror::Error;
 
 /// Why [`crate::run`] failed.
@@ -21,5 +22,14 @@ pub enum RunError {
 impl RunError {
     pub(crate) fn failed(what: impl ToString, hint: impl Into<String>) -> Self {
         Self::Failed { what: what.to_string(), hint: hint.into() }
+    }
+}
+
+impl From<RunError> for ControlError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Usage(what) => Self::new(ErrorKind::Invalid, what, ""),
+            RunError::Failed { what, hint } => Self::new(ErrorKind::Failed, what, hint),
+        }
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn mark_again(device: PathBuf, cache: CacheUuid) {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::open::new_params;
+    use crate::cache_device::new_params;
 
     #[test]
     fn only_a_superblock_of_this_cache_is_marked_and_the_mark_outweighs_what_was_under_way() {

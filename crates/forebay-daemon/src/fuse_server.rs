@@ -19,6 +19,7 @@
 //! finds no memory stays in its receive, which is not posted again before; so does everything while an answer waits for
 //! memory. The kernel, in turn, has a bound for asynchronous requests, and makes their users wait.
 
+use crate::config::mount_memory::MOUNT_BYTES;
 use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
 use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
 use forebay_export::fuse::{
@@ -93,10 +94,15 @@ pub struct FuseOptions {
 const SPARE_BYTES: usize = PAYLOAD_BYTES_MAX as usize + BLOCK_BYTES;
 
 /// What a mount has of its own, in bytes, as long as it is there (pages that were never used cost nothing).
-pub const RESERVED_BYTES: usize = RECEIVES_MIN * PAYLOAD_BYTES_MAX as usize
-    + SPARE_BYTES
-    + RECEIVES_MAX * HEAD_STRIDE
-    + REQUESTS_MAX * ANSWER_STRIDE;
+pub const RESERVED_BYTES: usize = MOUNT_BYTES;
+
+const _: () = assert!(
+    RESERVED_BYTES
+        == RECEIVES_MIN * PAYLOAD_BYTES_MAX as usize
+            + SPARE_BYTES
+            + RECEIVES_MAX * HEAD_STRIDE
+            + REQUESTS_MAX * ANSWER_STRIDE
+);
 
 /// The memory that a mount has of its own.
 #[derive(Debug)]

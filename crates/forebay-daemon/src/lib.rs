@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod cache_device;
 mod cache_spec;
 pub mod clock;
 pub mod config;
@@ -27,9 +28,9 @@ pub mod host;
 pub mod jobs;
 mod limits;
 mod loss_record;
-mod mates;
 pub mod members;
 pub mod meter;
+mod mirror_notes;
 mod mounting;
 mod nice;
 pub mod null;
@@ -39,6 +40,7 @@ mod pool;
 mod register;
 pub mod rules;
 mod sealer;
+mod secret_file;
 mod serve;
 mod server;
 mod service;
@@ -49,7 +51,7 @@ mod witness;
 pub use cache_spec::CacheSpec;
 pub use error::RunError;
 pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
-pub use mates::is_noted_out;
+pub use mirror_notes::is_noted_out;
 pub use pool::{Lost, PoolEvent};
 pub use register::{CacheRecord, Standing, cache_record};
 pub use serve::serve;

@@ -3,6 +3,7 @@
 //! In three steps, because only the second may wait for others: [`reserve`] takes the memory, [`Made::at`] asks the file systems
 //! and the kernel (and belongs on a thread that may wait), [`Made::serve`] begins to answer.
 
+use crate::config::mount_memory::{memory_for, mounts_max};
 use crate::fuse_server::{FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES};
 use forebay_export::fuse::{Limits, Session, VolumeTree};
 use forebay_export::size::ByteSize;
@@ -12,19 +13,6 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Mounts have at most this part of a pool's memory of their own.
-const PART: usize = 2;
-
-/// How many mounts fit into so much memory.
-pub(crate) fn mounts_max(buffer_bytes: usize) -> usize {
-    buffer_bytes / PART / RESERVED_BYTES
-}
-
-/// The memory for so many mounts, rounded up to whole MiB.
-pub(crate) fn memory_for(mounts: usize) -> ByteSize {
-    ByteSize((mounts * RESERVED_BYTES * PART).next_multiple_of(1 << 20) as u64)
-}
 
 /// Takes the memory for one mount more than the `mounts` that there are.
 ///

@@ -52,7 +52,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         rules: Vec::new(),
     };
     for CacheSpec { path, .. } in &options.caches {
-        if path.exists() && crate::open::is_same(path, options.backing.path()) {
+        if path.exists() && crate::cache_device::is_same(path, options.backing.path()) {
             return Err(RunError::failed(
                 format!("cache and backing store are the same: {}", path.display()),
                 "give the cache a file or device of its own",
@@ -241,15 +241,6 @@ impl From<ControlError> for RunError {
             ErrorKind::Invalid if error.hint.is_empty() => Self::Usage(error.what),
             ErrorKind::Invalid => Self::Usage(format!("{}; {}", error.what, error.hint)),
             _ => Self::failed(error.what, error.hint),
-        }
-    }
-}
-
-impl From<RunError> for ControlError {
-    fn from(error: RunError) -> Self {
-        match error {
-            RunError::Usage(what) => Self::new(ErrorKind::Invalid, what, ""),
-            RunError::Failed { what, hint } => Self::new(ErrorKind::Failed, what, hint),
         }
     }
 }

@@ -1,31 +1,20 @@
-//! Who may do what over the API: over TCP by token, over the unix socket by user and group. The files that hold secrets are
-//! checked before they are believed.
+//! Who may do what over the API: over TCP by token, over the unix socket by user and group.
 //!
 //! Invariants
 //! - How long a comparison takes does not depend on how much of a token is right, nor on which token it is.
 //! - What a request may do is decided by its method alone, before any handler sees it: whatever is added later is safe.
 //! - A token is in no debug format and in no error.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use forebay_io::PeerCred;
 use subtle::ConstantTimeEq;
-use thiserror::Error;
 
 use super::problem::Problem;
 use crate::config::{AdminUsers, UserList};
 use crate::control::{ControlError, ErrorKind};
-
-/// Shortest token, in bytes.
-pub const TOKEN_BYTES_MIN: usize = 32;
-/// Longest token, in bytes.
-pub const TOKEN_BYTES_MAX: usize = 1024;
-/// Largest file of a certificate or key, in bytes.
-const PEM_BYTES_MAX: u64 = 1 << 20;
+use crate::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, read_secret};
 
 /// What somebody may do. Each level includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -76,46 +65,6 @@ pub(super) fn level_of_user(users: &AdminUsers, peer: PeerCred, groups: &[u32]) 
     } else {
         is_in(&users.read).then_some(Level::Read)
     }
-}
-
-/// Why a file of the API over TCP cannot be used.
-#[derive(Debug, Error)]
-#[error("{path}: {problem}", path = path.display())]
-pub struct FileError {
-    /// Which file.
-    pub path: PathBuf,
-    /// What is wrong with it, and what to do.
-    pub problem: FileProblem,
-}
-
-/// What can be wrong with such a file.
-#[derive(Debug, Error)]
-pub enum FileProblem {
-    /// The system says so.
-    #[error("cannot be read: {0}")]
-    System(#[from] io::Error),
-    /// Others may read or change it.
-    #[error(
-        "everybody on this machine may use it (mode {mode:04o}): chmod o= it, and make a new secret if it was not so before"
-    )]
-    Open {
-        /// Its permissions.
-        mode: u32,
-    },
-    /// Far too much.
-    #[error("larger than {0} bytes: this cannot be the right file")]
-    TooLarge(u64),
-    /// Too short, or not printable.
-    #[error(
-        "a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes of printable ASCII without spaces; make one with: head -c 32 /dev/urandom | base64"
-    )]
-    NotAToken,
-    /// The same token for both levels.
-    #[error("the same token as the other one: whoever may look could change things")]
-    SameToken,
-    /// Not what TLS needs.
-    #[error("{0}")]
-    Tls(String),
 }
 
 /// The tokens of the levels.
@@ -172,38 +121,4 @@ impl Token {
         let Some((scheme, token)) = given.as_bytes().split_at_checked(b"bearer ".len()) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(token.ct_eq(&self.0))
     }
-}
-
-/// Reads a file that only its owner and group may use.
-pub(super) fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
-    let read = || read_bounded(open_secret(path)?, bytes_max);
-    read().map_err(|problem| FileError { path: path.into(), problem })
-}
-
-/// Opens a file that only its owner and group may use.
-pub(crate) fn open_secret(path: &Path) -> Result<File, FileProblem> {
-    let file = File::open(path)?;
-    // Of the file that is open, not of one that takes its name meanwhile.
-    let mode = file.metadata()?.mode() & 0o7777;
-    if mode & 0o007 != 0 { Err(FileProblem::Open { mode }) } else { Ok(file) }
-}
-
-/// Reads a file that holds no secret.
-pub(super) fn read_public(path: &Path) -> Result<Vec<u8>, FileError> {
-    let read = || read_bounded(File::open(path)?, PEM_BYTES_MAX);
-    read().map_err(|problem| FileError { path: path.into(), problem })
-}
-
-/// Reads the file of a private key.
-pub(super) fn read_key(path: &Path) -> Result<Vec<u8>, FileError> {
-    read_secret(path, PEM_BYTES_MAX)
-}
-
-fn read_bounded(file: File, bytes_max: u64) -> Result<Vec<u8>, FileProblem> {
-    let mut bytes = Vec::new();
-    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(FileProblem::TooLarge(bytes_max));
-    }
-    Ok(bytes)
 }

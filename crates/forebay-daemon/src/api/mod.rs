@@ -15,7 +15,7 @@
 //!   users if there are any.
 //! - Who may only look changes nothing: that is decided by the method of a request.
 
-pub(crate) mod access;
+mod access;
 mod calls;
 mod extract;
 mod openapi;
@@ -23,10 +23,9 @@ mod patient;
 mod problem;
 mod routes;
 mod server;
-pub(crate) mod tls;
+mod tls;
 
-pub(crate) use access::open_secret;
-pub use access::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+pub use crate::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use extract::BODY_BYTES_MAX;
 pub(crate) use extract::{Names, Parameters};
 pub use openapi::document;
@@ -120,7 +119,7 @@ impl Default for Limits {
             patience: Duration::from_secs(30),
             look_within: Duration::from_secs(5),
             change_within: Duration::from_secs(60),
-            heartbeat: crate::events::http::HEARTBEAT,
+            heartbeat: routes::events::HEARTBEAT,
         }
     }
 }

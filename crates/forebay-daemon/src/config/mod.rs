@@ -15,7 +15,10 @@
 //! - All errors of a file are reported at once, each with its place.
 //! - A change that would make the file wrong is refused, and the file stays as it was.
 
+mod access_list;
+mod address_range;
 pub mod choices;
+mod client_name;
 pub mod conflicts;
 pub mod diagnostic;
 pub mod diff;
@@ -23,8 +26,10 @@ pub mod docs;
 pub mod edit;
 mod engine;
 pub mod file;
+mod key_source;
 pub mod keys;
 pub mod model;
+pub(crate) mod mount_memory;
 pub(crate) mod mounts;
 pub mod rules;
 pub mod schema;
@@ -33,10 +38,14 @@ pub mod store;
 pub mod tunables;
 pub mod value;
 
+pub use access_list::AccessList;
+pub use address_range::AddressRange;
+pub use client_name::ClientName;
 pub use diagnostic::{Diagnostic, Report, Severity, Span};
 pub use diff::{Change, Diff, Refusal, diff};
 pub use edit::{Edit, EditError};
 pub use file::{Checked, RuleCheck, parse, parse_with};
+pub use key_source::KeySource;
 pub use model::{
     AdminTcp, AdminUsers, Config, DaemonConfig, PoolConfig, TlsConfig, TlsFiles, UserList, VolumeConfig,
 };

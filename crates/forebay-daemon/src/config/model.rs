@@ -6,7 +6,7 @@ use super::rules::RuleTable;
 use super::settings::Settings;
 use super::tunables::{PoolTunables, VolumeTunables};
 use crate::CacheSpec;
-use crate::guard::AccessList;
+use crate::config::AccessList;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

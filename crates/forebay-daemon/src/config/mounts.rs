@@ -5,8 +5,7 @@
 //! answer, so this can be done while the files are served, also by this process.
 
 use super::model::{Config, TlsFiles, VolumeConfig};
-use crate::mounting::{memory_for, mounts_max};
-use crate::pool::MOUNTS_MAX;
+use super::mount_memory::{MOUNTS_MAX, memory_for, mounts_max};
 use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_io::fuse::{foundations, volume_claim};
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! - What is printed reads back as the same value (tested for arbitrary values of every tunable).
 //! - Errors say what is right; they do not repeat the name of the tunable or the place, which the caller knows.
 
-use crate::encryption::KeySource;
+use crate::config::KeySource;
 use forebay_export::size::{ByteSize, parse_duration};
 use std::fmt;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! [`Hub`] takes events from all threads without waiting and gives them to every [`Subscription`], which has a bounded
 //! queue of its own; a reader that is too slow loses the oldest and is told so. A reader that was away resumes after
-//! the last [`EventId`] it saw. [`http`] is the same over HTTP, as server-sent events. For users: `docs/events.md`.
+//! the last [`EventId`] it saw. For users: `docs/events.md`.
 //!
 //! `kind` names, `event` one event, `filter` a reader's wishes, `ledger` ordered events with a bound, `reader` the state
 //! of one reader, `alarms` conditions that last, `hub` all of it behind one lock.
@@ -10,12 +10,10 @@
 mod alarms;
 mod event;
 mod filter;
-pub mod http;
 mod hub;
 mod kind;
 mod ledger;
 mod reader;
-mod sse;
 mod subscription;
 
 pub use alarms::{Acknowledgement, AcknowledgementInfo, Alarm, AlarmError, AlarmInfo, AlarmKey};

@@ -1,57 +1,10 @@
-//! An allow list, and what is known of a client.
-//!
-//! Every kind of condition that a list has must be met: an address of `addresses`, a name of `clients`, and a user of `uids`
-//! or a group of `gids` (a user has groups, so those two are one kind). What is not known meets no condition.
+//! A client as far as it is known, and the allow lists in use. What is not known meets no condition.
 
-use super::address::AddressRange;
-use super::names::{self, ClientName};
+use super::names;
+use crate::config::{AccessList, ClientName};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
-
-/// `[access.NAME]`
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct AccessList {
-    /// Names in the client's certificate.
-    pub clients: Vec<ClientName>,
-    /// Users, over a unix socket.
-    pub uids: Vec<u32>,
-    /// Groups, over a unix socket: the one that the process has, or a supplementary one.
-    pub gids: Vec<u32>,
-    /// Addresses, over TCP.
-    pub addresses: Vec<AddressRange>,
-}
-
-impl AccessList {
-    /// It has no condition at all.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.addresses.is_empty() && !self.is_of_users()
-    }
-
-    /// It has conditions that only a unix socket can meet.
-    #[must_use]
-    pub fn is_of_users(&self) -> bool {
-        !(self.uids.is_empty() && self.gids.is_empty())
-    }
-
-    fn allows(&self, peer: &Peer) -> bool {
-        let by_user = || {
-            peer.uid.is_some_and(|uid| self.uids.contains(&uid))
-                || peer.gids.iter().any(|gid| self.gids.contains(gid))
-        };
-        let by_name = || peer.names.iter().any(|name| self.clients.contains(name));
-        !self.is_empty()
-            && self.allows_address(peer)
-            && (self.clients.is_empty() || by_name())
-            && (!self.is_of_users() || by_user())
-    }
-
-    fn allows_address(&self, peer: &Peer) -> bool {
-        let here = |address| self.addresses.iter().any(|range| range.contains(address));
-        self.addresses.is_empty() || peer.address.is_some_and(here)
-    }
-}
 
 /// A client, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -70,6 +23,24 @@ impl Peer {
     /// Takes the names of the certificate (DER) that the client has proved to be its own.
     pub(crate) fn certified(&mut self, der: &[u8]) {
         self.names = names::of_certificate(der);
+    }
+
+    /// Whether a list lets the client in.
+    fn is_allowed_by(&self, list: &AccessList) -> bool {
+        let by_user = || {
+            self.uid.is_some_and(|uid| list.uids.contains(&uid))
+                || self.gids.iter().any(|gid| list.gids.contains(gid))
+        };
+        let by_name = || self.names.iter().any(|name| list.clients.contains(name));
+        !list.is_empty()
+            && self.has_address_of(list)
+            && (list.clients.is_empty() || by_name())
+            && (!list.is_of_users() || by_user())
+    }
+
+    fn has_address_of(&self, list: &AccessList) -> bool {
+        let here = |address| list.addresses.iter().any(|range| range.contains(address));
+        list.addresses.is_empty() || self.address.is_some_and(here)
     }
 }
 
@@ -103,12 +74,12 @@ impl AccessEntry {
 
     /// Whether the client is let in.
     pub(crate) fn allows(&self, peer: &Peer) -> bool {
-        self.with(|list| list.allows(peer))
+        self.with(|list| peer.is_allowed_by(list))
     }
 
     /// Whether the client may be let in, as far as its address tells: what can be said before it has said a word.
     pub(crate) fn allows_address(&self, peer: &Peer) -> bool {
-        self.with(|list| list.allows_address(peer))
+        self.with(|list| peer.has_address_of(list))
     }
 
     fn with(&self, ask: impl FnOnce(&AccessList) -> bool) -> bool {

@@ -1,9 +1,9 @@
 //! Who may use an export, and how they prove who they are: TLS by `[tls.NAME]`, allow lists by `[access.NAME]`.
 //!
 //! - `names`: names that a certificate gives a client.
-//! - `address`: ranges of addresses.
-//! - `access`: an allow list, and a client as far as it is known.
-//! - `tls`: certificates and keys from files, as a configuration of rustls.
+//! - `access`: a client as far as it is known, and the allow lists in use.
+//! - `certificates`: certificates and keys from files.
+//! - `tls`: those of a section, as a configuration of rustls.
 //! - here: `GuardBook`, all of them by name. Exports hold on to one entry; a reload changes what is in it, so that nobody
 //!   has to be told.
 //!
@@ -14,14 +14,11 @@
 //! - No key is in the text of an error or in a debug format.
 
 mod access;
-mod address;
+pub(crate) mod certificates;
 mod names;
 mod tls;
 
-pub use access::AccessList;
 pub(crate) use access::{AccessEntry, Peer};
-pub use address::AddressRange;
-pub use names::ClientName;
 pub(crate) use tls::TlsEntry;
 
 use crate::config::Config;

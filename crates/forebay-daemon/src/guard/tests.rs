@@ -2,7 +2,7 @@
 
 use super::testing::{Authority, section, write};
 use super::*;
-use crate::config::VolumeConfig;
+use crate::config::{AccessList, AddressRange, ClientName, VolumeConfig};
 use crate::config::{Scope, Settings};
 
 fn list(clients: &[&str], uids: &[u32], gids: &[u32], addresses: &[&str]) -> AccessList {

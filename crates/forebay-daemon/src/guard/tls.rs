@@ -2,15 +2,13 @@
 //!
 //! Sessions are not resumed: NBD connections live long, and what is not kept cannot outlive a change of the authority.
 
-use crate::api::FileError;
-use crate::api::FileProblem;
-use crate::api::tls::{certificates, private_key, provider};
+use super::certificates::{certificates, private_key, provider, wrong};
 use crate::config::TlsConfig;
 use crate::config::choices::ClientCertificates;
+use crate::secret_file::FileError;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A configuration in use, with what it was made from.
@@ -64,10 +62,6 @@ impl TlsEntry {
     fn lock(&self) -> std::sync::MutexGuard<'_, Loaded> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn wrong(path: &Path, problem: impl Into<String>) -> FileError {
-    FileError { path: path.into(), problem: FileProblem::Tls(problem.into()) }
 }
 
 /// The configuration, and all certificates that went into it.

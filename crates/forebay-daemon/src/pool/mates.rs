@@ -10,7 +10,7 @@
 use super::aside::PATIENCE;
 use super::{Pool, PoolEvent};
 use crate::control::{ControlError, ErrorKind};
-use crate::mates::Notes;
+use crate::mirror_notes::Notes;
 use forebay_core::{MirrorState, Status};
 use forebay_io::Device;
 use std::thread::JoinHandle;
@@ -236,7 +236,7 @@ impl Pool {
     /// At a start: an empty device stands in the place of one that is out, so a rebuild was interrupted, or is wanted.
     pub(super) fn take_fresh(&mut self, fresh: Option<Device>) {
         let Some(device) = fresh else { return };
-        let taken = crate::mates::new_tag().map_err(ControlError::from);
+        let taken = crate::cache_device::new_tag().map_err(ControlError::from);
         let taken = taken.and_then(|tag| self.replace_member(device, tag));
         if let Err(error) = taken {
             self.tell(PoolEvent::Note(error.what));
@@ -269,8 +269,8 @@ impl Pool {
 pub(in crate::pool) mod tests {
     use crate::CacheSpec;
     use crate::error::RunError;
-    use crate::mates::open_mirrored;
     use crate::open::Making;
+    use crate::open::open_mirrored;
     use crate::pool::{Pool, PoolEvent, PoolHandle, PoolStart};
     use forebay_core::EngineConfig;
     use std::path::{Path, PathBuf};

@@ -66,8 +66,6 @@ const KIND_RECEIVE: u64 = 3;
 const KIND_SEND: u64 = 4;
 /// Mounts count up from here.
 const KIND_FUSE: u64 = 16;
-/// Most mounts of a pool.
-pub(crate) const MOUNTS_MAX: u16 = 64;
 
 /// Completions for each connection that are worked on before what they lead to is handed to the kernel.
 const PIECE: usize = 8;

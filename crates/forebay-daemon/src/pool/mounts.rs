@@ -4,6 +4,7 @@
 //! answer, and this pool would stop with it. The memory for it is reserved before.
 
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
+use crate::config::mount_memory::MOUNTS_MAX;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use crate::mounting::{Made, reserve};
 use crate::rules::{ClientCache, Direction};
@@ -87,8 +88,8 @@ impl Pool {
     /// Begins to mount a volume so that it appears as the file `path`; [`Pool::exported`] is told the end.
     pub(super) fn begin_mount(&mut self, volume: VolumeId, path: &Path) -> Result<(), String> {
         let there = self.mounts.iter().flatten().count() + self.mounting.len();
-        if there >= usize::from(super::MOUNTS_MAX) {
-            return Err(format!("a pool has at most {} FUSE files", super::MOUNTS_MAX));
+        if there >= usize::from(MOUNTS_MAX) {
+            return Err(format!("a pool has at most {} FUSE files", MOUNTS_MAX));
         }
         self.hung.retain(|(_, thread)| !thread.is_finished());
         if self.hung.iter().any(|(hung, _)| hung == path) {

@@ -172,7 +172,7 @@ impl Pool {
                 uptime_ns: self.started.elapsed().as_nanos() as u64,
                 connections: self.server.connections(),
                 io_engine: self.io_engine(),
-                rss_bytes: crate::service::resident_bytes(),
+                rss_bytes: crate::meter::resident_bytes(),
                 absent_dirty_bytes: Some(self.absent().iter().map(|volume| volume.dirty_blocks * 4096).sum()),
                 members: self.mirrored().map(|mirror| [0, 1].map(|member| mirror.state_of(member))),
                 ..About::default()
@@ -197,7 +197,7 @@ impl Pool {
             uptime_ns: self.started.elapsed().as_nanos() as u64,
             connections: self.user_count(id),
             io_engine: self.io_engine(),
-            rss_bytes: crate::service::resident_bytes(),
+            rss_bytes: crate::meter::resident_bytes(),
             limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
             members: None,
             absent_dirty_bytes: None,

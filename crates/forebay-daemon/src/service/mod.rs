@@ -179,13 +179,6 @@ fn gone(error: PoolGone) -> ControlError {
     ControlError::new(ErrorKind::Unavailable, error, "look at the log of the daemon")
 }
 
-/// Resident memory of this process.
-pub(crate) fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
-}
-
 impl Control for Service {
     fn daemon(&self) -> DaemonInfo {
         let running = self.running();
@@ -194,7 +187,7 @@ impl Control for Service {
             pid: std::process::id(),
             started_unix_s: self.started_unix_s,
             config: self.config_path.clone(),
-            resident_bytes: resident_bytes(),
+            resident_bytes: crate::meter::resident_bytes(),
             pools: running.pools.keys().cloned().collect(),
             volumes: running.config.volumes.keys().cloned().collect(),
             upgrade: lock(&self.upgraded).clone(),

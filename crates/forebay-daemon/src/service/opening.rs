@@ -146,14 +146,14 @@ impl Service {
     }
 
     fn join_device(&self, handle: &PoolHandle, spec: &CacheSpec, device: Device) -> Result<(), NotJoined> {
-        let random = crate::open::random_uuid().map_err(ControlError::from)?;
+        let random = crate::cache_device::random_uuid().map_err(ControlError::from)?;
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
         let bytes = device.size_bytes();
         let (header, _) = Self::ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
         let written = self.with_devices(std::slice::from_ref(spec), move || {
             crate::members::write_header(&device, &header).map(|()| device)
         })?;
-        let device = written.map_err(|error| ControlError::from(crate::open::device_error(error)))?;
+        let device = written.map_err(|error| ControlError::from(crate::cache_device::device_error(error)))?;
         // A pool that does not answer may have it in its superblock all the same.
         let unknown = |error| NotJoined { error, is_certain: false };
         let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;

@@ -8,6 +8,7 @@ use super::start::check_rules;
 use super::tell::reporter;
 use super::{Service, Told, lock};
 use crate::CacheSpec;
+use crate::cache_device::erase_cache;
 use crate::config::choices::Mirror;
 use crate::config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use crate::control::{
@@ -16,7 +17,7 @@ use crate::control::{
 };
 use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::loss_record::{LossRecord, Seen, Verdict, judge};
-use crate::open::{erase_cache, seen};
+use crate::open::seen;
 use crate::pool::{PoolHandle, PoolStart, Promise};
 use crate::register::{Consent, of_pool};
 use forebay_core::{EngineConfig, PoolSettings};

@@ -58,7 +58,7 @@ impl Prepared {
         let clock = Clock::read();
         let known = memory::read(&page, &clock.boot_id);
         let (suspicion, why) = judge(&facts, known.as_ref(), Record::read(&record_path).as_ref(), &clock);
-        let run = crate::open::random_uuid()?;
+        let run = crate::cache_device::random_uuid()?;
         Ok(Self {
             suspicion,
             why,

@@ -2,6 +2,7 @@
 //! and decides nothing: it calls [`Control`] and gives the answer a status.
 
 mod daemon;
+pub(super) mod events;
 mod jobs;
 mod pools;
 mod rules;
@@ -24,7 +25,6 @@ use super::calls::Calls;
 use super::problem::Problem;
 use super::{Limits, Services};
 use crate::control::{Control, ControlError, ErrorKind, JobInfo};
-use crate::events::http as events;
 
 /// Path of the statistics for Prometheus.
 pub(super) const METRICS: &str = "/metrics";

@@ -1,13 +1,13 @@
 //! `[tls.NAME]` and `[access.NAME]`
 
 use super::reader::{Reader, Table, Value, near_key, raw};
+use crate::config::AccessList;
 use crate::config::choices::ClientCertificates;
 use crate::config::diagnostic::{Diagnostic, Span};
 use crate::config::keys::{self, Key};
 use crate::config::model::{TlsConfig, TlsFiles};
 use crate::config::tunables::FromValue;
 use crate::config::value::{Kind, Raw};
-use crate::guard::AccessList;
 use std::str::FromStr;
 use toml::de::DeValue;
 

@@ -3,7 +3,6 @@
 mod alarms;
 mod delivery;
 mod resume;
-mod sse;
 mod stress;
 
 use super::*;

@@ -9,9 +9,7 @@
 //!
 //! The body is asked for more only when the socket takes more; meanwhile the bounded queue of the subscription fills.
 
-use super::event::EventId;
-use super::reader::{Delivery, GapReason};
-use super::subscription::Subscription;
+use crate::events::{Delivery, EventId, GapReason, Subscription};
 use axum::response::sse::Event as Frame;
 use futures_core::Stream;
 use std::convert::Infallible;

@@ -1,13 +1,36 @@
 //! Server-sent events over a real unix socket, with a client that knows just enough HTTP.
 
 use super::*;
+use crate::clock::ManualClock;
+use crate::events::{AlarmKey, HubLimits, Kind, NewEvent, Severity};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
 const HEARTBEAT: Duration = Duration::from_millis(50);
+/// 2023-11-14 22:13:20 UTC.
+const START_UNIX_NS: u64 = 1_700_000_000_000_000_000;
+
+/// A hub.
+struct Stage {
+    hub: Hub,
+}
+
+impl Stage {
+    fn new(limits: HubLimits) -> Self {
+        Self { hub: Hub::new(Arc::new(ManualClock::new(START_UNIX_NS)), limits) }
+    }
+
+    /// Publishes events that say `1`, `2` ... about volume `db`.
+    fn publish(&self, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            self.hub.publish(NewEvent::new(Kind::DestageFailed, number.to_string()).volume("db"));
+        }
+    }
+}
 
 /// A server in a thread; ends when dropped.
 struct Server {
@@ -27,7 +50,7 @@ impl Server {
             tokio::net::UnixListener::bind(&socket).unwrap()
         };
         let (stop, stopped) = oneshot::channel();
-        let router = http::router(hub.clone(), heartbeat);
+        let router = router(hub.clone(), heartbeat);
         let thread = std::thread::spawn(move || {
             runtime.block_on(async {
                 tokio::select! {

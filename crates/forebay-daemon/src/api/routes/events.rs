@@ -10,13 +10,13 @@
 //! `after=ID`, or the header `Last-Event-ID`, resumes; `after=oldest` begins with all of the history. The header counts
 //! more, for a client that connects again by itself sends it with the address it had at first.
 
-use super::AlarmInfo;
-use super::event::EventId;
-use super::filter::Filter;
-use super::hub::{Hub, Start};
-use super::sse::Frames;
+mod frames;
+#[cfg(test)]
+mod tests;
+
 use crate::api::{Names, Parameters, Problem};
 use crate::control::{ControlError, ErrorKind};
+use crate::events::{AlarmInfo, EventId, Filter, Hub, Start};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response, Sse};
@@ -27,8 +27,10 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use frames::Frames;
+
 /// How long a stream is silent before it sends a heartbeat, usually.
-pub const HEARTBEAT: Duration = Duration::from_secs(15);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Where descriptions of requests are.
 const HINT: &str = "GET /v1/openapi.json lists the parameters";
 
@@ -41,7 +43,7 @@ pub(crate) struct Context {
 }
 
 /// The routes. Streams end when `hub` is closed.
-pub fn router(hub: Hub, heartbeat: Duration) -> Router {
+pub(crate) fn router(hub: Hub, heartbeat: Duration) -> Router {
     documented().split_for_parts().0.with_state(Context { hub, heartbeat })
 }
 

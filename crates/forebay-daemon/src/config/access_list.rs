@@ -1,0 +1,34 @@
+//! `[access.NAME]`: who may use an export.
+//!
+//! Every kind of condition that a list has must be met: an address of `addresses`, a name of `clients`, and a user of `uids`
+//! or a group of `gids` (a user has groups, so those two are one kind).
+
+use super::address_range::AddressRange;
+use super::client_name::ClientName;
+
+/// `[access.NAME]`
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AccessList {
+    /// Names in the client's certificate.
+    pub clients: Vec<ClientName>,
+    /// Users, over a unix socket.
+    pub uids: Vec<u32>,
+    /// Groups, over a unix socket: the one that the process has, or a supplementary one.
+    pub gids: Vec<u32>,
+    /// Addresses, over TCP.
+    pub addresses: Vec<AddressRange>,
+}
+
+impl AccessList {
+    /// It has no condition at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.addresses.is_empty() && !self.is_of_users()
+    }
+
+    /// It has conditions that only a unix socket can meet.
+    #[must_use]
+    pub fn is_of_users(&self) -> bool {
+        !(self.uids.is_empty() && self.gids.is_empty())
+    }
+}

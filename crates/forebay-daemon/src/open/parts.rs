@@ -1,0 +1,58 @@
+//! The cache devices of a pool, opened and checked.
+
+use crate::CacheSpec;
+use crate::members::MemberMap;
+use crate::mirror_notes::Notes;
+use forebay_core::{CacheMark, MirrorDevices};
+use forebay_crypt::CacheCipher;
+use forebay_io::Device;
+use std::path::PathBuf;
+
+/// The cache devices of a pool, opened and checked.
+#[derive(Debug)]
+pub(crate) struct PoolParts {
+    /// In the order of the pool's space.
+    pub(crate) devices: Vec<Device>,
+    /// What lies on which.
+    pub(crate) map: MemberMap,
+    /// Bytes of the pool's space.
+    pub(crate) pool_bytes: u64,
+    /// Devices that are configured but that the cache does not lie on yet.
+    pub(crate) joining: Vec<CacheSpec>,
+    /// Everything behind the superblocks is encrypted.
+    pub(crate) cipher: Option<CacheCipher>,
+    /// It was made just now.
+    pub(crate) created: bool,
+    /// Files that were made for it just now.
+    pub(crate) made: Vec<PathBuf>,
+    /// How far it is known to have come.
+    pub(crate) known: CacheMark,
+    /// The cache is mirrored.
+    pub(crate) mirror: Option<MirrorDevices>,
+    /// The notes of a mirrored cache.
+    pub(crate) mates: Option<Notes>,
+    /// An empty device that takes the place of the member of a mirrored cache that is out.
+    pub(crate) fresh: Option<Device>,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+impl PoolParts {
+    /// No cache device: the pool's cache has failed.
+    pub(crate) fn none() -> Self {
+        Self {
+            devices: Vec::new(),
+            map: MemberMap::single(),
+            pool_bytes: 0,
+            joining: Vec::new(),
+            cipher: None,
+            created: false,
+            made: Vec::new(),
+            known: CacheMark::default(),
+            mirror: None,
+            mates: None,
+            fresh: None,
+            notes: Vec::new(),
+        }
+    }
+}
