@@ -7,41 +7,41 @@
 //! The paths are in files of their own: `read`, `write`, `merge`, `direct`, `append`, `flush`, `destage`, `reclaim`,
 //! `throttle`, `checkpoint`, `recovery`. What they share is here.
 
-use crate::admission::Memory;
-use crate::ages::Born;
+use crate::api::config::{Attachment, EngineConfig};
+use crate::api::settings::{PoolSettings, SettingsError, Treatment, VolumeSettings};
+use crate::api::stats::Stats;
 use crate::api::{
     Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, Path, REQUEST_BYTES_MAX, Request,
     RequestError, RequestId, RequestKind, Span,
 };
-use crate::append::{Batch, Stream};
-use crate::aside::Aside;
+use crate::base::slab::Slab;
 use crate::checkpoint::CheckpointState;
-use crate::config::{Attachment, EngineConfig};
-use crate::counters::Counters;
-use crate::direct::Direct;
-use crate::extent::Extent;
+use crate::context::counters::Counters;
+use crate::context::coverage::{Landmark, Landmarks};
+use crate::context::locks::{BlockRange, RangeLocks};
+use crate::context::pages::{Page, Pages};
+use crate::context::volume::Volume;
+use crate::destage::extent::Extent;
+use crate::destage::ordered::OrderWaiter;
+use crate::failure::Aside;
+use crate::failure::read_retry::Patience;
 use crate::fault::{self, PlantedBug};
-use crate::flush::{Flusher, Waiter};
-use crate::landmarks::{Landmark, Landmarks};
-use crate::life::Life;
-use crate::locks::{BlockRange, RangeLocks};
+use crate::lifecycle::Life;
+use crate::lifecycle::pool_resize::PoolJob;
+use crate::log::append::{Batch, Stream};
+use crate::log::flush::{Flusher, Waiter};
+use crate::map::ages::Born;
+use crate::map::segment::Key;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX, UNSETTLED_STATUS_MAX};
-use crate::merge::Merge;
 use crate::mirror::Mirror;
-use crate::ordered::OrderWaiter;
-use crate::pages::{Page, Pages};
-use crate::patience::Patience;
-use crate::pool::PoolJob;
-use crate::read::{Fills, Miss};
 use crate::reclaim::{Reclaim, Relocation};
 use crate::recovery::{OpenError, Recovery, RecoveryRead};
+use crate::request::admission::Memory;
+use crate::request::direct::Direct;
+use crate::request::merge::Merge;
+use crate::request::read::{Fills, Miss};
+use crate::request::throttle::Throttle;
 use crate::scrub::{Scrub, ScrubRead};
-use crate::segment::Key;
-use crate::settings::{PoolSettings, SettingsError, Treatment, VolumeSettings};
-use crate::slab::Slab;
-use crate::stats::Stats;
-use crate::throttle::Throttle;
-use crate::volume::Volume;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -903,7 +903,7 @@ impl Engine {
         blocks: u64,
         f: &mut dyn FnMut(u64, bool, bool) -> bool,
     ) {
-        use crate::segment::State;
+        use crate::map::segment::State;
         let worth = |slot: u32| match self.map.state(slot) {
             State::Void => (false, false),
             State::Clean | State::Destaged => (!self.is_aside(), false),

@@ -4,86 +4,59 @@
 //! the simulator drive the same engine by the same rules, which are in [`api`]. What the engine promises, and the
 //! numbered invariants (I1, I2, …) that the code refers to, are in `ARCHITECTURE.md`.
 //!
-//! Where to look: `engine` (state, events, settling), `read`, `write`, `merge` and `direct` (life of a request), `append`
-//! (the log), `flush` (what durable means), `destage` with `order`, `ordered` (with `waiting`, `shadow`) and `control`, `reclaim`,
-//! `policy`, `admission`, `shares`, `throttle`, `checkpoint`, `aside` (when the cache device fails), `recovery` with `scan` and `attach`; the structures are `map` (with
-//! `index`, `segment`, `ages`, `bitset`), `bucket`, `locks`, `pages`, `recent`, `flows` and `slab`.
+//! The rooms, in the order of their imports: a room uses those above it.
+//!
+//! - `base`: structures that know nothing of a cache
+//! - `api`: what enters and leaves the engine: requests, events, actions, settings, counters
+//! - `fault`: planted bugs, for tests
+//! - `map`: which block is where, and what it is worth
+//! - `context`: what all parts share
+//! - `log`: appending to the cache device, and the flushes that make it durable
+//! - `mirror`: dirty data on two devices
+//! - `checkpoint`: snapshots of the map, and the window of segments that each one opens
+//! - `destage`: writing dirty blocks back, and how fast
+//! - `reclaim`: emptying segments so that they can be written again
+//! - `failure`: going on without a cache device that has failed
+//! - `request`: life of a read, a write, a merge, a write past the cache
+//! - `lifecycle`: volumes come, go and change their size; so do pools
+//! - `scrub`: reading everything to find damage
+//! - `recovery`: from bytes on a device to a map that can be trusted
+//! - `engine`: events in, actions out
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-mod admission;
-mod ages;
 pub mod api;
-mod append;
-mod aside;
-mod attach;
-mod bitset;
-mod bucket;
+mod base;
 mod checkpoint;
-pub mod config;
-mod control;
-mod cost;
-mod counters;
-mod create;
+mod context;
 mod destage;
-mod direct;
 mod engine;
-mod extent;
+mod failure;
 pub mod fault;
-mod flows;
-mod flush;
-mod gather;
-mod index;
-mod landmarks;
-mod life;
-mod life_attach;
-mod life_detach;
-mod life_resize;
-mod load;
-mod locks;
+mod lifecycle;
+mod log;
 mod map;
-mod merge;
 mod mirror;
-mod order;
-mod ordered;
-mod pages;
-mod patience;
-mod policy;
-mod pool;
-mod read;
-mod recent;
 mod reclaim;
 mod recovery;
-mod renew;
-mod report;
-mod scan;
+mod request;
 mod scrub;
-mod segment;
-pub mod settings;
-mod shadow;
-mod shares;
-mod slab;
-mod stats;
-mod throttle;
-mod volume;
-mod waiting;
-mod write;
 
+pub use api::config::*;
+pub use api::settings::*;
+pub use api::stats::Stats;
 pub use api::*;
-pub use aside::{AtRisk, RiskWalk};
-pub use config::*;
-pub use counters::VolumeStats;
-pub use create::{format_cache, format_mirrored};
+pub use checkpoint::create::{format_cache, format_mirrored};
+pub use context::counters::VolumeStats;
+pub use context::coverage::{Landmark, Landmarks};
+pub use destage::report::{DestageReport, Drain, Limit};
 pub use engine::{Engine, Status};
+pub use failure::{AtRisk, RiskWalk};
 pub use fault::PlantedBug;
-pub use landmarks::{Landmark, Landmarks};
-pub use life::LifeError;
-pub use life_detach::DetachHow;
+pub use lifecycle::LifeError;
+pub use lifecycle::detach::DetachHow;
 pub use mirror::{MirrorDevices, MirrorState};
 pub use recovery::OpenError;
-pub use report::{DestageReport, Drain, Limit};
 pub use scrub::ScrubReport;
-pub use settings::*;
-pub use stats::Stats;

@@ -13,16 +13,16 @@
 //! checked, and is checked only where the scrub has not been.
 
 use crate::api::{Device, Nanos, Notice};
-use crate::bucket::Bucket;
+use crate::base::bucket::Bucket;
+use crate::context::coverage::Landmark;
+use crate::context::locks::BlockRange;
+use crate::context::pages::{Page, PageUse};
 use crate::engine::{BLOCK, Engine, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::landmarks::Landmark;
-use crate::life::{LifeError, sweep_slots};
-use crate::locks::BlockRange;
+use crate::lifecycle::{LifeError, sweep_slots};
+use crate::map::segment::{Key, State};
 use crate::mirror::Outcome;
-use crate::pages::{Page, PageUse};
-use crate::read::{CACHE_READ_TRIES, Damage};
-use crate::segment::{Key, State};
+use crate::request::read::{CACHE_READ_TRIES, Damage};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 

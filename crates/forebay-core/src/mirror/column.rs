@@ -1,12 +1,12 @@
 //! Columns: which segments the streams of a mirrored cache take, and when they are free again.
 
 use super::{Mirror, Standing};
+use crate::context::coverage::Landmark;
 use crate::engine::Engine;
-use crate::landmarks::Landmark;
-use crate::life::sweep_slots;
-use crate::policy::Choice;
+use crate::lifecycle::sweep_slots;
+use crate::map::segment::{Phase, State};
 use crate::reclaim::FILL_RESERVE;
-use crate::segment::{Phase, State};
+use crate::reclaim::policy::Choice;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 

@@ -6,11 +6,11 @@
 
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, OpId};
-use crate::append::{Batch, NO_OP};
+use crate::context::coverage::Landmark;
 use crate::engine::{Engine, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::landmarks::Landmark;
-use crate::segment::Phase;
+use crate::log::append::{Batch, NO_OP};
+use crate::map::segment::Phase;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, MirrorMark, StreamKind};
 

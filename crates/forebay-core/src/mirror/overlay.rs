@@ -7,7 +7,7 @@
 //! checkpoint the log ends there if the newer one is not whole: what it replaced does not come back. Sequences of what did not count
 //! are used again after a crash, in another epoch; so epochs come first.
 
-use crate::scan::{After, Bytes, Found, Place, batch_at, is_whole};
+use crate::recovery::scan::{After, Bytes, Found, Place, batch_at, is_whole};
 use alloc::vec::Vec;
 use forebay_format::batch::Entry;
 use forebay_format::{BLOCK_BYTES, StreamKind};

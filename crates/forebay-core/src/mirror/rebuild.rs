@@ -11,13 +11,13 @@
 
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::context::coverage::Landmark;
+use crate::context::pages::{Page, PageUse};
 use crate::engine::{Engine, Op, OpKind, Status, push_span};
 use crate::fault::{self, PlantedBug};
-use crate::landmarks::Landmark;
-use crate::life::LifeError;
-use crate::pages::{Page, PageUse};
-use crate::read::CACHE_READ_TRIES;
-use crate::segment::{Phase, State};
+use crate::lifecycle::LifeError;
+use crate::map::segment::{Phase, State};
+use crate::request::read::CACHE_READ_TRIES;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use forebay_format::{BLOCK_BYTES, StreamKind};

@@ -11,13 +11,13 @@
 
 use super::{Mirror, Standing};
 use crate::api::Nanos;
-use crate::config::{Attachment, EngineConfig};
+use crate::api::config::{Attachment, EngineConfig};
+use crate::context::coverage::Landmark;
 use crate::engine::{Engine, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::landmarks::Landmark;
+use crate::map::segment::Phase;
+use crate::recovery::scan::{After, Bytes};
 use crate::recovery::{CopyOf, OpenError, What};
-use crate::scan::{After, Bytes};
-use crate::segment::Phase;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;

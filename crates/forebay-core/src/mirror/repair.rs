@@ -9,11 +9,11 @@
 
 use super::Standing;
 use crate::api::{Action, Device, Nanos, OpId};
+use crate::context::coverage::Landmark;
+use crate::context::pages::{Page, PageUse};
 use crate::engine::{Engine, OpKind};
-use crate::landmarks::Landmark;
-use crate::pages::{Page, PageUse};
-use crate::read::CACHE_READ_TRIES;
-use crate::segment::State;
+use crate::map::segment::State;
+use crate::request::read::CACHE_READ_TRIES;
 use alloc::collections::BTreeSet;
 use forebay_format::BLOCK_BYTES;
 

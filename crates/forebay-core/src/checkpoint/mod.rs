@@ -1,0 +1,478 @@
+//! Taking checkpoints, and the append window that each one opens.
+//!
+//! ```text
+//! Idle -> Holding -> Flushing -> Writing -> Settling -> SuperA -> FlushA -> SuperB -> FlushB -> Idle
+//!                        |          ^
+//!                        +- Mending +   (only when a cache is opened)
+//! ```
+//!
+//! - *Holding*: no new batch is started until those in flight have completed. Then the map is exactly what the log up
+//!   to here says, and the snapshot is taken: a fraction of a millisecond without appends.
+//! - *Flushing*: the cache device is flushed, so that everything that the snapshot speaks of is durable.
+//! - *Mending*: after a crash between the superblock copies, or damage to one, the other copy still names an older
+//!   checkpoint, whose slots are about to be written over. It is brought up to date first, one copy after the other: whichever
+//!   survives must name a checkpoint that is there (I13).
+//! - *Writing*, *Settling*: both copies are written to the slots that the checkpoint in effect does not use; flush.
+//! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on the new checkpoint is in effect. At the end of a
+//!   rebuild (`mirror::rebuild`) once more, for the new member.
+//!
+//! Only at the end may the segments that the new checkpoint calls free be written (I7): a crash before that finds the
+//! old checkpoint, and everything that it points at, untouched.
+
+pub(crate) mod create;
+
+use crate::api::{Device, Nanos, Notice};
+use crate::context::coverage::Landmark;
+use crate::engine::{Engine, OpKind, Status};
+use crate::fault::{self, PlantedBug};
+use crate::log::append::Item;
+use crate::log::flush::Waiter;
+use crate::map::segment::{Phase, State};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotStates, VolumeEntry};
+use forebay_format::superblock::CacheState;
+use forebay_format::{Geometry, MirrorMark, StreamKind};
+
+/// Attempts at each write of a checkpoint before the cache is fenced.
+const WRITE_TRIES: u32 = 4;
+/// A checkpoint only to end intents is not taken more often than this.
+const INTENTS_PAUSE_NS: Nanos = 30_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    Holding,
+    Flushing,
+    Mending,
+    MendingFlush,
+    Writing,
+    Settling,
+    SuperA,
+    FlushA,
+    SuperB,
+    FlushB,
+}
+
+/// What the checkpoint under way is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Purpose {
+    #[default]
+    Running,
+    Opening,
+    Closing,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointState {
+    step: Step,
+    purpose: Purpose,
+    wanted: bool,
+    pending: u32,
+    tries: u32,
+    failed: bool,
+    bytes: Arc<Vec<u8>>,
+    /// Segments that join the window when this checkpoint is in effect.
+    joining: Vec<u32>,
+    /// Slots that this checkpoint calls clean: no mark is needed for them.
+    absorbed: Vec<u32>,
+    /// Drop marks and intents that this checkpoint makes durable: they need not be appended.
+    settled: Vec<Item>,
+    /// Where superblock copies lie that differ from the one in effect, and what belongs there, in the order in which they are mended.
+    pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
+    /// What the superblock under way says of the members of a mirrored cache: it stays the same in all copies, whatever happens to them.
+    mark: Option<MirrorMark>,
+    /// The superblock of a new member is written, after that of the other one.
+    second: bool,
+    last_at: Nanos,
+    /// Generation of the checkpoint in effect, once one was taken since the start.
+    pub(crate) in_effect: u64,
+    /// Generation of the superblock that says so, durable in both copies.
+    pub(crate) super_generation: u64,
+    /// Segments that may be written now.
+    pub(crate) window: VecDeque<u32>,
+    /// Segments that hold nothing but are not in the window.
+    pub(crate) pool: VecDeque<u32>,
+    /// Segments that a window should have.
+    pub(crate) window_size: u32,
+    /// The volume table, with entries of volumes that are not attached.
+    pub(crate) volume_table: Vec<VolumeEntry>,
+}
+
+impl CheckpointState {
+    /// A checkpoint is to be taken soon.
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.step == Step::Idle
+    }
+
+    pub(crate) fn describe(&self) -> alloc::string::String {
+        alloc::format!(
+            "{:?} {:?}, window {}, pool {}",
+            self.step,
+            self.purpose,
+            self.window.len(),
+            self.pool.len()
+        )
+    }
+
+    /// No batch may be started: the snapshot is about to be taken.
+    pub(crate) fn holds_log(&self) -> bool {
+        self.step == Step::Holding
+    }
+}
+
+/// Segments in an append window: enough that checkpoints are rare (their cost is some percent of what the window
+/// takes), few enough that a restart reads little, never so many that they cost the cache much of its space.
+pub(crate) fn window_size(segments: u32) -> u32 {
+    (segments / 16).clamp(4, 256)
+}
+
+impl Engine {
+    /// Has a checkpoint taken as soon as that is possible; [`Notice::Checkpointed`] tells when it is in effect.
+    pub fn take_checkpoint(&mut self, now: Nanos) {
+        self.advance(now);
+        self.checkpoint.want();
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        let state = &self.checkpoint;
+        match self.status {
+            Status::Opening => return state.wanted, // There is no map yet to judge by.
+            Status::Failed(_) => return false,      // There may be no geometry either.
+            Status::Ready | Status::Stopping => {}
+        }
+        let (window, pool) = (state.window.len(), state.pool.len());
+        let low = state.window_size as usize / 2;
+        state.wanted
+            || window <= low && pool >= (state.window_size as usize / 4).max(1)
+            || window <= 2 && pool > 0
+            || self.wants_marks_by_checkpoint()
+            || self.has_ended_intents() && self.now >= state.last_at + INTENTS_PAUSE_NS
+    }
+
+    /// Segments that hold nothing are about to join the window: a checkpoint that lists them is under way, or due.
+    pub(crate) fn is_room_coming(&self) -> bool {
+        let state = &self.checkpoint;
+        !self.fenced && (!state.joining.is_empty() || !state.pool.is_empty() && self.checkpoint_is_due())
+    }
+
+    /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
+    fn wants_marks_by_checkpoint(&self) -> bool {
+        let stream = &self.streams[StreamKind::Write.index()];
+        self.checkpoint.window.len() <= 1
+            && stream.room(self.batch_blocks()) == 0
+            && (!self.marks.is_empty() || stream.waits_without_payload())
+    }
+
+    pub(crate) fn checkpoint_deadline(&self) -> Option<Nanos> {
+        let due = self.checkpoint.last_at + INTENTS_PAUSE_NS;
+        (self.checkpoint.is_idle() && self.may_checkpoint() && self.has_ended_intents()).then_some(due)
+    }
+
+    /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may need segments to end.
+    fn may_checkpoint(&self) -> bool {
+        let is_closing = self.is_winding_down()
+            && self.relocations.len() == 0
+            && self.checkpoint.purpose != Purpose::Opening;
+        !self.fenced && !is_closing
+    }
+
+    /// The checkpoint that ends recovery.
+    pub(crate) fn begin_opening_checkpoint(&mut self) {
+        self.checkpoint.purpose = Purpose::Opening;
+        self.checkpoint.wanted = true;
+    }
+
+    /// The checkpoint that ends everything.
+    pub(crate) fn begin_final_checkpoint(&mut self) {
+        self.checkpoint.purpose = Purpose::Closing;
+        if self.fenced {
+            // No promise can be made; the cache stays marked as open and is recovered at the next start.
+            self.actions.push_back(crate::api::Action::Closed);
+            return;
+        }
+        self.checkpoint.step = Step::Holding;
+        self.hold_and_snapshot();
+    }
+
+    pub(crate) fn step_checkpoint(&mut self) {
+        match self.checkpoint.step {
+            Step::Idle if self.may_checkpoint() && self.checkpoint_is_due() => {
+                self.checkpoint.step = Step::Holding;
+                self.hold_and_snapshot();
+            }
+            Step::Holding => self.hold_and_snapshot(),
+            _ => {}
+        }
+    }
+
+    fn hold_and_snapshot(&mut self) {
+        if self.fenced || !self.streams.iter().all(crate::log::append::Stream::is_still) {
+            if self.fenced {
+                self.checkpoint.step = Step::Idle;
+            }
+            return;
+        }
+        self.checkpoint.wanted = false;
+        self.checkpoint.last_at = self.now;
+        if self.wants_marks_by_checkpoint() {
+            self.reached(Landmark::CheckpointOfFullLog);
+        }
+        self.apply_pool_job();
+        self.apply_rebuild();
+        let snapshot = self.snapshot();
+        self.map.look_at(self.map.geometry.slot_count().into());
+        let segments = &self.map.segments;
+        self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
+        self.checkpoint.step = Step::Flushing;
+        self.flush(Device::Cache, Waiter::Checkpoint);
+    }
+
+    /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the log says.
+    fn snapshot(&mut self) -> Checkpoint {
+        self.checkpoint.absorbed = core::mem::take(&mut self.marks);
+        self.checkpoint.settled = self.streams[StreamKind::Write.index()].take_without_payload();
+        for item in self.checkpoint.settled.clone() {
+            self.apply_drop(item.kind);
+        }
+        if !self.checkpoint.absorbed.is_empty() {
+            self.reached(Landmark::MarksByCheckpoint);
+        }
+        if !self.checkpoint.settled.is_empty() {
+            self.reached(Landmark::ItemsByCheckpoint);
+        }
+        if self.has_ended_intents() {
+            self.reached(Landmark::IntentCleared);
+        }
+        let size = self.checkpoint.window_size as usize;
+        let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
+        self.checkpoint.joining = self.checkpoint.pool.drain(..joining).collect();
+        let spare = self.mirror.as_ref().and_then(|mirror| mirror.spare());
+        let window =
+            self.checkpoint.window.iter().chain(&self.checkpoint.joining).copied().chain(spare).collect();
+        let intents = self.settle_intents();
+        let opening = self.checkpoint.purpose == Purpose::Opening;
+        self.superblock.epoch += u64::from(opening);
+        self.superblock.checkpoint_generation += 1;
+        self.note_order_claims();
+        Checkpoint {
+            uuid: self.superblock.uuid,
+            generation: self.superblock.checkpoint_generation,
+            epoch: self.superblock.epoch,
+            next_sequence: self.next_sequence,
+            next_stream_sequence: [0, 1, 2].map(|index| self.streams[index].next_sequence),
+            segment_blocks: self.map.geometry.segment_blocks,
+            volumes: self.volume_table(),
+            segments: (0..self.map.segments.len()).map(|number| self.segment_entry(number)).collect(),
+            window,
+            intents,
+        }
+    }
+
+    /// The volume table as the next checkpoint will have it: volumes that are not attached included.
+    #[must_use]
+    pub fn volume_table(&self) -> Vec<VolumeEntry> {
+        let closing = self.checkpoint.purpose == Purpose::Closing;
+        let mut table = self.checkpoint.volume_table.clone();
+        for entry in &mut table {
+            entry.flush_epoch = self.order_claim(entry.id);
+            let Some(Some(volume)) = self.volumes.get(usize::from(entry.id.0)) else { continue };
+            entry.mode = volume.settings.mode;
+            entry.size_bytes = volume.table_bytes;
+            entry.backing = volume.backing.clone();
+            if !closing {
+                // While in use the backing store changes under our own hands: no stamp, no samples.
+                entry.backing.stamp_ns = None;
+                entry.backing.samples.clear();
+            }
+        }
+        table
+    }
+
+    fn segment_entry(&self, number: usize) -> SegmentEntry {
+        let segment = &self.map.segments[number];
+        let state = match segment.phase {
+            Phase::Free | Phase::Freed => return SegmentEntry::default(),
+            Phase::Twin => return SegmentEntry { state: SegmentState::Twin, ..SegmentEntry::default() },
+            Phase::Open => SegmentState::Open,
+            Phase::Sealed => SegmentState::Sealed,
+        };
+        SegmentEntry {
+            state,
+            stream: segment.stream as u8,
+            first_stream_sequence: segment.first_stream_sequence,
+            first_sequence: segment.born,
+            used_blocks: segment.completed,
+            summary_block: segment.summary_block,
+            slots: SlotStates::default(),
+        }
+    }
+
+    pub(crate) fn checkpoint_flushed(&mut self, ok: bool) {
+        if !ok {
+            self.abandon_checkpoint();
+            return;
+        }
+        match self.checkpoint.step {
+            Step::Flushing => self.mend_superblock(),
+            Step::MendingFlush => {
+                self.checkpoint.stale_superblocks.remove(0);
+                self.mend_superblock();
+            }
+            Step::Settling => self.write_superblock(0),
+            Step::FlushA if fault::planted(PlantedBug::DropSecondSuperblock) => self.checkpoint_in_effect(),
+            Step::FlushA => self.write_superblock(1),
+            Step::FlushB if self.joining_member().is_some() && !self.checkpoint.second => {
+                self.checkpoint.second = true;
+                self.write_superblock(0);
+            }
+            Step::FlushB => self.checkpoint_in_effect(),
+            step => unreachable!("no flush is awaited in {step:?}"),
+        }
+    }
+
+    fn mend_superblock(&mut self) {
+        if self.mirror.is_some() {
+            let mut stale = core::mem::take(&mut self.checkpoint.stale_superblocks);
+            stale.retain(|(offset, _)| self.meta_members().contains(&usize::from(self.member_at(*offset))));
+            self.checkpoint.stale_superblocks = stale;
+        }
+        let Some((offset, bytes)) = self.checkpoint.stale_superblocks.first().cloned() else {
+            self.write_copies();
+            return;
+        };
+        self.checkpoint.step = Step::Mending;
+        self.checkpoint.pending = 1;
+        self.checkpoint.failed = false;
+        self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
+    }
+
+    fn write_copies(&mut self) {
+        self.checkpoint.step = Step::Writing;
+        let members = self.meta_members();
+        self.checkpoint.pending = 2 * members.len() as u32;
+        self.checkpoint.failed = false;
+        let (generation, geometry) = (self.superblock.checkpoint_generation, self.map.geometry);
+        for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
+            let offset = geometry.mirror_meta(member, geometry.checkpoint_offset(generation, copy));
+            let bytes = self.checkpoint.bytes.clone();
+            self.write_meta(offset, bytes, OpKind::Checkpoint);
+        }
+    }
+
+    fn write_superblock(&mut self, copy: usize) {
+        self.checkpoint.step = [Step::SuperA, Step::SuperB][copy];
+        let second = self.checkpoint.second;
+        let members = self.superblock_members(second);
+        self.checkpoint.pending = members.len() as u32;
+        self.checkpoint.failed = false;
+        if copy == 0 && self.checkpoint.tries == 0 && !second {
+            self.checkpoint.mark = self.superblock.mirror;
+            // A member that goes on alone counts by two: then its superblock is newer than any that the other one was left with.
+            let alone = self.checkpoint.mark.is_some_and(|mark| mark.out.is_some());
+            self.superblock.generation += 1 + u64::from(alone);
+        }
+        let closing = self.checkpoint.purpose == Purpose::Closing;
+        self.superblock.state = if closing { CacheState::Clean } else { CacheState::Open };
+        for member in members {
+            let offset = self.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
+            let bytes = self.superblock_of(member, self.checkpoint.mark).encode();
+            self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
+        }
+    }
+
+    pub(crate) fn checkpoint_written(&mut self, member: u8, ok: bool) {
+        self.cache_flush.unflushed = true;
+        let ok = ok || self.goes_on_without(member);
+        let state = &mut self.checkpoint;
+        state.failed |= !ok;
+        state.pending -= 1;
+        if state.pending > 0 {
+            return;
+        }
+        if state.failed {
+            self.landmarks.add(Landmark::CheckpointRetried);
+            state.tries += 1;
+            let tries = state.tries;
+            match state.step {
+                _ if tries >= WRITE_TRIES => self.abandon_checkpoint(),
+                Step::Mending => self.mend_superblock(),
+                Step::Writing => self.write_copies(),
+                Step::SuperA => self.write_superblock(0),
+                _ => self.write_superblock(1),
+            }
+            return;
+        }
+        state.tries = 0;
+        state.step = match state.step {
+            Step::Mending => Step::MendingFlush,
+            Step::Writing => Step::Settling,
+            Step::SuperA => Step::FlushA,
+            _ => Step::FlushB,
+        };
+        self.flush(Device::Cache, Waiter::Checkpoint);
+    }
+
+    /// The cache device does not take a checkpoint: stop promising anything.
+    fn abandon_checkpoint(&mut self) {
+        self.checkpoint.step = Step::Idle;
+        self.fence();
+        for item in core::mem::take(&mut self.checkpoint.settled) {
+            self.item_done(item, None);
+        }
+        match self.checkpoint.purpose {
+            Purpose::Opening => self.fail_opening(crate::recovery::OpenError::CacheWrite),
+            Purpose::Closing => self.actions.push_back(crate::api::Action::Closed),
+            Purpose::Running => {}
+        }
+    }
+
+    fn checkpoint_in_effect(&mut self) {
+        self.checkpoint.step = Step::Idle;
+        self.checkpoint.second = false;
+        self.checkpoint.bytes = Arc::default();
+        for number in core::mem::take(&mut self.checkpoint.joining) {
+            self.map.end_segment(number, Phase::Free);
+            self.column_is_free(number);
+            if !self.keep_retired(number) {
+                self.checkpoint.window.push_back(number);
+            }
+        }
+        for slot in core::mem::take(&mut self.checkpoint.absorbed) {
+            if self.map.state(slot) == State::Destaged {
+                self.map.mark_clean(slot);
+            }
+        }
+        self.orders_checkpointed();
+        self.rebuild_checkpointed();
+        if self.checkpoint.mark != self.superblock.mirror {
+            self.checkpoint.want(); // A member was put out meanwhile.
+        }
+        for item in core::mem::take(&mut self.checkpoint.settled) {
+            self.item_done(item, Some(0));
+        }
+        self.checkpoint.in_effect = self.superblock.checkpoint_generation;
+        self.checkpoint.super_generation = self.superblock.generation;
+        self.stats.checkpoints += 1;
+        self.notice(Notice::Checkpointed { generation: self.superblock.checkpoint_generation });
+        match core::mem::take(&mut self.checkpoint.purpose) {
+            Purpose::Running => {}
+            Purpose::Opening => {
+                self.recovery = None;
+                self.status = Status::Ready;
+            }
+            Purpose::Closing => {
+                // What only waited for a checkpoint has it now.
+                self.step_life();
+                self.step_pool();
+                self.actions.push_back(crate::api::Action::Closed);
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Counters and gauges of single volumes, next to the pool-wide [`crate::Stats`]. An array by volume number: counting is an
+//! addition.
+
+use crate::api::{Nanos, Path, Request, RequestKind};
+use crate::engine::{Engine, OpKind};
+use crate::map::segment::State;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+use forebay_format::geometry::VOLUMES_MAX;
+
+/// Counters and gauges of a volume. Counters start at zero when it is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct VolumeStats {
+    /// Read requests taken.
+    pub reads: u64,
+    /// Write requests taken.
+    pub writes: u64,
+    /// FLUSH requests taken.
+    pub flushes: u64,
+    /// Discard and write-zeroes requests taken.
+    pub zeroes: u64,
+    /// Prefetch requests taken.
+    pub prefetches: u64,
+    /// Bytes asked for by read requests.
+    pub read_bytes: u64,
+    /// Bytes brought by write requests.
+    pub written_bytes: u64,
+    /// Requests answered with an error.
+    pub failed_requests: u64,
+    /// Time that completed reads took, summed, in nanoseconds.
+    pub read_time_ns: u64,
+    /// Time that completed writes took, summed, in nanoseconds.
+    pub write_time_ns: u64,
+    /// Time that completed flushes took, summed, in nanoseconds.
+    pub flush_time_ns: u64,
+    /// Blocks that reads found in the cache.
+    pub read_hit_blocks: u64,
+    /// Blocks that reads did not find and that may be cached.
+    pub read_miss_blocks: u64,
+    /// Blocks that reads did not find and that may not be cached: neither hit nor miss.
+    pub read_bypass_blocks: u64,
+    /// Of those, blocks read by a long stream.
+    pub read_sequential_blocks: u64,
+    /// Blocks, counted in part too, of writes that went to the backing store and were not cached.
+    pub write_bypass_blocks: u64,
+    /// Of those, blocks written by a long stream.
+    pub write_sequential_blocks: u64,
+    /// Blocks that went through the log.
+    pub logged_blocks: u64,
+    /// Of those, blocks that were in the cache before.
+    pub write_hit_blocks: u64,
+    /// Of those, blocks that were dirty: written twice, and once to the backing store.
+    pub dirty_write_hit_blocks: u64,
+    /// Blocks read from the backing store and added to the cache.
+    pub filled_blocks: u64,
+    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an error.
+    pub read_invalidated_blocks: u64,
+    /// Fills given up because the block was changed meanwhile.
+    pub fill_cancelled_blocks: u64,
+    /// Fills that admission wanted, and for which there was no memory or no room in the log.
+    pub fill_no_room_blocks: u64,
+    /// Writes, zeroes and discards that waited for another one on the same block.
+    pub lock_waits: u64,
+    /// Writes past the cache that waited for destage of their blocks.
+    pub direct_waits: u64,
+    /// Blocks that became dirty, having been clean or not in the cache.
+    pub dirtied_blocks: u64,
+    /// Clean blocks dropped to make room.
+    pub evicted_blocks: u64,
+    /// Cached blocks that a write past the cache dropped.
+    pub invalidated_blocks: u64,
+    /// Blocks written back and durable on the backing store.
+    pub destaged_blocks: u64,
+    /// Reads of which something came from the backing store and was not to be cached.
+    pub uncached_reads: u64,
+    /// Writes that went to the backing store and were not cached.
+    pub uncached_writes: u64,
+    /// Writes that went to cache and backing store.
+    pub through_writes: u64,
+    /// Reads that went past the cache because they continued a long stream.
+    pub sequential_bypassed_reads: u64,
+    /// Writes that went past the cache because they continued a long stream.
+    pub sequential_bypassed_writes: u64,
+    /// Writes that had to wait because too much was dirty.
+    pub throttled_writes: u64,
+    /// Reads of the backing store that failed.
+    pub backing_read_errors: u64,
+    /// Writes to the backing store that failed.
+    pub backing_write_errors: u64,
+    /// Flushes of the backing store that failed.
+    pub backing_flush_errors: u64,
+    /// Reads of the cache device that failed.
+    pub cache_read_errors: u64,
+    /// Cached blocks whose checksum did not match or that could not be read.
+    pub damaged_blocks: u64,
+    /// Blocks in the cache, now.
+    pub cached_blocks: u64,
+    /// Blocks that only the cache has, now. Lost ones are not counted.
+    pub dirty_blocks: u64,
+    /// Blocks of which something is lost, now: nobody has it any more.
+    pub lost_blocks: u64,
+    /// Bytes that are lost, now.
+    pub lost_bytes: u64,
+    /// Blocks that are pinned, now.
+    pub pinned_blocks: u64,
+}
+
+/// The counters of all volumes.
+#[derive(Debug)]
+pub(crate) struct Counters(Vec<VolumeStats>);
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self(alloc::vec![VolumeStats::default(); VOLUMES_MAX as usize])
+    }
+
+    /// A volume was attached.
+    pub(crate) fn begin(&mut self, id: VolumeId) {
+        *self.of(id) = VolumeStats::default();
+    }
+
+    pub(crate) fn of(&mut self, id: VolumeId) -> &mut VolumeStats {
+        &mut self.0[usize::from(id.0)]
+    }
+
+    pub(crate) fn request(&mut self, request: &Request<'_>) {
+        let stats = self.of(request.volume);
+        match request.kind {
+            RequestKind::Read => {
+                stats.reads += 1;
+                stats.read_bytes += request.len;
+            }
+            RequestKind::Write { .. } => {
+                stats.writes += 1;
+                stats.written_bytes += request.len;
+            }
+            RequestKind::Flush => stats.flushes += 1,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => stats.zeroes += 1,
+            RequestKind::Prefetch => stats.prefetches += 1,
+        }
+    }
+
+    pub(crate) fn reply(&mut self, id: VolumeId, path: Path, failed: bool, took: Nanos) {
+        let stats = self.of(id);
+        stats.failed_requests += u64::from(failed);
+        match path {
+            Path::ReadHit | Path::ReadMiss | Path::ReadBypass => {
+                stats.read_time_ns += took;
+                stats.uncached_reads += u64::from(path == Path::ReadBypass);
+            }
+            Path::Write | Path::WriteThrough | Path::WritePast => {
+                stats.write_time_ns += took;
+                stats.through_writes += u64::from(path == Path::WriteThrough);
+                stats.uncached_writes += u64::from(path == Path::WritePast);
+            }
+            Path::Flush => stats.flush_time_ns += took,
+            Path::Zero | Path::Prefetch | Path::Refused => {}
+        }
+    }
+
+    /// A block of a client's write has entered the map, in the place of one that was in this state.
+    pub(crate) fn logged(&mut self, id: VolumeId, old: Option<State>) {
+        let stats = self.of(id);
+        stats.logged_blocks += 1;
+        stats.write_hit_blocks += u64::from(old.is_some());
+        stats.dirty_write_hit_blocks += u64::from(old == Some(State::Dirty));
+        stats.dirtied_blocks += u64::from(old != Some(State::Dirty));
+    }
+}
+
+impl Engine {
+    /// Counters and gauges of a volume; `None` if it is not attached.
+    #[must_use]
+    pub fn volume_stats(&self, volume: VolumeId) -> Option<VolumeStats> {
+        self.is_attached(volume).then(|| {
+            let map = &self.map.volumes[usize::from(volume.0)];
+            VolumeStats {
+                cached_blocks: map.cached,
+                dirty_blocks: map.dirty,
+                lost_blocks: self.lost_blocks(volume),
+                lost_bytes: self.lost_bytes(volume),
+                pinned_blocks: map.pinned,
+                ..self.counters.0[usize::from(volume.0)]
+            }
+        })
+    }
+
+    /// What a fill came to that was not kept.
+    pub(crate) fn count_fill_given_up(&mut self, volume: VolumeId, changed: bool) {
+        let (all, one) = (&mut self.stats, self.counters.of(volume));
+        if changed {
+            all.fill_cancelled_blocks += 1;
+            one.fill_cancelled_blocks += 1;
+        } else {
+            all.fill_no_room_blocks += 1;
+            one.fill_no_room_blocks += 1;
+        }
+    }
+
+    /// An operation has failed.
+    pub(crate) fn count_failure(&mut self, kind: &OpKind) {
+        use crate::api::Device;
+        match *kind {
+            OpKind::ReadMiss { req, .. } => {
+                self.counters.of(self.reqs.get(req).volume).backing_read_errors += 1;
+            }
+            OpKind::MergeBacking { merge } => {
+                self.counters.of(self.merges.get(merge).volume()).backing_read_errors += 1;
+            }
+            OpKind::DirectWrite { direct } => {
+                self.counters.of(self.directs.get(direct).volume()).backing_write_errors += 1;
+            }
+            OpKind::GapRead { extent } => {
+                self.counters.of(self.extents.get(extent).volume()).backing_read_errors += 1;
+            }
+            OpKind::DestageRead { extent, .. } => {
+                self.counters.of(self.extents.get(extent).volume()).cache_read_errors += 1;
+            }
+            OpKind::DestageWrite { extent } => {
+                self.counters.of(self.extents.get(extent).volume()).backing_write_errors += 1;
+            }
+            OpKind::Flush(Device::Backing(id)) => self.counters.of(id).backing_flush_errors += 1,
+            OpKind::ReadHit { slot, .. } => {
+                self.counters.of(self.map.key(slot).volume()).cache_read_errors += 1;
+            }
+            OpKind::MergeCached { merge, .. } => {
+                self.counters.of(self.merges.get(merge).volume()).cache_read_errors += 1;
+            }
+            OpKind::RelocateRead { relocation } => {
+                let volume = self.relocations.get(relocation).volume();
+                self.counters.of(volume).cache_read_errors += 1;
+            }
+            OpKind::ScrubRead { read } => {
+                let volume = self.map.key(self.scrub_reads.get(read).slot()).volume();
+                self.counters.of(volume).cache_read_errors += 1;
+            }
+            OpKind::ScrubFetch { key, .. } => self.counters.of(key.volume()).backing_read_errors += 1,
+            OpKind::Batch(_)
+            | OpKind::Flush(Device::Cache)
+            | OpKind::Checkpoint
+            | OpKind::CopyWrite
+            | OpKind::Mend
+            | OpKind::Renew
+            | OpKind::RepairWrite => self.stats.cache_write_errors += 1,
+            _ => {}
+        }
+    }
+}

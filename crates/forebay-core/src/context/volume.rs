@@ -1,0 +1,144 @@
+//! What the engine keeps per attached volume.
+
+use crate::api::Nanos;
+use crate::api::config::Attachment;
+use crate::api::settings::{Admission, Treatment, VolumeSettings};
+use crate::destage::Destage;
+use crate::engine::Engine;
+use crate::failure::Promised;
+use crate::log::flush::Flusher;
+use crate::request::direct::Intents;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::{BackingRecord, Mode};
+
+/// An attached volume.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) id: VolumeId,
+    pub(crate) settings: VolumeSettings,
+    /// Size as it is served: where blocks end.
+    pub(crate) size_bytes: u64,
+    /// Requests beyond this are refused: less than the size while the volume is about to shrink.
+    pub(crate) limit_bytes: u64,
+    /// Size as the next checkpoint has it: more than the size while the volume is about to grow.
+    pub(crate) table_bytes: u64,
+    /// It is being drained to its end: nothing becomes dirty any more.
+    pub(crate) ending: bool,
+    /// Smallest unit that the backing store writes: 512 or 4096.
+    pub(crate) sector_bytes: u32,
+    pub(crate) flusher: Flusher,
+    /// A write past the cache completed since the last backing flush was started.
+    pub(crate) direct_unflushed: bool,
+    /// The running backing flush covers such a write.
+    pub(crate) direct_flushing: bool,
+    pub(crate) intents: Intents,
+    pub(crate) destage: Destage,
+    /// The flush before a shutdown has been tried; if it failed the intents stay.
+    pub(crate) gave_up: bool,
+    pub(crate) last_active: Nanos,
+    /// Foreground reads of the backing store under way.
+    pub(crate) misses_in_flight: u32,
+    /// What the volume table says of the backing store.
+    pub(crate) backing: BackingRecord,
+    /// What FLUSHes have promised (`aside`).
+    pub(crate) promised: Promised,
+    /// Losses that were found, and of those the ones that came before the last FLUSH that failed.
+    pub(crate) losses_found: u64,
+    pub(crate) losses_told: u64,
+    /// The last change of what is at risk (`aside`).
+    pub(crate) safer_at: u64,
+    /// The backing store does not take what is to be rescued: nobody waits for that any longer.
+    pub(crate) rescue_failed: bool,
+    /// The same during a shutdown, which does not wait either.
+    pub(crate) rescue_given_up: bool,
+}
+
+impl Volume {
+    /// A volume that nothing was asked of yet.
+    pub(crate) fn new(attachment: &Attachment, now: Nanos) -> Self {
+        Self {
+            id: attachment.volume,
+            settings: attachment.settings,
+            size_bytes: attachment.size_bytes,
+            limit_bytes: attachment.size_bytes,
+            table_bytes: attachment.size_bytes,
+            ending: false,
+            sector_bytes: attachment.backing_sector_bytes,
+            flusher: Flusher::default(),
+            direct_unflushed: false,
+            direct_flushing: false,
+            intents: Intents::default(),
+            destage: Destage::default(),
+            gave_up: false,
+            last_active: now,
+            misses_in_flight: 0,
+            backing: attachment.backing.clone(),
+            promised: Promised::default(),
+            losses_found: 0,
+            losses_told: 0,
+            safer_at: 0,
+            rescue_failed: false,
+            rescue_given_up: false,
+        }
+    }
+
+    pub(crate) fn is_write_back(&self) -> bool {
+        matches!(self.settings.mode, Mode::Writeback | Mode::Writeonly)
+    }
+
+    /// When the volume counts as idle, if nothing happens before; `None` if it never does.
+    pub(crate) fn idle_at(&self) -> Option<Nanos> {
+        let delay = self.settings.idle_delay;
+        (delay > 0).then(|| self.last_active.saturating_add(delay))
+    }
+
+    /// Whether a write with this treatment goes through the log, and whether it is cached if it does not.
+    pub(crate) fn writes(&self, treatment: Treatment) -> (bool, bool) {
+        if self.ending && self.is_write_back() {
+            let unwanted = treatment == Treatment::Cache && self.settings.admission == Admission::Never;
+            return (false, treatment != Treatment::Bypass && !unwanted);
+        }
+        let write_back =
+            self.is_write_back() && !matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
+        let copies = match treatment {
+            Treatment::Bypass => false,
+            Treatment::WriteThrough => self.is_write_back() || self.settings.mode == Mode::Writethrough,
+            Treatment::Cache => {
+                self.settings.mode == Mode::Writethrough && self.settings.admission != Admission::Never
+            }
+            Treatment::Pin => self.settings.mode == Mode::Writethrough,
+        };
+        (write_back, copies)
+    }
+
+    /// True if blocks read from the backing store are to be cached.
+    pub(crate) fn fills(&self) -> bool {
+        matches!(self.settings.mode, Mode::Writeback | Mode::Writethrough | Mode::Writearound)
+    }
+}
+
+impl Engine {
+    /// Attaches a volume. The table is only as long as the highest number that was attached needs it: every settling
+    /// walks it from end to end.
+    pub(crate) fn enter_volume(&mut self, attachment: &Attachment) {
+        let number = usize::from(attachment.volume.0);
+        if self.volumes.len() <= number {
+            self.volumes.resize_with(number + 1, || None);
+        }
+        let mut volume = Volume::new(attachment, self.now);
+        // Clients that come now were told of nothing that was lost before.
+        volume.losses_found = u64::from(self.map.volumes[number].lost > 0);
+        self.volumes[number] = Some(volume);
+    }
+
+    /// When something is due for a volume though nothing happens.
+    pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
+        let destage = &volume.destage;
+        let waiting =
+            self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0 && (!self.fenced || self.is_aside());
+        let wake = destage.control.wake().filter(|_| waiting);
+        let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
+        let destage = wake.into_iter().chain(flush).min();
+        [destage, self.intents_deadline(volume)].into_iter().flatten().min()
+    }
+}

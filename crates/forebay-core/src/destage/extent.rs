@@ -1,0 +1,250 @@
+//! What is written back with one device write: a run of adjacent dirty blocks, or several of them with what lies between.
+//!
+//! Scattered dirty blocks cost a disk a move each. If the gaps are small, it is cheaper to write them too: with what the
+//! backing store has there already. Whether it is cheaper, [`crate::destage::cost`] says; how wide a gap may be, `destage_gap_bytes`.
+//!
+//! **A gap is written with what it holds** (I40). Its content comes from the backing store itself, read under the
+//! backing lock of the whole extent, which is held until the write has ended: nobody else writes these blocks of the backing
+//! store meanwhile. Or, if all gaps of an extent are cached, from clean whole blocks, which hold the same, checked by their
+//! checksums. Never from anything dirty: that may be newer than what the cache device holds durably (I11), or belong to a later flush
+//! epoch (I23). So
+//!
+//! - a client that writes a block of a gap through the log does not meet it: its data is in the cache and newer, and is written
+//!   back later, by an extent that needs the same lock. One that writes past the cache waits for the lock;
+//! - a crash in the middle changes nothing in a gap: whichever sectors were written have what they had. (A sector is
+//!   written wholly or not at all; that is asked of every device, see `forebay_sim::device`.) What was visible there and not
+//!   durable yet stays so until the next flush;
+//! - an extent that cannot be read or written leaves the gaps alone, and its dirty blocks wait again.
+
+use crate::context::locks::BlockRange;
+use crate::context::pages::Page;
+use crate::destage::cost::Cost;
+use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
+use crate::map::MASK_FULL;
+use crate::map::segment::{Key, State};
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+/// A filled extent must be cheaper than the single runs by one part in so many.
+const GAIN: u64 = 8;
+/// Of so many extents
+const EXPLORE_EVERY: u64 = 128;
+/// so many in a row are not filled: else the cost of short operations would never be seen again, and a store that became
+/// faster would be taken for what it was.
+const EXPLORE: u64 = 8;
+
+/// How large an extent may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) blocks: u32,
+    /// Dirty ones among them.
+    pub(crate) dirty: u32,
+}
+
+/// What a block of an extent is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// Dirty, in this slot.
+    Dirty(u32),
+    /// A gap whose content is also cached, in this slot.
+    Cached(u32),
+    /// A gap.
+    Gap,
+}
+
+impl Part {
+    /// The slot to read it from.
+    pub(crate) fn slot(self) -> Option<u32> {
+        match self {
+            Self::Dirty(slot) | Self::Cached(slot) => Some(slot),
+            Self::Gap => None,
+        }
+    }
+}
+
+/// Blocks that are written back together.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    pub(crate) volume: VolumeId,
+    pub(crate) first: u64,
+    /// All of it was discarded: it becomes zeroes, and space of the backing store is given back.
+    pub(crate) is_discard: bool,
+    /// Its blocks, until they are on the backing store.
+    pub(crate) parts: Vec<Part>,
+    /// Slots of its dirty blocks.
+    pub(crate) slots: Vec<u32>,
+    pub(crate) pages: Vec<Page>,
+    pub(crate) pending: u32,
+    pub(crate) failed: bool,
+}
+
+impl Extent {
+    fn new(volume: VolumeId, first: u64, parts: Vec<Part>) -> Self {
+        let slots = parts.iter().filter_map(|part| match part {
+            Part::Dirty(slot) => Some(*slot),
+            _ => None,
+        });
+        let slots = slots.collect();
+        Self { volume, first, is_discard: false, parts, slots, pages: Vec::new(), pending: 1, failed: false }
+    }
+
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    pub(crate) fn blocks(&self) -> BlockRange {
+        let last = self.first + self.parts.len() as u64 - 1;
+        BlockRange { first: Key::new(self.volume, self.first), last: Key::new(self.volume, last) }
+    }
+
+    /// Blocks that nobody else may write to the backing store.
+    pub(crate) fn locked(&self, forgets_gaps: bool) -> BlockRange {
+        let all = self.blocks();
+        if forgets_gaps { BlockRange { last: all.first, ..all } } else { all }
+    }
+
+    /// Offsets of the first and the last block that must be read from the backing store.
+    pub(crate) fn to_read(&self) -> Option<(usize, usize)> {
+        let gap = |part: &Part| *part == Part::Gap;
+        let first = self.parts.iter().position(gap)?;
+        Some((first, self.parts.iter().rposition(gap).unwrap_or(first)))
+    }
+}
+
+/// How the blocks of a stretch could be written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    runs: u64,
+    dirty: u64,
+    blocks: u64,
+    /// First and last block to be read, from the start of the extent.
+    read: Option<(u64, u64)>,
+}
+
+impl Tally {
+    fn apart(&self, cost: &Cost) -> u64 {
+        cost.of(self.runs, self.dirty)
+    }
+
+    fn filled(&self, cost: &Cost) -> u64 {
+        let read = self.read.map_or(0, |(first, last)| cost.of(1, last - first + 1));
+        cost.of(1, self.blocks) + read
+    }
+}
+
+impl Engine {
+    /// The extent to write around `block`.
+    pub(crate) fn plan_extent(&mut self, id: VolumeId, block: u64, slot: u32, most: Most) -> Extent {
+        let (mut parts, mut first) = (alloc::vec![Part::Dirty(slot)], block);
+        if self.map.mask(slot) != MASK_FULL {
+            return Extent::new(id, first, parts);
+        }
+        let run_most = most.blocks.min(most.dirty);
+        let is_discard = self.map.is_discarded(slot);
+        while (parts.len() as u32) < run_most {
+            let Some(next) = self.joins(id, block + parts.len() as u64, is_discard) else { break };
+            parts.push(Part::Dirty(next));
+        }
+        self.stats.back_merged_blocks += parts.len() as u64 - 1;
+        let mut before = Vec::new();
+        while first > 0 && ((parts.len() + before.len()) as u32) < run_most {
+            let Some(previous) = self.joins(id, first - 1, is_discard) else { break };
+            before.push(Part::Dirty(previous));
+            first -= 1;
+        }
+        self.stats.front_merged_blocks += before.len() as u64;
+        if !before.is_empty() {
+            before.reverse();
+            before.append(&mut parts);
+            parts = before;
+        }
+        if is_discard {
+            return Extent { is_discard, ..Extent::new(id, first, parts) };
+        }
+        let run = parts.len();
+        self.bridge_gaps(id, first, &mut parts, most);
+        let extent = Extent::new(id, first, parts);
+        if extent.parts.len() == run || self.backing_locks.is_idle(extent.blocks()) {
+            return extent;
+        }
+        Extent::new(id, first, extent.parts[..run].to_vec())
+    }
+
+    /// The slot of a block that can be added to an extent of discards, or of data.
+    fn joins(&self, id: VolumeId, block: u64, is_discard: bool) -> Option<u32> {
+        let key = Key::new(id, block);
+        if !self.map.volumes[usize::from(id.0)].waiting.contains(block)
+            || !self.backing_locks.is_idle(BlockRange { first: key, last: key })
+        {
+            return None;
+        }
+        self.map
+            .slot_to_destage(key)
+            .filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
+            .filter(|slot| self.map.is_discarded(*slot) == is_discard)
+    }
+
+    /// Adds the runs behind the end of an extent, and the gaps before them, as far as that pays.
+    fn bridge_gaps(&self, id: VolumeId, first: u64, parts: &mut Vec<Part>, most: Most) {
+        let volume = self.volume(id);
+        let cost = &volume.destage.cost;
+        let widest = volume.settings.destage_gap_bytes / crate::engine::BLOCK;
+        let explores = volume.destage.started % EXPLORE_EVERY < EXPLORE;
+        if widest == 0 || explores || self.is_aside() || volume.destage.fill_pause_until > self.now {
+            return;
+        }
+        let widest = widest.min(cost.blocks_per_op());
+        let waiting = &self.map.volumes[usize::from(id.0)].waiting;
+        let run = parts.len() as u64;
+        let mut tally = Tally { runs: 1, dirty: run, blocks: run, read: None };
+        let mut best = (tally.apart(cost), run, parts.len());
+        let mut from = first + run;
+        while tally.dirty < u64::from(most.dirty) {
+            let end = first + parts.len() as u64;
+            let Some(next) = waiting.next_from(from) else { break };
+            if next - end > widest || next - first >= u64::from(most.blocks) {
+                break;
+            }
+            let Some(slot) = self.joins(id, next, false) else {
+                from = next + 1; // It stays in a gap: its turn comes later.
+                continue;
+            };
+            for block in end..next {
+                parts.push(self.gap(id, block));
+                if parts.last() == Some(&Part::Gap) {
+                    let at = block - first;
+                    tally.read = Some((tally.read.map_or(at, |(first, _)| first), at));
+                }
+            }
+            parts.push(Part::Dirty(slot));
+            from = next + 1;
+            tally.runs += u64::from(next > end);
+            tally.dirty += 1;
+            tally.blocks = parts.len() as u64;
+            let filled = tally.filled(cost);
+            // The cheapest by dirty block, if it is cheaper than what it saves.
+            let pays = filled + filled / GAIN < tally.apart(cost);
+            if pays && u128::from(filled) * u128::from(best.1) <= u128::from(best.0) * u128::from(tally.dirty)
+            {
+                best = (filled, tally.dirty, parts.len());
+            }
+        }
+        parts.truncate(best.2);
+        if parts.contains(&Part::Gap) {
+            // One long read brings everything; what is dirty is put over it.
+            let cached = parts.iter_mut().filter(|part| matches!(part, Part::Cached(_)));
+            cached.for_each(|part| *part = Part::Gap);
+        }
+    }
+
+    /// A block of a gap: where its content is.
+    fn gap(&self, id: VolumeId, block: u64) -> Part {
+        let slot = self.map.lookup(Key::new(id, block)).filter(|slot| {
+            let clean =
+                self.map.state(*slot) == State::Clean || fault::planted(PlantedBug::FillGapsFromDirty);
+            clean && (self.map.mask(*slot) == MASK_FULL || fault::planted(PlantedBug::FillGapsFromPartial))
+        });
+        slot.map_or(Part::Gap, Part::Cached)
+    }
+}

@@ -1,0 +1,581 @@
+//! Writing dirty blocks back.
+//!
+//! An *extent* is what is written back with one device write: adjacent dirty blocks, and perhaps the gaps between them
+//! (`extent`):
+//!
+//! 1. picked by the destage order among the blocks that wait; only blocks that the cache device holds durably (I11:
+//!    else a power cut could leave the backing store newer than the cache, and a clean copy of the older content would
+//!    be believed);
+//! 2. under the backing lock: what lies in gaps is read from the backing store; then the rest
+//!    from the cache, and compared with its checksums;
+//! 3. written to the backing store; an extent of discards is zeroed there instead, and its space given back;
+//! 4. when the backing store has been flushed: those of its blocks that were not overwritten meanwhile become
+//!    *destaged*, and a clean mark for them is queued for the log. When the mark has been appended they are clean (I5).
+//!
+//! Which block is next is decided in `order`, how fast and how many at once in `control`.
+
+pub(crate) mod cost;
+pub(crate) mod extent;
+pub(crate) mod order;
+pub(crate) mod ordered;
+pub(crate) mod rate_controller;
+pub(crate) mod report;
+
+use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::context::coverage::Landmark;
+use crate::context::pages::PageUse;
+use crate::destage::cost::Cost;
+use crate::destage::extent::{Extent, Most, Part};
+use crate::destage::order::Walk;
+use crate::destage::rate_controller::{Control, Plan};
+use crate::destage::report::Limit;
+use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
+use crate::fault::{self, PlantedBug};
+use crate::log::flush::Waiter;
+use crate::map::MASK_FULL;
+use crate::map::segment::{Key, State};
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+/// Blocks written since the last backing flush that are worth a flush.
+const FLUSH_WORTH_BLOCKS: u64 = 1024;
+/// What was written is made durable after this time at the latest, if nothing else calls for a flush.
+const FLUSH_DELAY_NS: Nanos = 1_000_000_000;
+/// Gaps are left alone for so long after one could not be read.
+const FILL_PAUSE_NS: Nanos = 10_000_000_000;
+/// Failures in a row after which nobody waits for a rescue any longer; it goes on all the same.
+const RESCUE_TRIES: u32 = 3;
+/// Blocks that cannot be taken before a look at a volume is given up.
+const BUSY_MAX: u32 = 16;
+
+/// Destage of one volume.
+#[derive(Debug, Default)]
+pub(crate) struct Destage {
+    /// Where the elevator is.
+    pub(crate) cursor: u64,
+    /// Where the walk by age is.
+    pub(crate) walk: Walk,
+    /// How fast it goes.
+    pub(crate) control: Control,
+    /// What the backing store takes for an operation.
+    pub(crate) cost: Cost,
+    /// Extents started.
+    pub(crate) started: u64,
+    /// Until then gaps are not filled: one could not be read.
+    pub(crate) fill_pause_until: Nanos,
+    /// Extents being read or written.
+    in_flight: u32,
+    /// Pages that they hold.
+    pages_held: u32,
+    /// Extents on the backing store that no flush covers.
+    pub(crate) written: Vec<u32>,
+    written_blocks: u64,
+    /// When the first of them was written.
+    written_since: Nanos,
+    /// Extents that the running flush covers.
+    pub(crate) flushing: Vec<u32>,
+}
+
+impl Destage {
+    /// Extents being read or written.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// When blocks that were written must be made durable, if nothing happens before.
+    pub(crate) fn flush_deadline(&self) -> Option<Nanos> {
+        let due = self.written_since.saturating_add(FLUSH_DELAY_NS).max(self.control.backoff_until());
+        (!self.written.is_empty()).then_some(due)
+    }
+}
+
+impl Destage {
+    /// Extents are being written, or wait for a flush.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.in_flight > 0 || !self.written.is_empty() || !self.flushing.is_empty()
+    }
+}
+
+/// What a candidate for destage turned out to be.
+enum Pick {
+    /// An extent was started.
+    Started,
+    /// This block cannot be taken now; look further.
+    Busy,
+    /// Nothing can be taken until something else happens.
+    Wait(Limit),
+}
+
+fn limit_is_of_operator(limit: Limit) -> bool {
+    matches!(limit, Limit::MaxIops | Limit::MaxBandwidth)
+}
+
+impl Engine {
+    pub(crate) fn step_destage(&mut self) {
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &self.volumes[index] else { continue };
+            let id = volume.id;
+            let plan = self.destage_plan(id);
+            let limit = self.start_extents(id, &plan);
+            let wake = match limit {
+                (_, Some(at)) => Some(at),
+                (limit, None) => self.wake_for(id, limit),
+            };
+            self.volume_mut(id).destage.control.rest(&plan, limit.0, wake);
+            self.flush_extents(id, plan.pressed);
+        }
+    }
+
+    /// Starts what the plan allows. Returns what keeps it from more, and until when if that is known.
+    fn start_extents(&mut self, id: VolumeId, plan: &Plan) -> (Limit, Option<Nanos>) {
+        if plan.depth == 0 {
+            return (plan.why, None);
+        }
+        let quota = self.page_quota(id, self.pages.limit(PageUse::Destage));
+        let settings = self.volume(id).settings;
+        let mut busy = 0;
+        while busy < BUSY_MAX {
+            if self.volume(id).destage.in_flight >= plan.depth {
+                let yields = plan.why == Limit::ForegroundLatency;
+                return (if yields { plan.why } else { Limit::BackingStore }, None);
+            }
+            if self.flush_is_behind(id) {
+                return (Limit::BackingStore, None);
+            }
+            let now = self.now;
+            if let Some((limit, at)) = self.volume_mut(id).destage.control.gate(now, plan, &settings)
+                && !(limit_is_of_operator(limit) && fault::planted(PlantedBug::ExceedLimits))
+            {
+                return (limit, Some(at));
+            }
+            let Some(block) = self.next_to_destage(id) else {
+                return (if busy > 0 { Limit::BusyBlocks } else { Limit::BackingStore }, None);
+            };
+            let held = self.volume(id).destage.pages_held;
+            let room = quota.saturating_sub(held).min(self.pages.available(PageUse::Destage));
+            if held > 0 && room < plan.extent_blocks.min(quota) / 2 {
+                // Better a long extent soon than a short one now.
+                return (Limit::Scratch, None);
+            }
+            let most = Most { blocks: room.min(plan.extent_blocks), dirty: plan.extent_dirty };
+            match self.pick(id, block, most) {
+                Pick::Started => busy = 0,
+                Pick::Busy => busy += 1,
+                Pick::Wait(limit) => return (limit, None),
+            }
+        }
+        (Limit::BusyBlocks, None)
+    }
+
+    /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then backwards.
+    fn pick(&mut self, id: VolumeId, block: u64, most: Most) -> Pick {
+        self.volume_mut(id).destage.cursor = block + 1;
+        let slot = self.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
+        if !self.is_destageable(slot) {
+            if (self.cache_flush.unflushed || self.cache_flush.is_running())
+                && !self.cache_flush.waits(Waiter::Nobody)
+            {
+                self.flush(Device::Cache, Waiter::Nobody);
+            }
+            return Pick::Wait(Limit::CacheFlush);
+        }
+        if most.blocks == 0 {
+            return Pick::Wait(Limit::Scratch);
+        }
+        if self.order(id).is_some() && self.map.is_shadow(slot) {
+            self.reached(Landmark::Shadow);
+        }
+        let extent = self.plan_extent(id, block, slot, most);
+        let end = extent.first + extent.parts.len() as u64;
+        let locked = extent.locked(fault::planted(PlantedBug::FillGapsUnlocked));
+        if !self.backing_locks.try_acquire(locked) {
+            return Pick::Busy;
+        }
+        self.volume_mut(id).destage.cursor = end;
+        self.start_extent(extent);
+        Pick::Started
+    }
+
+    pub(crate) fn is_destageable(&self, slot: u32) -> bool {
+        self.map.is_durable(slot) || self.is_aside() || fault::planted(PlantedBug::DestageBeforeDurable)
+    }
+
+    /// Takes pages for an extent and reads what is not in the cache, else what is.
+    fn start_extent(&mut self, extent: Extent) {
+        let id = extent.volume;
+        let (blocks, dirty) = (extent.parts.len() as u32, extent.slots.len() as u32);
+        let mask = self.map.mask(extent.slots[0]);
+        let writes = if mask == MASK_FULL { 1 } else { sector_runs(mask).count() as u64 };
+        let read = extent.to_read();
+        let destage = &mut self.volume_mut(id).destage;
+        let reads = read.map_or(0, |(first, last)| (last - first + 1) as u64);
+        let time = destage.cost.of(writes + u64::from(reads > 0), u64::from(blocks) + reads);
+        destage.in_flight += 1;
+        destage.started += 1;
+        destage.pages_held += blocks;
+        destage.control.charge(dirty.into(), blocks.into(), writes, time);
+        self.stats.gap_filled_blocks += u64::from(blocks - dirty);
+        if blocks > dirty {
+            self.reached(if reads > 0 { Landmark::GapFromBacking } else { Landmark::GapFromCache });
+        }
+        let (first, number) = (extent.first, self.extents.insert(extent));
+        for at in 0..blocks as usize {
+            let page = self.pages.take(PageUse::Destage).expect("pages were counted");
+            let extent = self.extents.get_mut(number);
+            extent.pages.push(page);
+            let part = extent.parts[at];
+            if let Part::Dirty(_) = part {
+                self.map.volumes[usize::from(id.0)].waiting.remove(first + at as u64);
+            }
+            if let Some(slot) = part.slot() {
+                self.map.pin(slot);
+            }
+        }
+        match read {
+            Some((from, to)) => self.read_gaps(number, from, to),
+            None => self.read_extent(number),
+        }
+    }
+
+    /// Reads a stretch of the backing store to the pages of an extent, under its lock.
+    fn read_gaps(&mut self, number: u32, from: usize, to: usize) {
+        let extent = self.extents.get(number);
+        let (id, offset) = (extent.volume, (extent.first + from as u64) * BLOCK);
+        let mut spans: Vec<Span> = Vec::new();
+        extent.pages[from..=to].iter().for_each(|page| push_span(&mut spans, page.span()));
+        self.read(Device::Backing(id), offset, &spans, false, OpKind::GapRead { extent: number });
+    }
+
+    pub(crate) fn gaps_read(&mut self, number: u32, ok: bool) {
+        if ok {
+            self.read_extent(number);
+            return;
+        }
+        self.reached(Landmark::GapUnreadable);
+        // Perhaps a sector between dirty blocks cannot be read: they are written without it.
+        let id = self.extents.get(number).volume;
+        let until = self.now + FILL_PAUSE_NS;
+        self.volume_mut(id).destage.fill_pause_until = until;
+        self.end_extent_io(number);
+        self.retry_extent(number);
+    }
+
+    /// Reads what an extent has in the cache.
+    fn read_extent(&mut self, number: u32) {
+        let mut at = 0;
+        while at < self.extents.get(number).parts.len() {
+            let parts = &self.extents.get(number).parts;
+            let Some(slot) = parts[at].slot() else {
+                at += 1;
+                continue;
+            };
+            let room = (self.map.geometry.segment_blocks - self.map.place(slot).1) as usize;
+            let follows = |count: usize| {
+                parts.get(at + count).is_some_and(|part| part.slot() == Some(slot + count as u32))
+            };
+            let mut count = 1;
+            while count < room && follows(count) {
+                count += 1;
+            }
+            self.read_extent_part(number, at, count, 1);
+            at += count;
+        }
+        self.extent_part_read(number, true);
+    }
+
+    fn read_extent_part(&mut self, number: u32, at: usize, count: usize, tries: u32) {
+        let extent = self.extents.get_mut(number);
+        extent.pending += 1;
+        let slot = extent.parts[at].slot().expect("what is read from the cache has a slot");
+        let mut spans: Vec<Span> = Vec::new();
+        for page in &extent.pages[at..at + count] {
+            push_span(&mut spans, page.span());
+        }
+        let (at, count) = (at as u32, count as u32);
+        let kind = OpKind::DestageRead { extent: number, at, count, tries };
+        self.read(Device::Cache, self.slot_offset(slot, tries), &spans, true, kind);
+    }
+
+    pub(crate) fn destage_read(
+        &mut self,
+        number: u32,
+        at: u32,
+        count: u32,
+        tries: u32,
+        ok: bool,
+        crcs: &[u32],
+    ) {
+        let trust = fault::planted(PlantedBug::SkipChecksum);
+        let mut fine = true;
+        for index in 0..count {
+            let at = (at + index) as usize;
+            let part = self.extents.get(number).parts[at];
+            let slot = part.slot().expect("what was read from the cache has a slot");
+            if ok && (trust || crcs.get(index as usize) == Some(&self.map.crc(slot))) {
+                continue;
+            }
+            if tries < self.slot_tries(slot) {
+                self.read_extent_part(number, at, 1, tries + 1);
+                continue;
+            }
+            fine = false;
+            let counts = match part {
+                Part::Dirty(_) => self.map.state(slot) == State::Dirty,
+                _ => self.map.state(slot) == State::Clean,
+            };
+            if counts {
+                self.give_up(slot);
+            }
+        }
+        self.extent_part_read(number, fine);
+    }
+
+    fn extent_part_read(&mut self, number: u32, ok: bool) {
+        let extent = self.extents.get_mut(number);
+        extent.failed |= !ok;
+        extent.pending -= 1;
+        if extent.pending > 0 {
+            return;
+        }
+        if extent.failed {
+            self.end_extent_io(number);
+            self.retry_extent(number);
+        } else {
+            self.write_extent(number);
+        }
+    }
+
+    fn write_extent(&mut self, number: u32) {
+        let extent = self.extents.get(number);
+        let (id, first) = (extent.volume, extent.first);
+        let mask = if extent.parts.len() == 1 { self.map.mask(extent.slots[0]) } else { MASK_FULL };
+        if mask != MASK_FULL {
+            let mask = self.block_mask(id, first) & mask;
+            let page = extent.pages[0];
+            let runs: Vec<(u32, u32)> = sector_runs(mask).collect();
+            self.extents.get_mut(number).pending = runs.len() as u32;
+            for (from, to) in runs {
+                let offset = first * BLOCK + u64::from(from);
+                let kind = OpKind::DestageWrite { extent: number };
+                self.count_destage_write(id);
+                self.write_backing(id, offset, &[page.part(from, to)], kind);
+            }
+            return;
+        }
+        if extent.is_discard {
+            let last = first + extent.parts.len() as u64 - 1;
+            let len = (last - first) * BLOCK + self.block_len(id, last);
+            self.extents.get_mut(number).pending = 1;
+            self.count_destage_write(id);
+            let op = OpId(self.new_op(OpKind::DestageWrite { extent: number }));
+            self.actions.push_back(Action::Zero {
+                op,
+                volume: id,
+                offset: first * BLOCK,
+                len,
+                may_unmap: true,
+            });
+            return;
+        }
+        let mut spans: Vec<Span> = Vec::new();
+        for (at, page) in extent.pages.iter().enumerate() {
+            let len = self.block_len(id, first + at as u64) as u32;
+            push_span(&mut spans, page.part(0, len));
+        }
+        self.extents.get_mut(number).pending = 1;
+        self.count_destage_write(id);
+        self.write_backing(id, first * BLOCK, &spans, OpKind::DestageWrite { extent: number });
+    }
+
+    fn count_destage_write(&mut self, id: VolumeId) {
+        self.stats.destage_writes += 1;
+        self.volume_mut(id).destage.control.count_write();
+    }
+
+    pub(crate) fn destage_written(&mut self, number: u32, ok: bool) {
+        let extent = self.extents.get_mut(number);
+        extent.failed |= !ok;
+        extent.pending -= 1;
+        if extent.pending > 0 {
+            return;
+        }
+        let (id, failed, blocks) = (extent.volume, extent.failed, extent.slots.len() as u64);
+        self.end_extent_io(number);
+        self.volume_mut(id).flusher.unflushed = true;
+        if failed {
+            self.back_off(id);
+            self.retry_extent(number);
+            return;
+        }
+        let now = self.now;
+        let destage = &mut self.volume_mut(id).destage;
+        destage.control.succeeded();
+        if destage.written.is_empty() {
+            destage.written_since = now;
+        }
+        destage.written.push(number);
+        destage.written_blocks += blocks;
+        if fault::planted(PlantedBug::CleanBeforeBackingFlush) {
+            let early = core::mem::take(&mut self.volume_mut(id).destage.written);
+            self.volume_mut(id).destage.flushing.extend(early);
+            self.extents_flushed(id, true);
+        }
+    }
+
+    /// Device work for an extent is over: others may write these blocks of the backing store.
+    fn end_extent_io(&mut self, number: u32) {
+        let forgets_gaps = fault::planted(PlantedBug::FillGapsUnlocked);
+        let extent = self.extents.get_mut(number);
+        let (id, range) = (extent.volume, extent.locked(forgets_gaps));
+        let pages = core::mem::take(&mut extent.pages);
+        let parts = core::mem::take(&mut extent.parts);
+        let destage = &mut self.volume_mut(id).destage;
+        destage.in_flight -= 1;
+        destage.pages_held -= pages.len() as u32;
+        for page in pages {
+            self.pages.give(PageUse::Destage, page);
+        }
+        for part in parts {
+            if let Part::Cached(slot) = part {
+                self.map.unpin(slot);
+            }
+        }
+        self.release_backing(range);
+    }
+
+    /// An extent could not be written: its blocks wait again.
+    fn retry_extent(&mut self, number: u32) {
+        let extent = self.extents.remove(number);
+        for slot in extent.slots {
+            self.map.wait_again(slot);
+            self.rewind_walk(extent.volume, slot);
+            self.map.unpin(slot);
+        }
+    }
+
+    fn back_off(&mut self, id: VolumeId) {
+        let now = self.now;
+        self.stats.destage_failures += 1;
+        let paused = self.volume_mut(id).destage.control.failed(now);
+        if let Some(retry_in) = paused {
+            self.notice(Notice::DestageFailed { volume: id, retry_in });
+        }
+        if self.is_aside() && self.volume(id).destage.control.failures() >= RESCUE_TRIES {
+            let stopping = self.stopping;
+            let volume = self.volume_mut(id);
+            (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
+        }
+    }
+
+    /// A flush is under way, and enough for the next one has been written since. Some stores let new writes overtake a
+    /// flush: it would never end.
+    fn flush_is_behind(&self, id: VolumeId) -> bool {
+        let volume = self.volume(id);
+        volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
+    }
+
+    /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is nothing else to do for it.
+    fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
+        let volume = self.volume(id);
+        let destage = &volume.destage;
+        // What waits for a later flush epoch waits for this flush.
+        let may_go = self.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
+        let nothing_else = !may_go || pressed || self.stopping;
+        let due = destage.in_flight == 0 && nothing_else
+            || destage.written_blocks >= FLUSH_WORTH_BLOCKS
+            || self.now >= destage.written_since + FLUSH_DELAY_NS;
+        let resting = destage.control.is_backing_off(self.now);
+        if !destage.written.is_empty() && due && !volume.flusher.is_running() && !resting {
+            self.volume_mut(id).destage.written_blocks = 0;
+            self.flush(Device::Backing(id), Waiter::Nobody);
+        }
+    }
+
+    /// A backing flush has ended: the extents that it covers are destaged, or wait again.
+    pub(crate) fn extents_flushed(&mut self, id: VolumeId, ok: bool) {
+        let extents = core::mem::take(&mut self.volume_mut(id).destage.flushing);
+        if extents.is_empty() {
+            return;
+        }
+        if !ok {
+            self.reached(Landmark::DestageFlushFailed);
+            self.back_off(id);
+            for number in extents {
+                self.retry_extent(number);
+            }
+            return;
+        }
+        let mut blocks = 0;
+        for number in extents {
+            let extent = self.extents.remove(number);
+            for slot in extent.slots {
+                if self.map.state(slot) == State::Dirty && self.is_aside() {
+                    self.rescued(slot);
+                    blocks += 1;
+                } else if self.map.state(slot) == State::Dirty {
+                    // A shadow is an older version: of its block a newer one is at risk.
+                    if self.fenced && !self.map.is_shadow(slot) {
+                        self.note_safer(self.map.key(slot), self.map.mask(slot));
+                    }
+                    self.map.set_state(slot, State::Destaged);
+                    self.add_mark(slot);
+                    blocks += 1;
+                }
+                self.map.unpin(slot);
+            }
+        }
+        self.stats.destaged_blocks += blocks;
+        self.counters.of(id).destaged_blocks += blocks;
+        let control = &mut self.volume_mut(id).destage.control;
+        control.succeeded();
+        control.note_destaged(blocks);
+        let saturated = !core::mem::take(&mut control.paced);
+        self.throttle.note_destaged(self.now, id, blocks, saturated);
+    }
+
+    /// What was written back of these blocks is about to be written over: whatever a flush makes durable, it is not
+    /// their content (`slots` is sorted). They are dirty, until the write past the cache drops them, and stay it if that write fails.
+    pub(crate) fn undo_destage(&mut self, id: VolumeId, slots: &[u32]) {
+        if slots.is_empty() {
+            return;
+        }
+        let destage = &self.volume(id).destage;
+        let extents: Vec<u32> = destage.written.iter().chain(&destage.flushing).copied().collect();
+        for number in extents {
+            let all = core::mem::take(&mut self.extents.get_mut(number).slots);
+            let (undone, kept) = all.into_iter().partition(|slot| slots.binary_search(slot).is_ok());
+            self.extents.get_mut(number).slots = kept;
+            let undone: Vec<u32> = undone;
+            if !undone.is_empty() {
+                self.reached(Landmark::DestageUndone);
+            }
+            for slot in undone {
+                self.map.unpin(slot);
+            }
+        }
+        for slot in slots {
+            match self.map.state(*slot) {
+                State::Destaged => self.map.set_state(*slot, State::Dirty),
+                _ => self.map.wait_again(*slot),
+            }
+            self.rewind_walk(id, *slot);
+        }
+    }
+
+    /// Flushes the backing stores before a shutdown; returns true while that is under way.
+    pub(crate) fn flush_backings_for_shutdown(&mut self) -> bool {
+        let mut busy = false;
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &self.volumes[index] else { continue };
+            let id = volume.id;
+            if volume.flusher.is_running() {
+                busy = true;
+            } else if volume.flusher.unflushed && !volume.gave_up {
+                self.volume_mut(id).gave_up = true;
+                self.flush(Device::Backing(id), Waiter::Nobody);
+                busy = true;
+            }
+        }
+        busy
+    }
+}

@@ -1,0 +1,110 @@
+//! Which dirty block is written back next.
+//!
+//! - **elevator**: the next one by address behind the last one written, round and round.
+//! - **fifo**: the one whose bytes were written first: segments by age, slots in their order.
+//! - **lru**: as fifo, but a block that was read since it was written is spared once: passes that spare such blocks
+//!   alternate with passes that take everything (an overwrite moves a block to the youngest segment, so writes count by
+//!   themselves). An approximation: within a segment, and among blocks that were read, age decides.
+//! - **ordered**: see `ordered`; swept like elevator as long as nothing better is known.
+//!
+//! Every order may be chosen at any instant: what waits is in one set ([`crate::base::bitset::BlockSet`]) that does not know
+//! of orders, and the walk by age ends in the sweep, so no block can be left behind. A block that reclaim moved is as
+//! young as its copy for fifo and lru (not for `flush_period`).
+
+use crate::api::settings::DestageOrder;
+use crate::engine::Engine;
+use crate::map::segment::State;
+use forebay_format::VolumeId;
+
+/// Slots that one pick looks at before it falls back to the sweep: bounds the work of an event.
+const SCAN_SLOTS_MAX: u32 = 8192;
+
+/// Where the walk by age of a volume is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Walk {
+    /// Age (sequence of the first batch) and number of the segment, and the next slot in it.
+    segment: (u64, u32),
+    slot: u32,
+    /// In this pass blocks that were read are taken too (lru).
+    takes_hits: bool,
+}
+
+impl Engine {
+    /// The block to write back next, if any waits.
+    pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
+        if self.is_aside()
+            && let Some(urgent) = self.next_urgent(id, self.volume(id).destage.cursor)
+        {
+            return Some(urgent);
+        }
+        let by_age = match self.volume(id).settings.destage_order {
+            DestageOrder::Elevator | DestageOrder::Ordered => None,
+            DestageOrder::Fifo => self.next_by_age(id, false),
+            DestageOrder::Lru => self.next_by_age(id, true),
+        };
+        by_age.or_else(|| self.next_in_sweep(id))
+    }
+
+    fn next_in_sweep(&self, id: VolumeId) -> Option<u64> {
+        let waiting = &self.map.volumes[usize::from(id.0)].waiting;
+        waiting.next_from(self.volume(id).destage.cursor).or_else(|| waiting.next_from(0))
+    }
+
+    /// Goes on with the walk from the oldest segment to the youngest.
+    fn next_by_age(&mut self, id: VolumeId, spare: bool) -> Option<u64> {
+        if self.map.volumes[usize::from(id.0)].waiting.len() == 0 {
+            return None;
+        }
+        let mut walk = self.volume(id).destage.walk;
+        let (mut budget, mut turns, mut found) = (SCAN_SLOTS_MAX, 0, None);
+        while found.is_none() && budget > 0 && turns <= 2 {
+            let Some(next) = self.map.next_by_age(walk.segment) else {
+                walk = Walk { takes_hits: !walk.takes_hits, ..Walk::default() };
+                turns += 1;
+                continue;
+            };
+            if next != walk.segment {
+                (walk.segment, walk.slot) = (next, 0);
+            }
+            found = self.walk_segment(id, spare && !walk.takes_hits, &mut walk, &mut budget);
+            if found.is_none() && budget > 0 {
+                walk.segment.1 += 1;
+                walk.slot = 0;
+            }
+        }
+        self.volume_mut(id).destage.walk = walk;
+        found
+    }
+
+    /// The next block in the walk's segment that waits.
+    fn walk_segment(&self, id: VolumeId, spare: bool, walk: &mut Walk, budget: &mut u32) -> Option<u64> {
+        let segment = &self.map.segments[walk.segment.1 as usize];
+        *budget -= 1;
+        if segment.unclean == 0 {
+            return None;
+        }
+        let waiting = &self.map.volumes[usize::from(id.0)].waiting;
+        while walk.slot < segment.completed && *budget > 0 {
+            let slot = walk.slot;
+            walk.slot += 1;
+            *budget -= 1;
+            if segment.state(slot) == State::Dirty && !(spare && segment.is_hit(slot)) {
+                let key = segment.key(slot);
+                if key.volume() == id && waiting.contains(key.block()) {
+                    return Some(key.block());
+                }
+            }
+        }
+        None
+    }
+
+    /// A block has come to wait again: the walk goes back to it, so that an old block does not wait for a whole turn.
+    pub(crate) fn rewind_walk(&mut self, id: VolumeId, slot: u32) {
+        let (number, index) = self.map.place(slot);
+        let segment = (self.map.segments[number as usize].born, number);
+        let walk = &mut self.volume_mut(id).destage.walk;
+        if (segment, index) < (walk.segment, walk.slot) {
+            (walk.segment, walk.slot) = (segment, index);
+        }
+    }
+}

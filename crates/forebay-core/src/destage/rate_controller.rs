@@ -1,0 +1,632 @@
+//! The rate controller: how fast dirty data is written back, decided in one place.
+//!
+//! Whenever something happens, a [`Plan`] is made for each volume that has dirty blocks waiting: a rate in blocks per
+//! second (or none: as fast as the backing store goes), operations in flight, blocks per operation, and the reason. A
+//! token bucket ([`crate::base::bucket`]) spends the rate evenly. In order of precedence:
+//!
+//! 1. **The operator's limits** (`max_destage_iops`, `max_destage_bytes_per_s`) hold always, also in a drain and when
+//!    writers wait: two more buckets. A limit counts from when it is set: what was written before is not owed.
+//! 2. **A failing backing store** is left alone, twice as long after each failure (0.1 s to 10 s), then tried with one
+//!    operation; the first success ends it.
+//! 3. **Pressure**, as fast as it goes: a full drain, a volume that leaves when it is drained, writers that wait (for room, or
+//!    for their flush epoch), reclaim that found nothing to free, volume or
+//!    pool above its soft limit (see `throttle`), data about to be older than `flush_period`.
+//! 4. **Age**: `rate = D / (P' - a)`, with `D` blocks waiting, `a` the age of the oldest and `P' = 15/16 flush_period`
+//!    (the rest is for what is under way). Whatever the order of destage, all that is dirty now is written before the
+//!    oldest is due. Under a steady load of `w` blocks a second it settles where `rate = w`: swept by address, `D = w a / 2`,
+//!    so at `a = 2/3 P'`; oldest first, `D = w a`, so at `a = P' / 2`. It has no thresholds, so there is nothing that
+//!    could switch on and off: the backing store sees an even, submaximal rate. (Time-based flushing as in vCache.)
+//! 5. **Level**: above `dirty_low_pct`, `rate = 2 f w + (L - low) / 60 s`, with `L` dirty blocks, `w` the measured rate at
+//!    which blocks become dirty (low pass, 4 s) and `f` the way of `L` from low to soft limit. It settles half-way,
+//!    where `rate = w`; if nothing comes in the second term goes on gently down to the low limit.
+//! 6. **Idle** (no request for `idle_delay`), and **background drain**: everything, with half or all of the operations.
+//!
+//! What 5 and 6 ask for **yields to the foreground**: while clients' operations wait for the backing store, destage has
+//! one operation of at most 1 MiB in flight, at a rate that is found by feedback: 1/8 more each half second while the 95th percentile
+//! of their latency is below `latency_target`, a quarter less while it is above (additive-increase/multiplicative-
+//! decrease in its multiplicative form). The floor is a twentieth of the time of the backing store, or one operation for fifty of
+//! the clients' if that is more, so a drain ends: few enough that a 95th percentile does not see them. From half-way between low and soft
+//! limit on the floor rises, up to nearly all, for what comes in must go out before writers have to wait. The
+//! percentile is estimated with one number: up by 0.95 s after a sample above it, down by 0.05 s after one below, where
+//! s is 1/16 of it (stochastic approximation, Robbins and Monro 1951; as in "Frugal streaming", Ma, Muthukrishnan and
+//! Sandler 2013). Pressure and age do not yield.
+
+use crate::api::Nanos;
+use crate::api::settings::{Priority, VolumeSettings};
+use crate::base::bucket::{Bucket, Meter};
+use crate::destage::report::{Drain, Limit};
+use crate::engine::{BLOCK, Engine};
+use crate::fault::{self, PlantedBug};
+use crate::request::throttle::{Level, Levels};
+use forebay_format::VolumeId;
+
+/// Most blocks in one destage operation (1 MiB).
+pub(crate) const EXTENT_BLOCKS_MAX: u32 = 256;
+/// The same while clients wait for the backing store.
+const EXTENT_BLOCKS_YIELDING: u32 = 256;
+/// An operation is not made smaller than this for evenness: the seek costs more than the transfer.
+const EXTENT_BLOCKS_EVEN: u64 = 16;
+/// Shortest `flush_period`: ages are known to about a quarter of a second.
+const PERIOD_MIN_NS: Nanos = 1_000_000_000;
+/// What is above the low limit is gone after about this time if nothing comes in.
+const LEVEL_NS: u64 = 60_000_000_000;
+/// Clients are taken to use the backing store this long after one of their operations ended.
+const ACTIVE_NS: Nanos = 1_000_000_000;
+/// After so long without clients their latency is measured from scratch.
+const FORGET_NS: Nanos = 10_000_000_000;
+/// The yielding rate changes at most this often, and not on fewer samples.
+const ADJUST_NS: Nanos = 500_000_000;
+const ADJUST_SAMPLES: u32 = 8;
+/// Yielding destage keeps one part in so many of the operations on the backing store,
+const FLOOR_ONE_IN: u64 = 50;
+/// or this share of its time, in thousandths: the first while little is dirty, the second when writers are about to be
+/// slowed.
+const FLOOR_SHARES: (u64, u64) = (50, 950);
+/// The first up to here, in thousandths of the way of the level from the low to the soft limit; from there on it rises.
+const FLOOR_UPTO: u64 = 500;
+/// Operations in flight while it yields, if all of the time were its own.
+const DEPTH_YIELDING: u64 = 8;
+/// A plan that waits for its bucket is made again after this time: rates follow ages.
+const REVIEW_NS: Nanos = 1_000_000_000;
+/// First and longest pause after a failed write-back.
+const BACKOFF_NS: core::ops::RangeInclusive<Nanos> = 100_000_000..=10_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What destage of a volume may do now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    /// Thousandths of blocks per second; `None`: no limit.
+    pub(crate) rate: Option<u64>,
+    /// Operations in flight.
+    pub(crate) depth: u32,
+    /// Blocks per operation, and dirty ones among them.
+    pub(crate) extent_blocks: u32,
+    pub(crate) extent_dirty: u32,
+    /// Why not more.
+    pub(crate) why: Limit,
+    /// Somebody waits for what is written back: it is made durable at once.
+    pub(crate) pressed: bool,
+}
+
+impl Plan {
+    const fn shut(why: Limit) -> Self {
+        Self { rate: Some(0), depth: 0, extent_blocks: 0, extent_dirty: 0, why, pressed: false }
+    }
+
+    const fn full(depth: u32, why: Limit) -> Self {
+        let most = EXTENT_BLOCKS_MAX;
+        Self { rate: None, depth, extent_blocks: most, extent_dirty: most, why, pressed: true }
+    }
+}
+
+/// Clients' operations on a backing store.
+#[derive(Clone, Copy, Debug, Default)]
+struct Foreground {
+    mean: Nanos,
+    p95: Nanos,
+    last_at: Nanos,
+    adjusted_at: Nanos,
+    samples: u32,
+    /// Operations per second.
+    rate: Meter,
+    /// What destage may do beside them, in thousandths of blocks per second.
+    allowed: u64,
+}
+
+impl Foreground {
+    fn note(&mut self, now: Nanos, took: Nanos) {
+        if self.mean == 0 || now > self.last_at + FORGET_NS {
+            *self = Self { mean: took, p95: took, adjusted_at: now, rate: self.rate, ..Self::default() };
+        }
+        self.rate.count(1);
+        self.mean = (self.mean * 7 + took) / 8;
+        let step = (self.p95 / 16).max(10_000);
+        self.p95 =
+            if took > self.p95 { self.p95 + step * 19 / 20 } else { self.p95.saturating_sub(step / 20) };
+        self.last_at = now;
+        self.samples = self.samples.saturating_add(1);
+    }
+
+    /// Finds the rate that the target allows.
+    fn adjust(&mut self, now: Nanos, target: Nanos, floor: u64, recent: u64) {
+        if self.samples < ADJUST_SAMPLES || now < self.adjusted_at + ADJUST_NS {
+            self.allowed = self.allowed.max(floor);
+            return;
+        }
+        let more = self.allowed + self.allowed / 8 + 1000;
+        self.allowed = if self.p95 > target {
+            self.allowed * 3 / 4
+        } else {
+            // Not far beyond what is used: what was never tried is not known to be harmless.
+            more.min(2 * recent + 4 * floor).max(self.allowed.min(more))
+        };
+        self.allowed = self.allowed.max(floor);
+        (self.adjusted_at, self.samples) = (now, 0);
+    }
+}
+
+/// The controller's memory of one volume.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) drain: Drain,
+    /// What was dirty when `flush_period` was set counts from then.
+    period_since: Nanos,
+    pace: Bucket,
+    iops: Bucket,
+    bytes: Bucket,
+    incoming: Meter,
+    outgoing: Meter,
+    dirty_seen: u64,
+    foreground: Foreground,
+    /// Time of the backing store that a dirty block takes, and the dirty blocks of a write-back (times 16): moving averages.
+    block_time: Nanos,
+    blocks_x16: u64,
+    /// Destage writes since the start.
+    writes: u64,
+    failures: u32,
+    backoff_until: Nanos,
+    /// What the last look at this volume ended with, and when to look again if nothing happens.
+    limit: Limit,
+    target: Option<u64>,
+    wake: Option<Nanos>,
+    /// Destage could have gone faster at some time since the last blocks became durable.
+    pub(crate) paced: bool,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            drain: Drain::Off,
+            period_since: 0,
+            pace: Bucket::default(),
+            iops: Bucket::default(),
+            bytes: Bucket::default(),
+            incoming: Meter::default(),
+            outgoing: Meter::default(),
+            dirty_seen: 0,
+            foreground: Foreground::default(),
+            block_time: 4_000_000,
+            blocks_x16: 16,
+            writes: 0,
+            failures: 0,
+            backoff_until: 0,
+            limit: Limit::NothingToDo,
+            target: Some(0),
+            wake: None,
+            paced: true,
+        }
+    }
+}
+
+impl Control {
+    /// `flush_period` was changed.
+    pub(crate) fn period_set(&mut self, now: Nanos) {
+        self.period_since = now;
+    }
+
+    /// The limits were `was`, and are now those of `is`: one that changed counts from now on.
+    pub(crate) fn limits_set(&mut self, was: &VolumeSettings, is: &VolumeSettings) {
+        if was.max_destage_iops != is.max_destage_iops {
+            self.iops.forgive(0);
+        }
+        if was.max_destage_bytes_per_s != is.max_destage_bytes_per_s {
+            self.bytes.forgive(0);
+        }
+    }
+
+    /// A write-back of `dirty` blocks, `blocks` with the gaps, was started. It is expected to take `time`.
+    pub(crate) fn charge(&mut self, dirty: u64, blocks: u64, writes: u64, time: Nanos) {
+        self.pace.take(dirty * 1000);
+        self.iops.take(writes);
+        self.bytes.take(blocks * BLOCK);
+        self.blocks_x16 = (self.blocks_x16 * 7 + dirty * 16) / 8;
+        self.block_time = (self.block_time * 7 + time / dirty.max(1)) / 8;
+    }
+
+    /// A write-back ended well: whatever was wrong is over.
+    pub(crate) fn succeeded(&mut self) {
+        (self.failures, self.backoff_until) = (0, 0);
+    }
+
+    /// A write-back or a flush after it failed; returns the pause, unless there is one already.
+    pub(crate) fn failed(&mut self, now: Nanos) -> Option<Nanos> {
+        if now < self.backoff_until {
+            return None;
+        }
+        let pause = (BACKOFF_NS.start() << self.failures.min(10)).min(*BACKOFF_NS.end());
+        self.failures += 1;
+        self.backoff_until = now + pause;
+        Some(pause)
+    }
+
+    pub(crate) fn is_backing_off(&self, now: Nanos) -> bool {
+        now < self.backoff_until
+    }
+
+    /// Failures in a row.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    pub(crate) fn backoff_until(&self) -> Nanos {
+        self.backoff_until
+    }
+
+    /// When to look again though nothing happens.
+    pub(crate) fn wake(&self) -> Option<Nanos> {
+        self.wake
+    }
+
+    /// A client's operation on the backing store took so long.
+    pub(crate) fn note_foreground(&mut self, now: Nanos, took: Nanos) {
+        self.foreground.note(now, took);
+    }
+
+    pub(crate) fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// Blocks per second aimed at.
+    pub(crate) fn target(&self) -> Option<u64> {
+        self.target
+    }
+
+    /// Blocks per second that become dirty, and that are written back.
+    pub(crate) fn rates(&self, now: Nanos) -> (u64, u64) {
+        let rounded = |mut meter: Meter| {
+            meter.settle(now);
+            meter.milli_per_s().saturating_add(500) / 1000
+        };
+        (rounded(self.incoming), rounded(self.outgoing))
+    }
+
+    /// Mean latency of clients' operations on the backing store, and its 95th percentile.
+    pub(crate) fn foreground(&self) -> (Nanos, Nanos) {
+        (self.foreground.mean, self.foreground.p95)
+    }
+
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    pub(crate) fn count_write(&mut self) {
+        self.writes += 1;
+    }
+
+    pub(crate) fn note_destaged(&mut self, blocks: u64) {
+        self.outgoing.count(blocks);
+        self.dirty_seen = self.dirty_seen.saturating_sub(blocks);
+    }
+
+    /// What yielding destage may do at least, in thousandths of blocks per second: a share (in thousandths) of the time of
+    /// the backing store.
+    fn floor(&self, share: u64) -> u64 {
+        let of_time = share * SECOND_NS / self.block_time.max(1000);
+        let beside = self.foreground.rate.milli_per_s() / FLOOR_ONE_IN * self.blocks_x16 / 16;
+        of_time.max(beside).max(1000)
+    }
+
+    fn settle(&mut self, now: Nanos, dirty: u64, share: u64, settings: &VolumeSettings) {
+        self.incoming.count(dirty.saturating_sub(self.dirty_seen));
+        self.dirty_seen = dirty;
+        self.incoming.settle(now);
+        self.outgoing.settle(now);
+        self.foreground.rate.settle(now);
+        self.iops.settle(now, u64::from(settings.max_destage_iops));
+        self.bytes.settle(now, settings.max_destage_bytes_per_s);
+        let (floor, recent) = (self.floor(share), self.outgoing.milli_per_s());
+        // What a store that was faster allowed is no measure.
+        self.foreground.allowed = self.foreground.allowed.min(self.floor(1000));
+        self.foreground.adjust(now, settings.latency_target, floor, recent);
+    }
+
+    /// Whether one more write-back may be started, and if not, when.
+    pub(crate) fn gate(
+        &mut self,
+        now: Nanos,
+        plan: &Plan,
+        settings: &VolumeSettings,
+    ) -> Option<(Limit, Nanos)> {
+        let (iops, bytes) = (u64::from(settings.max_destage_iops), settings.max_destage_bytes_per_s);
+        if iops > 0 && !self.iops.is_open(iops) {
+            return Some((Limit::MaxIops, self.iops.opens_at(iops).unwrap_or(u64::MAX)));
+        }
+        if bytes > 0 && !self.bytes.is_open(bytes) {
+            return Some((Limit::MaxBandwidth, self.bytes.opens_at(bytes).unwrap_or(u64::MAX)));
+        }
+        let rate = plan.rate?;
+        self.pace.settle(now, rate);
+        if self.pace.is_open(rate) {
+            return None;
+        }
+        let at = self.pace.opens_at(rate).unwrap_or(u64::MAX).min(now + REVIEW_NS);
+        Some((plan.why, at))
+    }
+
+    /// The look at this volume has ended.
+    pub(crate) fn rest(&mut self, plan: &Plan, limit: Limit, wake: Option<Nanos>) {
+        (self.limit, self.target, self.wake) = (limit, plan.rate.map(|rate| rate / 1000), wake);
+        // If it was no other than the backing store that held it up, its speed can be measured.
+        let saturated =
+            matches!(limit, Limit::BackingStore | Limit::MaxIops | Limit::MaxBandwidth | Limit::Scratch);
+        self.paced |= !saturated;
+        if plan.rate.is_none() {
+            // What goes unlimited owes nothing afterwards.
+            self.pace.forgive(0);
+        }
+    }
+}
+
+impl Engine {
+    /// What destage of a volume may do now.
+    pub(crate) fn destage_plan(&mut self, id: VolumeId) -> Plan {
+        let (now, settings) = (self.now, self.volume(id).settings);
+        let dirty = self.map.volumes[usize::from(id.0)].dirty;
+        let starved = fault::planted(PlantedBug::StarveLimiter);
+        let levels = self.levels(id);
+        let low = self.low_level(id, &levels);
+        let share = least_share(&levels, low);
+        let control = &mut self.volume_mut(id).destage.control;
+        if !starved {
+            control.settle(now, dirty, share, &settings);
+        }
+        if control.is_backing_off(now) {
+            return Plan::shut(Limit::RetryAfterFailure);
+        }
+        let probing = control.failures > 0;
+        if self.map.volumes[usize::from(id.0)].waiting.len() == 0 {
+            return Plan::shut(Limit::NothingToDo);
+        }
+        let aside = self.is_aside();
+        if !aside && (self.fenced || self.is_winding_down()) {
+            return Plan::shut(Limit::Stopped);
+        }
+        let rescue = aside.then(|| Plan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
+        let mut plan = rescue
+            .or_else(|| self.pressed_plan(id, &levels))
+            .unwrap_or_else(|| self.paced_plan(id, levels.volume, low, share));
+        if probing {
+            plan.depth = plan.depth.min(1);
+        }
+        if settings.max_destage_bytes_per_s > 0 {
+            // An eighth of a second at most, or the limit would be kept in fits and starts.
+            let most = (settings.max_destage_bytes_per_s / 8 / BLOCK).max(1);
+            plan.extent_blocks = plan.extent_blocks.min(most.min(u64::from(EXTENT_BLOCKS_MAX)) as u32);
+        }
+        plan
+    }
+
+    /// Dirty blocks of a volume below which its level asks for nothing.
+    fn low_level(&self, id: VolumeId, levels: &Levels) -> u64 {
+        levels.capacity * u64::from(self.volume(id).settings.dirty_low_pct) / 100
+    }
+
+    /// As fast as it goes, if something asks for it.
+    fn pressed_plan(&self, id: VolumeId, levels: &Levels) -> Option<Plan> {
+        let volume = self.volume(id);
+        let depth = volume.settings.destage_depth_max.max(1);
+        let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
+        let crowded = awaited || !levels.are_free();
+        let drains = volume.destage.control.drain == Drain::Full || self.drains_to_leave(id);
+        if drains || self.reclaim_wants_destage || crowded {
+            return Some(Plan::full(depth, Limit::BackingStore));
+        }
+        let late = self.age_rate(id).is_some_and(|rate| rate == u64::MAX);
+        late.then(|| Plan::full(depth, Limit::AgeDeadline))
+    }
+
+    /// Thousandths of blocks per second that keep `flush_period`: `u64::MAX` if it is nearly over, `None` without one.
+    fn age_rate(&self, id: VolumeId) -> Option<u64> {
+        let volume = self.volume(id);
+        let period = volume.settings.flush_period;
+        if period == 0 || fault::planted(PlantedBug::IgnoreFlushPeriod) {
+            return None;
+        }
+        let usable = period.max(PERIOD_MIN_NS) / 16 * 15;
+        let map = &self.map.volumes[usize::from(id.0)];
+        let age = map.births.oldest().map_or(0, |born| born.age(self.now));
+        let age = age.min(self.now - volume.destage.control.period_since);
+        let left = usable.saturating_sub(age);
+        if left < usable / 16 {
+            return Some(u64::MAX);
+        }
+        Some(milli_rate(map.waiting.len(), left))
+    }
+
+    /// Thousandths of blocks per second that keep the dirty level.
+    fn level_rate(&self, id: VolumeId, level: Level, low: u64) -> u64 {
+        let volume = self.volume(id);
+        let above = level.dirty.saturating_sub(low);
+        if above == 0 {
+            return 0;
+        }
+        let incoming = u128::from(volume.destage.control.incoming.milli_per_s());
+        let keeping = incoming * 2 * u128::from(above) / u128::from(level.soft.saturating_sub(low).max(1));
+        let keeping = u64::try_from(keeping).unwrap_or(u64::MAX);
+        keeping.saturating_add(milli_rate(above, LEVEL_NS)).max(1000)
+    }
+
+    /// At a rate that ages, level and the foreground call for.
+    fn paced_plan(&self, id: VolumeId, level: Level, low: u64, share: u64) -> Plan {
+        let volume = self.volume(id);
+        let (settings, control) = (&volume.settings, &volume.destage.control);
+        let most = settings.destage_depth_max.max(1);
+        let firm = self.age_rate(id).unwrap_or(0);
+        let idle = volume.idle_at().is_some_and(|at| self.now >= at);
+        let (mut wish, mut depth, mut why) = if control.drain == Drain::Background {
+            (u64::MAX, most, Limit::BackingStore)
+        } else if idle {
+            (u64::MAX, (most / 2).max(1), Limit::BackingStore)
+        } else {
+            (self.level_rate(id, level, low), most, Limit::DirtyLevel)
+        };
+        let mut extent_blocks = EXTENT_BLOCKS_MAX;
+        let recently = self.now < control.foreground.last_at + ACTIVE_NS && control.foreground.mean > 0;
+        if settings.latency_target > 0 && (volume.misses_in_flight > 0 || recently) {
+            depth = ((share * DEPTH_YIELDING / 1000) as u32).clamp(1, most);
+            extent_blocks = EXTENT_BLOCKS_YIELDING;
+            if wish > control.foreground.allowed {
+                (wish, why) = (control.foreground.allowed, Limit::ForegroundLatency);
+            }
+        }
+        if firm >= wish && firm > 0 {
+            (wish, depth, why, extent_blocks) = (firm, most, Limit::AgeDeadline, EXTENT_BLOCKS_MAX);
+        }
+        if wish == 0 {
+            return Plan::shut(if settings.idle_delay > 0 { Limit::IdleDelay } else { Limit::DirtyLevel });
+        }
+        if wish == u64::MAX {
+            return Plan {
+                rate: None,
+                depth,
+                extent_blocks,
+                extent_dirty: extent_blocks,
+                why,
+                pressed: false,
+            };
+        }
+        // At most a second's worth in one operation, or the rate would be kept in fits and starts.
+        let even = (wish / 1000).clamp(EXTENT_BLOCKS_EVEN, u64::from(extent_blocks)) as u32;
+        Plan { rate: Some(wish), depth, extent_blocks, extent_dirty: even, why, pressed: false }
+    }
+
+    /// When to look at a volume again if nothing happens, given what it rests for.
+    pub(crate) fn wake_for(&self, id: VolumeId, limit: Limit) -> Option<Nanos> {
+        let volume = self.volume(id);
+        match limit {
+            Limit::RetryAfterFailure => Some(volume.destage.control.backoff_until),
+            Limit::IdleDelay => volume.idle_at(),
+            Limit::ForegroundLatency => Some(self.now + REVIEW_NS),
+            _ => None,
+        }
+    }
+
+    /// Pages that destage of a volume may hold: shared out by priority among the volumes that have something to write.
+    pub(crate) fn page_quota(&self, id: VolumeId, all: u32) -> u32 {
+        let weight = |priority| match priority {
+            Priority::Low => 1,
+            Priority::Normal => 2,
+            Priority::High => 4,
+        };
+        let busy = self.volumes.iter().flatten().filter(|volume| {
+            volume.id == id
+                || volume.destage.in_flight() > 0
+                || volume.destage.control.limit == Limit::Scratch
+        });
+        let total: u32 = busy.map(|volume| weight(volume.settings.priority)).sum();
+        (all * weight(self.volume(id).settings.priority) / total.max(1)).max(1)
+    }
+}
+
+/// Share of the time of the backing store (in thousandths) that destage keeps though clients wait for it: more and
+/// more while the level rises from half-way between the low and the soft limit on. So it finds the share that it needs before writers
+/// have to wait, and clients see no jump.
+fn least_share(levels: &Levels, low: u64) -> u64 {
+    let way = |level: Level, low: u64| {
+        let above = level.dirty.saturating_sub(low).min(level.soft);
+        above * 1000 / level.soft.saturating_sub(low).max(1)
+    };
+    // What is about to reach the limit of the pool counts like what is about to reach the volume's own.
+    let risen = way(levels.volume, low).max(way(levels.pool, low.max(levels.pool.soft / 2))).min(1000);
+    // In the lower half only the floor: more would show in the percentile that clients were promised.
+    let risen = risen.saturating_sub(FLOOR_UPTO) * 1000 / (1000 - FLOOR_UPTO);
+    FLOOR_SHARES.0 + (FLOOR_SHARES.1 - FLOOR_SHARES.0) * risen * risen / 1_000_000
+}
+
+/// `blocks` in `time`, as thousandths of blocks per second; at least one if there are any.
+fn milli_rate(blocks: u64, time: Nanos) -> u64 {
+    let rate = u128::from(blocks) * 1000 * u128::from(SECOND_NS) / u128::from(time.max(1));
+    u64::try_from(rate).unwrap_or(u64::MAX - 1).clamp(u64::from(blocks > 0), u64::MAX - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = SECOND_NS;
+
+    #[test]
+    fn the_percentile_estimate_finds_the_tail() {
+        let mut foreground = Foreground::default();
+        for sample in 0..4000_u64 {
+            // Nine in ten take 10 ms, one in ten 50 ms: the 95th percentile is 50 ms.
+            let took = if sample % 10 == 3 { 50_000_000 } else { 10_000_000 };
+            foreground.note(sample * 10_000_000, took);
+        }
+        assert!((30_000_000..60_000_000).contains(&foreground.p95), "{}", foreground.p95);
+        for sample in 0..4000_u64 {
+            foreground.note(41 * SECOND + sample * 10_000_000, 10_000_000);
+        }
+        assert!(foreground.p95 < 11_000_000, "{}", foreground.p95);
+    }
+
+    #[test]
+    fn the_percentile_estimate_does_not_fall_below_nothing() {
+        let mut foreground = Foreground::default();
+        for at in 0..100 {
+            foreground.note(at, if at % 2 == 0 { 300 } else { 1 });
+        }
+        assert!(foreground.p95 < 20_000, "{}", foreground.p95);
+    }
+
+    #[test]
+    fn the_yielding_rate_backs_off_to_its_floor_and_comes_back() {
+        let mut foreground = Foreground::default();
+        let mut now = 0;
+        let mut run = |took: Nanos, seconds: u64| {
+            for _ in 0..seconds * 100 {
+                now += SECOND / 100;
+                foreground.note(now, took);
+                foreground.adjust(now, 20_000_000, 5_000, foreground.allowed);
+            }
+            foreground.allowed
+        };
+        let free = run(5_000_000, 30);
+        assert!(free > 100_000, "{free}");
+        assert_eq!(run(60_000_000, 30), 5_000);
+        assert!(run(5_000_000, 30) > 50_000);
+    }
+
+    #[test]
+    fn pauses_double_and_end_with_a_success() {
+        let mut control = Control::default();
+        let mut now = SECOND;
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            pauses.extend(control.failed(now));
+            assert_eq!(control.failed(now), None, "one pause at a time");
+            now = control.backoff_until();
+        }
+        assert_eq!(pauses[..3], [SECOND / 10, SECOND / 5, SECOND * 2 / 5]);
+        assert_eq!(pauses[9], 10 * SECOND);
+        control.succeeded();
+        assert!(!control.is_backing_off(now));
+        assert_eq!(control.failed(now), Some(SECOND / 10));
+    }
+
+    #[test]
+    fn the_share_of_destage_grows_from_its_floor_to_its_ceiling() {
+        let free = Level { dirty: 0, soft: 900, high: 1000 };
+        let share =
+            |dirty| least_share(&Levels { capacity: 2000, volume: Level { dirty, ..free }, pool: free }, 100);
+        let shares: Vec<u64> = (0..=1000).map(share).collect();
+        assert!(shares.is_sorted(), "{shares:?}");
+        assert_eq!(
+            (shares[100], shares[900], shares[1000]),
+            (FLOOR_SHARES.0, FLOOR_SHARES.1, FLOOR_SHARES.1)
+        );
+        assert!(shares[700] > FLOOR_SHARES.0 && shares[700] < FLOOR_SHARES.1, "{}", shares[700]);
+        // Of the pool only what is beyond half of its limit counts.
+        let idle = Level { dirty: 100, ..free };
+        let of_pool =
+            |dirty| least_share(&Levels { capacity: 2000, volume: idle, pool: Level { dirty, ..free } }, 100);
+        assert_eq!((of_pool(620), of_pool(900)), (FLOOR_SHARES.0, FLOOR_SHARES.1));
+    }
+
+    #[test]
+    fn rates_round_up_to_something() {
+        assert_eq!(milli_rate(0, SECOND), 0);
+        assert_eq!(milli_rate(1, 3600 * SECOND), 1);
+        assert_eq!(milli_rate(500, 2 * SECOND), 250_000);
+    }
+}

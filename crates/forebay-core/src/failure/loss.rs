@@ -1,0 +1,333 @@
+//! What only the failed cache has: at risk, safe, or lost; sector by sector (I52, I53, I55).
+
+use super::{Gone, SAFE_BLOCKS_MAX, Safe};
+use crate::api::{Loss, LossTotal, Nanos};
+use crate::context::locks::BlockRange;
+use crate::engine::{BLOCK, Engine, sector_mask, sector_mask_inside, sector_runs};
+use crate::fault::{self, PlantedBug};
+use crate::lifecycle::whole_volume;
+use crate::map::segment::{Key, State};
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+/// A walk over what is at risk, in pieces ([`Engine::walk_risk`]).
+#[derive(Clone, Debug, Default)]
+pub struct RiskWalk {
+    /// Segments before this one have been looked at.
+    next: u32,
+    parts: Vec<(Key, u8, Nanos)>,
+}
+
+/// What a walk has found.
+#[derive(Clone, Debug)]
+pub struct AtRisk(Vec<(Key, u8, Nanos)>);
+
+impl AtRisk {
+    /// By address. That takes its time if there is much of it; it may be done by another thread.
+    #[must_use]
+    pub fn losses(self) -> Vec<(VolumeId, Vec<Loss>)> {
+        losses_of(self.0)
+    }
+}
+
+impl Engine {
+    pub(super) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
+        let end = loss.offset + loss.bytes;
+        let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
+        for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
+            let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
+            let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
+            let gone = self.aside.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
+            gone.mask |= mask;
+            gone.written_at = gone.written_at.min(written_at);
+        }
+    }
+
+    /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address. This is what the record must
+    /// list. It becomes less while the engine is fenced, never more. Looks at all slots.
+    #[must_use]
+    pub fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
+        self.walk_risk(&mut RiskWalk::default(), u32::MAX).map_or_else(Vec::new, AtRisk::losses)
+    }
+
+    /// Goes on with a walk over what is at risk, by so many segments at most; gives what it is when all have been looked at. What comes to be
+    /// safe meanwhile may be listed all the same ([`Engine::made_safe`] has it), what comes to be lost is.
+    pub fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
+        let all = self.map.segments.len() as u32;
+        let end = walk.next.saturating_add(segments_max).min(all);
+        let parts = &mut walk.parts;
+        for number in walk.next..end {
+            let segment = &self.map.segments[number as usize];
+            if segment.unclean == 0 {
+                continue;
+            }
+            self.map.look_at(self.map.geometry.segment_blocks.into());
+            for index in 0..self.map.geometry.segment_blocks {
+                if segment.state(index) == State::Dirty && !segment.is_shadow(index) {
+                    let slot = self.map.slot(number, index);
+                    let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
+                    parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
+                }
+            }
+        }
+        walk.next = end;
+        if end < all {
+            return None;
+        }
+        // At the end: what was dirty when its segment had not been looked at may be lost by now, and is found here.
+        parts.extend(self.gone_parts());
+        Some(AtRisk(core::mem::take(parts)))
+    }
+
+    /// What of [`Engine::at_risk`] came to be safe since the last record that was made, by address: taken away from that one it gives
+    /// the record that is asked for now. What is safe stays so, so taking it away twice changes nothing. `None`: it
+    /// was too much to be remembered, and a whole record is needed.
+    #[must_use]
+    pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
+        if self.aside.forgotten > self.aside.recorded {
+            return None;
+        }
+        Some(losses_of(self.aside.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
+    }
+
+    /// A record that knows of so many changes is durable.
+    pub(super) fn note_recorded(&mut self, changes: u64) {
+        self.aside.recorded = changes;
+        self.aside.safe.retain(|_, safe| safe.change > changes);
+    }
+
+    /// The last change of what is at risk in this range that the record does not know yet, 0 if it knows them all.
+    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
+        if self.aside.forgotten > self.aside.recorded {
+            return self.aside.forgotten;
+        }
+        let safe = self.aside.safe.range(range.first..=range.last);
+        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
+    }
+
+    /// What is lost of each volume, by address: it answers with errors until it is written again. Lost with a cache device
+    /// that failed, or because the only copy of a dirty block was damaged.
+    #[must_use]
+    pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
+        let mut parts = self.gone_parts();
+        let damaged = self.map.lost.iter().filter_map(|key| self.map.lookup(*key).map(|slot| (*key, slot)));
+        parts.extend(damaged.map(|(key, slot)| {
+            (key, self.valid_mask(key, self.map.mask(slot)), self.map.born(slot).age(self.now))
+        }));
+        losses_of(parts)
+    }
+
+    /// What is lost of each volume that has lost something: bytes, and the ranges that they are in.
+    #[must_use]
+    pub fn loss_totals(&self) -> Vec<LossTotal> {
+        let bytes = |losses: &[Loss]| losses.iter().map(|loss| loss.bytes).sum();
+        let total = |(volume, losses): (VolumeId, Vec<Loss>)| LossTotal {
+            volume,
+            bytes: bytes(&losses),
+            ranges: losses.len() as u64,
+        };
+        self.losses().into_iter().map(total).collect()
+    }
+
+    /// Nothing is lost, of any volume.
+    #[must_use]
+    pub fn has_lost_nothing(&self) -> bool {
+        self.map.lost.is_empty() && self.aside.gone.is_empty()
+    }
+
+    /// Blocks of a volume of which something is lost.
+    pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
+        let all = whole_volume(volume);
+        let gone = self.aside.gone.range(all.first..=all.last).count() as u64;
+        self.map.volumes[usize::from(volume.0)].lost + gone
+    }
+
+    /// A dirty block of an attached volume was found to be lost.
+    pub(crate) fn note_lost(&mut self, volume: VolumeId) {
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
+            volume.losses_found += 1;
+        }
+    }
+
+    /// Whether a FLUSH ends with an error, and keeps in mind that it does: every one that had not ended when something was lost
+    /// fails, or else the next one, and those after it do not. That is what `fsync` does. `told`: losses that had been told when
+    /// it was made.
+    pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
+        let silent = fault::planted(PlantedBug::FlushOverLoss);
+        let volume = self.volume_mut(id);
+        let fails = failed || volume.losses_found > told && !silent;
+        if fails {
+            volume.losses_told = volume.losses_found;
+        }
+        fails
+    }
+
+    /// Something of a volume was lost, and no FLUSH has been answered with an error since. An engine that is opened later does
+    /// not know that (I54): whoever goes on with this volume's clients there must tell them in another way.
+    #[must_use]
+    pub fn is_loss_untold(&self, volume: VolumeId) -> bool {
+        self.volumes
+            .get(usize::from(volume.0))
+            .and_then(Option::as_ref)
+            .is_some_and(|volume| volume.losses_found > volume.losses_told)
+    }
+
+    /// Bytes of a volume that are lost.
+    #[must_use]
+    pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
+        let all = whole_volume(volume);
+        let gone = self.aside.gone.range(all.first..=all.last);
+        let gone: u64 = gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum();
+        let damaged = self.map.lost.range(all.first..=all.last).filter_map(|key| self.map.lookup(*key));
+        let damaged: u64 = damaged
+            .map(|slot| {
+                u64::from(self.valid_mask(self.map.key(slot), self.map.mask(slot)).count_ones()) * 512
+            })
+            .sum();
+        gone + damaged
+    }
+
+    fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
+        let age = |gone: &Gone| (self.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
+        self.aside.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
+    }
+
+    /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
+    fn valid_mask(&self, key: Key, mask: u8) -> u8 {
+        let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+        let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
+        let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
+        let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
+        if left == 0 { 0 } else { mask & sector_mask(0, left) }
+    }
+
+    /// Sectors of a block that are lost.
+    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
+        if self.aside.gone.is_empty() {
+            return 0;
+        }
+        self.aside.gone.get(&key).map_or(0, |gone| gone.mask)
+    }
+
+    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
+        self.aside.gone.range(range.first..=range.last).next().is_some()
+    }
+
+    /// The only copy of a block cannot be read.
+    pub(crate) fn lose(&mut self, slot: u32) {
+        let key = self.map.key(slot);
+        let mask = self.valid_mask(key, self.map.mask(slot));
+        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
+        let known = self.map.is_lost(slot);
+        self.map.remove(key);
+        if mask == 0 {
+            return;
+        }
+        self.aside.gone.insert(key, Gone { mask, written_at });
+        if !known {
+            self.note_lost(key.volume());
+        }
+        self.settle_again();
+    }
+
+    /// The backing store holds a block durably: the copy in the cache is no more.
+    pub(crate) fn rescued(&mut self, slot: u32) {
+        let (key, mask) = (self.map.key(slot), self.map.mask(slot));
+        self.map.remove(key);
+        self.note_safer(key, mask);
+    }
+
+    /// Sectors of a block are not at risk any more: a record that lists them is out of date.
+    pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
+        self.aside.changes += 1;
+        let change = self.aside.changes;
+        self.volume_mut(key.volume()).safer_at = change;
+        let mask = self.valid_mask(key, mask);
+        let safe = self.aside.safe.entry(key).or_insert(Safe { mask: 0, change });
+        (safe.mask, safe.change) = (safe.mask | mask, change);
+        if self.aside.safe.len() > SAFE_BLOCKS_MAX {
+            self.aside.safe.clear();
+            self.aside.forgotten = change;
+        }
+        self.settle_again();
+    }
+
+    /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
+    /// cache has of these blocks is void, and sectors that were written wholly are not lost any more. (I55)
+    pub(crate) fn supersede(&mut self, range: BlockRange, from: u64, to: u64) {
+        let volume = range.first.volume();
+        let mut slots = Vec::new();
+        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
+        if !fault::planted(PlantedBug::RescueSuperseded) {
+            for slot in slots {
+                // Of a block of which only a part was written the rest was written with it.
+                self.rescued(slot);
+            }
+        }
+        let lost: Vec<Key> = self.aside.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
+        for key in lost {
+            let start = key.block() * BLOCK;
+            let written = sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
+            let Some(gone) = self.aside.gone.get_mut(&key) else { continue };
+            let healed = gone.mask & written;
+            gone.mask &= !written;
+            if gone.mask == 0 {
+                self.aside.gone.remove(&key);
+            }
+            self.note_safer(key, healed);
+        }
+    }
+}
+
+/// Sectors of blocks, put together to ranges.
+fn losses_of(mut parts: Vec<(Key, u8, Nanos)>) -> Vec<(VolumeId, Vec<Loss>)> {
+    parts.sort_unstable_by_key(|(key, ..)| *key);
+    // A block that was dirty when a walk came by, and was lost before it ended.
+    parts.dedup_by(|again, first| {
+        let same = again.0 == first.0;
+        if same {
+            (first.1, first.2) = (first.1 | again.1, first.2.max(again.2));
+        }
+        same
+    });
+    let mut all: Vec<(VolumeId, Vec<Loss>)> = Vec::new();
+    for (key, mask, age) in parts {
+        for (from, to) in sector_runs(mask) {
+            if all.last().is_none_or(|(volume, _)| *volume != key.volume()) {
+                all.push((key.volume(), Vec::new()));
+            }
+            let Some((_, losses)) = all.last_mut() else { continue };
+            let (offset, bytes) = (key.block() * BLOCK + u64::from(from), u64::from(to - from));
+            match losses.last_mut() {
+                Some(last) if last.offset + last.bytes == offset => {
+                    last.bytes += bytes;
+                    last.age = last.age.max(age);
+                }
+                _ => losses.push(Loss { offset, bytes, age }),
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_sectors_become_one_range_with_the_older_age() {
+        let key = |block| Key::new(VolumeId(1), block);
+        let parts = alloc::vec![(key(4), 0b0000_0011, 7), (key(3), 0b1000_0001, 9)];
+        let losses = losses_of(parts);
+        let range = |offset, bytes, age| Loss { offset, bytes, age };
+        let expected = alloc::vec![range(3 * 4096, 512, 9), range(3 * 4096 + 3584, 512 + 1024, 9)];
+        assert_eq!(losses, [(VolumeId(1), expected)]);
+    }
+
+    #[test]
+    fn a_block_that_was_lost_while_a_walk_went_on_is_listed_once() {
+        let key = Key::new(VolumeId(1), 5);
+        let losses = losses_of(alloc::vec![(key, 0b0000_1111, 7), (key, 0b0000_0110, 9)]);
+        assert_eq!(losses, [(VolumeId(1), alloc::vec![Loss { offset: 5 * 4096, bytes: 2048, age: 9 }])]);
+    }
+}

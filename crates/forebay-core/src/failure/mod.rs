@@ -1,0 +1,416 @@
+//! Going on without the cache device (decision 0019).
+//!
+//! A cache device that fails takes nothing more that could be promised: the engine is *fenced* (I14). From there
+//!
+//! ```text
+//! Sound -> Asking -> Aside          the owner has made durable that this cache must never be opened again
+//!             |        ^
+//!             v        |
+//!          Refused ----+            it could not: changes answer with an error, until it can
+//! ```
+//!
+//! - *Asking*: [`Action::RecordLoss`] asks the owner. What would fail now waits (I50). Nothing enters the map any more, not
+//!   even batches that were under way: what the record says is at risk can only become less (I52).
+//! - *Aside*: recovery from this cache will never happen, so there are no intents, marks, batches, checkpoints and flush
+//!   epochs any more. Clean copies do not count. Every dirty block that can still be read is written to its backing store
+//!   at once (the *rescue*), durable on the cache or not: I11 was there for recovery. One that cannot be read is lost: exactly
+//!   its sectors answer with an error until they are written again (I53). Requests go past the cache; those that the failure
+//!   interrupted are done over (their data is still in the client's buffer), so no client sees an error.
+//! - A FLUSH waits until what it promises newly is rescued, and for a record that says so (I54): that is readable after
+//!   a crash too. What earlier ones had promised is rescued after that. A write waits for such a record if the last one lists something of it. If something was lost, every FLUSH that was waiting when that was found answers with an error, or else the
+//!   next one, and those after it do not: as `fsync` does.
+//!
+//! An engine can also begin like this ([`Engine::open_without_cache`]): after a crash, with what the record says.
+//!
+//! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk, safe, or lost. `promise`: what FLUSHes had
+//! promised before. `rescue`: what a FLUSH waits for.
+
+mod loss;
+mod promise;
+pub(crate) mod read_retry;
+mod rescue;
+
+pub use loss::{AtRisk, RiskWalk};
+pub(crate) use promise::Promised;
+
+use crate::api::config::{Attachment, EngineConfig};
+use crate::api::{Action, Loss, Nanos, Notice};
+use crate::engine::{BLOCK, Engine, OpKind, Req, Status, sector_mask};
+use crate::fault::{self, PlantedBug};
+use crate::map::segment::{Key, State};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::{Geometry, VolumeId};
+
+/// Failed reads of so many different segments, without one that succeeded between them, mean that the device has failed, not
+/// some of its sectors.
+const READS_FAILED_MAX: usize = 8;
+/// The record is brought up to date at most this often if nobody waits for that.
+const RECORD_PAUSE_NS: Nanos = 1_000_000_000;
+/// Blocks of which is remembered that they came to be safe; beyond, the next record is a whole one.
+const SAFE_BLOCKS_MAX: usize = 1 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Stage {
+    #[default]
+    Sound,
+    Asking,
+    Refused,
+    Aside,
+}
+
+/// A request that waits for what the owner answers.
+#[derive(Clone, Copy, Debug)]
+enum Held {
+    /// A write, zero or discard that holds its block lock: done over, without the cache.
+    Redo(u32),
+    /// A FLUSH or FUA: what it covers is to be made durable without the cache.
+    Durable(u32),
+}
+
+/// Sectors of a block that nobody has any more.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    mask: u8,
+    /// When they were written; before the origin of time if that was before this engine began.
+    written_at: i64,
+}
+
+/// Sectors of a block that were at risk and are not any more.
+#[derive(Clone, Copy, Debug)]
+struct Safe {
+    mask: u8,
+    change: u64,
+}
+
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Aside {
+    stage: Stage,
+    held: VecDeque<Held>,
+    gone: BTreeMap<Key, Gone>,
+    /// Requests that wait for the rescue of their volume.
+    waiting: Vec<u32>,
+    /// Requests that wait for a record which knows of so many changes.
+    recording: Vec<(u64, u32)>,
+    /// Changes of what is at risk: sectors that came to be safe.
+    changes: u64,
+    /// Of those, changes that the last record knows.
+    recorded: u64,
+    /// Sectors that came to be safe and that the last record still lists, with the number of the change.
+    safe: BTreeMap<Key, Safe>,
+    /// There were more of those than can be remembered, up to this change.
+    forgotten: u64,
+    last_ticket: u64,
+    /// The record under way, and the changes that it will know.
+    pending: Option<(u64, u64)>,
+    recorded_at: Nanos,
+    /// The last record failed.
+    record_failed: bool,
+    /// The end of the rescue was told.
+    told: bool,
+    /// Segments that could not be read, one after the other.
+    unreadable: Vec<u32>,
+}
+
+impl Aside {
+    pub(crate) fn lost_blocks(&self) -> u64 {
+        self.gone.len() as u64
+    }
+}
+
+impl Req {
+    /// Sectors of a block that the request is about.
+    pub(crate) fn sectors_of(&self, block: u64) -> u8 {
+        let start = block * BLOCK;
+        sector_mask(self.offset.max(start) - start, self.end().min(start + BLOCK) - start)
+    }
+}
+
+impl Engine {
+    /// An engine that serves its volumes without a cache, because theirs was put aside before and must not be opened again.
+    /// `losses`: what the record says; those sectors answer with an error until they are written. Their ages are as of now.
+    #[must_use]
+    pub fn open_without_cache(
+        config: EngineConfig,
+        entries: Vec<VolumeEntry>,
+        attachments: Vec<Attachment>,
+        losses: &[(VolumeId, Loss)],
+        now: Nanos,
+    ) -> Self {
+        let mut engine = Self::blank(config, now);
+        // No segment; the size of one is only there to be divided by.
+        let geometry = Geometry { segment_blocks: 16, ..crate::recovery::blank_geometry() };
+        engine.map = crate::map::CacheMap::new(geometry);
+        engine.superblock.geometry = geometry;
+        engine.checkpoint.volume_table = entries;
+        engine.status = Status::Ready;
+        engine.fenced = true;
+        engine.aside.stage = Stage::Aside;
+        for attachment in attachments {
+            engine.serve_aside(&attachment);
+        }
+        for (volume, loss) in losses {
+            engine.note_loss(*volume, loss);
+        }
+        engine
+    }
+
+    fn serve_aside(&mut self, attachment: &Attachment) {
+        self.enter_volume(attachment);
+        self.counters.begin(attachment.volume);
+        // What was written before this engine began may still be volatile: the first FLUSH covers it too.
+        let volume = self.volume_mut(attachment.volume);
+        (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
+    }
+
+    /// The cache device failed, and the engine serves its volumes without it.
+    #[must_use]
+    pub fn is_aside(&self) -> bool {
+        self.aside.stage == Stage::Aside
+    }
+
+    /// The owner knows that the cache device is gone: it need not be found out one error after the other.
+    pub fn cache_gone(&mut self, now: Nanos) {
+        self.advance(now);
+        if self.status == Status::Ready {
+            self.patience.end_for_good();
+            self.fence();
+        }
+    }
+
+    // --- detection, and the owner's part
+
+    /// The slot, or the first one, that an operation reads.
+    pub(crate) fn cached_slot(&self, kind: &OpKind) -> Option<u32> {
+        match kind {
+            OpKind::ReadHit { slot, .. } => Some(*slot),
+            OpKind::MergeCached { merge, .. } => self.merges.get(*merge).cached_slot(),
+            OpKind::DestageRead { extent, at, .. } => self.extents.get(*extent).parts[*at as usize].slot(),
+            OpKind::RelocateRead { relocation } => Some(self.relocations.get(*relocation).from()),
+            OpKind::ScrubRead { read } => Some(self.scrub_reads.get(*read).slot()),
+            _ => None,
+        }
+    }
+
+    /// A read of the cache device has ended, of this slot.
+    pub(crate) fn note_cache_read(&mut self, slot: Option<u32>, member: u8, ok: bool) {
+        let Some(slot) = slot else { return };
+        if ok {
+            self.patience.renew();
+        }
+        if self.mirror.is_some() {
+            self.note_member_read(member, slot, ok);
+            return;
+        }
+        if ok {
+            self.aside.unreadable.clear();
+            return;
+        }
+        let segment = self.map.place(slot).0;
+        if !self.fenced && !self.aside.unreadable.contains(&segment) {
+            self.aside.unreadable.push(segment);
+            if self.aside.unreadable.len() >= READS_FAILED_MAX {
+                self.fence();
+            }
+        }
+    }
+
+    /// The cache was fenced just now: the owner is asked to put it aside.
+    pub(crate) fn ask_aside(&mut self) {
+        if self.status == Status::Ready && self.aside.stage == Stage::Sound {
+            self.aside.stage = Stage::Asking;
+            self.ask_record();
+            if fault::planted(PlantedBug::PassBeforeRecord) {
+                self.put_aside();
+            }
+        }
+    }
+
+    fn ask_record(&mut self) {
+        if self.aside.pending.is_some() {
+            return;
+        }
+        self.aside.last_ticket += 1;
+        self.aside.pending = Some((self.aside.last_ticket, self.aside.changes));
+        self.actions.push_back(Action::RecordLoss { ticket: self.aside.last_ticket });
+    }
+
+    /// Asks for the record once more, after the owner could not make it.
+    pub fn record_again(&mut self, now: Nanos) {
+        self.advance(now);
+        if self.aside.stage == Stage::Refused {
+            self.ask_record();
+        }
+    }
+
+    /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
+    pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
+        self.advance(now);
+        let Some((_, changes)) = self.aside.pending.take_if(|(pending, _)| *pending == ticket) else {
+            return;
+        };
+        self.aside.record_failed = !ok;
+        match self.aside.stage {
+            Stage::Sound => {}
+            Stage::Asking | Stage::Refused if ok => {
+                self.note_recorded(changes);
+                self.put_aside();
+            }
+            Stage::Asking | Stage::Refused => {
+                self.aside.stage = Stage::Refused;
+                self.release_held();
+            }
+            Stage::Aside => self.record_ended(changes, ok),
+        }
+        self.aside.recorded_at = self.now;
+    }
+
+    fn record_ended(&mut self, changes: u64, ok: bool) {
+        if ok {
+            self.note_recorded(changes);
+        }
+        let all = core::mem::take(&mut self.aside.recording);
+        let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
+        self.aside.recording = left;
+        if !self.aside.recording.is_empty() {
+            self.ask_record();
+        }
+        for (_, req) in served {
+            self.safe_part_done(req, ok);
+        }
+    }
+
+    /// The record is durable: from here on the cache is no more than a place from which dirty blocks are rescued.
+    fn put_aside(&mut self) {
+        self.aside.stage = Stage::Aside;
+        self.notice(Notice::CachePutAside);
+        for index in 0..self.map.volumes.len() {
+            let volume = VolumeId(index as u16);
+            if self.order(volume).is_some() {
+                if self.is_ordered(volume) && self.is_attached(volume) {
+                    self.notice(Notice::OrderEnded { volume });
+                }
+                self.map.dissolve_order(index);
+            }
+            if self.map.volumes[index].cached > 0 {
+                self.forget_clean(self.now, volume);
+            }
+        }
+        self.marks.clear();
+        self.reclaim = None;
+        self.move_lost();
+        self.find_urgent();
+        self.release_held();
+        self.settle_again();
+    }
+
+    /// What was found to be lost before is kept with what will be.
+    fn move_lost(&mut self) {
+        let lost = |map: &crate::map::CacheMap, number: u32, index: u32| {
+            let segment = &map.segments[number as usize];
+            segment.state(index) == State::Dirty && segment.is_lost(index)
+        };
+        for number in 0..self.map.segments.len() as u32 {
+            if self.map.segments[number as usize].unclean == 0 {
+                continue;
+            }
+            for index in 0..self.map.geometry.segment_blocks {
+                if lost(&self.map, number, index) {
+                    self.lose(self.map.slot(number, index));
+                }
+            }
+        }
+    }
+
+    // --- requests that wait
+
+    /// True if a request that changes something cannot succeed.
+    pub(crate) fn refuses_changes(&self) -> bool {
+        self.fenced && matches!(self.aside.stage, Stage::Sound | Stage::Refused)
+    }
+
+    /// True if what fails now because of the cache may succeed without it.
+    fn may_redo(&self, req: u32) -> bool {
+        let undecided = matches!(self.aside.stage, Stage::Asking | Stage::Aside);
+        undecided && !self.reqs.get(req).redone
+    }
+
+    /// A write, zero or discard has got its block lock. True if it waits for the owner's answer.
+    pub(crate) fn hold_mutation(&mut self, req: u32) -> bool {
+        match self.aside.stage {
+            Stage::Sound | Stage::Refused => false,
+            Stage::Asking => {
+                self.reqs.get_mut(req).pending = 1;
+                self.aside.held.push_back(Held::Redo(req));
+                true
+            }
+            Stage::Aside => {
+                let request = self.reqs.get_mut(req);
+                (request.redone, request.write_back, request.copies) = (true, false, false);
+                false
+            }
+        }
+    }
+
+    /// All parts of a mutation have ended, and one of them failed. True if it is done over.
+    pub(crate) fn redo_mutation(&mut self, req: u32) -> bool {
+        if !self.may_redo(req) {
+            return false;
+        }
+        self.reqs.get_mut(req).failed = false;
+        self.mutation_locked(req);
+        true
+    }
+
+    /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it durable without the cache.
+    pub(crate) fn flush_fenced(&mut self, req: u32) {
+        match self.aside.stage {
+            Stage::Sound | Stage::Refused => self.reqs.get_mut(req).failed = true,
+            Stage::Asking => {
+                self.reqs.get_mut(req).pending += 1;
+                self.aside.held.push_back(Held::Durable(req));
+            }
+            Stage::Aside => self.make_safe(req),
+        }
+    }
+
+    /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if it goes on.
+    pub(crate) fn flush_again(&mut self, req: u32) -> bool {
+        if self.reqs.get(req).failed || !self.may_redo(req) {
+            return false;
+        }
+        self.flush_fenced(req);
+        self.reqs.get(req).pending > 0
+    }
+
+    /// The owner has answered.
+    fn release_held(&mut self) {
+        let refused = self.aside.stage == Stage::Refused;
+        for held in core::mem::take(&mut self.aside.held) {
+            match held {
+                Held::Redo(req) if refused => self.mutation_part_done(req, false),
+                Held::Redo(req) => self.mutation_locked(req),
+                Held::Durable(req) => {
+                    self.reqs.get_mut(req).pending -= 1;
+                    self.flush_fenced(req);
+                    if self.reqs.get(req).pending == 0 {
+                        self.reply(req);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Attaches a volume to an engine that has no cache: there is nothing to make durable.
+    pub(crate) fn attach_aside(&mut self, entry: VolumeEntry, attachment: &Attachment) {
+        let id = entry.id;
+        self.checkpoint.volume_table.retain(|other| other.id != id);
+        self.checkpoint.volume_table.push(entry);
+        self.serve_aside(attachment);
+        // Clients that come now were told of nothing that was lost before.
+        self.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
+        self.notice(Notice::Attached { volume: id });
+    }
+}

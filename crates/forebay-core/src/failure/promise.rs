@@ -1,0 +1,145 @@
+//! What the FLUSHes of a volume have promised before its cache failed, and so what the first one after that promises newly.
+//!
+//! A FLUSH that succeeded promised all that was acknowledged when it was taken in. Where that ends in the log is noted when it is
+//! taken in, and counts once it has succeeded, but not for what lies before it of requests that were under way then: that was acknowledged
+//! later. Of the dirty blocks of a failed cache those that lie behind it are *urgent*: they
+//! are rescued first, and a FLUSH waits for them (I54). One FLUSH of a volume is followed at a time: with several under way, and
+//! for blocks that were moved since, too many are called urgent, never too few.
+
+use crate::base::bitset::BlockSet;
+use crate::context::locks::BlockRange;
+use crate::engine::{Engine, Req};
+use crate::lifecycle::whole_volume;
+use crate::map::segment::{Key, State};
+use alloc::vec::Vec;
+use forebay_format::{StreamKind, VolumeId};
+
+/// A place in the log: what lies before it had been applied at one instant.
+#[derive(Debug)]
+struct Place {
+    /// Segments whose first batch is not older than this one lie behind it.
+    next_sequence: u64,
+    /// Of the segments that were open then: number, and blocks that had been applied.
+    open: [Option<(u32, u32)>; StreamKind::ALL.len()],
+    /// Blocks that were being changed: what had been applied of them need not have been acknowledged. By address.
+    busy: Vec<BlockRange>,
+}
+
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Promised {
+    /// Before this lies what was promised.
+    upto: Option<Place>,
+    /// The FLUSH that is followed, and what it will have promised.
+    following: Option<(u32, Place)>,
+    /// For the next place, so that a FLUSH allocates nothing.
+    spare: Vec<BlockRange>,
+    /// Dirty blocks that nobody has promised yet; some of them may be safe or lost already.
+    urgent: BlockSet,
+}
+
+impl Engine {
+    /// A FLUSH is taken in.
+    pub(crate) fn follow_flush(&mut self, req: u32) {
+        let volume = self.reqs.get(req).volume;
+        if self.volume(volume).promised.following.is_some() {
+            return;
+        }
+        let open = StreamKind::ALL.map(|kind| {
+            let segment = self.streams[kind.index()].open_segment()?;
+            Some((segment, self.map.segments[segment as usize].completed))
+        });
+        let mut busy = core::mem::take(&mut self.volume_mut(volume).promised.spare);
+        busy.clear();
+        busy.extend_from_slice(self.locks.held_inside(whole_volume(volume)));
+        let place = Place { next_sequence: self.next_sequence, open, busy };
+        self.volume_mut(volume).promised.following = Some((req, place));
+    }
+
+    /// A FLUSH is about to be answered.
+    pub(crate) fn flush_answered(&mut self, req: u32, done: &Req) {
+        let counts = !done.failed && !self.fenced;
+        let promised = &mut self.volume_mut(done.volume).promised;
+        if let Some((_, place)) = promised.following.take_if(|(followed, _)| *followed == req) {
+            let unused = if counts { promised.upto.replace(place) } else { Some(place) };
+            promised.spare = unused.map(|place| place.busy).unwrap_or_default();
+        }
+    }
+
+    /// True if what this slot holds may have been written after `upto`.
+    fn is_behind(&self, upto: Option<&Place>, segment: u32, index: u32) -> bool {
+        let Some(place) = upto else { return true };
+        let slots = &self.map.segments[segment as usize];
+        if slots.born >= place.next_sequence {
+            return true;
+        }
+        let key = slots.key(index);
+        let busy = place.busy.partition_point(|range| range.last < key);
+        if place.busy.get(busy).is_some_and(|range| range.first <= key) {
+            return true;
+        }
+        place.open.iter().flatten().any(|(open, applied)| *open == segment && index >= *applied)
+    }
+
+    /// The cache is put aside just now. Looks at all slots.
+    pub(super) fn find_urgent(&mut self) {
+        for number in 0..self.map.segments.len() as u32 {
+            if self.map.segments[number as usize].unclean == 0 {
+                continue;
+            }
+            for index in 0..self.map.geometry.segment_blocks {
+                let segment = &self.map.segments[number as usize];
+                if segment.state(index) != State::Dirty || segment.is_shadow(index) {
+                    continue;
+                }
+                let key = segment.key(index);
+                let volume = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+                let upto = volume.map(|volume| volume.promised.upto.as_ref());
+                if upto.is_some_and(|upto| self.is_behind(upto, number, index)) {
+                    self.volume_mut(key.volume()).promised.urgent.insert(key.block());
+                }
+            }
+        }
+    }
+
+    /// What the cache has of these blocks is rescued first, for a FUA of what was written to them. True if it has anything.
+    pub(super) fn hasten(&mut self, range: BlockRange) -> bool {
+        let volume = range.first.volume();
+        let mut dirty = Vec::new();
+        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
+            if self.map.state(slot) == State::Dirty {
+                dirty.push(self.map.key(slot).block());
+            }
+        });
+        for block in &dirty {
+            self.volume_mut(volume).promised.urgent.insert(*block);
+        }
+        !dirty.is_empty()
+    }
+
+    /// True while a FLUSH has to wait for the rescue of this volume.
+    pub(crate) fn has_urgent(&mut self, id: VolumeId) -> bool {
+        while let Some(block) = self.volume(id).promised.urgent.next_from(0) {
+            let slot = self.map.lookup(Key::new(id, block));
+            if slot.is_some_and(|slot| self.map.state(slot) == State::Dirty) {
+                return true;
+            }
+            self.volume_mut(id).promised.urgent.remove(block);
+        }
+        false
+    }
+
+    /// The next urgent block that waits to be rescued, from `cursor` on and then from the beginning.
+    pub(crate) fn next_urgent(&self, id: VolumeId, cursor: u64) -> Option<u64> {
+        let urgent = &self.volume(id).promised.urgent;
+        let waiting = &self.map.volumes[usize::from(id.0)].waiting;
+        let from = |start: u64| {
+            let mut next = urgent.next_from(start);
+            while let Some(block) = next.filter(|block| !waiting.has(*block)) {
+                next = urgent.next_from(block + 1);
+            }
+            next
+        };
+        from(cursor).or_else(|| from(0))
+    }
+}

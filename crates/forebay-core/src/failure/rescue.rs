@@ -1,0 +1,154 @@
+//! What a FLUSH waits for without the cache, and when the rescue has ended (I54).
+
+use super::{RECORD_PAUSE_NS, Stage};
+use crate::api::{Device, Nanos, Notice, RequestKind};
+use crate::context::volume::Volume;
+use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
+use crate::log::flush::Waiter;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+impl Engine {
+    pub(super) fn make_safe(&mut self, req: u32) {
+        let request = self.reqs.get_mut(req);
+        request.redone = true;
+        let (volume, range) = (request.volume, request.range());
+        // A FUA covers what the cache has of its blocks, also if a later write, not answered yet, brought that there.
+        let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
+        if covers_dirty && self.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
+            self.reqs.get_mut(req).pending += 1;
+            self.aside.waiting.push(req);
+            return;
+        }
+        self.make_safe_parts(req);
+    }
+
+    /// Nothing that the request promises newly is in the cache alone any more.
+    fn make_safe_parts(&mut self, req: u32) {
+        let request = self.reqs.get(req);
+        let (volume, range) = (request.volume, request.range());
+        let is_flush = request.kind == RequestKind::Flush;
+        if !is_flush && self.is_any_lost(req) {
+            self.reqs.get_mut(req).failed = true;
+        }
+        let state = self.volume(volume);
+        let needed = if is_flush { state.safer_at } else { self.unrecorded_in(range) };
+        if state.direct_unflushed || state.direct_flushing {
+            self.reqs.get_mut(req).pending += 1;
+            self.flush(Device::Backing(volume), Waiter::Request(req));
+        }
+        if !fault::planted(PlantedBug::FlushBeforeRecord) {
+            self.wait_for_record(req, needed);
+        }
+    }
+
+    /// A write, zero or discard has ended without the cache: the record must not list what it wrote.
+    pub(crate) fn make_readable(&mut self, req: u32) {
+        let needed = self.unrecorded_in(self.reqs.get(req).range());
+        if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
+            self.wait_for_record(req, needed);
+        }
+    }
+
+    fn wait_for_record(&mut self, req: u32, needed: u64) {
+        if needed > self.aside.recorded {
+            self.reqs.get_mut(req).pending += 1;
+            self.aside.recording.push((needed, req));
+            self.ask_record();
+        }
+    }
+
+    pub(super) fn safe_part_done(&mut self, req: u32, ok: bool) {
+        let request = self.reqs.get_mut(req);
+        request.pending -= 1;
+        request.failed |= !ok;
+        if request.pending == 0 {
+            self.reply(req);
+        }
+    }
+
+    /// True if something that the request wrote is lost.
+    fn is_any_lost(&self, req: u32) -> bool {
+        let request = self.reqs.get(req);
+        let range = request.range();
+        let mut gone = self.aside.gone.range(range.first..=range.last);
+        gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
+    }
+
+    /// Serves those who wait for what is urgent of their volume, and tells when it has ended.
+    pub(crate) fn step_aside(&mut self) {
+        if self.aside.stage != Stage::Aside {
+            return;
+        }
+        self.step_sweeps();
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &mut self.volumes[index] else { continue };
+            let failed = core::mem::take(&mut volume.rescue_failed);
+            let id = volume.id;
+            if !self.aside.waiting.is_empty() && (failed || !self.has_urgent(id)) {
+                self.serve_waiting(id, failed);
+            }
+        }
+        if !self.aside.told && self.is_rescue_over() {
+            self.aside.told = true;
+            let lost_blocks = self.aside.lost_blocks();
+            self.notice(Notice::RescueEnded { lost_blocks });
+        }
+        let due = self.aside.told && !self.aside.record_failed
+            || self.now >= self.aside.recorded_at.saturating_add(RECORD_PAUSE_NS);
+        if self.aside.changes > self.aside.recorded && due && !self.stopping {
+            self.ask_record();
+        }
+    }
+
+    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
+    #[must_use]
+    pub fn is_rescue_over(&self) -> bool {
+        self.is_aside() && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
+    }
+
+    fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
+        let all = core::mem::take(&mut self.aside.waiting);
+        let (served, left): (Vec<u32>, Vec<u32>) =
+            all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
+        self.aside.waiting = left;
+        for req in served {
+            let request = self.reqs.get_mut(req);
+            request.pending -= 1;
+            request.failed |= failed;
+            if !failed {
+                self.make_safe_parts(req);
+            }
+            if self.reqs.get(req).pending == 0 {
+                self.reply(req);
+            }
+        }
+    }
+
+    pub(crate) fn aside_deadline(&self) -> Option<Nanos> {
+        let aside = &self.aside;
+        let waits = aside.stage == Stage::Aside
+            && aside.changes > aside.recorded
+            && aside.pending.is_none()
+            && !self.stopping;
+        waits.then(|| aside.recorded_at.saturating_add(RECORD_PAUSE_NS))
+    }
+
+    /// True while a shutdown has to wait: for the owner, for the rescue, for the last record.
+    pub(crate) fn is_aside_busy(&mut self) -> bool {
+        if self.aside.pending.is_some() {
+            return true;
+        }
+        if self.aside.stage != Stage::Aside {
+            return false;
+        }
+        let gives_up = |volume: &Volume| volume.rescue_given_up;
+        let rescues =
+            self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
+        if !rescues && self.aside.changes > self.aside.recorded && !self.aside.record_failed {
+            self.ask_record();
+        }
+        rescues || self.aside.pending.is_some()
+    }
+}

@@ -1,0 +1,254 @@
+//! Attaching a volume to a running cache: a new one, or one of the table that nobody has attached since the start.
+//!
+//! A volume of the table is judged as at the end of recovery (`attach`): its backing store must be what the cache left
+//! behind. Its flush epochs were recovered with everything else, or have been here since it was detached: they go on, unless
+//! the backing store has changed (`ordered`). Until a checkpoint with its entry is in effect it takes no request: a write that was acknowledged before would
+//! belong to a volume that recovery does not know.
+
+use crate::api::config::{Attachment, OnBackingChange};
+use crate::api::{Action, Device, Notice, OpId};
+use crate::context::pages::PageUse;
+use crate::engine::{BLOCK, Engine, OpKind};
+use crate::fault::{self, PlantedBug};
+use crate::lifecycle::{Job, LifeError, Progress, Sweep, whole_volume};
+use crate::recovery::attach::Verdict;
+use alloc::boxed::Box;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::VolumeEntry;
+
+/// Time until another attempt to get a page for a sample.
+const RETRY_NS: u64 = 1_000_000;
+
+#[derive(Debug)]
+enum Stage {
+    /// Until nothing moves the blocks of the volume.
+    Locking,
+    /// Samples of the backing store are read and compared, one at a time.
+    Sampling {
+        reading: bool,
+    },
+    /// The backing store is flushed: what was compared may have been in a volatile cache.
+    Flushing {
+        started: bool,
+        ended: Option<bool>,
+    },
+    Sweeping(Sweep),
+    Checkpoint(u64),
+}
+
+/// A volume that is being attached.
+#[derive(Debug)]
+pub(crate) struct Attaching {
+    entry: VolumeEntry,
+    attachment: Attachment,
+    /// Not in the table before.
+    new: bool,
+    verdict: Verdict,
+    unreadable: bool,
+    changed: bool,
+    stage: Stage,
+}
+
+impl Engine {
+    /// Attaches a volume while the cache is in use. `entry.id` is a number of the table, and then `entry.uuid` must be the
+    /// one there, or a free one ([`Engine::free_volume_id`]). [`Notice::Attached`] or [`Notice::AttachFailed`] follows;
+    /// requests are taken from the former on.
+    ///
+    /// # Errors
+    /// It cannot be attached now; nothing was changed.
+    pub fn attach_volume(
+        &mut self,
+        now: crate::api::Nanos,
+        entry: VolumeEntry,
+        attachment: Attachment,
+    ) -> Result<(), LifeError> {
+        self.advance(now);
+        let id = entry.id;
+        let without_cache = self.is_aside() && !self.stopping && !self.has_job(id);
+        if !without_cache {
+            self.may_change(id)?;
+        }
+        Self::check_entry(&entry, &attachment)?;
+        if self.is_attached(id) {
+            return Err(LifeError::Attached);
+        }
+        let known = self.table_entry(id).cloned();
+        let new = known.is_none();
+        if let Some(known) = &known {
+            if known.uuid != entry.uuid {
+                return Err(LifeError::OtherVolume(id));
+            }
+            if attachment.size_bytes < known.size_bytes {
+                let (recorded, now) = (known.size_bytes, attachment.size_bytes);
+                return Err(LifeError::BackingShrunk { recorded, now });
+            }
+        }
+        if without_cache {
+            // What only the cache has of it cannot be compared with a backing store any more.
+            if self.dirty_blocks(id) > 0 {
+                return Err(LifeError::Fenced);
+            }
+            self.attach_aside(known.unwrap_or(entry), &attachment);
+            return Ok(());
+        }
+        let entry = known.unwrap_or(entry);
+        let stage = Stage::Locking;
+        let verdict = Verdict::default();
+        let attaching =
+            Attaching { entry, attachment, new, verdict, unreadable: false, changed: false, stage };
+        self.begin_job(id, Job::Attach(Box::new(attaching)));
+        Ok(())
+    }
+
+    pub(crate) fn step_attach(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
+        if self.fenced || self.stopping && !matches!(job.stage, Stage::Checkpoint(_)) {
+            if job.is_waiting_for_device() {
+                return Progress::Waits(Job::Attach(job));
+            }
+            let error = if self.fenced { LifeError::Fenced } else { LifeError::NotServing };
+            return self.attach_failed(id, &job, error);
+        }
+        match &mut job.stage {
+            Stage::Locking => {
+                if !self.lock_for_life(id, whole_volume(id)) {
+                    return Progress::Waits(Job::Attach(job));
+                }
+                if job.new {
+                    return self.enter_table(id, job);
+                }
+                job.verdict = self.suspect_online(&job.attachment, &job.entry);
+                job.stage = Stage::Sampling { reading: false };
+            }
+            Stage::Sampling { reading: true } => return Progress::Waits(Job::Attach(job)),
+            Stage::Sampling { reading } => {
+                if job.unreadable {
+                    return self.attach_failed(id, &job, LifeError::BackingUnreadable);
+                }
+                if let Some(block) = job.verdict.next_sample() {
+                    let Some(page) = self.pages.take(PageUse::Destage) else {
+                        self.wake_in(RETRY_NS);
+                        return Progress::Waits(Job::Attach(job));
+                    };
+                    *reading = true;
+                    let kind = OpKind::Sample { volume: id, index: 0 };
+                    self.read(Device::Backing(id), block * BLOCK, &[page.span()], true, kind);
+                    self.life.pages.push((id, page));
+                    return Progress::Waits(Job::Attach(job));
+                }
+                job.stage = Stage::Flushing { started: false, ended: None };
+            }
+            Stage::Flushing { started, ended } => match ended {
+                None if !*started => {
+                    *started = true;
+                    self.stats.backing_flushes += 1;
+                    let op = self.new_op(OpKind::LifeFlush(id));
+                    self.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
+                    return Progress::Waits(Job::Attach(job));
+                }
+                None => return Progress::Waits(Job::Attach(job)),
+                Some(false) => return self.attach_failed(id, &job, LifeError::BackingFlush),
+                Some(true) => return self.judge_online(id, job),
+            },
+            Stage::Sweeping(sweep) => {
+                let mut sweep = *sweep;
+                let ended = self.step_sweep(id, &mut sweep);
+                if !ended {
+                    job.stage = Stage::Sweeping(sweep);
+                    return Progress::Waits(Job::Attach(job));
+                }
+                let (volume, dropped, discarded) = (id, sweep.dropped, sweep.discarded);
+                self.notice(match job.verdict.is_uncertain() {
+                    true => Notice::BackingUncertain { volume, dropped },
+                    false => Notice::BackingChanged { volume, dropped, discarded },
+                });
+                return self.enter_table(id, job);
+            }
+            Stage::Checkpoint(ticket) => {
+                let ticket = *ticket;
+                if !self.is_checkpointed(ticket) {
+                    return Progress::Waits(Job::Attach(job));
+                }
+                self.notice(Notice::Attached { volume: id });
+                self.enter_volume(&job.attachment);
+                self.counters.begin(id);
+                return Progress::Done;
+            }
+        }
+        Progress::Goes(Job::Attach(job))
+    }
+
+    pub(crate) fn life_sample_read(&mut self, id: VolumeId, ok: bool, crcs: &[u32]) {
+        if let Some(at) = self.life.pages.iter().position(|(volume, _)| *volume == id) {
+            let (_, page) = self.life.pages.swap_remove(at);
+            self.pages.give(PageUse::Destage, page);
+        }
+        if let Some(Job::Attach(job)) = self.job_mut(id) {
+            job.unreadable |= !ok;
+            job.verdict.compare(crcs.first().copied());
+            job.stage = Stage::Sampling { reading: false };
+        }
+    }
+
+    pub(crate) fn life_flushed(&mut self, id: VolumeId, ok: bool) {
+        if let Some(Job::Attach(job)) = self.job_mut(id) {
+            job.stage = Stage::Flushing { started: true, ended: Some(ok) };
+        }
+    }
+
+    fn judge_online(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
+        if job.verdict.is_uncertain() {
+            job.stage = Stage::Sweeping(Sweep::new(0, true));
+            return Progress::Goes(Job::Attach(job));
+        }
+        job.changed = job.verdict.is_changed();
+        if !job.changed {
+            return self.enter_table(id, job);
+        }
+        let dirty_blocks = self.dirty_blocks(id);
+        let policy = job.attachment.on_change;
+        if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
+            return self.attach_failed(id, &job, LifeError::BackingChanged { dirty_blocks });
+        }
+        // The forced checkpoint says so before anything is destaged.
+        self.forget_order(id);
+        job.stage = Stage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
+        Progress::Goes(Job::Attach(job))
+    }
+
+    /// From here on every checkpoint knows the volume as one that is in use.
+    fn enter_table(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
+        job.attachment.size_bytes = self.size_to_serve(&job.attachment, &job.entry);
+        let mut entry = job.entry.clone();
+        entry.mode = job.attachment.settings.mode;
+        entry.size_bytes = job.attachment.size_bytes;
+        entry.backing = job.attachment.backing.clone();
+        entry.backing.stamp_ns = None;
+        entry.backing.samples.clear();
+        self.checkpoint.volume_table.retain(|other| other.id != id);
+        self.checkpoint.volume_table.push(entry);
+        if fault::planted(PlantedBug::ForgetOrderAtAttach) {
+            self.forget_order(id);
+        }
+        let ticket = self.force_checkpoint();
+        let early = fault::planted(PlantedBug::ServeBeforeCheckpoint);
+        job.stage = Stage::Checkpoint(if early { 0 } else { ticket });
+        Progress::Goes(Job::Attach(job))
+    }
+
+    fn attach_failed(&mut self, id: VolumeId, job: &Attaching, error: LifeError) -> Progress {
+        if matches!(job.stage, Stage::Checkpoint(_)) {
+            // No checkpoint can be taken any more, so what the table in memory says does not matter.
+            self.checkpoint.volume_table.retain(|other| other.id != id || !job.new);
+        }
+        self.job_failed(Notice::AttachFailed { volume: id, error })
+    }
+}
+
+impl Attaching {
+    fn is_waiting_for_device(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Sampling { reading: true } | Stage::Flushing { started: true, ended: None }
+        )
+    }
+}

@@ -1,0 +1,290 @@
+//! Detaching a volume from a running cache.
+//!
+//! [`Engine::begin_detach`] is for a drain under load: from then on nothing becomes dirty, so the drain ends.
+//! [`Engine::detach_volume`] ends the service and takes the volume away:
+//!
+//! - *Drained*: nothing of it is dirty, its backing store is flushed and stands for itself. The table forgets it.
+//! - *Keep*: its blocks stay, dirty ones too, and so does its entry, with what its backing store looked like when it was
+//!   let go, so that it can be attached again with a warm cache. Its flush epochs stay as well: they go on when it comes back.
+//! - *Discard*: the table forgets it, and its dirty data is gone.
+
+use crate::api::{Action, Nanos, Notice};
+use crate::destage::report::Drain;
+use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
+use crate::lifecycle::{Job, LifeError, Progress, Sweep, whole_volume};
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::BackingRecord;
+
+/// What becomes of a volume's blocks when it is detached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DetachHow {
+    /// The backing store has everything; refused as long as it does not.
+    Drained,
+    /// Everything stays in the cache until the volume is attached again.
+    Keep,
+    /// What only the cache has is given up.
+    Discard,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Until all requests have ended, and, to be drained, their last blocks are written back.
+    Quieting,
+    /// Until nothing else is under way.
+    Locking,
+    Flushing,
+    /// Until the owner says what the backing store looks like now.
+    Asking(Option<BackingRecord>),
+    Sweeping(Sweep),
+    Checkpoint(u64),
+}
+
+/// A volume that is being detached.
+#[derive(Debug)]
+pub(crate) struct Detaching {
+    how: DetachHow,
+    cancelled: bool,
+    stage: Stage,
+}
+
+impl Detaching {
+    fn can_be_cancelled(&self) -> bool {
+        !matches!(self.stage, Stage::Sweeping(_) | Stage::Checkpoint(_))
+    }
+
+    fn refuses_requests(&self) -> bool {
+        !self.cancelled
+    }
+}
+
+impl Engine {
+    /// Begins to drain a volume to the end: writes go to the backing store at once from now on, beside being cached, so
+    /// nothing becomes dirty and the drain ends however much is written. [`Engine::cancel_detach`] undoes it.
+    ///
+    /// # Errors
+    /// The volume is not attached, or something else is under way.
+    pub fn begin_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifeError> {
+        self.advance(now);
+        self.may_change(volume)?;
+        if !self.is_attached(volume) {
+            return Err(LifeError::NotAttached);
+        }
+        let volume = self.volume_mut(volume);
+        (volume.ending, volume.destage.control.drain) = (true, Drain::Full);
+        Ok(())
+    }
+
+    /// Goes back to serving: after [`Engine::begin_detach`], or after [`Engine::detach_volume`] as long as that has
+    /// not passed the point of no return. In the latter case [`Notice::DetachFailed`] with [`LifeError::Cancelled`]
+    /// follows, and requests are taken again at once.
+    ///
+    /// # Errors
+    /// It is too late, or there is nothing to cancel.
+    pub fn cancel_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifeError> {
+        self.advance(now);
+        let attached = self.is_attached(volume);
+        match self.job_mut(volume) {
+            Some(Job::Detach(job)) if job.can_be_cancelled() => job.cancelled = true,
+            Some(_) => return Err(LifeError::Busy),
+            None if !attached => return Err(LifeError::NotAttached),
+            None => {}
+        }
+        if attached {
+            let volume = self.volume_mut(volume);
+            (volume.ending, volume.destage.control.drain) = (false, Drain::Off);
+        }
+        Ok(())
+    }
+
+    /// Takes a volume away. Its requests under way end; later ones get `RequestError::Shutdown`. To keep it,
+    /// [`Action::VolumeQuiet`] follows, to be answered by [`Engine::finish_detach`]. Then [`Notice::Detached`] or
+    /// [`Notice::DetachFailed`] follows; after the latter the volume is served as before. A volume of the table that
+    /// is not attached can be discarded.
+    ///
+    /// # Errors
+    /// Something else is under way, or the volume has blocks that the chosen way does not allow for.
+    pub fn detach_volume(&mut self, now: Nanos, volume: VolumeId, how: DetachHow) -> Result<(), LifeError> {
+        self.advance(now);
+        self.may_change(volume)?;
+        let attached = self.is_attached(volume);
+        if !attached && (how != DetachHow::Discard || self.table_entry(volume).is_none()) {
+            return Err(LifeError::NotAttached);
+        }
+        let map = &self.map.volumes[usize::from(volume.0)];
+        let (dirty, lost) = (map.dirty, map.lost);
+        match how {
+            DetachHow::Drained if dirty > 0 && !fault::planted(PlantedBug::ForgetDirtyAtDetach) => {
+                return Err(LifeError::Dirty { blocks: dirty });
+            }
+            DetachHow::Drained if lost > 0 => return Err(LifeError::Lost { blocks: lost }),
+            DetachHow::Keep => self.may_keep(dirty + lost)?,
+            _ => {}
+        }
+        let stage = if attached { Stage::Quieting } else { Stage::Locking };
+        self.begin_job(volume, Job::Detach(Detaching { how, cancelled: false, stage }));
+        Ok(())
+    }
+
+    fn may_keep(&self, unclean: u64) -> Result<(), LifeError> {
+        let (blocks, most) = (self.kept_dirty() + unclean, Self::kept_dirty_max(self.data_capacity()));
+        if blocks > most { Err(LifeError::TooDirty { blocks, most }) } else { Ok(()) }
+    }
+
+    /// Answers [`Action::VolumeQuiet`]: what the backing store looks like now that nothing writes to it. Samples must
+    /// be of blocks that are not dirty ([`Engine::block_status`]). Nobody may write to it until `Detached` or
+    /// `DetachFailed` has come.
+    ///
+    /// # Errors
+    /// Nobody asked, or it was cancelled meanwhile: there is nothing to do.
+    pub fn finish_detach(
+        &mut self,
+        now: Nanos,
+        volume: VolumeId,
+        backing: BackingRecord,
+    ) -> Result<(), LifeError> {
+        self.advance(now);
+        match self.job_mut(volume) {
+            Some(Job::Detach(Detaching { stage: Stage::Asking(answer), .. })) => {
+                *answer = Some(backing);
+                Ok(())
+            }
+            _ => Err(LifeError::Cancelled),
+        }
+    }
+
+    /// True if the volume is leaving and takes no requests any more.
+    pub(crate) fn is_leaving(&self, id: VolumeId) -> bool {
+        self.has_life_jobs()
+            && self.jobs_of(id).any(|job| matches!(job, Job::Detach(job) if job.refuses_requests()))
+    }
+
+    /// True if the volume leaves as soon as nothing of it is dirty: what requests under way have made dirty since must not
+    /// wait for its time.
+    pub(crate) fn drains_to_leave(&self, id: VolumeId) -> bool {
+        let waits =
+            |job: &Job| matches!(job, Job::Detach(job) if job.how == DetachHow::Drained && !job.cancelled);
+        self.has_life_jobs() && self.jobs_of(id).any(waits)
+    }
+
+    pub(crate) fn step_detach(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
+        let attached = self.is_attached(id);
+        if job.can_be_cancelled() && attached {
+            let error = match () {
+                () if job.cancelled => Some(LifeError::Cancelled),
+                () if self.fenced => Some(LifeError::Fenced),
+                () if self.stopping => Some(LifeError::NotServing),
+                () => None,
+            };
+            if let Some(error) = error {
+                // A flush under way for this job ends by itself.
+                return self.job_failed(Notice::DetachFailed { volume: id, error });
+            }
+        }
+        if self.fenced {
+            return self.job_failed(Notice::DetachFailed { volume: id, error: LifeError::Fenced });
+        }
+        match &mut job.stage {
+            Stage::Quieting => {
+                let dirty = job.how == DetachHow::Drained
+                    && self.dirty_blocks(id) > 0
+                    && !fault::planted(PlantedBug::ForgetDirtyAtDetach);
+                let lost = self.map.volumes[usize::from(id.0)].lost;
+                if job.how == DetachHow::Drained && lost > 0 {
+                    let error = LifeError::Lost { blocks: lost };
+                    return self.job_failed(Notice::DetachFailed { volume: id, error });
+                }
+                if !self.is_quiet(id) || dirty {
+                    return Progress::Waits(Job::Detach(job));
+                }
+                job.stage = Stage::Locking;
+            }
+            Stage::Locking => {
+                if !self.lock_for_life(id, whole_volume(id)) || attached && self.is_destaging(id) {
+                    return Progress::Waits(Job::Detach(job));
+                }
+                if !attached || job.how == DetachHow::Discard {
+                    return self.leave_table(id, job);
+                }
+                self.life_flush(id);
+                job.stage = Stage::Flushing;
+                return Progress::Waits(Job::Detach(job));
+            }
+            Stage::Flushing => match self.take_life_flush(id) {
+                None => return Progress::Waits(Job::Detach(job)),
+                Some(false) => {
+                    let error = LifeError::BackingFlush;
+                    return self.job_failed(Notice::DetachFailed { volume: id, error });
+                }
+                Some(true) if job.how == DetachHow::Drained => return self.leave_table(id, job),
+                Some(true) => {
+                    if let Err(error) = self.may_keep(self.unclean_of(id)) {
+                        return self.job_failed(Notice::DetachFailed { volume: id, error });
+                    }
+                    job.stage = Stage::Asking(None);
+                    self.actions.push_back(Action::VolumeQuiet { volume: id });
+                    return Progress::Waits(Job::Detach(job));
+                }
+            },
+            Stage::Asking(None) => return Progress::Waits(Job::Detach(job)),
+            Stage::Asking(Some(backing)) => {
+                let backing = backing.clone();
+                self.keep_in_table(id, backing);
+                job.stage = Stage::Checkpoint(self.force_checkpoint());
+            }
+            Stage::Sweeping(sweep) => {
+                let mut sweep = *sweep;
+                if !self.step_sweep(id, &mut sweep) {
+                    job.stage = Stage::Sweeping(sweep);
+                    return Progress::Waits(Job::Detach(job));
+                }
+                job.stage = Stage::Checkpoint(self.force_checkpoint());
+            }
+            Stage::Checkpoint(ticket) => {
+                if !self.is_checkpointed(*ticket) {
+                    return Progress::Waits(Job::Detach(job));
+                }
+                self.notice(Notice::Detached { volume: id });
+                return Progress::Done;
+            }
+        }
+        Progress::Goes(Job::Detach(job))
+    }
+
+    fn unclean_of(&self, id: VolumeId) -> u64 {
+        let map = &self.map.volumes[usize::from(id.0)];
+        map.dirty + map.lost
+    }
+
+    /// Something is on its way to the backing store, or waits there for a flush.
+    fn is_destaging(&self, id: VolumeId) -> bool {
+        let volume = self.volume(id);
+        volume.flusher.is_running() || volume.destage.is_under_way()
+    }
+
+    /// The point of no return: the entry stays, and the volume is let go.
+    fn keep_in_table(&mut self, id: VolumeId, backing: BackingRecord) {
+        let volume = self.volumes[usize::from(id.0)].take().expect("a volume that is kept is attached");
+        let entry = self.checkpoint.volume_table.iter_mut().find(|entry| entry.id == id);
+        let entry = entry.expect("an attached volume is in the table");
+        (entry.mode, entry.size_bytes, entry.backing) = (volume.settings.mode, volume.table_bytes, backing);
+        self.forget_policies(id, false);
+        self.unlock(id);
+    }
+
+    /// The point of no return: whoever reads a checkpoint that is taken from now on does not know the volume.
+    fn leave_table(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
+        if let Some(volume) = self.volumes.get_mut(usize::from(id.0)) {
+            *volume = None;
+        }
+        self.checkpoint.volume_table.retain(|entry| entry.id != id);
+        self.forget_order(id);
+        self.forget_policies(id, true);
+        if fault::planted(PlantedBug::ReuseVolumeEarly) {
+            self.notice(Notice::Detached { volume: id });
+            return Progress::Done;
+        }
+        job.stage = Stage::Sweeping(Sweep::new(0, false));
+        Progress::Goes(Job::Detach(job))
+    }
+}

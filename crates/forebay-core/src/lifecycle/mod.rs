@@ -1,0 +1,466 @@
+//! The life cycle of volumes: they come, change their size and go, while the others are served.
+//!
+//! Each volume has at most one *job* at a time. A job moves on in [`Engine::step_life`], once per settling, and never does
+//! more than a bounded amount of work at once. The jobs themselves are in `life_attach`, `life_detach` and
+//! `life_resize`; the pool's own changes are in `pool`.
+//!
+//! All jobs follow one pattern:
+//!
+//! 1. *Refuse*: requests that contradict the change are refused from now on.
+//! 2. *Wait*: requests, fills, and with the block locks and the backing locks of the range everything else that is under way
+//!    there, end. Until here a job can be cancelled, and a failure leaves everything as it was.
+//! 3. *Point of no return*: the volume table in memory changes. Any checkpoint taken from now on says so, and recovery
+//!    counts nothing that does not belong to a volume of the table: so the change is atomic.
+//! 4. *Sweep*: what does not belong to a volume any more leaves the map, some slots at a time, under the locks, so that
+//!    reclaim does not move it from where the sweep will come to where it has been.
+//! 5. *Checkpoint*, forced; when it is in effect the owner is told. Only now may the number of the volume, or the range, be
+//!    used again (I20): what the checkpoint in effect and the log behind it know of it is nothing.
+
+pub(crate) mod attach;
+pub(crate) mod detach;
+pub(crate) mod pool_resize;
+pub(crate) mod resize;
+
+use crate::api::config::Attachment;
+use crate::api::{Nanos, Notice};
+use crate::context::coverage::Landmark;
+use crate::context::locks::BlockRange;
+use crate::context::pages::Page;
+use crate::engine::{Engine, LockOwner, Status};
+use crate::lifecycle::attach::Attaching;
+use crate::lifecycle::detach::Detaching;
+use crate::lifecycle::resize::Resizing;
+use crate::log::flush::Waiter;
+use crate::map::segment::{Key, State};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::{NAME_BYTES_MAX, VolumeEntry};
+use forebay_format::geometry::VOLUMES_MAX;
+use thiserror::Error;
+
+/// Last block number of any volume.
+pub(crate) const BLOCK_LAST: u64 = (1 << 40) - 1;
+
+/// Why a volume or the pool was not changed. Everything is as it was, unless said otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum LifeError {
+    /// The engine is not serving.
+    #[error("the cache is not open, or is being closed")]
+    NotServing,
+    /// A cache flush failed.
+    #[error("the cache takes no changes since a flush of its device failed: restart it")]
+    Fenced,
+    /// The cache is mirrored: its size cannot be changed.
+    #[error("that cannot be done with a mirrored cache")]
+    Mirrored,
+    /// No member of a mirrored cache is out.
+    #[error("there is no member to be replaced: the cache is not mirrored, or both members are sound")]
+    NotMirrored,
+    /// The tag of a new member is zero, or that of a device that the cache has or had.
+    #[error("the tag of the new device is in use: draw another one")]
+    TagInUse,
+    /// Another change is under way.
+    #[error("another change is under way: wait for its end or cancel it")]
+    Busy,
+    /// No such volume, or it is not attached.
+    #[error("the volume is not attached")]
+    NotAttached,
+    /// It is attached already.
+    #[error("the volume is attached already")]
+    Attached,
+    /// The volume table has another volume under this number.
+    #[error("the cache has another volume under number {}: choose a free number", .0.0)]
+    OtherVolume(VolumeId),
+    /// The entry cannot be stored.
+    #[error("the number, name or size of the volume is out of range")]
+    OutOfRange,
+    /// Only the cache has some blocks of the volume.
+    #[error(
+        "{blocks} blocks of the volume are dirty: drain it first, keep them in the cache, or discard them"
+    )]
+    Dirty {
+        /// Dirty blocks.
+        blocks: u64,
+    },
+    /// The only copies of some blocks are damaged.
+    #[error("{blocks} blocks are lost: write them again, or discard them")]
+    Lost {
+        /// Blocks lost.
+        blocks: u64,
+    },
+    /// Too much of the cache would be dirty data of volumes that are not attached.
+    #[error(
+        "{blocks} dirty blocks would stay in the cache and hold up the other volumes, {most} may: drain some first"
+    )]
+    TooDirty {
+        /// Dirty blocks that would stay.
+        blocks: u64,
+        /// How many may.
+        most: u64,
+    },
+    /// The backing store has become smaller.
+    #[error("the backing store has {now} bytes, but the volume has {recorded}: restore its full size")]
+    BackingShrunk {
+        /// Volume size in bytes.
+        recorded: u64,
+        /// Size now.
+        now: u64,
+    },
+    /// The backing store is not as the cache left it.
+    #[error(
+        "the backing store was changed while it was away, or is another one, and the cache holds {dirty_blocks} dirty blocks"
+    )]
+    BackingChanged {
+        /// Dirty blocks of the volume.
+        dirty_blocks: u64,
+    },
+    /// The backing store cannot be read.
+    #[error("the backing store cannot be read")]
+    BackingUnreadable,
+    /// The backing store cannot be flushed.
+    #[error("the backing store cannot be flushed")]
+    BackingFlush,
+    /// The cache was made without room for so many segments, or would be left with too few.
+    #[error("{wanted} segments are out of range: this cache can have from {least} to {most}")]
+    PoolRange {
+        /// Segments wanted.
+        wanted: u64,
+        /// Fewest.
+        least: u32,
+        /// Most.
+        most: u32,
+    },
+    /// The operator cancelled it.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// What is under way for a volume.
+#[derive(Debug)]
+pub(crate) enum Job {
+    Attach(Box<Attaching>),
+    Detach(Detaching),
+    Resize(Resizing),
+}
+
+/// Locks that a job asks for: first the blocks, then the backing store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Locks {
+    #[default]
+    None,
+    /// Asked for the block lock.
+    Waiting,
+    /// Has it and has asked for the backing lock.
+    Half,
+    /// Has both.
+    Held,
+}
+
+/// A walk over all slots that forgets blocks, some at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sweep {
+    pub(crate) first_block: u64,
+    /// Only clean blocks go.
+    pub(crate) clean_only: bool,
+    /// Blocks that went: clean ones, and others.
+    pub(crate) dropped: u64,
+    pub(crate) discarded: u64,
+    segment: u32,
+    index: u32,
+}
+
+impl Sweep {
+    pub(crate) fn new(first_block: u64, clean_only: bool) -> Self {
+        Self { first_block, clean_only, dropped: 0, discarded: 0, segment: 0, index: 0 }
+    }
+}
+
+/// All jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Life {
+    jobs: Vec<(VolumeId, Job)>,
+    locks: Vec<(VolumeId, BlockRange, Locks)>,
+    /// Flushes of backing stores that have ended for a job, and how.
+    flushed: Vec<(VolumeId, bool)>,
+    /// When there is something to do again, though nothing happens until then.
+    wake_at: Option<Nanos>,
+    /// Pages into which samples of backing stores are read.
+    pub(crate) pages: Vec<(VolumeId, Page)>,
+}
+
+/// How a step of a job ended.
+pub(crate) enum Progress {
+    /// It waits for something that happens elsewhere.
+    Waits(Job),
+    /// It can go on at once.
+    Goes(Job),
+    /// It is over.
+    Done,
+}
+
+impl Engine {
+    /// The smallest number that a new volume may have, if there is any left.
+    #[must_use]
+    pub fn free_volume_id(&self) -> Option<VolumeId> {
+        (0..VOLUMES_MAX as u16).map(VolumeId).find(|id| self.table_entry(*id).is_none() && !self.has_job(*id))
+    }
+
+    pub(crate) fn table_entry(&self, id: VolumeId) -> Option<&VolumeEntry> {
+        self.checkpoint.volume_table.iter().find(|entry| entry.id == id)
+    }
+
+    pub(crate) fn is_attached(&self, id: VolumeId) -> bool {
+        self.volumes.get(usize::from(id.0)).is_some_and(Option::is_some)
+    }
+
+    pub(crate) fn has_job(&self, id: VolumeId) -> bool {
+        self.life.jobs.iter().any(|(volume, _)| *volume == id)
+    }
+
+    pub(crate) fn job_mut(&mut self, id: VolumeId) -> Option<&mut Job> {
+        self.life.jobs.iter_mut().find(|(volume, _)| *volume == id).map(|(_, job)| job)
+    }
+
+    pub(crate) fn jobs_of(&self, id: VolumeId) -> impl Iterator<Item = &Job> {
+        self.life.jobs.iter().filter(move |(volume, _)| *volume == id).map(|(_, job)| job)
+    }
+
+    pub(crate) fn has_life_jobs(&self) -> bool {
+        !self.life.jobs.is_empty()
+    }
+
+    /// What every change of a volume needs: a cache that can make it durable, and nothing else under way for it.
+    pub(crate) fn may_change(&self, id: VolumeId) -> Result<(), LifeError> {
+        self.may_change_pool()?;
+        if self.has_job(id) { Err(LifeError::Busy) } else { Ok(()) }
+    }
+
+    /// What every change of the pool needs.
+    pub(crate) fn may_change_pool(&self) -> Result<(), LifeError> {
+        if self.status != Status::Ready || self.stopping {
+            return Err(LifeError::NotServing);
+        }
+        if self.fenced { Err(LifeError::Fenced) } else { Ok(()) }
+    }
+
+    pub(crate) fn begin_job(&mut self, id: VolumeId, job: Job) {
+        self.life.jobs.push((id, job));
+    }
+
+    /// Checks that an entry can be stored in the volume table.
+    pub(crate) fn check_entry(entry: &VolumeEntry, attachment: &Attachment) -> Result<(), LifeError> {
+        let sound = entry.id == attachment.volume
+            && u32::from(entry.id.0) < VOLUMES_MAX
+            && entry.name.len() <= NAME_BYTES_MAX
+            && attachment.size_bytes > 0
+            && attachment.size_bytes.is_multiple_of(u64::from(attachment.backing_sector_bytes).max(512))
+            && attachment.size_bytes / 4096 < BLOCK_LAST;
+        if sound { Ok(()) } else { Err(LifeError::OutOfRange) }
+    }
+
+    /// Lets every job move on as far as it can.
+    pub(crate) fn step_life(&mut self) {
+        if self.life.jobs.is_empty() {
+            return;
+        }
+        for (id, job) in core::mem::take(&mut self.life.jobs) {
+            let mut job = Some(job);
+            while let Some(now) = job.take() {
+                let progress = match now {
+                    Job::Attach(attaching) => self.step_attach(id, attaching),
+                    Job::Detach(detaching) => self.step_detach(id, detaching),
+                    Job::Resize(resizing) => self.step_resize(id, resizing),
+                };
+                match progress {
+                    Progress::Goes(next) => job = Some(next),
+                    Progress::Waits(next) => self.life.jobs.push((id, next)),
+                    Progress::Done => {
+                        self.unlock(id);
+                        // Destage and reclaim, which come before this step, may have found what the job held back.
+                        self.settle_again();
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn life_deadline(&self) -> Option<Nanos> {
+        self.life.wake_at
+    }
+
+    /// Has [`Engine::tick`] called again after this time.
+    pub(crate) fn wake_in(&mut self, pause: Nanos) {
+        let at = self.now + pause;
+        self.life.wake_at = Some(self.life.wake_at.map_or(at, |other| other.min(at)));
+    }
+
+    /// Forgets when it wanted to be called, as it is called now.
+    pub(crate) fn life_wakes(&mut self) {
+        self.life.wake_at = None;
+    }
+
+    // --- waiting
+
+    /// True if no request of the volume is under way, and no block of it is on its way into the cache.
+    pub(crate) fn is_quiet(&self, id: VolumeId) -> bool {
+        self.reqs.iter().all(|req| req.volume != id) && !self.fills.any_in(whole_volume(id))
+    }
+
+    /// Asks for the locks of a range, both kinds, one after the other. True when they are held.
+    pub(crate) fn lock_for_life(&mut self, id: VolumeId, range: BlockRange) -> bool {
+        let at = self.life.locks.iter().position(|(volume, ..)| *volume == id);
+        let at = at.unwrap_or_else(|| {
+            self.life.locks.push((id, range, Locks::None));
+            self.life.locks.len() - 1
+        });
+        if self.life.locks[at].2 == Locks::None {
+            let taken = self.locks.acquire(range, life_owner(id));
+            self.life.locks[at].2 = if taken { Locks::Half } else { Locks::Waiting };
+            if taken {
+                self.lock_backing_for_life(at);
+            }
+        }
+        self.life.locks[at].2 == Locks::Held
+    }
+
+    fn lock_backing_for_life(&mut self, at: usize) {
+        let (id, range, _) = self.life.locks[at];
+        let taken = self.backing_locks.acquire(range, life_owner(id));
+        self.life.locks[at].2 = if taken { Locks::Held } else { Locks::Half };
+    }
+
+    /// A lock that a job waited for was granted; false if the owner is none.
+    pub(crate) fn life_lock_granted(&mut self, owner: LockOwner) -> bool {
+        let Some(at) = self.life.locks.iter().position(|(id, ..)| life_owner(*id) == owner) else {
+            return false;
+        };
+        match self.life.locks[at].2 {
+            Locks::Waiting => self.lock_backing_for_life(at),
+            _ => self.life.locks[at].2 = Locks::Held,
+        }
+        true
+    }
+
+    /// Gives the locks of a job back. Only whole pairs are ever given back: a job that waits for one is not over.
+    pub(crate) fn unlock(&mut self, id: VolumeId) {
+        let Some(at) = self.life.locks.iter().position(|(volume, ..)| *volume == id) else { return };
+        let (_, range, locks) = self.life.locks.swap_remove(at);
+        let mut granted = Vec::new();
+        match locks {
+            Locks::None => return,
+            Locks::Waiting => self.locks.forget(range, life_owner(id), &mut granted),
+            Locks::Half => {
+                let mut backing = Vec::new();
+                self.backing_locks.forget(range, life_owner(id), &mut backing);
+                self.backing_granted(backing);
+                self.locks.release(range, &mut granted);
+            }
+            Locks::Held => {
+                self.release_backing(range);
+                self.locks.release(range, &mut granted);
+            }
+        }
+        self.lock_granted(granted);
+    }
+
+    pub(crate) fn life_flush(&mut self, id: VolumeId) {
+        self.life.flushed.retain(|(volume, _)| *volume != id);
+        self.flush(crate::api::Device::Backing(id), Waiter::Life(id));
+    }
+
+    pub(crate) fn life_flush_ended(&mut self, id: VolumeId, ok: bool) {
+        self.life.flushed.push((id, ok));
+    }
+
+    /// How the flush that a job asked for ended, once.
+    pub(crate) fn take_life_flush(&mut self, id: VolumeId) -> Option<bool> {
+        let at = self.life.flushed.iter().position(|(volume, _)| *volume == id)?;
+        Some(self.life.flushed.swap_remove(at).1)
+    }
+
+    // --- sweeping and checkpoint
+
+    /// Goes on with a sweep, by a bounded number of slots; true when it is at its end. The range is locked.
+    pub(crate) fn step_sweep(&mut self, id: VolumeId, sweep: &mut Sweep) -> bool {
+        let blocks = self.map.geometry.segment_blocks;
+        let mut left = sweep_slots(self.map.geometry.slot_count());
+        while (sweep.segment as usize) < self.map.segments.len() {
+            let segment = &self.map.segments[sweep.segment as usize];
+            if segment.live == 0 || sweep.index >= blocks {
+                (sweep.segment, sweep.index) = (sweep.segment + 1, 0);
+                left = left.saturating_sub(1);
+            } else {
+                self.sweep_slot(id, sweep);
+                sweep.index += 1;
+                left -= 1;
+            }
+            if left == 0 {
+                self.wake_in(1);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn sweep_slot(&mut self, id: VolumeId, sweep: &mut Sweep) {
+        let state = self.map.segments[sweep.segment as usize].state(sweep.index);
+        if state == State::Void || sweep.clean_only && state != State::Clean {
+            return;
+        }
+        let key = self.map.segments[sweep.segment as usize].key(sweep.index);
+        if key.volume() == id && key.block() >= sweep.first_block {
+            self.map.remove(key);
+            sweep.dropped += u64::from(state == State::Clean);
+            sweep.discarded += u64::from(state != State::Clean);
+        }
+    }
+
+    /// Forces a checkpoint of everything up to now; the ticket is for [`Engine::is_checkpointed`].
+    pub(crate) fn force_checkpoint(&mut self) -> u64 {
+        self.checkpoint.want();
+        self.superblock.checkpoint_generation + 1
+    }
+
+    pub(crate) fn is_checkpointed(&self, ticket: u64) -> bool {
+        self.checkpoint.in_effect >= ticket
+    }
+
+    /// The last word on a job that failed.
+    pub(crate) fn job_failed(&mut self, notice: Notice) -> Progress {
+        self.reached(Landmark::ChangeFailed);
+        self.notice(notice);
+        Progress::Done
+    }
+
+    /// Most dirty blocks of volumes that are not attached: nobody can write them back, and reclaim must still find room.
+    pub(crate) fn kept_dirty_max(capacity: u64) -> u64 {
+        capacity / 4
+    }
+
+    /// Dirty blocks of volumes that are not attached.
+    pub(crate) fn kept_dirty(&self) -> u64 {
+        let kept = |(index, map): (usize, &crate::map::VolumeMap)| {
+            let attached = self.volumes.get(index).is_some_and(Option::is_some);
+            if attached { 0 } else { map.dirty + map.lost }
+        };
+        self.map.known_volumes().iter().enumerate().map(kept).sum()
+    }
+}
+
+/// All blocks of a volume.
+pub(crate) fn whole_volume(id: VolumeId) -> BlockRange {
+    BlockRange { first: Key::new(id, 0), last: Key::new(id, BLOCK_LAST) }
+}
+
+/// Jobs ask for locks under numbers that no request and no direct write has.
+fn life_owner(id: VolumeId) -> LockOwner {
+    LockOwner(u32::MAX - u32::from(id.0))
+}
+
+/// Slots that one step of a sweep looks at: some microseconds of work; in a small cache so few that other events come in
+/// between as they do in a large one.
+pub(crate) fn sweep_slots(slot_count: u32) -> u32 {
+    (slot_count / 64).clamp(16, 4096)
+}

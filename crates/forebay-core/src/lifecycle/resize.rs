@@ -1,0 +1,209 @@
+//! Changing the size of a volume that is being served.
+//!
+//! **Growing.** The new blocks are served once a checkpoint with the new size is in effect: before that a crash would
+//! forget what was written there. If the old end lies inside a block, a cached copy of that block may hold more than the
+//! volume had (if it was larger once): a clean copy is dropped, a dirty one is moved with a mask of only those sectors
+//! that belong to the volume.
+//!
+//! **Shrinking.** Requests beyond the new end are refused at once; when those under way have ended the table has the new
+//! size, and the blocks beyond it are swept away, dirty ones with them. Only when a checkpoint is in effect that does not know
+//! them is the owner told; so a later growth finds nothing of them (I21).
+//!
+//! If the cache fails once the table has the new size, the record that the owner makes of it takes the place of the
+//! checkpoint: its table is this one.
+
+use crate::api::{Nanos, Notice};
+use crate::context::locks::BlockRange;
+use crate::engine::{BLOCK, Engine};
+use crate::fault::{self, PlantedBug};
+use crate::lifecycle::{BLOCK_LAST, Job, LifeError, Progress, Sweep};
+use crate::map::segment::{Key, State};
+use forebay_format::VolumeId;
+
+/// Time until another attempt to move a block for which there was no room.
+const RETRY_NS: Nanos = 1_000_000;
+
+/// Time until another look at a block that must be written back.
+const DESTAGE_NS: Nanos = 10_000_000;
+
+#[derive(Debug)]
+enum Stage {
+    /// Growing: until nobody changes the block at an odd old end, and it holds nothing beyond it.
+    Trimming,
+    /// Shrinking: until everything beyond the new end has ended.
+    Quieting,
+    Sweeping(Sweep),
+    Checkpoint(u64),
+}
+
+/// A volume that changes its size.
+#[derive(Debug)]
+pub(crate) struct Resizing {
+    bytes: u64,
+    stage: Stage,
+}
+
+impl Engine {
+    /// Changes the size of a volume. A larger backing store must be there before, and a smaller one may be cut only
+    /// after [`Notice::VolumeResized`]. Requests beyond a smaller end are refused from now on, and what the cache has of it
+    /// is given up.
+    ///
+    /// # Errors
+    /// The volume is not attached, something else is under way, or the size is not a multiple of the backing
+    /// store's sectors.
+    pub fn resize_volume(&mut self, now: Nanos, volume: VolumeId, bytes: u64) -> Result<(), LifeError> {
+        self.advance(now);
+        self.may_change(volume)?;
+        if !self.is_attached(volume) {
+            return Err(LifeError::NotAttached);
+        }
+        let state = self.volume_mut(volume);
+        let unit = u64::from(state.sector_bytes).max(512);
+        if bytes == 0 || !bytes.is_multiple_of(unit) || bytes / BLOCK >= BLOCK_LAST {
+            return Err(LifeError::OutOfRange);
+        }
+        state.limit_bytes = bytes.min(state.size_bytes);
+        let stage = if bytes < state.size_bytes { Stage::Quieting } else { Stage::Trimming };
+        self.begin_job(volume, Job::Resize(Resizing { bytes, stage }));
+        Ok(())
+    }
+
+    pub(crate) fn step_resize(&mut self, id: VolumeId, mut job: Resizing) -> Progress {
+        let early = matches!(job.stage, Stage::Trimming | Stage::Quieting);
+        let fails = early || fault::planted(PlantedBug::FailAfterCut);
+        if fails && self.fenced || early && self.stopping {
+            let error = if self.fenced { LifeError::Fenced } else { LifeError::NotServing };
+            let volume = self.volume_mut(id);
+            volume.limit_bytes = volume.size_bytes;
+            return self.job_failed(Notice::ResizeFailed { volume: id, error });
+        }
+        match &mut job.stage {
+            Stage::Trimming => {
+                if !self.trim_end(id) {
+                    return Progress::Waits(Job::Resize(job));
+                }
+                self.volume_mut(id).table_bytes = job.bytes;
+                if fault::planted(PlantedBug::ServeBeforeCheckpoint) {
+                    self.serve_size(id, job.bytes);
+                }
+                job.stage = Stage::Checkpoint(self.force_checkpoint());
+            }
+            Stage::Quieting => {
+                if !self.quiet_beyond(id, job.bytes) {
+                    return Progress::Waits(Job::Resize(job));
+                }
+                self.cut(id, job.bytes);
+                job.stage = Stage::Sweeping(Sweep::new(job.bytes.div_ceil(BLOCK), false));
+            }
+            Stage::Sweeping(sweep) => {
+                let mut sweep = *sweep;
+                let kept = fault::planted(PlantedBug::KeepBeyondShrink);
+                if !kept && !self.step_sweep(id, &mut sweep) {
+                    job.stage = Stage::Sweeping(sweep);
+                    return Progress::Waits(Job::Resize(job));
+                }
+                job.stage = Stage::Checkpoint(self.force_checkpoint());
+            }
+            Stage::Checkpoint(ticket) => {
+                if !self.is_checkpointed(*ticket) && !self.is_aside() {
+                    if self.refuses_changes() {
+                        // The checkpoint may never come, and nothing is written back: whoever waits for the locks gets his answer.
+                        self.unlock(id);
+                    }
+                    return Progress::Waits(Job::Resize(job));
+                }
+                self.serve_size(id, job.bytes);
+                self.wake_in(1); // Flush epochs have waited for this.
+                self.notice(Notice::VolumeResized { volume: id, bytes: job.bytes });
+                return Progress::Done;
+            }
+        }
+        Progress::Goes(Job::Resize(job))
+    }
+
+    fn serve_size(&mut self, id: VolumeId, bytes: u64) {
+        let volume = self.volume_mut(id);
+        (volume.size_bytes, volume.limit_bytes) = (bytes, bytes);
+    }
+
+    /// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older versions of it have then
+    /// been written back). Returns true once it has not.
+    fn trim_end(&mut self, id: VolumeId) -> bool {
+        let size = self.volume(id).size_bytes;
+        if size.is_multiple_of(BLOCK) {
+            return true;
+        }
+        let key = Key::new(id, size / BLOCK);
+        let range = BlockRange { first: key, last: key };
+        if !self.lock_for_life(id, range) {
+            return false;
+        }
+        // A fill that was read when the volume was larger may still be on its way.
+        self.cancel_fills(range);
+        let mask = self.block_mask(id, key.block());
+        if self.map.shadows_reach_beyond(key, mask) {
+            // They cannot be moved. What lies beyond is not written back as long as the volume ends here.
+            self.unlock(id);
+            self.reclaim_wants_destage = true;
+            self.wake_in(DESTAGE_NS);
+            return false;
+        }
+        let slot = self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !mask != 0);
+        let Some(slot) = slot.filter(|slot| !self.map.is_lost(*slot)) else {
+            self.unlock(id);
+            return true;
+        };
+        match self.map.state(slot) {
+            State::Clean => {
+                self.map.remove(key);
+                self.unlock(id);
+                true
+            }
+            _ => {
+                self.unlock(id);
+                let fixed = self.map.is_fixed(slot);
+                if !self.relocate_masked(slot, Some(mask)) {
+                    self.reclaim_wants_destage = true;
+                    self.wake_in(if fixed { DESTAGE_NS } else { RETRY_NS });
+                }
+                false
+            }
+        }
+    }
+
+    /// True once nothing is under way beyond the new end, and nothing can begin: the locks are held.
+    fn quiet_beyond(&mut self, id: VolumeId, bytes: u64) -> bool {
+        let busy = self.reqs.iter().any(|req| req.volume == id && req.end() > bytes);
+        let first = Key::new(id, bytes.div_ceil(BLOCK));
+        let last = Key::new(id, BLOCK_LAST);
+        if busy || self.fills.any_in(BlockRange { first, last }) {
+            return false;
+        }
+        // The block that the new end cuts belongs to it: nobody may be at work with its old length.
+        self.lock_for_life(id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
+    }
+
+    /// The point of no return: the volume has its new size. What lies beyond stays locked until a checkpoint says so, and
+    /// so does the block that the new end cuts: if it were written back now, only as far as the new end, and a crash
+    /// brought the old size back, it would be called clean with sectors that the backing store does not have.
+    fn cut(&mut self, id: VolumeId, bytes: u64) {
+        let volume = self.volume_mut(id);
+        (volume.table_bytes, volume.size_bytes, volume.limit_bytes) = (bytes, bytes, bytes);
+        // A copy of the block at the end that has nothing of the volume any more: there is nothing to write back.
+        let key = Key::new(id, bytes / BLOCK);
+        let kept = if bytes.is_multiple_of(BLOCK) { 0xff } else { self.block_mask(id, key.block()) };
+        if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
+            self.map.remove(key);
+        }
+        self.map.end_shadows_outside(key, kept);
+    }
+
+    /// A volume has lost blocks beyond its new end, and a crash would bring them back.
+    pub(crate) fn is_shrinking(&self, id: VolumeId) -> bool {
+        let cut = |job: &Job| match job {
+            Job::Resize(job) => matches!(job.stage, Stage::Sweeping(_) | Stage::Checkpoint(_)),
+            _ => false,
+        };
+        self.has_life_jobs() && self.jobs_of(id).any(cut)
+    }
+}

@@ -1,0 +1,730 @@
+//! The log: three append streams, batches, and the order in which they count.
+//!
+//! Every stream has an open segment and a queue of items. When a batch may be written, everything in the queue that
+//! fits goes into it: header block, then payload, one device write (group commit that never waits when the device has
+//! little to do, see [`Stream::is_worth_a_batch`]). Some batches per
+//! stream are in flight at once; a batch *counts* only when it and all batches before it in its stream have completed
+//! (I2): so after a crash the part of a stream that is readable from its start is all that anyone was promised.
+//!
+//! A segment is closed with a summary when no batch fits any more. The next one is opened only after the batches of the
+//! former have completed, so a failed write never concerns two segments: its items, and those of the batches after
+//! it, are written again, to a fresh segment, with the same stream sequence.
+
+use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::context::coverage::Landmark;
+use crate::context::pages::Page;
+use crate::engine::{Engine, OpKind, push_span};
+use crate::fault::{self, PlantedBug};
+use crate::map::MASK_FULL;
+use crate::map::segment::{Key, Phase, State};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
+use forebay_format::summary::{self, SummaryItem};
+use forebay_format::{BLOCK_BYTES, Slot, StreamKind, VolumeId};
+
+/// Items that are always worth a batch: its header is a ninth of what is written then.
+const WORTHWHILE_ITEMS: usize = 8;
+/// Attempts to write a batch before its requests fail.
+const BATCH_TRIES: u32 = 4;
+/// Clean marks gather this long before a batch is written for them alone.
+const MARKS_DELAY_NS: u64 = 1_000_000_000;
+/// Clean marks that are worth a batch of their own.
+const MARKS_WORTH_A_BATCH: usize = 512;
+
+/// No operation: a half of a batch that is not under way.
+pub(crate) const NO_OP: u32 = u32::MAX;
+
+/// Who is told when an item has been written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Done {
+    /// A whole block of a client's write.
+    Request(u32),
+    /// A merged block of a client's write, in its page.
+    Merge(u32, Page),
+    /// A clean copy of what a write-through sent to the backing store.
+    Copy(u32),
+    /// A read fill, in its page, with the token of its registration.
+    Fill(Page, u64),
+    /// A relocated block.
+    Survivor(u32),
+    /// The intent of a direct write.
+    Intent(u32),
+    /// A drop mark of a direct write.
+    Drop(u32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ItemKind {
+    Data { mask: u8, dirty: bool },
+    Drop { slot: u32, count: u32 },
+    Intent { volume: VolumeId, region: u64, count: u32 },
+}
+
+/// Something to be appended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub(crate) key: Key,
+    pub(crate) crc: u32,
+    pub(crate) kind: ItemKind,
+    /// The payload block of data.
+    pub(crate) span: Option<Span>,
+    pub(crate) done: Done,
+}
+
+/// A batch in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) op: u32,
+    /// In a mirrored cache: the write of the second copy.
+    pub(crate) twin: u32,
+    pub(crate) segment: u32,
+    pub(crate) start: u32,
+    pub(crate) blocks: u32,
+    stream_sequence: u64,
+    items: Vec<Item>,
+    /// Slots marked clean by this batch.
+    marks: Vec<u32>,
+    pub(crate) is_summary: bool,
+    pub(crate) completed: Option<bool>,
+    /// In a mirrored cache: members that have it, and members to which it could not be written; a bit for each.
+    pub(crate) kept: u8,
+    pub(crate) missing: u8,
+}
+
+/// One append stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) queue: VecDeque<Item>,
+    /// Since when there is something in the queue.
+    pub(crate) queued_since: Nanos,
+    pub(crate) in_flight: VecDeque<Batch>,
+    /// Open segment and the next free block in it.
+    open: Option<(u32, u32)>,
+    /// The open segment is full: to be closed when its batches have completed.
+    closing: bool,
+    /// A batch failed: nothing new until those in flight have ended.
+    broken: bool,
+    tries: u32,
+    pub(crate) next_sequence: u64,
+    /// All batches before this one have completed.
+    pub(crate) completed_sequence: u64,
+    /// The same when the running cache flush was started.
+    pub(crate) flushing: u64,
+    /// All batches before this one are covered by a cache flush.
+    pub(crate) flushed_sequence: u64,
+}
+
+impl Stream {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            queued_since: 0,
+            in_flight: VecDeque::new(),
+            open: None,
+            closing: false,
+            broken: false,
+            tries: 0,
+            next_sequence: 0,
+            completed_sequence: 0,
+            flushing: 0,
+            flushed_sequence: 0,
+        }
+    }
+
+    /// Nothing of the stream is in flight.
+    pub(crate) fn is_still(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// Blocks left in the open segment, of `end` that batches may use.
+    pub(crate) fn room(&self, end: u32) -> u32 {
+        self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
+    }
+
+    /// True if a batch of what waits should be written now, should one more be allowed. Group commit that adapts: with
+    /// nothing in flight nothing waits for company; beside one batch goes another that is as large, so that a few
+    /// clients get two equal ones in turn; a device that is kept busy anyway gets large ones, so that headers and device
+    /// writes do not multiply.
+    fn is_worth_a_batch(&self) -> bool {
+        let enough = match self.in_flight.len() {
+            0 => 1,
+            1 => self.in_flight[0].items.len().clamp(1, WORTHWHILE_ITEMS),
+            _ => WORTHWHILE_ITEMS,
+        };
+        self.queue.len() >= enough
+    }
+
+    /// The segment that is being filled.
+    pub(crate) fn open_segment(&self) -> Option<u32> {
+        self.open.map(|(segment, _)| segment)
+    }
+
+    /// Nothing waits in the queue.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// A mark or an intent is in the queue.
+    pub(crate) fn waits_without_payload(&self) -> bool {
+        self.queue.iter().any(|item| item.span.is_none())
+    }
+
+    /// Takes all marks and intents out of the queue.
+    pub(crate) fn take_without_payload(&mut self) -> Vec<Item> {
+        let (data, others): (VecDeque<Item>, VecDeque<Item>) =
+            self.queue.drain(..).partition(|item| item.span.is_some());
+        self.queue = data;
+        others.into()
+    }
+
+    pub(crate) fn describe(&self, end: u32) -> alloc::string::String {
+        let (queued, flying, room) = (self.queue.len(), self.in_flight.len(), self.room(end));
+        alloc::format!("{queued} queued, {flying} in flight, room {room}, broken {}", self.broken)
+    }
+
+    pub(crate) fn start_at(&mut self, sequence: u64) {
+        self.next_sequence = sequence;
+        self.completed_sequence = sequence;
+        self.flushed_sequence = sequence;
+    }
+}
+
+impl Engine {
+    pub(crate) fn enqueue(&mut self, stream: StreamKind, item: Item) {
+        if self.fenced {
+            self.item_done(item, None);
+            return;
+        }
+        let (now, stream) = (self.now, &mut self.streams[stream.index()]);
+        if stream.queue.is_empty() {
+            stream.queued_since = now;
+        }
+        stream.queue.push_back(item);
+    }
+
+    /// Blocks of a segment that batches may use; the rest is for the summary.
+    pub(crate) fn batch_blocks(&self) -> u32 {
+        let blocks = self.map.geometry.segment_blocks;
+        blocks - summary::reserved_blocks(blocks)
+    }
+
+    /// Writes as many batches of a stream as may be in flight.
+    pub(crate) fn step_append(&mut self, kind: StreamKind) {
+        loop {
+            let marks = kind == StreamKind::Write && self.marks_are_due();
+            let limit = self.config.pool.batches_in_flight.max(1) as usize;
+            let stream = &self.streams[kind.index()];
+            if !(stream.is_worth_a_batch() || marks)
+                || stream.broken
+                || stream.in_flight.len() >= limit
+                || self.fenced
+                || self.checkpoint.holds_log()
+                || self.gathers(kind)
+                || self.mirror_asks()
+            {
+                return;
+            }
+            if !self.prepare_segment(kind) {
+                return;
+            }
+            self.write_batch(kind);
+        }
+    }
+
+    /// Makes sure that the stream has an open segment with room for a batch.
+    fn prepare_segment(&mut self, kind: StreamKind) -> bool {
+        if !self.leave_lost(kind) {
+            return false;
+        }
+        let room_end = self.batch_blocks();
+        let stream = &mut self.streams[kind.index()];
+        if let Some((segment, next)) = stream.open {
+            let needs = 1 + u32::from(stream.queue.front().is_some_and(|item| item.span.is_some()));
+            if next + needs <= room_end && !stream.closing {
+                return true;
+            }
+            stream.closing = true;
+            if !stream.in_flight.is_empty() {
+                return false;
+            }
+            stream.open = None;
+            stream.closing = false;
+            self.write_summary(kind, segment, next);
+        }
+        let Some(segment) = self.take_segment(kind) else {
+            if kind != StreamKind::Write {
+                self.drop_fills(kind);
+            }
+            return false;
+        };
+        let first = (self.streams[kind.index()].next_sequence, self.next_sequence);
+        self.map.begin_segment(segment, Phase::Open, kind, first);
+        self.streams[kind.index()].open = Some((segment, 0));
+        true
+    }
+
+    /// Closes the open segment of a stream if it was on a lost member only. False while batches to it are in flight.
+    pub(crate) fn leave_lost(&mut self, kind: StreamKind) -> bool {
+        let stream = &self.streams[kind.index()];
+        let still = stream.in_flight.is_empty() && !stream.broken;
+        let Some((segment, next)) = stream.open.filter(|(segment, _)| self.is_gone(*segment)) else {
+            return true;
+        };
+        if still {
+            let stream = &mut self.streams[kind.index()];
+            (stream.open, stream.closing) = (None, false);
+            self.close_segment(segment, next);
+        }
+        still
+    }
+
+    /// Closes the open segment of a stream if it is one of those from `first` on.
+    pub(crate) fn close_from(&mut self, kind: StreamKind, first: u32) {
+        let stream = &mut self.streams[kind.index()];
+        let Some((segment, next)) = stream.open.filter(|(segment, _)| *segment >= first) else { return };
+        stream.closing = true;
+        if stream.broken || !stream.in_flight.is_empty() || self.checkpoint.holds_log() {
+            return;
+        }
+        stream.open = None;
+        stream.closing = false;
+        if next == 0 {
+            self.close_segment(segment, 0);
+        } else {
+            self.write_summary(kind, segment, next);
+        }
+    }
+
+    /// No room for fills: they are a convenience, forget them.
+    fn drop_fills(&mut self, kind: StreamKind) {
+        // In a mirrored cache clean blocks on the move are among them; they stay where they are.
+        let is_fill = |item: &Item| match item.done {
+            Done::Fill(..) | Done::Copy(_) => true,
+            Done::Survivor(_) => kind == StreamKind::Fill,
+            _ => false,
+        };
+        if !self.streams[kind.index()].queue.iter().any(is_fill) {
+            return;
+        }
+        self.reached(Landmark::FillsForgotten);
+        let queue = core::mem::take(&mut self.streams[kind.index()].queue);
+        let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
+        self.streams[kind.index()].queue = others;
+        for item in fills {
+            self.item_done(item, None);
+        }
+    }
+
+    fn write_batch(&mut self, kind: StreamKind) {
+        let mut batch = self.spare_batches.pop().unwrap_or_default();
+        let mut entries = core::mem::take(&mut self.spare_entries);
+        if kind == StreamKind::Write {
+            self.take_marks(&mut batch.marks, &mut entries);
+        }
+        let (segment, start) = self.streams[kind.index()].open.expect("a segment was prepared");
+        let room = self.batch_blocks() - start - 1;
+        let op = self.new_op(OpKind::Batch(kind));
+        let mut payload = 0;
+        while entries.len() < ENTRIES_MAX {
+            let Some(item) = self.next_item(kind, payload < room) else { break };
+            let flush_epoch = self.flush_epoch(kind, &item);
+            if let Some(span) = item.span {
+                payload += 1;
+                let slot = self.map.slot(segment, start + payload);
+                self.map.describe(slot, item.key, item.crc, item.mask());
+                self.map.set_epoch(slot, flush_epoch);
+                push_span(&mut self.ops.get_mut(op).spans, span);
+            }
+            entries.push(item.entry(flush_epoch));
+            batch.items.push(item);
+        }
+        if entries.is_empty() {
+            self.ops.remove(op);
+            self.spare_batches.push(batch);
+            self.spare_entries = entries;
+            return;
+        }
+        if entries.len() == ENTRIES_MAX {
+            self.reached(Landmark::FullBatch);
+        }
+        (batch.op, batch.segment, batch.start, batch.blocks) = (op, segment, start, payload + 1);
+        batch.is_summary = false;
+        let header = self.batch_header(kind, BatchKind::Records, segment, start, payload);
+        batch.stream_sequence = header.stream_sequence;
+        let mut bytes = self.spare_header();
+        header.encode(&entries, &mut bytes[..]);
+        entries.clear();
+        self.spare_entries = entries;
+        if fault::planted(PlantedBug::ShareHeader)
+            && let Some(last) = self.streams[kind.index()].in_flight.back()
+            && last.completed.is_none()
+            && self.ops.get(last.op).action.is_some()
+            && !last.is_summary
+        {
+            self.ops.get_mut(last.op).header = Some(bytes.clone());
+        }
+        self.ops.get_mut(op).header = Some(bytes);
+        let stream = &mut self.streams[kind.index()];
+        stream.next_sequence += 1;
+        stream.open = Some((segment, start + payload + 1));
+        self.stats.batches += 1;
+        self.submit_batch(kind, batch);
+    }
+
+    fn submit_batch(&mut self, kind: StreamKind, mut batch: Batch) {
+        batch.completed = None;
+        self.stats.cache_metadata_writes += u64::from(batch.is_summary || batch.blocks == 1);
+        self.map.segments[batch.segment as usize].pins += 1;
+        if self.mirror.is_some() {
+            self.submit_to_members(kind, &mut batch);
+            self.streams[kind.index()].in_flight.push_back(batch);
+            return;
+        }
+        let offset = self.map.geometry.segment_offset(batch.segment, batch.start);
+        let len = batch.blocks * BLOCK_BYTES as u32;
+        self.stats.count_write(Device::Cache, len);
+        let op = OpId(batch.op);
+        self.actions.push_back(if batch.is_summary {
+            Action::WriteMeta { op, offset }
+        } else {
+            Action::Write { op, device: Device::Cache, offset, len }
+        });
+        self.streams[kind.index()].in_flight.push_back(batch);
+    }
+
+    fn batch_header(
+        &mut self,
+        stream: StreamKind,
+        kind: BatchKind,
+        segment: u32,
+        block: u32,
+        payload: u32,
+    ) -> BatchHeader {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let state = &self.streams[stream.index()];
+        BatchHeader {
+            kind,
+            stream,
+            uuid_tag: self.superblock.uuid.tag(),
+            epoch: self.superblock.epoch,
+            sequence,
+            stream_sequence: state.next_sequence,
+            flushed_stream_sequence: state.flushed_sequence,
+            segment,
+            block_in_segment: block,
+            payload_blocks: payload as u16,
+        }
+    }
+
+    /// The next item of a queue, if it fits. Fills that were overtaken while they waited are left out.
+    fn next_item(&mut self, kind: StreamKind, payload_fits: bool) -> Option<Item> {
+        loop {
+            let item = *self.streams[kind.index()].queue.front()?;
+            if item.span.is_some() && !payload_fits {
+                return None;
+            }
+            self.streams[kind.index()].queue.pop_front();
+            match item.done {
+                Done::Fill(_, token) if !self.fills.is_valid(item.key, token) => self.item_done(item, None),
+                _ => return Some(item),
+            }
+        }
+    }
+
+    /// Closes a segment with a summary of what was written to it. It does not take a number of the stream: if it is
+    /// lost nothing else is.
+    ///
+    /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has ended, a crash brings the
+    /// order back, and then what counts is what the batches say.
+    fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
+        let still = self.streams[kind.index()].is_still();
+        assert!(still, "I2: a segment is closed when all its batches have completed");
+        let table = &self.map.segments[segment as usize];
+        if table.forgot_epochs {
+            self.reached(Landmark::SummaryLeftOut);
+            self.close_segment(segment, at);
+            return;
+        }
+        let payload = summary::encode((0..at).map(|index| {
+            table.has_data(index).then(|| SummaryItem {
+                volume: table.key(index).volume(),
+                block: table.key(index).block(),
+                sector_mask: self.map.mask(self.map.slot(segment, index)),
+                crc32c: table.crc(index),
+                flush_epoch: table.epoch(index),
+            })
+        }));
+        let entry = Entry::Summary { slots: at, crc32c: forebay_format::checksum(&payload) };
+        let blocks = (payload.len() / BLOCK_BYTES) as u32;
+        let header = self.batch_header(kind, BatchKind::Summary, segment, at, blocks);
+        let mut meta = alloc::vec![0; BLOCK_BYTES];
+        header.encode(&[entry], &mut meta);
+        meta.extend_from_slice(&payload);
+        let op = self.new_op(OpKind::Batch(kind));
+        self.ops.get_mut(op).meta = Some(Arc::new(meta));
+        let batch = Batch {
+            op,
+            segment,
+            start: at,
+            blocks: blocks + 1,
+            stream_sequence: header.stream_sequence,
+            is_summary: true,
+            ..self.spare_batches.pop().unwrap_or_default()
+        };
+        self.submit_batch(kind, batch);
+    }
+
+    pub(crate) fn batch_written(&mut self, kind: StreamKind, op: u32, ok: bool) {
+        let stream = &mut self.streams[kind.index()];
+        let batch = stream.in_flight.iter_mut().find(|batch| batch.op == op && batch.completed.is_none());
+        batch.expect("a batch completes once").completed = Some(ok);
+        self.cache_flush.unflushed = true;
+        if fault::planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
+            self.apply_out_of_order(kind, op);
+        }
+        self.settle_batches(kind);
+    }
+
+    /// Takes in what has completed, up to the first batch that has not.
+    pub(crate) fn settle_batches(&mut self, kind: StreamKind) {
+        loop {
+            // Nothing counts after the fence, also if it had completed before: nothing may become dirty after what is at risk was
+            // recorded (I52).
+            let counts = !self.fenced || fault::planted(PlantedBug::CountAfterFence);
+            let stream = &mut self.streams[kind.index()];
+            match stream.in_flight.front().and_then(|batch| batch.completed) {
+                None => break,
+                Some(true) if counts => {
+                    let batch = stream.in_flight.pop_front().expect("there is a front");
+                    self.apply_batch(kind, batch);
+                }
+                Some(_) => {
+                    stream.broken = true;
+                    if stream.in_flight.iter().any(|batch| batch.completed.is_none()) {
+                        break;
+                    }
+                    self.rewrite_batches(kind);
+                }
+            }
+        }
+    }
+
+    /// The planted bug: promises before the earlier batches are there.
+    fn apply_out_of_order(&mut self, kind: StreamKind, op: u32) {
+        let in_flight = &mut self.streams[kind.index()].in_flight;
+        let at = in_flight.iter().position(|batch| batch.op == op).expect("it is in flight");
+        if let Some(batch) = in_flight.remove(at) {
+            self.apply_batch(kind, batch);
+        }
+    }
+
+    /// A batch counts now: its blocks enter the map and whoever waits is told.
+    fn apply_batch(&mut self, kind: StreamKind, mut batch: Batch) {
+        // A flush started since the write completed did not know of this batch: it was not applied yet.
+        self.cache_flush.unflushed = true;
+        let segment = &mut self.map.segments[batch.segment as usize];
+        segment.pins -= 1;
+        segment.completed = segment.completed.max(batch.start + batch.blocks);
+        if !self.undurable.contains(&batch.segment) {
+            self.undurable.push(batch.segment);
+        }
+        if batch.is_summary {
+            let segment = &mut self.map.segments[batch.segment as usize];
+            segment.summary_block = batch.start;
+            segment.phase = Phase::Sealed;
+            self.map.sealed(batch.segment);
+        } else {
+            let stream = &mut self.streams[kind.index()];
+            stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
+            stream.tries = 0;
+        }
+        if !batch.marks.is_empty() {
+            self.marks_ticket = self.cache_flush.ticket();
+        }
+        for slot in batch.marks.drain(..) {
+            if self.map.state(slot) == State::Destaged {
+                self.note_marked(slot);
+                self.map.mark_clean(slot);
+            }
+        }
+        let mut slot = self.map.slot(batch.segment, batch.start);
+        for item in batch.items.drain(..) {
+            if item.span.is_some() {
+                slot += 1;
+            }
+            self.item_done(item, Some(slot));
+        }
+        self.spare_batches.push(batch);
+    }
+
+    /// The first batch in flight failed, and all after it have ended: their items go back to the queue and the
+    /// segment is closed before the first of them.
+    fn rewrite_batches(&mut self, kind: StreamKind) {
+        let failed: Vec<Batch> = self.streams[kind.index()].in_flight.drain(..).collect();
+        let first = failed.first().expect("a batch failed");
+        let (number, start) = (first.segment, first.start);
+        let (sequence, was_summary) = (first.stream_sequence, first.is_summary);
+        self.notice(Notice::CacheWriteFailed { segment: number });
+        let stream = &mut self.streams[kind.index()];
+        stream.broken = false;
+        if was_summary {
+            self.landmarks.add(Landmark::SummaryFailed);
+            // The segment is whole, it only has no summary; batches after it are in another segment.
+            let mut rest = failed.into_iter();
+            let summary = rest.next().expect("a batch failed");
+            stream.in_flight.extend(rest);
+            self.map.segments[number as usize].pins -= 1;
+            self.close_segment(number, start);
+            self.spare_batches.push(summary);
+            return;
+        }
+        self.landmarks.add(Landmark::BatchMoved);
+        stream.tries += 1;
+        stream.next_sequence = sequence;
+        stream.open = None;
+        stream.closing = false;
+        let give_up = stream.tries >= BATCH_TRIES || self.fenced;
+        for mut batch in failed.into_iter().rev() {
+            self.map.segments[batch.segment as usize].pins -= 1;
+            self.marks.append(&mut batch.marks);
+            while let Some(item) = batch.items.pop() {
+                self.streams[kind.index()].queue.push_front(item);
+            }
+            self.spare_batches.push(batch);
+        }
+        self.close_segment(number, start);
+        if give_up {
+            self.reached(Landmark::BatchGivenUp);
+            // So many segments cannot all be bad: it is the device.
+            self.fence();
+            self.streams[kind.index()].tries = 0;
+            while let Some(item) = self.streams[kind.index()].queue.pop_front() {
+                self.item_done(item, None);
+            }
+        }
+    }
+
+    /// Seals a segment without a summary.
+    fn close_segment(&mut self, number: u32, completed: u32) {
+        let segment = &mut self.map.segments[number as usize];
+        debug_assert!(segment.completed <= completed);
+        segment.completed = completed;
+        segment.phase = Phase::Sealed;
+        self.map.sealed(number);
+    }
+
+    /// Everything queued fails: the cache device is fenced.
+    pub(crate) fn fail_queued_items(&mut self) {
+        for kind in StreamKind::ALL {
+            while let Some(item) = self.streams[kind.index()].queue.pop_front() {
+                self.item_done(item, None);
+            }
+        }
+    }
+
+    /// Tells whoever waits that an item was written to `slot` (any number, if it has no payload), or (`None`) will not
+    /// be.
+    pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
+        let ok = slot.is_some();
+        if let (Done::Request(req) | Done::Merge(req, _), Some(slot)) = (item.done, slot) {
+            let old = self.map.insert(slot, State::Dirty);
+            self.counters.logged(item.key.volume(), old);
+            self.stats.dirtied_blocks += u64::from(old != Some(State::Dirty));
+            if matches!(item.done, Done::Request(_)) && self.reqs.get(req).kind.may_unmap() {
+                self.map.note_discard(item.key);
+            }
+            self.pin_for(self.reqs.get(req).treatment, slot);
+        }
+        match item.done {
+            Done::Request(req) => self.logged(req, ok),
+            Done::Merge(req, page) => {
+                self.pages.give(crate::context::pages::PageUse::Merge, page);
+                self.logged(req, ok);
+            }
+            Done::Copy(direct) => self.copy_appended(direct, slot),
+            Done::Fill(page, token) => self.fill_done(item.key, page, token, slot),
+            Done::Survivor(relocation) => self.relocated(relocation, slot),
+            Done::Intent(direct) => self.intent_appended(direct, ok),
+            Done::Drop(direct) => self.drop_appended(direct, item.kind, ok),
+        }
+    }
+
+    // --- clean marks
+
+    /// Slots that have just become durable on the backing store: to be marked clean in the log.
+    pub(crate) fn add_mark(&mut self, slot: u32) {
+        if self.marks.is_empty() {
+            self.marks_since = self.now;
+        }
+        self.marks.push(slot);
+    }
+
+    /// True if marks should be written now, with or without company.
+    fn marks_are_due(&self) -> bool {
+        !self.marks.is_empty()
+            && (self.marks.len() >= MARKS_WORTH_A_BATCH
+                || self.now >= self.marks_since + MARKS_DELAY_NS
+                || self.order_waits_for_marks
+                || self.is_short_of_segments()
+                || self.writers_wait_for_marks())
+    }
+
+    pub(crate) fn marks_deadline(&self) -> Option<u64> {
+        let due = self.marks_since + MARKS_DELAY_NS;
+        (!self.marks.is_empty() && due > self.now).then_some(due)
+    }
+
+    /// Takes marks into a batch, neighbours as one entry. Slots that changed meanwhile are left out.
+    fn take_marks(&mut self, slots: &mut Vec<u32>, entries: &mut Vec<Entry>) {
+        if self.marks.is_empty() {
+            return;
+        }
+        self.marks.sort_unstable();
+        self.marks.dedup();
+        // Half of the header stays free for data, so that marks never hold up writers.
+        let twice = fault::planted(PlantedBug::OverfillHeader);
+        let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
+        while entries.len() < most {
+            let Some(slot) = self.marks.pop() else { break };
+            if self.map.state(slot) != State::Destaged {
+                continue;
+            }
+            slots.push(slot);
+            match entries.last_mut() {
+                Some(Entry::CleanMark { slot: first, count }) if first.0 == slot + 1 => {
+                    *first = Slot(slot);
+                    *count += 1;
+                }
+                _ => entries.push(Entry::CleanMark { slot: Slot(slot), count: 1 }),
+            }
+        }
+        self.marks_since = self.now;
+    }
+}
+
+impl Item {
+    fn mask(&self) -> u8 {
+        match self.kind {
+            ItemKind::Data { mask, .. } => mask,
+            ItemKind::Drop { .. } | ItemKind::Intent { .. } => MASK_FULL,
+        }
+    }
+
+    fn entry(&self, flush_epoch: u32) -> Entry {
+        match self.kind {
+            ItemKind::Data { mask, dirty } => Entry::Data {
+                volume: self.key.volume(),
+                block: self.key.block(),
+                crc32c: self.crc,
+                sector_mask: mask,
+                dirty,
+                flush_epoch,
+            },
+            ItemKind::Drop { slot, count } => Entry::DropMark { slot: Slot(slot), count },
+            ItemKind::Intent { volume, region, count } => Entry::Intent { volume, region, count },
+        }
+    }
+}

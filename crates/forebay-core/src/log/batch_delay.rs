@@ -1,0 +1,49 @@
+//! Batches that wait for company.
+//!
+//! A batch costs a header block. Clients wait for batches of writes, so those go as soon as the device takes them; nobody
+//! waits for a read fill or a survivor. If each of those went alone, half of the cache would be headers. So they gather: until
+//! [`WORTH_BLOCKS`] are together, and
+//!
+//! - **survivors** no longer than others are still being read (they come soon, or never);
+//! - **fills** no longer than [`DELAY_NS`], nor while pages for fills are short. A block that waits is not in the cache
+//!   yet: who reads it meanwhile reads it from the backing store again.
+//!
+//! What a client waits for (the clean copies of write-through) takes along everything in its queue. Nothing is promised
+//! of what gathers, so a crash loses nothing.
+
+use crate::api::Nanos;
+use crate::context::pages::PageUse;
+use crate::engine::Engine;
+use crate::log::append::Done;
+use forebay_format::StreamKind;
+
+/// Blocks of payload that are worth a header.
+const WORTH_BLOCKS: usize = 31;
+/// Longest time that a fill waits for others.
+const DELAY_NS: Nanos = 250_000_000;
+
+impl Engine {
+    /// True if what is queued in a stream should wait for more.
+    pub(crate) fn gathers(&self, kind: StreamKind) -> bool {
+        let stream = &self.streams[kind.index()];
+        if kind == StreamKind::Write || stream.queue.len() >= WORTH_BLOCKS || self.stopping {
+            return false;
+        }
+        let late = self.now >= stream.queued_since + DELAY_NS;
+        stream.queue.iter().all(|item| match item.done {
+            Done::Survivor(_) => self.relocation_reads > 0,
+            Done::Fill(..) => !late && self.pages.available(PageUse::Fill) > self.fills.len() as u32,
+            _ => false,
+        })
+    }
+
+    /// When a batch that gathers goes though nothing happens.
+    pub(crate) fn gather_deadline(&self) -> Option<Nanos> {
+        let due = |kind: &StreamKind| {
+            let stream = &self.streams[kind.index()];
+            let at = stream.queued_since + DELAY_NS;
+            (!stream.is_idle() && at > self.now).then_some(at)
+        };
+        [StreamKind::Fill, StreamKind::Survivor].iter().filter_map(due).min()
+    }
+}

@@ -1,0 +1,243 @@
+//! The flush ledger: what was promised durable, and which device flush makes it so.
+//!
+//! A flush covers the writes that had completed when it was started. So whoever needs durability takes a ticket: the
+//! number of the next flush to be *started*. One flush of a device runs at a time; everybody who comes while it runs
+//! shares the next one. This file and the module docs of `direct` and `destage` are the only definition of what a
+//! client's FLUSH and FUA mean:
+//!
+//! - the cache device is flushed if any cache write completed since its last flush was started;
+//! - the backing store is flushed too if a write past the cache completed since its last flush was started.
+
+use crate::api::{Action, Device, Notice, OpId, RequestKind};
+use crate::context::coverage::Landmark;
+use crate::engine::{Engine, OpKind};
+use crate::fault::{self, PlantedBug};
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+/// Who waits for a flush.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waiter {
+    /// A client's FLUSH or FUA.
+    Request(u32),
+    /// A direct write whose intent must be durable.
+    Intent(u32),
+    /// A direct write over dirty blocks: the backing store must be durable before they are dropped.
+    Direct(u32),
+    /// The checkpoint under way.
+    Checkpoint,
+    /// A job of the life cycle of this volume.
+    Life(VolumeId),
+    /// Recovery, before it trusts what it read.
+    Recovery,
+    /// Nobody in particular.
+    Nobody,
+}
+
+/// State of flushes of one device.
+#[derive(Debug, Default)]
+pub(crate) struct Flusher {
+    running: bool,
+    /// Flushes that have ended, well or not.
+    ended: u64,
+    /// Number of the last flush that ended well.
+    pub(crate) succeeded: u64,
+    /// Writes completed since the last flush was started.
+    pub(crate) unflushed: bool,
+    waiters: Vec<(u64, Waiter)>,
+}
+
+impl Flusher {
+    /// Number of the flush that covers everything completed up to now: the running one if nothing completed since it
+    /// was started, else the next one to be started.
+    pub(crate) fn ticket(&self) -> u64 {
+        self.ended + 1 + u64::from(self.running && self.unflushed)
+    }
+
+    /// Queues a waiter; returns true if a flush must be started now.
+    fn enter(&mut self, waiter: Waiter) -> bool {
+        self.waiters.push((self.ticket(), waiter));
+        !self.running
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    pub(crate) fn waits(&self, waiter: Waiter) -> bool {
+        self.waiters.iter().any(|(_, other)| *other == waiter)
+    }
+}
+
+impl Engine {
+    fn flusher(&mut self, device: Device) -> &mut Flusher {
+        match device {
+            Device::Cache => &mut self.cache_flush,
+            Device::Backing(volume) => &mut self.volume_mut(volume).flusher,
+        }
+    }
+
+    /// Has a device flushed and `waiter` called afterwards.
+    pub(crate) fn flush(&mut self, device: Device, waiter: Waiter) {
+        if self.flusher(device).enter(waiter) {
+            self.start_device_flush(device);
+        }
+    }
+
+    fn start_device_flush(&mut self, device: Device) {
+        let flusher = self.flusher(device);
+        flusher.running = true;
+        flusher.unflushed = false;
+        match device {
+            Device::Cache => {
+                self.stats.cache_flushes += 1;
+                self.flushing.clear();
+                for number in self.undurable.drain(..) {
+                    self.flushing.push((number, self.map.segments[number as usize].completed));
+                }
+                for stream in &mut self.streams {
+                    stream.flushing = stream.completed_sequence;
+                }
+            }
+            Device::Backing(volume) => {
+                self.stats.backing_flushes += 1;
+                let volume = self.volume_mut(volume);
+                volume.direct_flushing = core::mem::take(&mut volume.direct_unflushed);
+                volume.destage.flushing = core::mem::take(&mut volume.destage.written);
+            }
+        }
+        if device == Device::Cache && self.mirror.is_some() {
+            self.flush_members();
+            return;
+        }
+        let op = self.new_op(OpKind::Flush(device));
+        self.actions.push_back(Action::Flush { op: OpId(op), device });
+    }
+
+    pub(crate) fn flushed(&mut self, device: Device, ok: bool) {
+        // A flush that failed may have dropped what it did not write: no later one makes that durable (I14).
+        let trusts = fault::planted(PlantedBug::TrustFlushAfterFailure);
+        let ok = ok && (device != Device::Cache || !self.fenced || trusts);
+        let flusher = self.flusher(device);
+        flusher.running = false;
+        flusher.ended += 1;
+        let ended = flusher.ended;
+        if ok {
+            flusher.succeeded = ended;
+        } else {
+            flusher.unflushed = true;
+        }
+        let mut served = core::mem::take(&mut self.served);
+        let flusher = self.flusher(device);
+        flusher.waiters.retain(|(ticket, waiter)| {
+            let due = *ticket <= ended;
+            if due {
+                served.push(*waiter);
+            }
+            !due
+        });
+        let more = !flusher.waiters.is_empty();
+        match device {
+            Device::Cache if ok => self.cache_is_durable(),
+            Device::Cache => self.fence(),
+            Device::Backing(id) => {
+                let volume = self.volume_mut(id);
+                volume.direct_unflushed |= volume.direct_flushing && !ok;
+                volume.direct_flushing = false;
+                volume.intents.flushed(volume.flusher.succeeded);
+                self.extents_flushed(id, ok);
+            }
+        }
+        if more {
+            self.start_device_flush(device);
+        }
+        for waiter in served.drain(..) {
+            self.serve(waiter, device, ok);
+        }
+        self.served = served;
+    }
+
+    fn cache_is_durable(&mut self) {
+        for (number, blocks) in self.flushing.drain(..) {
+            let segment = &mut self.map.segments[number as usize];
+            // A segment that was freed meanwhile has nothing left to be durable.
+            if segment.has_table() && blocks <= segment.completed {
+                segment.durable = segment.durable.max(blocks);
+            }
+        }
+        for stream in &mut self.streams {
+            stream.flushed_sequence = stream.flushing;
+        }
+    }
+
+    /// After a failed flush nothing that was written can be promised any more: fail-stop for writes.
+    pub(crate) fn fence(&mut self) {
+        if !self.fenced {
+            self.fenced = true;
+            self.reached(Landmark::Fenced);
+            self.notice(Notice::CacheFenced);
+            self.ask_aside();
+            self.fail_queued_items();
+            self.end_mirroring();
+        }
+    }
+
+    fn serve(&mut self, waiter: Waiter, device: Device, ok: bool) {
+        match waiter {
+            Waiter::Request(req) => self.request_part_done(req, device, ok),
+            Waiter::Intent(direct) => self.intent_durable(direct, ok),
+            Waiter::Direct(direct) => self.direct_flushed(direct, ok),
+            Waiter::Checkpoint => self.checkpoint_flushed(ok),
+            Waiter::Life(volume) => self.life_flush_ended(volume, ok),
+            Waiter::Recovery => self.recovery_flushed(ok),
+            Waiter::Nobody => {}
+        }
+    }
+
+    /// A client's FLUSH.
+    pub(crate) fn start_flush(&mut self, req: u32) {
+        self.follow_flush(req);
+        self.flush_for(req);
+        if self.reqs.get(req).pending == 0 {
+            self.reply(req);
+        }
+    }
+
+    /// Adds the device flushes that a FLUSH or FUA of this volume needs to the parts of a request.
+    pub(crate) fn flush_for(&mut self, req: u32) {
+        let volume = self.reqs.get(req).volume;
+        self.end_flush_epoch(volume, self.reqs.get(req).kind);
+        if self.fenced {
+            self.flush_fenced(req);
+            return;
+        }
+        let cache = self.cache_flush.unflushed || self.cache_flush.is_running();
+        if cache && !fault::planted(PlantedBug::SkipDeviceFlush) {
+            self.reqs.get_mut(req).pending += 1;
+            self.flush(Device::Cache, Waiter::Request(req));
+        }
+        let state = self.volume(volume);
+        if state.direct_unflushed || state.direct_flushing {
+            self.reqs.get_mut(req).pending += 1;
+            self.flush(Device::Backing(volume), Waiter::Request(req));
+        }
+    }
+
+    /// A part of a FLUSH or of the flush after a FUA write has ended.
+    fn request_part_done(&mut self, req: u32, device: Device, ok: bool) {
+        let of_cache = device == Device::Cache;
+        let request = self.reqs.get_mut(req);
+        request.pending -= 1;
+        request.failed |= !ok && !of_cache;
+        request.cache_failed |= !ok && of_cache;
+        debug_assert!(request.kind == RequestKind::Flush || !request.locked);
+        let (pending, failed) = (request.pending, request.cache_failed);
+        let again = self.fenced && (failed || !fault::planted(PlantedBug::TrustFlushAfterFailure));
+        if pending > 0 || again && self.flush_again(req) {
+            return;
+        }
+        let request = self.reqs.get_mut(req);
+        request.failed |= request.cache_failed && !request.redone;
+        self.reply(req);
+    }
+}

@@ -1,0 +1,439 @@
+//! The hash index: key to slot.
+//!
+//! An entry is one cell of 32 bits: the slot, and in the bits that slots do not need a tag of the hash, so that most other
+//! keys are told apart without looking. The key itself is in the slot table, where it is stored once. The table is split
+//! into many small shards, each of which grows by an eighth of its final size: no growth step moves more than some thousand
+//! entries, and a full cache has a load of 0.8, that is 5 bytes an entry. Collisions are resolved by linear probing;
+//! removal shifts entries back, so there are no tombstones.
+//!
+//! **Loading.** Putting an entry into its cell costs a cache miss, and a cache that is opened has many millions of them. So
+//! recovery only notes the slots, in lists, one for each *group* of a few shards; a group gets its cells when one of its
+//! keys is wanted ([`Index::expand`]), or when there is nothing else to do. Until then its list is all there is of it:
+//! [`Index::get`] searches it, slowly, and [`Index::insert`] and [`Index::remove`] must not be called for its keys (I46).
+
+use crate::map::segment::Key;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// A cell that holds nothing; slots are stored plus one.
+const EMPTY: u32 = 0;
+/// Entries that one shard is meant to hold when the cache is full.
+const SHARD_ENTRIES: u32 = 4096;
+/// The fewest shards of a cache that has slots for them: also a small cache is loaded group by group, as a large one is.
+const SHARDS_MIN: u32 = 64;
+/// Entries that shards of a small cache have at least.
+const SMALL_SHARD_ENTRIES: u32 = 16;
+/// Growth steps from nothing to the final size.
+const STEPS: usize = 8;
+/// Shards in a group, if there are not more groups than [`GROUPS_MAX`] then: some 16,000 entries get their cells at once,
+/// in a fraction of a millisecond.
+const GROUP_SHARDS_BITS: u32 = 2;
+/// As many lists can be appended to in turn from the second-level cache of a processor.
+const GROUPS_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+struct Shard {
+    cells: Box<[u32]>,
+    len: u32,
+    /// Low bits of a cell that hold the slot.
+    slot_bits: u8,
+}
+
+/// Key to slot. `key_of` arguments give the key stored for a slot.
+#[derive(Debug)]
+pub(crate) struct Index {
+    shards: Vec<Shard>,
+    shard_shift: u32,
+    /// Low bits that the cells of new shards need for slots.
+    slot_bits: u8,
+    /// Cells of one growth step.
+    step: usize,
+    len: usize,
+    /// Slots that have no cells yet, by group; empty if all have some.
+    lists: Vec<Option<Vec<u32>>>,
+    group_shift: u32,
+    /// Groups with a list.
+    listed: usize,
+}
+
+/// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): every bit of the key reaches every bit of the hash.
+pub(crate) fn hash(key: Key) -> u64 {
+    let mut x = key.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn home(hash: u64, capacity: usize) -> usize {
+    // Multiply-shift range reduction (Lemire 2019) on the low half; tag and shard have bits of the high half.
+    (((hash & 0xffff_ffff) * capacity as u64) >> 32) as usize
+}
+
+/// Low bits of a cell.
+fn slot_mask(slot_bits: u8) -> u32 {
+    u32::MAX.checked_shr(32 - u32::from(slot_bits)).unwrap_or(0)
+}
+
+/// High bits of a cell.
+fn tag(hash: u64, slot_bits: u8) -> u32 {
+    ((hash >> 32) as u32).checked_shl(slot_bits.into()).unwrap_or(0)
+}
+
+/// The high bits of a hash as a number; all bits but `shift` of them.
+fn high_bits(hash: u64, shift: u32) -> usize {
+    hash.checked_shr(shift).unwrap_or(0) as usize
+}
+
+/// Bits that hold every slot below `slot_count`, plus one.
+fn bits_for(slot_count: u32) -> u8 {
+    (32 - slot_count.leading_zeros()) as u8
+}
+
+fn step_for(slot_count: u32, shards: usize) -> usize {
+    let share = slot_count as usize / shards;
+    (share + share / 4) / STEPS + 2
+}
+
+impl Index {
+    pub(crate) fn new(slot_count: u32) -> Self {
+        let small = (slot_count / SMALL_SHARD_ENTRIES).clamp(1, SHARDS_MIN);
+        let shards = (slot_count / SHARD_ENTRIES).max(small).next_power_of_two() as usize;
+        let mut list = Vec::new();
+        list.resize_with(shards, Shard::default);
+        Self {
+            shards: list,
+            shard_shift: 64 - shards.trailing_zeros(),
+            slot_bits: bits_for(slot_count),
+            step: step_for(slot_count, shards),
+            len: 0,
+            lists: Vec::new(),
+            group_shift: 64,
+            listed: 0,
+        }
+    }
+
+    /// There are so many slots from now on. Shards follow when they change.
+    pub(crate) fn resize(&mut self, slot_count: u32) {
+        self.slot_bits = self.slot_bits.max(bits_for(slot_count));
+        self.step = step_for(slot_count, self.shards.len());
+    }
+
+    fn shard(&self, hash: u64) -> usize {
+        high_bits(hash, self.shard_shift)
+    }
+
+    /// Entries. One that was loaded twice counts twice until its group is expanded.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn bytes(&self) -> usize {
+        let cells: usize = self.shards.iter().map(|shard| shard.cells.len() * size_of::<u32>()).sum();
+        let lists: usize = self.lists.iter().flatten().map(|list| list.capacity() * size_of::<u32>()).sum();
+        cells + lists + self.shards.len() * size_of::<Shard>() + self.lists.len() * size_of::<Vec<u32>>()
+    }
+
+    pub(crate) fn get(&self, key: Key, key_of: impl Fn(u32) -> Key) -> Option<u32> {
+        let hash = hash(key);
+        if let Some(list) = self.list(hash) {
+            // The last one is what would be found after the group is expanded.
+            return list.iter().rev().copied().find(|slot| key_of(*slot) == key);
+        }
+        let shard = &self.shards[self.shard(hash)];
+        shard.find(hash, |slot| key_of(slot) == key).map(|(_, slot)| slot)
+    }
+
+    /// Maps `key` to `slot`; returns the slot it was mapped to before.
+    pub(crate) fn insert(&mut self, key: Key, slot: u32, key_of: impl Fn(u32) -> Key) -> Option<u32> {
+        assert!(!self.is_listed(key), "I46: the group was expanded");
+        let hash = hash(key);
+        let index = self.shard(hash);
+        let (step, slot_bits) = (self.step, self.slot_bits);
+        assert!(slot < slot_mask(slot_bits), "slots have numbers below their count");
+        let shard = &mut self.shards[index];
+        if slot >= slot_mask(shard.slot_bits) {
+            shard.rebuild(shard.cells.len(), slot_bits, &key_of);
+        }
+        if let Some((at, old)) = shard.find(hash, |slot| key_of(slot) == key) {
+            shard.cells[at] = tag(hash, shard.slot_bits) | (slot + 1);
+            return Some(old);
+        }
+        if (shard.len as usize + 1) * 8 > shard.cells.len() * 7 {
+            shard.rebuild(shard.cells.len() + step, slot_bits, &key_of);
+        }
+        shard.place(slot, hash);
+        shard.len += 1;
+        self.len += 1;
+        None
+    }
+
+    /// Removes `key`; returns the slot it was mapped to.
+    pub(crate) fn remove(&mut self, key: Key, key_of: impl Fn(u32) -> Key) -> Option<u32> {
+        assert!(!self.is_listed(key), "I46: the group was expanded");
+        let hash = hash(key);
+        let index = self.shard(hash);
+        let shard = &mut self.shards[index];
+        let (at, slot) = shard.find(hash, |slot| key_of(slot) == key)?;
+        shard.take_out(at, key_of);
+        shard.len -= 1;
+        self.len -= 1;
+        Some(slot)
+    }
+
+    // --- loading
+
+    /// Everything that is loaded from now on goes into lists, of about `entries` entries in all. The index is empty.
+    pub(crate) fn begin_loading(&mut self, entries: usize) {
+        assert!(self.len == 0, "only an empty index is loaded");
+        let groups = (self.shards.len() >> GROUP_SHARDS_BITS).clamp(1, GROUPS_MAX);
+        let share = entries / groups;
+        // Keys spread evenly over the groups: six standard deviations more keep nearly every list from growing.
+        let room = share + 6 * share.isqrt() + 8;
+        self.lists.resize_with(groups, || Some(Vec::with_capacity(room)));
+        self.group_shift = 64 - groups.trailing_zeros();
+        self.listed = groups;
+    }
+
+    fn list(&self, hash: u64) -> Option<&Vec<u32>> {
+        self.lists.get(high_bits(hash, self.group_shift)).and_then(Option::as_ref)
+    }
+
+    /// Notes that `key` is mapped to `slot`, if its group has a list.
+    pub(crate) fn load(&mut self, key: Key, slot: u32) -> bool {
+        let group = high_bits(hash(key), self.group_shift);
+        let Some(Some(list)) = self.lists.get_mut(group) else { return false };
+        list.push(slot);
+        self.len += 1;
+        true
+    }
+
+    /// True if the group of a key has no cells yet.
+    pub(crate) fn is_listed(&self, key: Key) -> bool {
+        self.listed > 0 && self.list(hash(key)).is_some()
+    }
+
+    /// True if there are groups that have no cells yet.
+    pub(crate) fn is_listing(&self) -> bool {
+        self.listed > 0
+    }
+
+    /// A group that has no cells yet, if there is one.
+    pub(crate) fn any_listed(&self) -> Option<usize> {
+        if self.is_listing() { self.lists.iter().position(Option::is_some) } else { None }
+    }
+
+    /// The group that a key belongs to.
+    pub(crate) fn group(&self, key: Key) -> usize {
+        high_bits(hash(key), self.group_shift)
+    }
+
+    /// Gives the entries of a group their cells. Returns slots that are not in the index any more, because another was
+    /// loaded later for their key: damage, which no engine leaves behind, but a device can.
+    pub(crate) fn expand(&mut self, group: usize, key_of: impl Fn(u32) -> Key) -> Vec<u32> {
+        let Some(list) = self.lists.get_mut(group).and_then(Option::take) else { return Vec::new() };
+        self.listed -= 1;
+        self.len -= list.len();
+        // All keys first: what is independent of each other the processor fetches at once.
+        let hashes: Vec<u64> = list.iter().map(|slot| hash(key_of(*slot))).collect();
+        self.make_room(&hashes);
+        let mut displaced = Vec::new();
+        for (slot, of_key) in list.iter().zip(hashes) {
+            let index = self.shard(of_key);
+            let shard = &mut self.shards[index];
+            // Different keys have different hashes.
+            if let Some((at, old)) = shard.find(of_key, |slot| hash(key_of(slot)) == of_key) {
+                shard.cells[at] = tag(of_key, shard.slot_bits) | (slot + 1);
+                displaced.push(old);
+                continue;
+            }
+            shard.place(*slot, of_key);
+            shard.len += 1;
+            self.len += 1;
+        }
+        if self.listed == 0 {
+            self.lists = Vec::new();
+        }
+        displaced
+    }
+
+    /// Gives empty shards the size that entries of these hashes need.
+    fn make_room(&mut self, hashes: &[u64]) {
+        let Some(first) = hashes.iter().map(|hash| self.shard(*hash)).min() else { return };
+        let mut counts: Vec<usize> = Vec::new();
+        for hash in hashes {
+            let at = self.shard(*hash) - first;
+            if at >= counts.len() {
+                counts.resize(at + 1, 0);
+            }
+            counts[at] += 1;
+        }
+        for (shard, count) in self.shards[first..].iter_mut().zip(counts) {
+            assert!(shard.len == 0, "a shard of a group with a list is empty");
+            let steps = (count * 8 / 7 + 1).div_ceil(self.step);
+            shard.cells = vec![EMPTY; steps * self.step].into();
+            shard.slot_bits = self.slot_bits;
+        }
+    }
+}
+
+impl Shard {
+    /// Place and slot of the entry with this hash for whose slot `is_it` holds.
+    fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<(usize, u32)> {
+        if self.cells.is_empty() {
+            return None;
+        }
+        let (tag, mask) = (tag(hash, self.slot_bits), slot_mask(self.slot_bits));
+        let mut at = home(hash, self.cells.len());
+        loop {
+            let cell = self.cells[at];
+            if cell == EMPTY {
+                return None;
+            }
+            if cell & !mask == tag && is_it((cell & mask) - 1) {
+                return Some((at, (cell & mask) - 1));
+            }
+            at = self.next(at);
+        }
+    }
+
+    fn next(&self, at: usize) -> usize {
+        if at + 1 == self.cells.len() { 0 } else { at + 1 }
+    }
+
+    fn place(&mut self, slot: u32, hash: u64) {
+        let mut at = home(hash, self.cells.len());
+        while self.cells[at] != EMPTY {
+            at = self.next(at);
+        }
+        self.cells[at] = tag(hash, self.slot_bits) | (slot + 1);
+    }
+
+    /// Makes the shard one of `capacity` cells with so many bits for slots.
+    fn rebuild(&mut self, capacity: usize, slot_bits: u8, key_of: impl Fn(u32) -> Key) {
+        let mask = slot_mask(self.slot_bits);
+        let old = core::mem::replace(&mut self.cells, vec![EMPTY; capacity].into());
+        self.slot_bits = slot_bits;
+        for cell in old.into_iter().filter(|cell| *cell != EMPTY) {
+            let slot = (cell & mask) - 1;
+            self.place(slot, hash(key_of(slot)));
+        }
+    }
+
+    /// Empties a place and moves back what was displaced past it.
+    fn take_out(&mut self, mut hole: usize, key_of: impl Fn(u32) -> Key) {
+        let capacity = self.cells.len();
+        let mask = slot_mask(self.slot_bits);
+        let mut at = hole;
+        loop {
+            at = self.next(at);
+            let cell = self.cells[at];
+            if cell == EMPTY {
+                break;
+            }
+            let home = home(hash(key_of((cell & mask) - 1)), capacity);
+            let distance = |from: usize| (at + capacity - from) % capacity;
+            // The entry may fill the hole only if the hole lies between its home and where it is now.
+            if distance(home) >= distance(hole) {
+                self.cells[hole] = cell;
+                hole = at;
+            }
+        }
+        self.cells[hole] = EMPTY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use forebay_format::VolumeId;
+
+    #[test]
+    fn agrees_with_a_btree_map_over_random_operations() {
+        let mut index = Index::new(200_000);
+        let mut model: BTreeMap<Key, u32> = BTreeMap::new();
+        let mut keys: Vec<Key> = Vec::new();
+        let mut seed = 7_u64;
+        for step in 0..200_000_u64 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let key = Key::new(VolumeId((seed >> 60) as u16 % 3), (seed >> 33) % 5000);
+            if step % 3 == 2 {
+                assert_eq!(index.remove(key, |slot| keys[slot as usize]), model.remove(&key));
+            } else {
+                let slot = keys.len() as u32;
+                keys.push(key);
+                assert_eq!(index.insert(key, slot, |slot| keys[slot as usize]), model.insert(key, slot));
+            }
+            assert_eq!(index.len(), model.len());
+        }
+        for (key, slot) in &model {
+            assert_eq!(index.get(*key, |slot| keys[slot as usize]), Some(*slot));
+        }
+    }
+
+    #[test]
+    fn an_entry_of_a_full_cache_costs_five_bytes_and_never_six_from_a_half_on() {
+        let slots = 1 << 20;
+        let mut index = Index::new(slots);
+        let keys: Vec<Key> = (0..u64::from(slots)).map(|block| Key::new(VolumeId(0), block * 7)).collect();
+        for (slot, key) in keys.iter().enumerate() {
+            index.insert(*key, slot as u32, |slot| keys[slot as usize]);
+            if slot >= keys.len() / 2 && slot % 1000 == 0 {
+                let bytes = index.bytes() as f64 / (slot + 1) as f64;
+                assert!(bytes < 6.0, "{bytes} bytes an entry of {slot}");
+            }
+        }
+        let bytes = index.bytes() as f64 / f64::from(slots);
+        assert!(bytes < 5.1, "{bytes} bytes an entry");
+    }
+
+    #[test]
+    fn what_is_loaded_is_found_before_and_after_it_is_expanded() {
+        let keys: Vec<Key> = (0..100_000).map(|block| Key::new(VolumeId(1), block * 3)).collect();
+        let key_of = |slot: u32| keys[slot as usize % keys.len()];
+        let mut index = Index::new(200_000);
+        index.begin_loading(keys.len());
+        for (slot, key) in keys.iter().enumerate() {
+            assert!(index.load(*key, slot as u32));
+        }
+        // The same key once more, in another slot.
+        assert!(index.load(keys[77], 100_077));
+        assert_eq!((index.len(), index.get(keys[77], key_of)), (100_001, Some(100_077)));
+        for (slot, key) in keys.iter().enumerate().step_by(997) {
+            assert!(index.is_listed(*key) || index.get(*key, key_of) == Some(slot as u32));
+            let displaced = index.expand(index.group(*key), key_of);
+            assert!(displaced.is_empty() || displaced == [77]);
+            assert!(!index.is_listed(*key) && !index.load(*key, 5));
+            assert_eq!(index.get(*key, key_of), Some(slot as u32));
+        }
+        while let Some(group) = index.any_listed() {
+            index.expand(group, key_of);
+        }
+        assert_eq!((index.len(), index.get(keys[77], key_of)), (100_000, Some(100_077)));
+        for (slot, key) in keys.iter().enumerate().filter(|(slot, _)| *slot != 77) {
+            assert_eq!(index.get(*key, key_of), Some(slot as u32));
+        }
+    }
+
+    #[test]
+    fn a_cache_that_grows_gets_wider_slots() {
+        let slots = 3_000_000_u32;
+        let key_of = |slot: u32| Key::new(VolumeId(0), u64::from(slot) ^ 0x55);
+        let mut index = Index::new(4096);
+        for slot in 0..4000 {
+            index.insert(key_of(slot), slot, key_of);
+        }
+        index.resize(slots);
+        for slot in slots - 4000..slots {
+            index.insert(key_of(slot), slot, key_of);
+        }
+        for slot in (0..4000).chain(slots - 4000..slots) {
+            assert_eq!(index.get(key_of(slot), key_of), Some(slot));
+        }
+        let mut widest = Index::new(u32::MAX);
+        assert_eq!(widest.insert(key_of(u32::MAX - 1), u32::MAX - 1, key_of), None);
+        assert_eq!(widest.get(key_of(u32::MAX - 1), key_of), Some(u32::MAX - 1));
+    }
+}

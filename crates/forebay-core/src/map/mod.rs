@@ -1,0 +1,582 @@
+//! The cache map: which block is where, and what it is worth. Index, slot tables and counts in one place, so that
+//! they cannot disagree.
+//!
+//! Invariants (asserted by [`CacheMap::check`]):
+//! - a slot that is neither void nor a shadow is the one that the index gives for its key, and the other way round (I6);
+//! - a shadow is an unclean slot of an ordered volume, older than the one that the index gives (I24);
+//! - a block waits for destage only if its slot is dirty;
+//! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
+
+pub(crate) mod ages;
+pub(crate) mod index;
+pub(crate) mod load;
+pub(crate) mod recent;
+pub(crate) mod segment;
+pub(crate) mod shadow;
+pub(crate) mod waiting;
+
+use crate::base::bitset::BlockSet;
+use crate::fault::{self, PlantedBug};
+use crate::map::ages::{Births, Born};
+use crate::map::index::Index;
+use crate::map::segment::{Key, Phase, Segment, State};
+use crate::map::waiting::Waiting;
+use crate::request::write::ZERO_BLOCK_CRC;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::cell::Cell;
+use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
+
+/// Sector mask of a whole block.
+pub(crate) const MASK_FULL: u8 = 0xff;
+const _: () = assert!(SECTORS_PER_BLOCK == 8);
+/// While the index is not ready, more blocks than this are found by looking at all slots. The longest request with a buffer.
+pub(crate) const UNSETTLED_LOOKUPS_MAX: u64 = 8192;
+/// The same, where the keys of the range were not prepared before.
+pub(crate) const UNSETTLED_STATUS_MAX: u64 = 64;
+
+/// Per-volume part of the map.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeMap {
+    /// Dirty blocks not yet picked for destage.
+    pub(crate) waiting: Waiting,
+    /// Blocks whose newest content is a discard that waits for destage. A set in memory only: after a restart they are zeroes.
+    discarded: BlockSet,
+    pub(crate) dirty: u64,
+    pub(crate) destaged: u64,
+    pub(crate) cached: u64,
+    pub(crate) lost: u64,
+    pub(crate) pinned: u64,
+    /// Dirty blocks (not the lost ones) by the time they were written.
+    pub(crate) births: Births,
+}
+
+#[derive(Debug)]
+pub(crate) struct CacheMap {
+    pub(crate) geometry: Geometry,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) volumes: Vec<VolumeMap>,
+    /// Volumes from this number on have never had a block that was not clean.
+    pub(crate) known_volumes: usize,
+    pub(crate) index: Index,
+    /// Sector masks of blocks that are not whole, by slot.
+    pub(crate) partial: BTreeMap<u32, u8>,
+    /// Blocks whose only copy is damaged: all of them are dirty, and the index gives their slots.
+    pub(crate) lost: BTreeSet<Key>,
+    /// Segments that have become empty since [`CacheMap::take_emptied`].
+    emptied: Vec<u32>,
+    /// Segments in use by age: sequence of the first batch, number.
+    by_age: BTreeSet<(u64, u32)>,
+    /// The time that blocks inserted now count from.
+    pub(crate) clock: Born,
+    /// Slots and segments that were looked at in walks over many, see [`crate::Engine::looked_at`].
+    pub(crate) looked_at: Cell<u64>,
+    /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean blocks.
+    pub(crate) relief: u64,
+}
+
+impl CacheMap {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        let mut segments = Vec::new();
+        segments.resize_with(geometry.segment_count as usize, Segment::free);
+        let mut volumes = Vec::new();
+        volumes.resize_with(forebay_format::geometry::VOLUMES_MAX as usize, VolumeMap::default);
+        let index = Index::new(geometry.slot_count());
+        Self {
+            geometry,
+            segments,
+            volumes,
+            known_volumes: 0,
+            index,
+            partial: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            emptied: Vec::new(),
+            by_age: BTreeSet::new(),
+            clock: Born::default(),
+            looked_at: Cell::new(0),
+            relief: 0,
+        }
+    }
+
+    /// Segments are added at the end, or taken away there: those hold nothing.
+    pub(crate) fn resize(&mut self, geometry: Geometry) {
+        self.emptied.retain(|number| *number < geometry.segment_count);
+        for segment in self.segments.iter().skip(geometry.segment_count as usize) {
+            assert!(segment.live == 0 && segment.pins == 0, "I22: only empty segments are taken away");
+        }
+        self.segments.resize_with(geometry.segment_count as usize, Segment::free);
+        self.geometry = geometry;
+        self.index.resize(geometry.slot_count());
+        self.relief += 1;
+    }
+
+    /// The volumes that may have blocks that are not clean, by number from 0.
+    pub(crate) fn known_volumes(&self) -> &[VolumeMap] {
+        &self.volumes[..self.known_volumes]
+    }
+
+    pub(crate) fn place(&self, slot: u32) -> (u32, u32) {
+        (slot / self.geometry.segment_blocks, slot % self.geometry.segment_blocks)
+    }
+
+    pub(crate) fn slot(&self, segment: u32, index: u32) -> u32 {
+        segment * self.geometry.segment_blocks + index
+    }
+
+    fn segment_of_mut(&mut self, slot: u32) -> (&mut Segment, u32) {
+        let (segment, index) = self.place(slot);
+        (&mut self.segments[segment as usize], index)
+    }
+
+    /// Byte offset of a slot on the cache device.
+    pub(crate) fn offset(&self, slot: u32) -> u64 {
+        let (segment, index) = self.place(slot);
+        self.geometry.segment_offset(segment, index)
+    }
+
+    pub(crate) fn key(&self, slot: u32) -> Key {
+        key_of(&self.segments, self.geometry.segment_blocks, slot)
+    }
+
+    pub(crate) fn crc(&self, slot: u32) -> u32 {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].crc(index)
+    }
+
+    pub(crate) fn state(&self, slot: u32) -> State {
+        // A slot of a segment that was taken away since holds nothing either.
+        let (segment, index) = self.place(slot);
+        let segment = self.segments.get(segment as usize).filter(|segment| segment.has_table());
+        segment.map_or(State::Void, |segment| segment.state(index))
+    }
+
+    pub(crate) fn mask(&self, slot: u32) -> u8 {
+        let (segment, index) = self.place(slot);
+        if self.segments[segment as usize].is_partial(index) { self.partial[&slot] } else { MASK_FULL }
+    }
+
+    pub(crate) fn is_durable(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        index < self.segments[segment as usize].durable
+    }
+
+    pub(crate) fn lookup(&self, key: Key) -> Option<u32> {
+        if fault::planted(PlantedBug::OverlookListed) && self.index.is_listed(key) {
+            return None;
+        }
+        self.index.get(key, |slot| self.key(slot))
+    }
+
+    pub(crate) fn set_hit(&mut self, slot: u32) {
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.set_hit(index);
+    }
+
+    pub(crate) fn is_hit(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].is_hit(index)
+    }
+
+    pub(crate) fn clear_hit(&mut self, slot: u32) {
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.clear_hit(index);
+    }
+
+    /// Blocks of all volumes that reclaim is asked to keep.
+    pub(crate) fn pinned_blocks(&self) -> u64 {
+        self.volumes.iter().map(|volume| volume.pinned).sum()
+    }
+
+    pub(crate) fn is_pinned(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        let segment = &self.segments[segment as usize];
+        segment.has_table() && segment.is_pinned(index)
+    }
+
+    /// Asks reclaim to keep a block, until its content ends (I26).
+    pub(crate) fn set_pinned(&mut self, slot: u32) {
+        if self.state(slot) != State::Void && !self.is_pinned(slot) {
+            let key = self.key(slot);
+            self.volumes[usize::from(key.volume().0)].pinned += 1;
+            let (segment, index) = self.segment_of_mut(slot);
+            segment.set_pinned(index, true);
+        }
+    }
+
+    pub(crate) fn clear_pinned(&mut self, slot: u32) {
+        if self.is_pinned(slot) {
+            let key = self.key(slot);
+            self.volumes[usize::from(key.volume().0)].pinned -= 1;
+            let (segment, index) = self.segment_of_mut(slot);
+            segment.set_pinned(index, false);
+        }
+    }
+
+    pub(crate) fn pin(&mut self, slot: u32) {
+        self.segment_of_mut(slot).0.pins += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, slot: u32) {
+        let (number, _) = self.place(slot);
+        let segment = &mut self.segments[number as usize];
+        segment.pins -= 1;
+        self.note_if_empty(number);
+    }
+
+    /// Notes what was written to a slot: it counts only once it is inserted, but what it holds does not change until
+    /// its segment is used again.
+    pub(crate) fn describe(&mut self, slot: u32, key: Key, crc: u32, mask: u8) {
+        debug_assert!(mask != 0);
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.describe(index, key, crc);
+        if mask != MASK_FULL {
+            segment.set_partial(index);
+            self.partial.insert(slot, mask);
+        }
+    }
+
+    /// Takes a segment into use, see [`Segment::begin`].
+    pub(crate) fn begin_segment(&mut self, number: u32, phase: Phase, stream: StreamKind, first: (u64, u64)) {
+        let blocks = self.geometry.segment_blocks;
+        let segment = &mut self.segments[number as usize];
+        self.by_age.remove(&(segment.born, number));
+        segment.begin(phase, stream, first, blocks);
+        self.by_age.insert((segment.born, number));
+    }
+
+    /// The segment in use that is not older than `from` (sequence of its first batch, number) and next to it.
+    pub(crate) fn next_by_age(&self, from: (u64, u32)) -> Option<(u64, u32)> {
+        self.by_age.range(from..).next().copied()
+    }
+
+    /// A block begins or ends to be moved out of its segment.
+    pub(crate) fn leaves(&mut self, slot: u32, begins: bool) {
+        let segment = self.segment_of_mut(slot).0;
+        segment.leaving = if begins { segment.leaving + 1 } else { segment.leaving - 1 };
+        self.relief += u64::from(!begins);
+    }
+
+    /// Ends the use of an empty segment.
+    pub(crate) fn end_segment(&mut self, number: u32, phase: Phase) {
+        let first = self.slot(number, 0);
+        let last = first + (self.geometry.segment_blocks - 1);
+        while let Some((slot, _)) = self.partial.range(first..=last).next() {
+            let slot = *slot;
+            self.partial.remove(&slot);
+        }
+        let segment = &mut self.segments[number as usize];
+        self.by_age.remove(&(segment.born, number));
+        segment.end(phase);
+    }
+
+    /// Makes `slot`, described before, the place of its key. The former place becomes void; its state is returned.
+    pub(crate) fn insert(&mut self, slot: u32, state: State) -> Option<State> {
+        self.forget_discard(self.key(slot));
+        self.insert_born(slot, state, self.clock)
+    }
+
+    /// A whole block that was inserted just now is a discard: its zeroes may become a hole of the backing store.
+    pub(crate) fn note_discard(&mut self, key: Key) {
+        self.volumes[usize::from(key.volume().0)].discarded.insert(key.block());
+    }
+
+    fn forget_discard(&mut self, key: Key) {
+        if !fault::planted(PlantedBug::KeepDiscard) {
+            self.volumes[usize::from(key.volume().0)].discarded.remove(key.block());
+        }
+    }
+
+    /// True if destage may make a hole of what a slot holds. The checksum is asked as well: nothing but zeroes becomes one.
+    pub(crate) fn is_discarded(&self, slot: u32) -> bool {
+        let key = self.key(slot);
+        self.volumes[usize::from(key.volume().0)].discarded.contains(key.block())
+            && !self.is_shadow(slot)
+            && self.mask(slot) == MASK_FULL
+            && (self.crc(slot) == ZERO_BLOCK_CRC || fault::planted(PlantedBug::KeepDiscard))
+    }
+
+    /// The time since which the bytes of a dirty block are what they are.
+    pub(crate) fn born(&self, slot: u32) -> Born {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].written.of(index)
+    }
+
+    /// As [`CacheMap::insert`], of a block that was written at another time.
+    pub(crate) fn insert_born(&mut self, slot: u32, state: State, born: Born) -> Option<State> {
+        debug_assert!(state != State::Void);
+        let key = self.key(slot);
+        self.settle_key(key);
+        let blocks = self.geometry.segment_blocks;
+        let old = self.index.insert(key, slot, |slot| key_of(&self.segments, blocks, slot));
+        let mut old_state = None;
+        if let Some(old) = old {
+            assert!(old != slot, "a slot is inserted once");
+            old_state = Some(self.state(old));
+            // Whoever read the block will read it again, whatever is in it.
+            if state == State::Dirty && self.is_hit(old) {
+                self.set_hit(slot);
+            }
+            self.succeed(old, slot, state);
+        } else {
+            self.volumes[usize::from(key.volume().0)].cached += 1;
+        }
+        if state != State::Clean {
+            self.note_birth(slot, born);
+        }
+        self.set_state(slot, state);
+        old_state
+    }
+
+    /// Notes since when a slot that is about to become unclean holds what it holds.
+    pub(crate) fn note_birth(&mut self, slot: u32, born: Born) {
+        let (segment, index) = self.segment_of_mut(slot);
+        segment.written.note(index, born);
+    }
+
+    /// Forgets a block; returns where it was.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
+        self.settle_key(key);
+        let blocks = self.geometry.segment_blocks;
+        let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
+        self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.forget_discard(key);
+        self.end_shadows(key, key, 0);
+        self.void(slot);
+        Some(slot)
+    }
+
+    pub(crate) fn void(&mut self, slot: u32) {
+        self.set_state(slot, State::Void);
+        let (number, _) = self.place(slot);
+        self.note_if_empty(number);
+    }
+
+    /// Changes what a slot is worth and keeps all counts right.
+    pub(crate) fn set_state(&mut self, slot: u32, state: State) {
+        let key = self.key(slot);
+        let epoch = (self.epoch(slot), self.is_shadow(slot));
+        let (segment, index) = self.segment_of_mut(slot);
+        let old = segment.state(index);
+        let lost = segment.is_lost(index);
+        let pinned = segment.is_pinned(index);
+        segment.set_state(index, state);
+        let born = segment.written.of(index);
+        let number = usize::from(key.volume().0);
+        self.known_volumes = self.known_volumes.max(number + 1);
+        let volume = &mut self.volumes[number];
+        volume.pinned -= u64::from(pinned && state == State::Void);
+        self.relief += u64::from(old != State::Void && state != State::Dirty);
+        match old {
+            State::Dirty if lost => {
+                volume.lost -= 1;
+                self.lost.remove(&key);
+            }
+            State::Dirty => {
+                volume.dirty -= 1;
+                volume.births.remove(born);
+            }
+            State::Destaged => volume.destaged -= 1,
+            State::Void | State::Clean => {}
+        }
+        match state {
+            State::Dirty => {
+                volume.dirty += 1;
+                volume.births.add(born);
+            }
+            State::Destaged => volume.destaged += 1,
+            State::Void | State::Clean => {}
+        }
+        if state == State::Dirty {
+            self.enter(slot);
+        } else if old == State::Dirty {
+            let (epoch, shadow) = epoch;
+            volume.waiting.leave(slot, key.block(), epoch, shadow);
+        }
+        if matches!(state, State::Destaged | State::Clean) && !epoch.1 {
+            self.forget_discard(key);
+        }
+    }
+
+    /// The only copy of a dirty block turned out to be damaged: it is not destaged and answers with errors.
+    pub(crate) fn set_lost(&mut self, slot: u32) {
+        let key = self.key(slot);
+        let (segment, index) = self.segment_of_mut(slot);
+        assert!(segment.state(index) == State::Dirty, "only dirty data can be lost");
+        if !segment.is_lost(index) {
+            segment.set_lost(index);
+            let born = segment.written.of(index);
+            let volume = &mut self.volumes[usize::from(key.volume().0)];
+            volume.dirty -= 1;
+            volume.births.remove(born);
+            volume.lost += 1;
+            self.lost.insert(key);
+            self.leave(slot);
+        }
+    }
+
+    pub(crate) fn is_lost(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].is_lost(index)
+    }
+
+    /// Puts a block back in line after a destage that failed.
+    pub(crate) fn wait_again(&mut self, slot: u32) {
+        if self.state(slot) == State::Dirty && !self.is_lost(slot) {
+            self.enter(slot);
+        }
+    }
+
+    fn note_if_empty(&mut self, number: u32) {
+        let segment = &self.segments[number as usize];
+        if segment.phase == Phase::Sealed && segment.live == 0 && segment.pins == 0 {
+            self.emptied.push(number);
+        }
+    }
+
+    /// To be called when a segment becomes sealed: it may be empty already.
+    pub(crate) fn sealed(&mut self, number: u32) {
+        self.relief += 1;
+        self.note_if_empty(number);
+    }
+
+    /// Segments that are sealed and empty; each is returned once.
+    pub(crate) fn take_emptied(&mut self) -> Option<u32> {
+        while let Some(number) = self.emptied.pop() {
+            let segment = &self.segments[number as usize];
+            if segment.phase == Phase::Sealed && segment.live == 0 && segment.pins == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Calls `f` with the slot of every cached block of `volume` in `first..=last`.
+    pub(crate) fn for_each_in(&self, volume: VolumeId, first: u64, last: u64, mut f: impl FnMut(u32)) {
+        // Where the index is not ready, looking up many blocks takes longer than looking at all slots.
+        let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
+        if last - first < few {
+            self.look_at(last - first + 1);
+            for block in first..=last {
+                if let Some(slot) = self.lookup(Key::new(volume, block)) {
+                    f(slot);
+                }
+            }
+            return;
+        }
+        self.scan_for_each_in(volume, first, last, &mut f);
+    }
+
+    /// So many slots or segments are looked at.
+    pub(crate) fn look_at(&self, count: u64) {
+        self.looked_at.set(self.looked_at.get() + count);
+    }
+
+    /// As [`CacheMap::for_each_in`], by looking at all slots.
+    pub(crate) fn scan_for_each_in(&self, volume: VolumeId, first: u64, last: u64, f: &mut impl FnMut(u32)) {
+        for number in 0..self.segments.len() as u32 {
+            let segment = &self.segments[number as usize];
+            if segment.live == 0 {
+                continue;
+            }
+            self.look_at(self.geometry.segment_blocks.into());
+            for index in 0..self.geometry.segment_blocks {
+                if segment.state(index) != State::Void && !segment.is_shadow(index) {
+                    let key = segment.key(index);
+                    if key.volume() == volume && (first..=last).contains(&key.block()) {
+                        f(self.slot(number, index));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn cached_blocks(&self) -> u64 {
+        self.index.len() as u64
+    }
+
+    /// Blocks that cannot be evicted until something more was written: dirty or destaged. Lost blocks wait for nothing.
+    pub(crate) fn unclean_blocks(&self) -> u64 {
+        self.known_volumes().iter().map(|volume| volume.dirty + volume.destaged).sum()
+    }
+
+    /// Bytes of memory in use for index, slot tables and sets.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.segments.iter().map(Segment::bytes).sum::<usize>()
+            + self.segments.capacity() * size_of::<Segment>()
+            + self.index.bytes()
+            + self
+                .volumes
+                .iter()
+                .map(|volume| volume.waiting.bytes() + volume.discarded.bytes() + volume.births.bytes())
+                .sum::<usize>()
+            + self.by_age.len() * 24
+            + (self.partial.len() + self.lost.len()) * 16
+    }
+
+    /// Walks everything and panics if an invariant does not hold. Slow: for tests and the simulator.
+    pub(crate) fn check(&self) {
+        let (mut cached, mut shadows) = (0, 0);
+        let mut counts: Vec<[u64; 5]> = Vec::new();
+        counts.resize(self.volumes.len(), [0; 5]);
+        for number in 0..self.segments.len() as u32 {
+            let segment = &self.segments[number as usize];
+            if !segment.has_table() {
+                assert!(segment.live == 0 && segment.unclean == 0, "no table, no blocks");
+                continue;
+            }
+            let (mut live, mut unclean, mut fixed, mut pinned) = (0, 0, 0, 0);
+            for index in 0..self.geometry.segment_blocks {
+                let state = segment.state(index);
+                if state == State::Void {
+                    continue;
+                }
+                let slot = self.slot(number, index);
+                let key = segment.key(index);
+                live += 1;
+                fixed += u32::from(segment.is_fixed(index));
+                if segment.is_shadow(index) {
+                    self.check_shadow(slot);
+                    shadows += 1;
+                } else {
+                    let found = self.index.is_listed(key) || self.lookup(key) == Some(slot);
+                    assert!(found, "I6: the index points at every live slot");
+                    cached += 1;
+                }
+                unclean += u32::from(state != State::Clean);
+                pinned += u32::from(segment.is_pinned(index));
+                let lost = segment.is_lost(index);
+                assert!(!lost || self.lost.contains(&key), "every lost block is listed");
+                let count = &mut counts[usize::from(key.volume().0)];
+                count[0] += u64::from(!segment.is_shadow(index));
+                count[1] += u64::from(state == State::Dirty && !lost);
+                count[2] += u64::from(state == State::Destaged);
+                count[3] += u64::from(lost);
+                count[4] += u64::from(segment.is_pinned(index));
+            }
+            let counts = (segment.live, segment.unclean, segment.fixed, segment.pinned);
+            let counted = (live, unclean, fixed, pinned);
+            assert_eq!(counted, counts, "segment counts; I26: a pin ends with its content");
+        }
+        assert_eq!(cached, self.index.len(), "I6: the index holds nothing else");
+        for (volume, count) in self.volumes.iter().zip(counts) {
+            let counted = [volume.cached, volume.dirty, volume.destaged, volume.lost, volume.pinned];
+            assert_eq!(counted, count, "volume counts");
+            assert_eq!(volume.births.len(), volume.dirty, "every dirty block has one age");
+            assert!(volume.waiting.len() <= volume.dirty, "only dirty blocks wait for destage");
+            let unclean = volume.dirty + volume.lost;
+            assert!(
+                volume.discarded.len() <= unclean || fault::planted(PlantedBug::KeepDiscard),
+                "only dirty blocks are discards that wait"
+            );
+            volume.waiting.check();
+        }
+        let lost: u64 = self.volumes.iter().map(|volume| volume.lost).sum();
+        assert_eq!(lost, self.lost.len() as u64, "nothing else is listed as lost");
+        let known: usize = self.volumes.iter().map(|volume| volume.waiting.shadows()).sum();
+        assert_eq!(shadows, known, "I24: every shadow is known");
+    }
+}
+
+pub(crate) fn key_of(segments: &[Segment], segment_blocks: u32, slot: u32) -> Key {
+    segments[(slot / segment_blocks) as usize].key(slot % segment_blocks)
+}

@@ -1,0 +1,174 @@
+//! Shadows: older versions of dirty blocks that stay until they are destaged, because their volume is destaged flush
+//! epoch by flush epoch (I24). This file is the part of [`CacheMap`] that knows of them.
+
+use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
+use crate::map::segment::{Key, State};
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+impl CacheMap {
+    /// The flush epoch of a slot: 0 if it has none, or one from before the order began.
+    pub(crate) fn epoch(&self, slot: u32) -> u64 {
+        let (segment, index) = self.place(slot);
+        let low = self.segments[segment as usize].epoch(index);
+        let volume = &self.volumes[usize::from(self.key(slot).volume().0)];
+        volume.waiting.order.as_ref().map_or(0, |order| order.widen(low))
+    }
+
+    pub(crate) fn is_shadow(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        let segment = &self.segments[segment as usize];
+        segment.has_table() && segment.is_shadow(index)
+    }
+
+    /// True if a move would take the slot its place in the order of destage.
+    pub(crate) fn is_fixed(&self, slot: u32) -> bool {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].is_fixed(index)
+    }
+
+    /// Notes the flush epoch of a slot that was described just now.
+    pub(crate) fn set_epoch(&mut self, slot: u32, epoch: u32) {
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].set_epoch(index, epoch);
+    }
+
+    /// The slot of a block that may be destaged: the one in the index, or a shadow whose turn it is.
+    pub(crate) fn slot_to_destage(&self, key: Key) -> Option<u32> {
+        let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
+        waiting.queued(key.block()).or_else(|| self.lookup(key))
+    }
+
+    /// A dirty slot waits for destage.
+    pub(crate) fn enter(&mut self, slot: u32) {
+        let (key, epoch, shadow) = (self.key(slot), self.epoch(slot), self.is_shadow(slot));
+        self.volumes[usize::from(key.volume().0)].waiting.enter(slot, key.block(), epoch, shadow);
+    }
+
+    /// A slot does not wait any more.
+    pub(crate) fn leave(&mut self, slot: u32) {
+        let (key, epoch, shadow) = (self.key(slot), self.epoch(slot), self.is_shadow(slot));
+        self.volumes[usize::from(key.volume().0)].waiting.leave(slot, key.block(), epoch, shadow);
+    }
+
+    /// `slot` takes the place of `old` in the index, with this state. What it holds is older, and stays as a shadow if it
+    /// must reach the backing store first; otherwise it is void.
+    pub(crate) fn succeed(&mut self, old: u32, slot: u32, state: State) {
+        let key = self.key(slot);
+        if self.volumes[usize::from(key.volume().0)].waiting.order.is_none() {
+            self.void(old);
+            return;
+        }
+        let epoch = if state == State::Dirty { self.epoch(slot) } else { 0 };
+        let unclean = matches!(self.state(old), State::Dirty | State::Destaged) && !self.is_lost(old);
+        if unclean && self.epoch(old) < epoch && !fault::planted(PlantedBug::CoalesceEpochs) {
+            self.make_shadow(old);
+        } else {
+            self.void(old);
+        }
+        // What is not older by its epoch is not older at all.
+        self.end_shadows(key, key, epoch);
+    }
+
+    fn make_shadow(&mut self, slot: u32) {
+        let (key, epoch) = (self.key(slot), self.epoch(slot));
+        let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
+        let other = waiting.shadow_in(key.block(), key.block(), epoch);
+        if let Some(other) = other.filter(|other| self.epoch(*other) == epoch) {
+            self.end_shadow(other); // A cache device that loses writes can show recovery slots of an earlier time.
+        }
+        self.clear_pinned(slot); // I26: its newer version is another content.
+        let (segment, index) = self.place(slot);
+        self.segments[segment as usize].set_shadow(index);
+        self.volumes[usize::from(key.volume().0)].waiting.add_shadow(slot, key.block(), epoch);
+    }
+
+    /// Recovery found a shadow in the checkpoint; the slot is described.
+    pub(crate) fn insert_shadow(&mut self, slot: u32) {
+        self.make_shadow(slot);
+        self.note_birth(slot, self.clock);
+        self.set_state(slot, State::Dirty);
+    }
+
+    /// A shadow counts no longer.
+    pub(crate) fn end_shadow(&mut self, slot: u32) {
+        let (key, epoch) = (self.key(slot), self.epoch(slot));
+        self.void(slot);
+        self.volumes[usize::from(key.volume().0)].waiting.end_shadow(key.block(), epoch);
+    }
+
+    /// Ends the shadows of blocks `first..=last` of one volume that are not older than `epoch`.
+    pub(crate) fn end_shadows(&mut self, first: Key, last: Key, epoch: u64) {
+        let volume = usize::from(first.volume().0);
+        while let Some(slot) = self.volumes[volume].waiting.shadow_in(first.block(), last.block(), epoch) {
+            self.end_shadow(slot);
+        }
+    }
+
+    /// The backing store has the block of this slot, and the log says so. Nothing older of it counts any more.
+    pub(crate) fn mark_clean(&mut self, slot: u32) {
+        if self.is_shadow(slot) {
+            self.end_shadow(slot);
+            return;
+        }
+        let key = self.key(slot);
+        self.set_state(slot, State::Clean);
+        self.end_shadows(key, key, 0);
+    }
+
+    /// Ends the shadows of a block that have none of the sectors in `kept`.
+    pub(crate) fn end_shadows_outside(&mut self, key: Key, kept: u8) {
+        let volume = usize::from(key.volume().0);
+        let outside = |slot: &u32| self.mask(*slot) & kept == 0;
+        let slots: Vec<u32> = self.volumes[volume].waiting.shadows_of(key.block()).filter(outside).collect();
+        for slot in slots {
+            self.end_shadow(slot);
+        }
+    }
+
+    /// True if a shadow of a block has other sectors than those in `mask`.
+    pub(crate) fn shadows_reach_beyond(&self, key: Key, mask: u8) -> bool {
+        let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
+        waiting.shadows_of(key.block()).any(|slot| self.mask(slot) & !mask != 0)
+    }
+
+    /// Ends the order of a volume: shadows are void, everything else waits as a set, and may be moved.
+    pub(crate) fn dissolve_order(&mut self, volume: usize) {
+        while let Some(slot) = self.volumes[volume].waiting.shadow_in(0, u64::MAX, 0) {
+            self.end_shadow(slot);
+        }
+        for slot in self.volumes[volume].waiting.dissolve() {
+            let (segment, index) = self.place(slot);
+            self.segments[segment as usize].clear_epoch(index);
+        }
+        self.relief += 1; // What could not be moved can be now.
+    }
+
+    /// True if every shadow of a volume is older than a dirty slot of its block. Only a cache device that lost what it
+    /// had flushed can make recovery find something else.
+    pub(crate) fn shadows_are_sound(&self, volume: VolumeId) -> bool {
+        let waiting = &self.volumes[usize::from(volume.0)].waiting;
+        waiting.each_shadow().all(|(block, slot)| {
+            self.lookup(Key::new(volume, block)).is_some_and(|newest| {
+                self.state(newest) == State::Dirty && self.epoch(slot) < self.epoch(newest)
+            })
+        })
+    }
+
+    /// Panics if a shadow is not what it should be.
+    pub(crate) fn check_shadow(&self, slot: u32) {
+        let (key, epoch) = (self.key(slot), self.epoch(slot));
+        let newest = self.lookup(key).expect("I24: a shadow has a newer version");
+        let of_newest = (self.state(newest), self.epoch(newest));
+        assert!(
+            of_newest.0 == State::Dirty && epoch < of_newest.1,
+            "I24: {key:?} has a shadow of epoch {epoch} in slot {slot}, and {of_newest:?} in slot {newest}"
+        );
+        assert!(matches!(self.state(slot), State::Dirty | State::Destaged), "I24: a shadow is unclean");
+        assert!(!self.is_pinned(slot), "I26: a pin ends with its content");
+        let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
+        let known = waiting.shadow_in(key.block(), key.block(), epoch);
+        assert!(known == Some(slot), "I24: a shadow is known by its block and epoch");
+    }
+}

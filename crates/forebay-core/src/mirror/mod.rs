@@ -1,0 +1,418 @@
+//! Dirty data on two devices (decision 0020).
+//!
+//! A mirrored cache has two *members*, laid out alike ([`forebay_format::mirror`]). What only the cache has is written to both:
+//! the write stream, the survivor stream (in a mirrored cache: dirty and destaged blocks that move), superblocks and
+//! checkpoints. Read fills, and clean blocks that move, go to one member.
+//!
+//! Segments `i` and `i + n` are a *column*. Columns are what is free, in the window, or taken. The write and the survivor
+//! stream use a column for a *pair*: segment `i`, with the same bytes on both members; `i + n` is its *twin* and has no life of
+//! its own. The fill stream uses the two halves of a column one after the other, each as a segment of its own. So a slot never
+//! changes its number, whichever member it is read from.
+//!
+//! ```text
+//! Whole -> Asking(k) -> Out(k) -> Whole      the last by a rebuild
+//! ```
+//!
+//! A member that fails a write or a flush, whose reads fail everywhere, that its owner calls gone or that is missing at a start is *put out*: the owner
+//! is asked to note durably, outside of it, that what it holds does not count any more (I61). Until then nothing is promised that only the other
+//! member has: no batch counts that is not on both, no flush of the cache ends (I60), and no batch begins. Then clean blocks that only it had are
+//! forgotten (I62), and everything goes on with the other member.
+//! If that one fails as well, the cache has failed (`aside`).
+//!
+//! A copy that turns out to be bad while the other one is good is written again (`repair`).
+//!
+//! A member that hangs holds up the writes until its operations end; it is for its owner to make them fail.
+//!
+//! Invariants: I60 to I65.
+
+mod column;
+mod log;
+mod overlay;
+mod rebuild;
+mod recover;
+mod repair;
+
+pub(crate) use rebuild::Rebuild;
+pub use recover::MirrorDevices;
+pub(crate) use recover::Pairs;
+pub(crate) use repair::Outcome;
+use repair::Repairs;
+
+use crate::api::{Action, Nanos, Notice};
+use crate::context::coverage::Landmark;
+use crate::engine::{Engine, Status};
+use crate::fault::{self, PlantedBug};
+use crate::map::segment::Phase;
+use crate::recovery::OpenError;
+use crate::request::read::CACHE_READ_TRIES;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use forebay_format::{Geometry, MirrorMark};
+
+/// Failed reads of so many different segments of a member, without one that succeeded between them, mean that it has failed.
+const READS_FAILED_MAX: usize = 8;
+/// The owner is asked so often for a note before the cache counts as failed.
+const ASK_TRIES: u32 = 3;
+/// Time until it is asked again.
+const ASK_PAUSE_NS: Nanos = 10_000_000_000;
+
+/// How the members stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Standing {
+    /// Both count.
+    #[default]
+    Whole,
+    /// This one has failed, and the owner is asked to note it.
+    Asking(u8),
+    /// This one does not count any more.
+    Out(u8),
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    /// Segments of each member.
+    pub(crate) columns: u32,
+    pub(crate) standing: Standing,
+    /// At a start: the member that is out was not noted to be.
+    pub(crate) unnoted: bool,
+    /// The question that the owner has not answered, and how often it was asked.
+    ticket: Option<u64>,
+    last_ticket: u64,
+    asked: u32,
+    ask_again_at: Option<Nanos>,
+    /// The other half of a column of which the fill stream has taken the first.
+    spare: Option<u32>,
+    /// Half of a column whose other half is free: a victim that makes it whole.
+    wanted: Option<u32>,
+    /// Flushes of members under way, those that failed, and those that did not.
+    flushes: u32,
+    flushed: [bool; 2],
+    /// A flush of the cache has ended, and waits for the owner's answer.
+    flush_waits: bool,
+    /// Segments that could not be read, one after the other.
+    unreadable: [Vec<u32>; 2],
+    /// Where the walk over what only the lost member had is.
+    sweep: Option<(u32, u32)>,
+    pub(crate) rebuild: Option<Rebuild>,
+    pub(crate) repairs: Repairs,
+}
+
+/// The members of a mirrored cache as its owner knows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MirrorState {
+    /// The member that does not count.
+    pub out: Option<u8>,
+    /// It is noted durably.
+    pub noted: bool,
+    /// Segments copied and to be copied, while a new member is being filled.
+    pub rebuild: Option<(u32, u32)>,
+    /// Tags of the members.
+    pub tags: [u64; 2],
+    /// Blocks of which one member had a bad copy that was written again, since the start.
+    pub mended_blocks: u64,
+}
+
+impl Mirror {
+    pub(crate) fn new(geometry: &Geometry) -> Box<Self> {
+        Box::new(Self {
+            columns: geometry.columns(),
+            standing: Standing::Whole,
+            unnoted: false,
+            ticket: None,
+            last_ticket: 0,
+            asked: 0,
+            ask_again_at: None,
+            spare: None,
+            wanted: None,
+            flushes: 0,
+            flushed: [false; 2],
+            flush_waits: false,
+            unreadable: [Vec::new(), Vec::new()],
+            sweep: None,
+            rebuild: None,
+            repairs: Repairs::default(),
+        })
+    }
+
+    /// The member of a segment that is not a pair.
+    pub(crate) fn member_of(&self, segment: u32) -> u8 {
+        u8::from(segment >= self.columns)
+    }
+
+    /// The member that has failed, noted or not.
+    pub(crate) fn failed(&self) -> Option<u8> {
+        match self.standing {
+            Standing::Whole => None,
+            Standing::Asking(member) | Standing::Out(member) => Some(member),
+        }
+    }
+
+    /// What this member holds counts.
+    pub(crate) fn counts(&self, member: u8) -> bool {
+        self.failed() != Some(member)
+    }
+
+    /// What belongs on both members is written to this one: it counts, or is being filled.
+    pub(crate) fn takes(&self, member: u8) -> bool {
+        self.counts(member) || self.rebuild.as_ref().is_some_and(|rebuild| !rebuild.is_abandoned())
+    }
+
+    pub(crate) fn asks(&self) -> bool {
+        matches!(self.standing, Standing::Asking(_))
+    }
+}
+
+impl Engine {
+    /// The cache is mirrored, and this is the first segment of a pair.
+    pub(crate) fn is_pair(&self, segment: u32) -> bool {
+        let Some(mirror) = &self.mirror else { return false };
+        let twin = (segment + mirror.columns) as usize;
+        segment < mirror.columns && self.map.segments[twin].phase == Phase::Twin
+    }
+
+    /// Batches may not begin: the owner is asked for a note.
+    pub(crate) fn mirror_asks(&self) -> bool {
+        self.mirror.as_ref().is_some_and(|mirror| mirror.asks())
+            && !fault::planted(PlantedBug::CountBeforeNote)
+    }
+
+    /// The segment was only on the member that is lost.
+    pub(crate) fn is_gone(&self, segment: u32) -> bool {
+        let Some(mirror) = &self.mirror else { return false };
+        !mirror.counts(mirror.member_of(segment)) && !self.is_pair(segment)
+    }
+
+    /// Byte of the cache where a slot is read at this attempt: the two members of a pair take turns; one that is out comes last.
+    pub(crate) fn slot_offset(&self, slot: u32, tries: u32) -> u64 {
+        let (segment, index) = self.map.place(slot);
+        let Some(mirror) = self.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
+            return self.map.offset(slot);
+        };
+        let member = match mirror.failed() {
+            // What is on the other one may be all that is left.
+            Some(out) => u32::from(out) ^ u32::from(!tries.is_multiple_of(CACHE_READ_TRIES + 1)),
+            // Both do their part of the reads.
+            None if fault::planted(PlantedBug::ReadOneCopy) => segment % 2,
+            None => (segment + tries - 1) % 2,
+        };
+        self.map.geometry.segment_offset(segment + member * mirror.columns, index)
+    }
+
+    /// Attempts to read a slot before it is given up.
+    pub(crate) fn slot_tries(&self, slot: u32) -> u32 {
+        let pair = self.mirror.is_some() && self.is_pair(self.map.place(slot).0);
+        CACHE_READ_TRIES + u32::from(pair)
+    }
+
+    /// The member that has this byte of the cache.
+    pub(crate) fn member_at(&self, offset: u64) -> u8 {
+        if self.mirror.is_none() { 0 } else { self.map.geometry.mirror_place(offset).0 as u8 }
+    }
+
+    // --- failure
+
+    /// Something that was asked of a member failed: it is put out, unless it is the last one.
+    pub(crate) fn member_failed(&mut self, member: u8) {
+        let Some(mirror) = &mut self.mirror else { return };
+        if self.fenced {
+            return;
+        }
+        if mirror.failed() == Some(member) && mirror.rebuild.is_some() {
+            if !self.abandon_rebuild() {
+                return;
+            }
+        } else if mirror.failed().is_some() {
+            return;
+        }
+        let Some(mirror) = &mut self.mirror else { return };
+        mirror.standing = Standing::Asking(member);
+        self.reached(Landmark::MemberFailed);
+        self.notice(Notice::MemberFailed { member });
+        self.ask_out();
+        if fault::planted(PlantedBug::CountBeforeNote) {
+            self.put_out(member);
+        }
+    }
+
+    fn ask_out(&mut self) {
+        let Some(mirror) = &mut self.mirror else { return };
+        let Standing::Asking(member) = mirror.standing else { return };
+        mirror.last_ticket += 1;
+        mirror.asked += 1;
+        (mirror.ticket, mirror.ask_again_at) = (Some(mirror.last_ticket), None);
+        self.actions.push_back(Action::RecordOut { ticket: mirror.last_ticket, member });
+    }
+
+    /// Answers [`Action::RecordOut`]: the note is durable, or could not be made so.
+    pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
+        self.advance(now);
+        let (stopping, opening) = (self.stopping, self.status == Status::Opening);
+        let failed = matches!(self.status, Status::Failed(_));
+        let Some(mirror) = &mut self.mirror else { return };
+        if mirror.ticket.take_if(|pending| *pending == ticket).is_none() || failed {
+            return;
+        }
+        let Standing::Asking(member) = mirror.standing else { return };
+        if ok {
+            self.put_out(member);
+        } else if opening {
+            self.reached(Landmark::NoteRefused);
+            self.fail_opening(OpenError::NoNote);
+        } else if mirror.asked >= ASK_TRIES || stopping {
+            // Nothing can be promised any more, with one member or two.
+            self.reached(Landmark::NoteRefused);
+            self.fence();
+        } else {
+            mirror.ask_again_at = Some(now + ASK_PAUSE_NS);
+        }
+    }
+
+    /// The note is durable: the cache goes on with the other member.
+    fn put_out(&mut self, member: u8) {
+        let Some(mirror) = &mut self.mirror else { return };
+        mirror.standing = Standing::Out(member);
+        mirror.asked = 0;
+        mirror.sweep = Some((0, 0));
+        mirror.spare = mirror.spare.filter(|spare| u8::from(*spare >= mirror.columns) != member);
+        self.mark_superblock();
+        self.notice(Notice::MemberOut { member });
+        if !fault::planted(PlantedBug::KeepLostFill) {
+            self.forget_lost_copies();
+        }
+        self.settle_all_batches();
+        self.end_waiting_flush();
+        if self.status != Status::Opening {
+            self.checkpoint.want(); // The checkpoint that ends an opening comes by itself, and not before its time.
+        }
+        self.settle_again();
+    }
+
+    /// What the superblock says of the members from the next checkpoint on.
+    pub(crate) fn mark_superblock(&mut self) {
+        let Some(mirror) = &self.mirror else { return };
+        let out = if let Standing::Out(member) = mirror.standing { Some(member) } else { None };
+        if let Some(mark) = &mut self.superblock.mirror {
+            *mark = MirrorMark { out, ..*mark };
+        }
+    }
+
+    /// The owner knows that a member is gone: it need not be found out by an error.
+    pub fn member_gone(&mut self, now: Nanos, member: u8) {
+        self.advance(now);
+        let Some(mirror) = &self.mirror else { return };
+        if self.status != Status::Ready {
+            return;
+        }
+        if mirror.failed().is_some_and(|failed| failed != member) {
+            self.fence();
+        } else {
+            self.member_failed(member);
+        }
+    }
+
+    /// How the members stand; `None` if the cache is not mirrored.
+    #[must_use]
+    pub fn mirror_state(&self) -> Option<MirrorState> {
+        let (mirror, mark) = (self.mirror.as_ref()?, self.superblock.mirror?);
+        Some(MirrorState {
+            out: mirror.failed(),
+            noted: matches!(mirror.standing, Standing::Out(_)),
+            rebuild: mirror.rebuild.as_ref().map(Rebuild::progress),
+            tags: mark.tags,
+            mended_blocks: mirror.repairs.mended_blocks(),
+        })
+    }
+
+    /// Somebody who wanted the block has read a slot from this member: if it is not the one that is read first, that one's copy is
+    /// not as it should be.
+    pub(crate) fn suspect_first_copy(&mut self, member: u8, slot: u32) {
+        let segment = self.map.place(slot).0;
+        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
+        if whole && u32::from(member) != segment % 2 && self.is_pair(segment) {
+            self.suspect_copy(slot);
+        }
+    }
+
+    /// A read of a slot from a member has ended.
+    pub(crate) fn note_member_read(&mut self, member: u8, slot: u32, ok: bool) {
+        let segment = self.map.place(slot).0;
+        let Some(mirror) = &self.mirror else { return };
+        let failed = mirror.failed();
+        let Some(mirror) = &mut self.mirror else { return };
+        let unreadable = &mut mirror.unreadable[usize::from(member)];
+        if ok {
+            unreadable.clear();
+            return;
+        }
+        if failed == Some(member) || unreadable.contains(&segment) {
+            return;
+        }
+        unreadable.push(segment);
+        if unreadable.len() >= READS_FAILED_MAX {
+            if failed.is_some() && !self.fenced {
+                self.fence();
+            } else {
+                self.member_failed(member);
+            }
+        }
+    }
+
+    // --- from time to time
+
+    pub(crate) fn step_mirror(&mut self) {
+        let (now, stopping) = (self.now, self.stopping);
+        let Some(mirror) = &mut self.mirror else { return };
+        if self.fenced {
+            return;
+        }
+        if mirror.ask_again_at.is_some_and(|at| stopping || now >= at) {
+            self.ask_out();
+        }
+        self.sweep_lost();
+        self.step_rebuild();
+        self.step_repair();
+    }
+
+    pub(crate) fn mirror_deadline(&self) -> Option<Nanos> {
+        let mirror = self.mirror.as_ref().filter(|_| !self.fenced)?;
+        let sweep = mirror.sweep.map(|_| self.now);
+        let copy = mirror.rebuild.as_ref().and_then(|rebuild| rebuild.deadline(self.now));
+        let repair = self.repair_deadline();
+        [mirror.ask_again_at, sweep, copy, repair].into_iter().flatten().min()
+    }
+
+    /// The cache was fenced: what waited for an answer, or goes to a new member, ends.
+    pub(crate) fn end_mirroring(&mut self) {
+        if self.mirror.is_some() {
+            self.abandon_rebuild();
+            self.settle_all_batches();
+            self.end_waiting_flush();
+        }
+    }
+
+    /// Panics if an invariant does not hold. Slow.
+    pub(crate) fn check_mirror(&self) {
+        let Some(mirror) = &self.mirror else { return };
+        for (number, segment) in (0..).zip(&self.map.segments) {
+            let paired = self.is_pair(number);
+            assert!(paired || segment.unclean == 0, "I60: what is not clean is on both members");
+            let forgotten = matches!(mirror.standing, Standing::Out(_)) && mirror.sweep.is_none();
+            let lost = forgotten && self.is_gone(number) && segment.has_table();
+            assert!(
+                !lost || segment.live == 0,
+                "I62: nothing counts that only the lost member has: segment {number}"
+            );
+            if segment.phase == Phase::Twin {
+                let first = &self.map.segments[(number - mirror.columns) as usize];
+                let used = matches!(first.phase, Phase::Open | Phase::Sealed);
+                assert!(used, "a twin belongs to a pair that is in use");
+            }
+        }
+    }
+
+    /// A shutdown has to wait.
+    pub(crate) fn is_mirror_busy(&self) -> bool {
+        !self.fenced && self.mirror_asks()
+    }
+}

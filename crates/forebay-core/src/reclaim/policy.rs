@@ -1,0 +1,298 @@
+//! Which segment to reclaim, and what of it to keep: decisions without effects.
+//!
+//! **Victims.** Looking at all segments for every choice would cost more than the rest of reclaim on a large cache. So
+//! one pass ranks them all and keeps a short list of the best (one in 64, at most 64) of each queue; the next choices
+//! are served from it, each looked at again. A pass over n segments is paid for by n/64 choices.
+//!
+//! **Policies.** `Fifo`: the oldest. `Lru`: cost and benefit, `(1 - u) * age / (1 + u)`, the rule of log-structured file
+//! systems (Rosenblum and Ousterhout, 1991), where `u` is the share of blocks that still count; unclean blocks weigh
+//! twice, since they must be moved. `S3Fifo`: two queues by age (Yang and others, 2023): what was filled or written is
+//! on *probation*, survivors are *main*; probation gives way while it holds more than its tenth. All but `Fifo` keep
+//! blocks that were hit, within the endurance budget.
+//!
+//! **Hollow segments** go first under every policy, the emptiest before the others, and what counts in them is kept: headers of small
+//! batches and blocks that were overwritten leave holes, and as long as room can be made by putting together what is left, nothing
+//! needs to be evicted. At 3/8 two moved blocks make room for more than three.
+//!
+//! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a minimum share
+//! included; segments that hold too many pinned blocks are taken only if there is no other, and give up what cannot be
+//! moved then.
+
+use crate::api::settings::{Priority, ReclaimPolicy};
+use alloc::vec::Vec;
+
+/// Share of the segments that is on probation under `S3Fifo`: one in this many.
+const PROBATION_ONE_IN: u32 = 10;
+/// A segment of which no more than so many eighths count is hollow.
+const HOLLOW_EIGHTHS: u32 = 3;
+/// Choices served by one pass over the segments: one in this many segments, and at most so many.
+const LISTED_ONE_IN: u32 = 64;
+
+/// What a policy sees of a segment that could be reclaimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) segment: u32,
+    /// Sequence of its first batch: lower is older.
+    pub(crate) born: u64,
+    /// Blocks that must be moved or destaged before it can be freed.
+    pub(crate) unclean: u32,
+    /// Blocks that are pinned; unclean ones are among them or not.
+    pub(crate) pinned: u32,
+    /// Blocks that count, unclean ones included.
+    pub(crate) live: u32,
+    /// Holds fills or writes, no survivors.
+    pub(crate) probation: bool,
+}
+
+/// What a choice depends on besides the segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct View {
+    pub(crate) policy: ReclaimPolicy,
+    /// Blocks of a segment.
+    pub(crate) segment_blocks: u32,
+    /// Most blocks that a victim may have to move.
+    pub(crate) movable: u32,
+    /// Sequence of the batch to be written next.
+    pub(crate) newest: u64,
+}
+
+/// A segment to be reclaimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Choice {
+    pub(crate) segment: u32,
+    /// Nearly empty, and taken for that: what is left of it is kept.
+    pub(crate) hollow: bool,
+    /// There was nothing better: pinned blocks that cannot be moved are given up.
+    pub(crate) forced: bool,
+}
+
+impl View {
+    fn is_hollow(&self, candidate: &Candidate) -> bool {
+        8 * candidate.live <= HOLLOW_EIGHTHS * self.segment_blocks
+    }
+
+    /// Few enough of its blocks must be moved.
+    fn is_movable(&self, candidate: &Candidate) -> bool {
+        candidate.unclean < self.movable
+    }
+
+    /// The same, if its pinned blocks are to be moved as well.
+    fn is_easy(&self, candidate: &Candidate) -> bool {
+        candidate.unclean + candidate.pinned < self.movable
+    }
+
+    /// Worth of reclaiming a segment; comparable within a queue.
+    fn rank(&self, candidate: &Candidate) -> u128 {
+        let age = u128::from(self.newest.saturating_sub(candidate.born) + 1);
+        if self.is_hollow(candidate) {
+            return u128::MAX - u128::from(candidate.live);
+        }
+        if self.policy != ReclaimPolicy::Lru {
+            return age;
+        }
+        let all = 2 * self.segment_blocks;
+        let counts = (candidate.live + candidate.unclean).min(all);
+        // One is added so that age decides among segments that are full.
+        u128::from(all - counts + 1) * age * 1024 / u128::from(all + counts)
+    }
+
+    fn is_rank_of_hollow(&self, rank: u128) -> bool {
+        rank > u128::MAX - u128::from(self.segment_blocks)
+    }
+
+    fn queue(&self, candidate: &Candidate) -> usize {
+        usize::from(self.policy == ReclaimPolicy::S3Fifo && !candidate.probation)
+    }
+}
+
+/// The short lists of victims. A hint only: whatever they say is looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Victims {
+    /// By queue: rank and segment, the best last.
+    lists: [Vec<(u128, u32)>; 2],
+    /// Segments in each queue, as counted by the last pass and less what was taken since.
+    sizes: [u32; 2],
+    made_for: Option<ReclaimPolicy>,
+    /// Made by the last pass, and nothing was taken yet.
+    fresh: bool,
+    /// The last pass found nothing, in this state of the map.
+    barren: Option<(u64, u32)>,
+    /// Passes made: a figure for tests.
+    pub(crate) passes: u64,
+}
+
+impl Victims {
+    /// Nothing was found, and nothing has changed that could help.
+    pub(crate) fn is_barren(&self, relief: u64, view: &View) -> bool {
+        self.barren == Some((relief, view.movable))
+    }
+
+    /// There are victims for the next choices, too.
+    pub(crate) fn has_more(&self) -> bool {
+        self.lists.iter().any(|list| !list.is_empty())
+    }
+
+    /// The best segment of the lists that is still eligible; `look` gives what it is now.
+    pub(crate) fn next(&mut self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> Option<Choice> {
+        if self.made_for != Some(view.policy) {
+            self.lists.iter_mut().for_each(Vec::clear);
+        }
+        for list in &mut self.lists {
+            while let Some((_, segment)) = list.last() {
+                if look(*segment).is_some_and(|candidate| view.is_easy(&candidate)) {
+                    break;
+                }
+                list.pop();
+            }
+        }
+        let mut queue = self.queue_to_serve(view);
+        if self.lists[queue].is_empty() {
+            if self.sizes[queue] > 0 && !self.fresh {
+                return None; // The list has run dry, not the queue: it is time for a pass.
+            }
+            queue = 1 - queue;
+        }
+        self.fresh = false;
+        let (rank, segment) = self.lists[queue].pop()?;
+        self.sizes[queue] = self.sizes[queue].saturating_sub(1);
+        Some(Choice { segment, hollow: view.is_rank_of_hollow(rank), forced: false })
+    }
+
+    /// The queue of a hollow segment; else probation if it is too large, and main if not.
+    fn queue_to_serve(&self, view: &View) -> usize {
+        let hollow = (0..2).find(|queue: &usize| {
+            self.lists[*queue].last().is_some_and(|(rank, _)| view.is_rank_of_hollow(*rank))
+        });
+        let all = self.sizes[0] + self.sizes[1];
+        hollow.unwrap_or(usize::from(self.sizes[0] <= (all / PROBATION_ONE_IN).max(1)))
+    }
+
+    /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was left out now may be on
+    /// offer at any time.
+    pub(crate) fn pass(
+        &mut self,
+        view: &View,
+        relief: Option<u64>,
+        candidates: impl Iterator<Item = Candidate>,
+        segments: u32,
+        look: impl Fn(u32) -> Option<Candidate>,
+    ) -> Option<Choice> {
+        self.passes += 1;
+        self.made_for = Some(view.policy);
+        self.lists.iter_mut().for_each(Vec::clear);
+        self.sizes = [0; 2];
+        let most = (segments / LISTED_ONE_IN).clamp(1, LISTED_ONE_IN) as usize;
+        let mut last_resort: Option<(u128, u32)> = None;
+        for candidate in candidates {
+            let queue = view.queue(&candidate);
+            self.sizes[queue] += 1;
+            let entry = (view.rank(&candidate), candidate.segment);
+            if view.is_easy(&candidate) {
+                enlist(&mut self.lists[queue], entry, most);
+            } else if view.is_movable(&candidate) {
+                last_resort = last_resort.max(Some(entry));
+            }
+        }
+        self.fresh = true;
+        let choice = self.next(view, look);
+        let forced = last_resort.map(|(_, segment)| Choice { segment, hollow: false, forced: true });
+        let choice = choice.or(forced);
+        self.barren = relief.filter(|_| choice.is_none()).map(|relief| (relief, view.movable));
+        choice
+    }
+}
+
+/// Enters into a list of at most `most`, sorted with the best last.
+fn enlist(list: &mut Vec<(u128, u32)>, entry: (u128, u32), most: usize) {
+    if list.len() == most && list.first().is_some_and(|worst| *worst >= entry) {
+        return;
+    }
+    let at = list.partition_point(|other| *other < entry);
+    list.insert(at, entry);
+    if list.len() > most {
+        list.remove(0);
+    }
+}
+
+/// What becomes of a clean block of a victim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Keep {
+    /// It is evicted.
+    No,
+    /// It is moved, or evicted if that is not possible now.
+    IfPossible,
+    /// It is moved; the victim waits until that is possible.
+    Must,
+}
+
+/// A clean block of a victim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Block {
+    pub(crate) hit: bool,
+    pub(crate) pinned: bool,
+    /// Not a survivor yet.
+    pub(crate) probation: bool,
+    /// Of its volume, next to the others.
+    pub(crate) priority: Priority,
+    /// Its volume does not have more than its smallest share.
+    pub(crate) within_minimum: bool,
+    /// Its volume has more than its largest share.
+    pub(crate) above_maximum: bool,
+}
+
+/// What was kept of a victim so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kept {
+    pub(crate) choice: Choice,
+    /// Blocks moved because they were hit.
+    pub(crate) hits: u32,
+    /// Blocks moved or to be moved, for whatever reason.
+    pub(crate) all: u32,
+}
+
+/// The rules of keeping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    pub(crate) policy: ReclaimPolicy,
+    pub(crate) segment_blocks: u32,
+    /// Share of a segment kept because it was hit, percent: the endurance budget.
+    pub(crate) survivors_max_pct: u32,
+}
+
+impl Keeping {
+    /// Most blocks of a segment that are moved instead of evicted: the rest is what reclaim gains (I25).
+    pub(crate) fn kept_max(&self) -> u32 {
+        if self.segment_blocks < 64 {
+            return self.segment_blocks / 2; // Headers of batches take much of so small a segment.
+        }
+        self.segment_blocks - self.segment_blocks / 8 - 2
+    }
+
+    pub(crate) fn decide(&self, block: &Block, kept: &Kept) -> Keep {
+        let most = if kept.choice.forced { self.segment_blocks / 4 } else { self.kept_max() };
+        if kept.all >= most {
+            return Keep::No;
+        }
+        if block.pinned {
+            return if kept.choice.forced { Keep::IfPossible } else { Keep::Must };
+        }
+        if block.above_maximum {
+            return Keep::No;
+        }
+        let second_chance = match block.priority {
+            Priority::Low => false,
+            Priority::Normal => block.hit && self.policy != ReclaimPolicy::Fifo,
+            Priority::High => block.probation || block.hit && self.policy != ReclaimPolicy::Fifo,
+        };
+        let in_budget = kept.hits < self.segment_blocks * self.survivors_max_pct / 100;
+        if block.within_minimum || kept.choice.hollow || second_chance && in_budget {
+            Keep::IfPossible
+        } else {
+            Keep::No
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

@@ -1,0 +1,271 @@
+//! How volumes share the pool: smallest and largest share, priority, and walks over all blocks of a volume.
+//!
+//! **Largest share.** Blocks of a volume that has more are never kept by reclaim, and a *trim* takes its clean blocks
+//! out of the map like the hand of a clock: hit ones get off once, pinned ones stay. So its content is renewed by its own
+//! fills and at its own cost. Segments that are left nearly empty are reclaimed before others, and what they hold of
+//! other volumes is moved, not evicted. Dirty blocks count, but only destage can make them go: while they alone
+//! exceed the share, nothing of the volume is filled. The tolerance is one trim: what is filled between two turns.
+//!
+//! **Smallest share.** Clean blocks of a volume that has no more are moved by reclaim instead of evicted, as far as that
+//! leaves room (I25). Together the smallest shares hold at most [`MINIMA_MAX_PCT`] of the pool; beyond it they shrink in
+//! proportion.
+//!
+//! In a mirrored cache a block that has two copies takes the room of two, as far as that is known: those that are not clean.
+//!
+//! **Priority** counts next to the other volumes: where all have the same it means nothing.
+//!
+//! Walks are cut into pieces, each of bounded work, between the events of the engine.
+
+use crate::api::settings::{Priority, VolumeSettings};
+use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
+use crate::map::segment::{Key, Phase, State};
+use forebay_format::VolumeId;
+
+/// Share of the pool that all smallest shares together may hold, percent.
+const MINIMA_MAX_PCT: u64 = 70;
+/// Slots (or empty segments) that trims look at between two events.
+const TRIM_STEPS: u32 = 4096;
+/// Segments that an operator's walk looks at between two events.
+const SWEEP_SEGMENTS: u32 = 2;
+/// A trim that has found nothing rests for so long.
+const TRIM_REST_NS: u64 = 100_000_000;
+
+/// The hand of the clock that keeps a volume at its largest share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Trim {
+    segment: u32,
+    index: u32,
+    /// Segments looked at since something was taken.
+    fruitless: u32,
+    rests_until: u64,
+}
+
+/// What a walk does to the blocks of its volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Task {
+    Unpin,
+    DropClean,
+}
+
+/// A walk over all segments, as asked for by an operator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sweep {
+    pub(crate) volume: VolumeId,
+    task: Task,
+    next_segment: u32,
+}
+
+/// Shares of a volume in blocks, and its rank among the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Share {
+    pub(crate) minimum: u64,
+    pub(crate) maximum: u64,
+    pub(crate) priority: Priority,
+}
+
+impl Share {
+    /// Of a pool of `capacity` blocks, whose volumes ask for `minima_pct` in all.
+    fn new(settings: &VolumeSettings, capacity: u64, minima_pct: u64) -> Self {
+        let minimum = capacity * u64::from(settings.min_share_pct) / 100;
+        Self {
+            minimum: minimum * MINIMA_MAX_PCT / minima_pct.max(MINIMA_MAX_PCT),
+            maximum: capacity * u64::from(settings.max_share_pct) / 100,
+            priority: settings.priority,
+        }
+    }
+}
+
+impl Engine {
+    /// The share of a volume; all of the pool if it is not attached.
+    pub(crate) fn share(&self, volume: VolumeId) -> Share {
+        let attached = || self.volumes.iter().flatten();
+        let capacity = self.space();
+        let Some(Some(volume)) = self.volumes.get(usize::from(volume.0)) else {
+            return Share { minimum: 0, maximum: capacity, priority: Priority::Normal };
+        };
+        let minima = attached().map(|volume| u64::from(volume.settings.min_share_pct)).sum();
+        let mut share = Share::new(&volume.settings, capacity, minima);
+        if attached().all(|other| other.settings.priority == share.priority) {
+            share.priority = Priority::Normal;
+        }
+        share
+    }
+
+    /// Blocks that all segments can hold, one copy of each.
+    pub(crate) fn space(&self) -> u64 {
+        self.capacity_of(self.segments_staying())
+    }
+
+    /// Room that the blocks of a volume take of [`Engine::space`].
+    pub(crate) fn held(&self, volume: VolumeId) -> u64 {
+        let map = &self.map.volumes[usize::from(volume.0)];
+        map.cached + if self.mirror.is_some() { map.dirty + map.destaged } else { 0 }
+    }
+
+    fn maximum(&self, volume: VolumeId) -> u64 {
+        let settings = self.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
+        let pct = settings.map_or(100, |volume| volume.settings.max_share_pct);
+        self.space() * u64::from(pct) / 100
+    }
+
+    pub(crate) fn is_above_maximum(&self, volume: VolumeId) -> bool {
+        self.held(volume) > self.maximum(volume)
+    }
+
+    /// So far above its largest share that nothing may be filled until it has less: trims do not keep up.
+    pub(crate) fn is_far_above_maximum(&self, volume: VolumeId) -> bool {
+        let maximum = self.maximum(volume);
+        let slack = maximum / 16 + u64::from(self.map.geometry.segment_blocks);
+        self.held(volume) > maximum + slack
+    }
+
+    /// Takes clean blocks of volumes that have more than their largest share out of the map.
+    pub(crate) fn step_shares(&mut self) {
+        let mut steps = TRIM_STEPS;
+        for number in 0..self.volumes.len() {
+            let Some(volume) = &self.volumes[number] else { continue };
+            let id = volume.id;
+            if volume.settings.max_share_pct < 100
+                && self.is_above_maximum(id)
+                && self.now >= self.memory.trims[number].rests_until
+            {
+                self.trim(id, &mut steps);
+            }
+        }
+        self.step_sweeps();
+    }
+
+    fn trim(&mut self, id: VolumeId, steps: &mut u32) {
+        let number = usize::from(id.0);
+        let mut trim = self.memory.trims[number];
+        let segments = self.map.segments.len() as u32;
+        while *steps > 0 && self.is_above_maximum(id) {
+            *steps -= 1;
+            let closed = self.map.segments.get(trim.segment as usize);
+            let useful = closed.is_some_and(|segment| segment.phase == Phase::Sealed && segment.live > 0);
+            if !useful || trim.index >= self.map.geometry.segment_blocks {
+                trim.segment = if trim.segment + 1 < segments { trim.segment + 1 } else { 0 };
+                trim.index = 0;
+                trim.fruitless += 1;
+                // Hit blocks get off once, so the second turn takes what the first did not.
+                if trim.fruitless > 2 * segments {
+                    (trim.fruitless, trim.rests_until) = (0, self.now + TRIM_REST_NS);
+                    break;
+                }
+                continue;
+            }
+            if self.trim_slot(id, self.map.slot(trim.segment, trim.index)) {
+                trim.fruitless = 0;
+            }
+            trim.index += 1;
+        }
+        self.memory.trims[number] = trim;
+    }
+
+    /// Takes a block out if it is one of the volume's, clean, and was not used since the hand passed.
+    fn trim_slot(&mut self, id: VolumeId, slot: u32) -> bool {
+        let state = self.map.state(slot);
+        let droppable = state == State::Clean
+            || state != State::Void && fault::planted(PlantedBug::TrimDirty) && !self.map.is_lost(slot);
+        if !droppable || self.map.key(slot).volume() != id || self.map.is_pinned(slot) {
+            return false;
+        }
+        if self.map.is_hit(slot) {
+            self.map.clear_hit(slot);
+            return false;
+        }
+        self.map.remove(self.map.key(slot));
+        self.stats.evicted_blocks += 1;
+        self.counters.of(id).evicted_blocks += 1;
+        self.stats.trimmed_blocks += 1;
+        true
+    }
+
+    // --- walks
+
+    /// Releases all pins of a volume, as when the rule that made them is gone. Takes effect bit by bit; pins made
+    /// meanwhile may be released too.
+    pub fn unpin_all(&mut self, now: u64, volume: VolumeId) {
+        self.advance(now);
+        self.sweep(volume, Task::Unpin);
+    }
+
+    /// Forgets the clean blocks of a volume, pinned ones included. Takes effect bit by bit; what is filled meanwhile may
+    /// stay. Blocks that only the cache has are not touched.
+    pub fn forget_clean(&mut self, now: u64, volume: VolumeId) {
+        self.advance(now);
+        self.sweep(volume, Task::DropClean);
+    }
+
+    /// True while a walk of [`Engine::unpin_all`] or [`Engine::forget_clean`] is under way for a volume.
+    #[must_use]
+    pub fn is_sweeping(&self, volume: VolumeId) -> bool {
+        self.memory.sweeps.iter().any(|sweep| sweep.volume == volume)
+    }
+
+    pub(crate) fn sweep(&mut self, volume: VolumeId, task: Task) {
+        // One of each kind for a volume; a second one starts it over.
+        self.memory.sweeps.retain(|sweep| sweep.volume != volume || sweep.task != task);
+        self.memory.sweeps.push_back(Sweep { volume, task, next_segment: 0 });
+    }
+
+    pub(crate) fn step_sweeps(&mut self) {
+        for _ in 0..SWEEP_SEGMENTS {
+            let Some(mut sweep) = self.memory.sweeps.pop_front() else { return };
+            let number = sweep.next_segment;
+            if number as usize >= self.map.segments.len() {
+                continue;
+            }
+            sweep.next_segment += 1;
+            self.memory.sweeps.push_front(sweep);
+            let segment = &self.map.segments[number as usize];
+            if segment.live > 0 && (sweep.task == Task::DropClean || segment.pinned > 0) {
+                self.sweep_segment(sweep, number);
+            }
+        }
+    }
+
+    fn sweep_segment(&mut self, sweep: Sweep, number: u32) {
+        for index in 0..self.map.geometry.segment_blocks {
+            let slot = self.map.slot(number, index);
+            let state = self.map.state(slot);
+            if state == State::Void || self.map.key(slot).volume() != sweep.volume {
+                continue;
+            }
+            match sweep.task {
+                Task::Unpin => self.map.clear_pinned(slot),
+                Task::DropClean if state == State::Clean || state == State::Destaged && self.is_aside() => {
+                    self.map.remove(self.map.key(slot));
+                    self.stats.evicted_blocks += 1;
+                    self.counters.of(sweep.volume).evicted_blocks += 1;
+                }
+                Task::DropClean => {}
+            }
+        }
+    }
+
+    /// A walk goes on as soon as it can.
+    pub(crate) fn sweeps_deadline(&self) -> Option<u64> {
+        (!self.memory.sweeps.is_empty()).then_some(self.now)
+    }
+
+    /// True if the block is pinned.
+    #[must_use]
+    pub fn is_pinned(&self, volume: VolumeId, block: u64) -> bool {
+        self.map.lookup(Key::new(volume, block)).is_some_and(|slot| self.map.is_pinned(slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smallest_shares_shrink_together_when_they_ask_for_too_much() {
+        let settings = VolumeSettings { min_share_pct: 50, max_share_pct: 60, ..VolumeSettings::default() };
+        let alone = Share::new(&settings, 1000, 50);
+        assert_eq!((alone.minimum, alone.maximum), (500, 600));
+        assert_eq!(Share::new(&settings, 1000, 100).minimum, 350, "two of them hold 70 % of the pool");
+    }
+}

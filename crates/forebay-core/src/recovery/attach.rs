@@ -1,0 +1,279 @@
+//! Attaching volumes at the end of recovery: is the backing store still what the cache left behind?
+//!
+//! A backing store that was changed while the cache was away makes clean blocks stale, and dirty ones dangerous. It is
+//! recognised by its modification stamp (after an orderly stop), by checksums of some of its blocks (those noted at an
+//! orderly stop, or else clean cached blocks), by its identity if nothing else speaks for it, and by what the owner has found out
+//! ([`Suspicion`]): after an unclean stop only the owner can tell its own last writes from those of others.
+
+use crate::api::config::{Attachment, OnBackingChange, Suspicion};
+use crate::api::{Device, Notice};
+use crate::context::coverage::Landmark;
+use crate::context::pages::PageUse;
+use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
+use crate::fault::{self, PlantedBug};
+use crate::lifecycle::BLOCK_LAST;
+use crate::map::MASK_FULL;
+use crate::map::segment::{Key, State};
+use crate::recovery::OpenError;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::VolumeEntry;
+
+/// Clean blocks compared with the backing store after an unclean stop.
+const SAMPLES_UNCLEAN: usize = 32;
+
+/// A block whose content on the backing store is known if nobody touched it.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    block: u64,
+    crc32c: u32,
+}
+
+/// What is found out about one attached volume.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    samples: Vec<Sample>,
+    matched: u32,
+    changed: bool,
+    unsure: bool,
+    /// Nobody knows whether it was changed: clean blocks do not count.
+    uncertain: bool,
+}
+
+impl Verdict {
+    /// The next block to be compared, if that can still change the verdict.
+    pub(crate) fn next_sample(&self) -> Option<u64> {
+        self.samples.last().filter(|_| !self.changed).map(|sample| sample.block)
+    }
+
+    /// The block of the last sample was read and has this checksum.
+    pub(crate) fn compare(&mut self, crc: Option<u32>) {
+        if let Some(sample) = self.samples.pop() {
+            let same = crc == Some(sample.crc32c);
+            self.matched += u32::from(same);
+            self.changed |= !same;
+        }
+    }
+
+    /// A backing store has changed if its modification stamp did, if a sample differs, or if it is another one by its
+    /// identity and nothing speaks for it.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed || self.unsure && self.matched == 0
+    }
+
+    /// It may have changed: clean blocks are dropped, dirty ones stay.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.uncertain && !self.is_changed()
+    }
+}
+
+impl Engine {
+    pub(crate) fn attach(&mut self) -> Result<(), OpenError> {
+        let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
+        self.checkpoint.volume_table = table;
+        for attachment in self.recovering().attachments.clone() {
+            let id = attachment.volume;
+            let entry = self.checkpoint.volume_table.iter().find(|entry| entry.id == id).cloned();
+            let entry = entry.ok_or(OpenError::UnknownVolume(id))?;
+            if attachment.size_bytes < entry.size_bytes {
+                return Err(OpenError::BackingShrunk {
+                    recorded: entry.size_bytes,
+                    now: attachment.size_bytes,
+                });
+            }
+            let verdict = self.suspect(&attachment, &entry);
+            self.recovering().verdicts.push(verdict);
+            let size_bytes = self.size_to_serve(&attachment, &entry);
+            let attachment = Attachment { size_bytes, ..attachment };
+            self.enter_volume(&attachment);
+        }
+        self.next_sample();
+        Ok(())
+    }
+
+    /// The size to serve. A volume that has grown keeps its old size as long as its last block is odd and dirty and has
+    /// (or an older version of it has) more than the volume had: it was larger once, and what lies behind the old end in that block is long gone.
+    pub(crate) fn size_to_serve(&mut self, attachment: &Attachment, entry: &VolumeEntry) -> u64 {
+        let grown = attachment.size_bytes > entry.size_bytes;
+        if !grown || entry.size_bytes.is_multiple_of(BLOCK) {
+            return attachment.size_bytes;
+        }
+        let key = Key::new(entry.id, entry.size_bytes / BLOCK);
+        let inside = sector_mask(0, entry.size_bytes % BLOCK);
+        if self.map.shadows_reach_beyond(key, inside) {
+            return entry.size_bytes;
+        }
+        match self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !inside != 0) {
+            Some(slot) if self.map.state(slot) != State::Clean => entry.size_bytes,
+            Some(_) => {
+                self.map.remove(key);
+                attachment.size_bytes
+            }
+            None => attachment.size_bytes,
+        }
+    }
+
+    /// What speaks for a changed backing store, and what must be looked at to know.
+    fn suspect(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
+        let (now, then) = (&attachment.backing, &entry.backing);
+        // While a volume is in use nothing is noted of its backing store; a volume that was let go has what it was then.
+        let noted = then.stamp_ns.is_some() || !then.samples.is_empty();
+        let unsure = then.kind != 0 && now.unique != then.unique;
+        let mut verdict = Verdict { unsure, ..self.suspicion(attachment, noted) };
+        if noted {
+            if let (Some(now), Some(then)) = (now.stamp_ns, then.stamp_ns) {
+                verdict.changed = now != then;
+                verdict.unsure &= verdict.changed;
+            }
+            verdict.samples = then
+                .samples
+                .iter()
+                .map(|(block, crc32c)| Sample { block: *block, crc32c: *crc32c })
+                .collect();
+        } else {
+            verdict.samples = self.clean_samples(entry.id);
+        }
+        let whole = attachment.size_bytes / BLOCK;
+        verdict.samples.retain(|sample| sample.block < whole);
+        verdict
+    }
+
+    /// As [`Engine::suspect`], looking at a bounded part of the map.
+    pub(crate) fn suspect_online(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
+        let noted = entry.backing.stamp_ns.is_some() || !entry.backing.samples.is_empty();
+        if noted {
+            return self.suspect(attachment, entry);
+        }
+        let mut verdict = self.suspicion(attachment, false);
+        verdict.unsure = entry.backing.kind != 0 && attachment.backing.unique != entry.backing.unique;
+        let stride = (self.map.segments.len() / (2 * SAMPLES_UNCLEAN)).max(1);
+        let whole = attachment.size_bytes / BLOCK;
+        for number in (0..self.map.segments.len() as u32).step_by(stride) {
+            let segment = &self.map.segments[number as usize];
+            let of_volume = |index: &u32| {
+                let slot = self.map.slot(number, *index);
+                let key = segment.key(*index);
+                segment.state(*index) == State::Clean
+                    && key.volume() == entry.id
+                    && key.block() < whole
+                    && self.map.mask(slot) == MASK_FULL
+            };
+            let indices = 0..self.map.geometry.segment_blocks;
+            if let Some(index) = indices.filter(|_| segment.live > 0).find(of_volume) {
+                let block = segment.key(index).block();
+                verdict.samples.push(Sample { block, crc32c: segment.crc(index) });
+            }
+        }
+        verdict.samples.truncate(SAMPLES_UNCLEAN);
+        verdict
+    }
+
+    /// What the owner says. What the cache noted at an orderly stop tells more than its doubts.
+    fn suspicion(&self, attachment: &Attachment, noted: bool) -> Verdict {
+        let heard = !fault::planted(PlantedBug::TrustAfterCrash);
+        let says = |suspicion| heard && attachment.suspicion == suspicion;
+        Verdict {
+            changed: says(Suspicion::Changed),
+            uncertain: says(Suspicion::Uncertain) && !noted,
+            ..Verdict::default()
+        }
+    }
+
+    /// Some clean cached blocks: after an unclean stop they are what is known of the backing store.
+    fn clean_samples(&self, volume: VolumeId) -> Vec<Sample> {
+        let cached = self.map.volumes[usize::from(volume.0)].cached;
+        let stride = (cached / SAMPLES_UNCLEAN as u64).max(1);
+        let mut samples = Vec::new();
+        let mut seen = 0_u64;
+        self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
+            if self.map.state(slot) == State::Clean && self.map.mask(slot) == MASK_FULL {
+                if seen.is_multiple_of(stride) && samples.len() < SAMPLES_UNCLEAN {
+                    samples.push(Sample { block: self.map.key(slot).block(), crc32c: self.map.crc(slot) });
+                }
+                seen += 1;
+            }
+        });
+        samples
+    }
+
+    /// Reads the next sample, one at a time; when there is none left, judges.
+    fn next_sample(&mut self) {
+        let recovery = self.recovering();
+        let next =
+            recovery.verdicts.iter().position(|verdict| !verdict.samples.is_empty() && !verdict.changed);
+        let Some(index) = next else {
+            if let Err(error) = self.judge() {
+                self.fail_opening(error);
+            }
+            return;
+        };
+        let sample = recovery.verdicts[index].samples[recovery.verdicts[index].samples.len() - 1];
+        let volume = recovery.attachments[index].volume;
+        let page = self.pages.take(PageUse::Destage).expect("nothing else takes pages yet");
+        let kind = OpKind::Sample { volume, index: index as u32 };
+        self.read(Device::Backing(volume), sample.block * BLOCK, &[page.span()], true, kind);
+        self.pages.give(PageUse::Destage, page);
+    }
+
+    pub(crate) fn sample_read(&mut self, volume: VolumeId, index: u32, ok: bool, crcs: &[u32]) {
+        if self.recovery.is_none() {
+            self.life_sample_read(volume, ok, crcs);
+            return;
+        }
+        if !ok {
+            self.fail_opening(OpenError::BackingUnreadable);
+            return;
+        }
+        self.recovering().verdicts[index as usize].compare(crcs.first().copied());
+        self.next_sample();
+    }
+
+    /// Decides, volume by volume, what of the cache can be trusted: a backing store has changed if its modification
+    /// stamp did, if a sample differs, or if it is another one by its identity and nothing speaks for it.
+    fn judge(&mut self) -> Result<(), OpenError> {
+        let recovery = self.recovering();
+        let verdicts = core::mem::take(&mut recovery.verdicts);
+        let volumes: Vec<VolumeId> =
+            recovery.attachments.iter().map(|attachment| attachment.volume).collect();
+        let policies: Vec<OnBackingChange> =
+            recovery.attachments.iter().map(|attachment| attachment.on_change).collect();
+        for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
+            if verdict.is_uncertain() {
+                let dropped = self.drop_clean(*id, 0, BLOCK_LAST);
+                self.notice(Notice::BackingUncertain { volume: *id, dropped });
+            }
+            if !verdict.is_changed() {
+                continue;
+            }
+            let dirty_blocks = self.dirty_blocks(*id);
+            let mut discarded = 0;
+            match policy {
+                OnBackingChange::Refuse if dirty_blocks > 0 => {
+                    return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
+                }
+                OnBackingChange::DiscardDirty => discarded = self.discard_dirty(*id),
+                OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
+            }
+            self.reached(Landmark::BackingChanged);
+            self.forget_order(*id);
+            let dropped = self.drop_clean(*id, 0, BLOCK_LAST);
+            self.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
+        }
+        self.settle_devices(&volumes);
+        Ok(())
+    }
+
+    /// Throws away what of a volume is not clean; returns how many blocks that were.
+    fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
+        let mut keys = Vec::new();
+        self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
+            if self.map.state(slot) != State::Clean {
+                keys.push(self.map.key(slot));
+            }
+        });
+        for key in &keys {
+            self.map.remove(*key);
+        }
+        keys.len() as u64
+    }
+}

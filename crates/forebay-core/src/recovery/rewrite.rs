@@ -1,0 +1,148 @@
+//! At a start, what an earlier run may not have made durable is written again.
+//!
+//! A flush that failed is told once. Whoever opens the device afterwards reads what it did not make durable as if nothing had happened
+//! (the page cache has it, or the device's own cache), and the next flush succeeds without it. Nobody at a start knows whether there
+//! was one: the daemon may have been killed, or could record nothing. So batches that no later one knows to be flushed are read once more and
+//! written where they are, with the same bytes, before the flush that the opening checkpoint relies on (I72). A crash in between
+//! leaves of every sector what was durable or what was read, as before.
+//!
+//! Batches of fills are left out: what a crash takes of them is cached no more, that is all. Of a mirrored cache each member that counts is
+//! given its own copy again.
+
+use crate::api::DeviceFailure;
+use crate::context::coverage::Landmark;
+use crate::engine::{BLOCK, Engine, OpKind};
+use crate::fault::{self, PlantedBug};
+use crate::recovery::scan::Found;
+use crate::recovery::{OpenError, RecoveryRead, What};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use forebay_format::{StreamKind, VolumeId};
+
+/// Blocks of one piece.
+const PIECE_BLOCKS: u32 = 64;
+/// Pieces under way.
+const IN_FLIGHT: usize = 16;
+
+/// What is to be written again: segments, and blocks from and to.
+#[derive(Debug, Default)]
+pub(crate) struct Renewal {
+    ranges: Vec<(u32, u32, u32)>,
+    /// Segment, first byte in the cache, bytes.
+    pieces: Vec<(u32, u64, u64)>,
+    in_flight: usize,
+    volumes: Vec<VolumeId>,
+}
+
+impl Renewal {
+    /// This batch of a segment counts, and none says that it was flushed.
+    pub(crate) fn add(&mut self, segment: u32, batch: &Found) {
+        match self.ranges.last_mut() {
+            Some((number, _, end)) if (*number, *end) == (segment, batch.start) => *end = batch.end(),
+            _ => self.ranges.push((segment, batch.start, batch.end())),
+        }
+    }
+}
+
+impl Engine {
+    /// Batches of this stream are written again.
+    pub(crate) fn renews(&self, stream: StreamKind) -> bool {
+        stream != StreamKind::Fill && !fault::planted(PlantedBug::TrustWhatIsRead)
+    }
+
+    /// Superblocks are written again before the first checkpoint, one after the other: those that are not right, and those that may not
+    /// be durable.
+    pub(crate) fn plan_superblocks(&mut self, copies: impl Iterator<Item = (bool, (u64, Vec<u8>))>) {
+        let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
+        let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
+        if again.iter().any(|(right, _)| !right) {
+            self.reached(Landmark::SuperblockMended);
+        }
+        self.checkpoint.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
+    }
+
+    /// Writes again what may not be durable; false while that is under way.
+    pub(crate) fn renew(&mut self, volumes: &[VolumeId]) -> bool {
+        let ranges = core::mem::take(&mut self.recovering().renewal.ranges);
+        if ranges.is_empty() {
+            return true;
+        }
+        self.reached(Landmark::Renewed);
+        let mut pieces = Vec::new();
+        for (segment, from, to) in ranges {
+            for start in (from..to).step_by(PIECE_BLOCKS as usize) {
+                let bytes = u64::from((to - start).min(PIECE_BLOCKS)) * BLOCK;
+                pieces.extend(self.copies_at(segment, start).map(|offset| (segment, offset, bytes)));
+            }
+        }
+        pieces.reverse();
+        let renewal = &mut self.recovering().renewal;
+        (renewal.pieces, renewal.volumes) = (pieces, volumes.to_vec());
+        self.renew_more();
+        false
+    }
+
+    /// Where the copies of a block of a segment of dirty data are: on each member that counts.
+    fn copies_at(&self, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
+        let geometry = self.map.geometry;
+        let twin =
+            self.mirror.as_ref().filter(|_| self.is_pair(segment)).map(|mirror| segment + mirror.columns);
+        let counts =
+            |half: &u32| self.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
+        let halves: Vec<u32> = [Some(segment), twin].into_iter().flatten().filter(counts).collect();
+        halves.into_iter().map(move |half| geometry.segment_offset(half, index))
+    }
+
+    /// The member that has this byte still counts.
+    fn is_renewed(&self, offset: u64) -> bool {
+        self.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.member_at(offset)))
+    }
+
+    fn renew_more(&mut self) {
+        loop {
+            let renewal = &mut self.recovering().renewal;
+            if renewal.in_flight == IN_FLIGHT {
+                return;
+            }
+            let Some((segment, offset, len)) = renewal.pieces.pop() else { break };
+            if !self.is_renewed(offset) {
+                continue;
+            }
+            self.recovering().renewal.in_flight += 1;
+            self.read_meta(RecoveryRead { what: What::Renewed(segment), offset, len, tries: 1 });
+        }
+        if self.recovering().renewal.in_flight == 0 {
+            let volumes = core::mem::take(&mut self.recovering().renewal.volumes);
+            self.settle_devices(&volumes);
+        }
+    }
+
+    /// A piece was read again.
+    pub(crate) fn renewal_read(&mut self, segment: u32, offset: u64, result: Result<&[u8], DeviceFailure>) {
+        match result {
+            _ if !self.is_renewed(offset) => self.renewed(self.member_at(offset), false),
+            Ok(bytes) => self.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::Renew),
+            Err(_) => {
+                let member = self.member_at(offset);
+                if !self.goes_on_without(member) {
+                    self.fail_opening(OpenError::TailUnreadable { segment });
+                    return;
+                }
+                self.renewed(member, false);
+            }
+        }
+    }
+
+    /// A piece was written again, or cannot be.
+    pub(crate) fn renewed(&mut self, member: u8, ok: bool) {
+        if self.recovery.is_none() {
+            return; // Opening failed already.
+        }
+        if !ok && !self.goes_on_without(member) {
+            self.fail_opening(OpenError::CacheWrite);
+            return;
+        }
+        self.recovering().renewal.in_flight -= 1;
+        self.renew_more();
+    }
+}

@@ -1,0 +1,257 @@
+//! What enters the cache: admission of misses, sequential bypass, and pins.
+//!
+//! **Admission** concerns clean copies: read fills, and the copies that write-through makes. What is written in a
+//! write-back mode enters in any case. With `SecondAccess` a block enters if it was missed, or evicted, not long ago; a
+//! write-through copy also if it replaces one. `Treatment::Pin`, `Treatment::WriteThrough` (for its copy) and a prefetch
+//! say that the block is wanted and are not asked twice.
+//!
+//! **Sequential bypass.** The request of a stream that has passed the threshold (`flows`) is treated as
+//! `Treatment::Bypass`: reads are answered from the cache where it has the data and do not fill it, writes go to the
+//! backing store at once. FlashCache and bcache do the same in write-back mode too: a long stream is what a disk does
+//! well. A write over dirty blocks stays on the normal path: past the cache it would have to wait for a flush of the
+//! backing store and a drop mark. So does a write to a volume that is destaged in order, as long as something of it is
+//! unclean: past the cache it would have to wait for that.
+//!
+//! **Pins** are a flag of a slot: they go where reclaim moves the block and end with its content (I26). At most half of the
+//! pool is pinned; beyond that, or above the volume's largest share, a pin counts as a hit. A restart forgets them; the
+//! next access under the rule pins again.
+
+use crate::api::settings::{Admission, ReclaimPolicy, Treatment};
+use crate::api::{Request, RequestKind};
+use crate::engine::{BLOCK, Engine};
+use crate::fault::{self, PlantedBug};
+use crate::map::recent::Recent;
+use crate::map::segment::{Key, State};
+use crate::reclaim::policy::Victims;
+use crate::reclaim::shares::{Sweep, Task, Trim};
+use crate::request::sequential::Flows;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+use forebay_format::geometry::VOLUMES_MAX;
+use forebay_format::{StreamKind, VolumeId};
+
+/// What policies remember. Lost with the process: nothing here decides what is right, only what is cached.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) victims: Victims,
+    /// Rounds of reclaim, from 1: one ends when as many victims were taken as there are segments.
+    pub(crate) round: u64,
+    pub(crate) taken: u32,
+    /// Victims taken since there were enough free segments.
+    pub(crate) victims_since_enough: u64,
+    /// Blocks evicted from probation not long ago.
+    pub(crate) ghosts: Option<Recent>,
+    /// Blocks missed, and not admitted, not long ago.
+    missed: Option<Recent>,
+    /// Streams of reads and of writes, by volume; there once a volume has a threshold.
+    flows: Vec<Option<Box<[Flows; 2]>>>,
+    /// How far the enforcement of the largest share is, by volume.
+    pub(crate) trims: Vec<Trim>,
+    /// Walks over all blocks that an operator asked for.
+    pub(crate) sweeps: VecDeque<Sweep>,
+    /// How often the number of a volume has become free: what is remembered of the one that had it is of no other.
+    owners: Vec<u64>,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        let mut flows = Vec::new();
+        flows.resize_with(VOLUMES_MAX as usize, || None);
+        let mut trims = Vec::new();
+        trims.resize_with(VOLUMES_MAX as usize, Trim::default);
+        Self {
+            victims: Victims::default(),
+            round: 1,
+            taken: 0,
+            victims_since_enough: 0,
+            ghosts: None,
+            missed: None,
+            flows,
+            trims,
+            sweeps: VecDeque::new(),
+            owners: vec![0; VOLUMES_MAX as usize],
+        }
+    }
+
+    /// The key under which a block is remembered. Keys of blocks leave the upper 18 bits free.
+    fn remembered(&self, key: Key) -> Key {
+        Key(key.0 | self.owners[usize::from(key.volume().0)] << 46)
+    }
+
+    /// Bytes allocated for what was seen not long ago.
+    pub(crate) fn bytes(&self) -> usize {
+        let tables = [&self.ghosts, &self.missed];
+        let flows = self.flows.iter().flatten().count() * size_of::<[Flows; 2]>();
+        tables.into_iter().flatten().map(Recent::bytes).sum::<usize>() + flows
+    }
+}
+
+impl Engine {
+    /// How a request is treated: as the owner's rules say, unless it belongs to a long stream.
+    pub(crate) fn treat(&mut self, request: &Request<'_>) -> Treatment {
+        if request.treatment != Treatment::Cache || !self.is_of_long_stream(request) {
+            return request.treatment;
+        }
+        match request.kind {
+            RequestKind::Read => {
+                self.stats.sequential_bypassed_reads += 1;
+                self.counters.of(request.volume).sequential_bypassed_reads += 1;
+            }
+            _ if self.is_over_dirty(request) || self.waits_for_order(request.volume) => {
+                return request.treatment;
+            }
+            _ => {
+                self.stats.sequential_bypassed_writes += 1;
+                self.counters.of(request.volume).sequential_bypassed_writes += 1;
+            }
+        }
+        Treatment::Bypass
+    }
+
+    fn is_of_long_stream(&mut self, request: &Request<'_>) -> bool {
+        let direction = match request.kind {
+            RequestKind::Read => 0,
+            RequestKind::Write { .. } => 1,
+            _ => return false,
+        };
+        let threshold = self.volume(request.volume).settings.skip_sequential_bytes;
+        let flows = &mut self.memory.flows[usize::from(request.volume.0)];
+        if threshold == 0 {
+            *flows = None;
+            return false;
+        }
+        let flows = flows.get_or_insert_with(|| Box::new([Flows::new(), Flows::new()]));
+        flows[direction].note(request.offset, request.len, threshold)
+    }
+
+    /// True if a write past the cache would have to wait until earlier flush epochs are written back.
+    fn waits_for_order(&self, volume: VolumeId) -> bool {
+        let map = &self.map.volumes[usize::from(volume.0)];
+        map.waiting.order.is_some() && map.dirty + map.destaged > 0
+    }
+
+    /// True if a block of the range is dirty, or on its way to be.
+    fn is_over_dirty(&self, request: &Request<'_>) -> bool {
+        let (first, last) = (request.offset / BLOCK, (request.offset + request.len - 1) / BLOCK);
+        (first..=last).any(|block| {
+            let slot = self.map.lookup(Key::new(request.volume, block));
+            slot.is_some_and(|slot| self.map.state(slot) != State::Clean)
+        })
+    }
+
+    /// True if a clean copy of this block may enter on behalf of this request.
+    pub(crate) fn admits(&mut self, req: u32, key: Key) -> bool {
+        let request = self.reqs.get(req);
+        let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
+            || request.kind == RequestKind::Prefetch;
+        if self.is_far_above_maximum(key.volume()) {
+            return false;
+        }
+        match self.volume(key.volume()).settings.admission {
+            _ if wanted => true,
+            Admission::Always => true,
+            Admission::Never => false,
+            Admission::SecondAccess => {
+                let (capacity, key) = (self.space(), self.memory.remembered(key));
+                let known = self.memory.ghosts.as_ref().is_some_and(|ghosts| ghosts.contains(key));
+                let missed = Recent::sized(&mut self.memory.missed, capacity);
+                let known = missed.take(key) || known;
+                if !known {
+                    missed.note(key);
+                }
+                known
+            }
+        }
+    }
+
+    /// Whether [`Engine::admits`] would say yes; changes nothing.
+    pub(crate) fn would_admit(&self, req: u32, key: Key) -> bool {
+        let request = self.reqs.get(req);
+        let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
+            || request.kind == RequestKind::Prefetch;
+        if self.is_far_above_maximum(key.volume()) {
+            return false;
+        }
+        match self.volume(key.volume()).settings.admission {
+            Admission::Never => wanted,
+            Admission::SecondAccess if !wanted => {
+                let key = self.memory.remembered(key);
+                let known =
+                    |recent: &Option<Recent>| recent.as_ref().is_some_and(|recent| recent.contains(key));
+                known(&self.memory.ghosts) || known(&self.memory.missed)
+            }
+            Admission::Always | Admission::SecondAccess => true,
+        }
+    }
+
+    /// A clean copy is about to be replaced by a write past the cache: its successor is not asked twice.
+    pub(crate) fn note_replaced(&mut self, key: Key) {
+        if self.volume(key.volume()).settings.admission == Admission::SecondAccess {
+            let (capacity, key) = (self.space(), self.memory.remembered(key));
+            Recent::sized(&mut self.memory.missed, capacity).note(key);
+        }
+    }
+
+    /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
+    pub(crate) fn note_evicted(&mut self, key: Key, probation: bool) {
+        if probation && self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
+            let (capacity, key) = (self.space(), self.memory.remembered(key));
+            Recent::sized(&mut self.memory.ghosts, capacity).note(key);
+        }
+    }
+
+    /// The stream for a fill: straight to the survivors if the block left not long ago, and there is plenty of room (the
+    /// last segments of the window belong to reclaim).
+    pub(crate) fn stream_of_fill(&mut self, key: Key) -> StreamKind {
+        let key = self.memory.remembered(key);
+        let returns = self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
+            && self.memory.ghosts.as_mut().is_some_and(|ghosts| ghosts.take(key));
+        let room = self.checkpoint.window.len() > self.checkpoint.window_size as usize / 2;
+        if returns && room && self.mirror.is_none() {
+            self.stats.readmitted_blocks += 1;
+            StreamKind::Survivor
+        } else {
+            StreamKind::Fill
+        }
+    }
+
+    /// Pins a slot that counts, or treats it as hit if enough is pinned.
+    pub(crate) fn pin_block(&mut self, slot: u32) {
+        let volume = self.map.key(slot).volume();
+        let room = self.map.pinned_blocks() * 2 < self.data_capacity() && !self.is_above_maximum(volume);
+        if room || fault::planted(PlantedBug::KeepWithoutBound) {
+            self.map.set_pinned(slot);
+        } else {
+            self.map.set_hit(slot);
+        }
+    }
+
+    /// A slot has come to count for this request: pins it if the request says so.
+    pub(crate) fn pin_for(&mut self, treatment: Treatment, slot: u32) {
+        if treatment == Treatment::Pin {
+            self.pin_block(slot);
+        }
+    }
+
+    /// A volume was detached: its streams, and walks over its blocks, are forgotten. If it stays in the cache its pins are
+    /// released, since nobody could do it; if it goes, they go with its blocks, and nothing is remembered of those.
+    pub(crate) fn forget_policies(&mut self, id: VolumeId, goes: bool) {
+        let number = usize::from(id.0);
+        self.memory.flows[number] = None;
+        self.memory.trims[number] = Trim::default();
+        self.memory.sweeps.retain(|sweep| sweep.volume != id);
+        if goes {
+            self.memory.owners[number] += 1;
+        } else if self.map.volumes[number].pinned > 0 {
+            self.sweep(id, Task::Unpin);
+        }
+    }
+
+    /// Blocks of a volume that are pinned now.
+    #[must_use]
+    pub fn pinned_blocks(&self, volume: VolumeId) -> u64 {
+        self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.pinned)
+    }
+}

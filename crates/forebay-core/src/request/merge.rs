@@ -1,0 +1,321 @@
+//! Blocks that must be put together from parts.
+//!
+//! A write of a part of a block is merged with what is cached of it, sector by sector, so that a block has one place in
+//! the cache at any time. The backing store is read only if that cannot be avoided: if the write ends inside a sector
+//! that is not cached, or if the backing store cannot write single sectors. Otherwise the block is stored with a mask
+//! of its valid sectors. A read of a block of which only some sectors are cached is the same merge without the write; it needs
+//! the backing store only if it asks for others.
+//!
+//! The merges of writes run under the block lock of their request, so the block does not change meanwhile.
+
+use crate::api::{Action, Device, OpId, RequestKind, Span};
+use crate::context::pages::{Page, PageUse};
+use crate::engine::{BLOCK, Engine, OpKind, sector_mask, sector_mask_inside, sector_runs};
+use crate::fault::{self, PlantedBug};
+use crate::log::append::{Done, Item, ItemKind};
+use crate::map::segment::{Key, State};
+use crate::request::read::Damage;
+use forebay_format::{StreamKind, VolumeId};
+
+/// What the merged block is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MergeFor {
+    /// The client's buffer.
+    Read,
+    /// The write stream.
+    Log,
+    /// A write past the cache; needs the whole block.
+    Direct(u32),
+}
+
+#[derive(Debug)]
+pub(crate) struct Merge {
+    req: u32,
+    volume: VolumeId,
+    block: u64,
+    /// Bytes of the block that the request is about.
+    part: (u32, u32),
+    purpose: MergeFor,
+    /// `None` until there were pages for it.
+    pages: Option<(Page, Page)>,
+    /// Slot whose content is needed, and its sectors.
+    cached: Option<(u32, u8)>,
+    backing: bool,
+    backing_tries: u32,
+    pending: u32,
+    failed: bool,
+    /// The cached copy proved damaged and was dropped: start over.
+    again: bool,
+    /// The cached copy is damaged and cannot be dropped yet: take the block from the backing store.
+    without_cached: bool,
+    /// Sectors that the merged block has.
+    mask: u8,
+    /// A read: it was counted as hit or miss.
+    counted: bool,
+}
+
+impl Merge {
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// The slot of which it reads.
+    pub(crate) fn cached_slot(&self) -> Option<u32> {
+        self.cached.map(|(slot, _)| slot)
+    }
+}
+
+impl Engine {
+    /// Begins to put `block` together; the request has counted it as a part.
+    pub(crate) fn start_merge(&mut self, req: u32, block: u64, part: (u32, u32), purpose: MergeFor) {
+        let volume = self.reqs.get(req).volume;
+        let merge = self.merges.insert(Merge {
+            req,
+            volume,
+            block,
+            part,
+            purpose,
+            pages: None,
+            cached: None,
+            backing: false,
+            backing_tries: 0,
+            pending: 0,
+            failed: false,
+            again: false,
+            without_cached: false,
+            mask: 0,
+            counted: false,
+        });
+        self.merge_queue.push_back(merge);
+        self.resume_merges();
+    }
+
+    /// Starts the merges that wait for pages, as far as there are any.
+    pub(crate) fn resume_merges(&mut self) {
+        while self.pages.available(PageUse::Merge) >= 2 {
+            let Some(merge) = self.merge_queue.pop_front() else { return };
+            let pages = (self.pages.take(PageUse::Merge), self.pages.take(PageUse::Merge));
+            let (Some(base), Some(cached)) = pages else { unreachable!("two pages are available") };
+            self.merges.get_mut(merge).pages = Some((base, cached));
+            self.gather(merge);
+        }
+    }
+
+    /// Decides which parts are needed and reads them.
+    fn gather(&mut self, merge: u32) {
+        let m = self.merges.get(merge);
+        let (volume, block, purpose) = (m.volume, m.block, m.purpose);
+        let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
+        let all = self.block_mask(volume, block);
+        let key = Key::new(volume, block);
+        let aside = self.is_aside();
+        let counts = |slot: &u32| !aside || self.map.state(*slot) == State::Dirty;
+        let slot = self.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
+        let have = slot.map_or(0, |slot| self.map.mask(slot)) & all;
+        let (written, covered) = match purpose {
+            MergeFor::Read => (0, 0),
+            // Bytes up to the end of an odd-sized volume cover its last sector.
+            _ => (sector_mask(from, to) & all, sector_mask_inside(from, to) & all),
+        };
+        let ragged = written & !covered;
+        let asked = if purpose == MergeFor::Read { self.reqs.get(m.req).sectors_of(block) & all } else { 0 };
+        if (ragged | asked) & self.lost_sectors(key) != 0 {
+            // What is asked for is lost, perhaps since the request came; or the rest of a sector of which a part is written.
+            self.merges.get_mut(merge).failed = true;
+            self.end_merge(merge, None);
+            return;
+        }
+        let whole = match purpose {
+            MergeFor::Read => false,
+            MergeFor::Direct(_) => true,
+            MergeFor::Log => u64::from(self.volume(volume).sector_bytes) == BLOCK || m.without_cached,
+        };
+        let lacks = asked & !have != 0 && !fault::planted(PlantedBug::ServeInvalidSectors);
+        let backing = lacks || ragged & !have != 0 || whole && (have | covered) != all;
+        if purpose == MergeFor::Read {
+            self.count_merged_read(merge, backing);
+        }
+        let cached = slot.filter(|_| have & !covered != 0).map(|slot| (slot, have));
+        let m = self.merges.get_mut(merge);
+        (m.backing, m.cached, m.again, m.failed) = (backing, cached, false, false);
+        m.mask = if backing { all } else { have | written };
+        m.pending = u32::from(backing) + u32::from(cached.is_some());
+        if backing {
+            self.read_merge_backing(merge);
+        }
+        if let Some((slot, _)) = cached {
+            self.map.set_hit(slot);
+            self.read_merge_cached(merge, slot, 1);
+        }
+        if self.merges.get(merge).pending == 0 {
+            self.assemble(merge);
+        }
+    }
+
+    /// A read needs the backing store for a part of this block, or does not.
+    fn count_merged_read(&mut self, merge: u32, backing: bool) {
+        let m = self.merges.get_mut(merge);
+        let (req, first) = (m.req, !core::mem::replace(&mut m.counted, true));
+        self.reqs.get_mut(req).missed |= backing;
+        match (first, backing) {
+            (true, true) => self.count_misses(req, 1),
+            (true, false) => self.count_hits(req, 1),
+            (false, _) => {}
+        }
+    }
+
+    fn read_merge_backing(&mut self, merge: u32) {
+        let base = self.merge_base(merge);
+        let m = self.merges.get_mut(merge);
+        m.backing_tries += 1;
+        let (volume, block) = (m.volume, m.block);
+        let len = self.block_len(volume, block) as u32;
+        if base.len > len {
+            self.actions.push_back(Action::FillZero { span: base });
+        }
+        let span = Span { len, ..base };
+        self.volume_mut(volume).misses_in_flight += 1;
+        self.read(Device::Backing(volume), block * BLOCK, &[span], false, OpKind::MergeBacking { merge });
+    }
+
+    fn read_merge_cached(&mut self, merge: u32, slot: u32, tries: u32) {
+        self.map.pin(slot);
+        let page = self.merge_pages(merge).1;
+        let kind = OpKind::MergeCached { merge, tries };
+        self.read(Device::Cache, self.slot_offset(slot, tries), &[page.span()], true, kind);
+    }
+
+    fn merge_pages(&self, merge: u32) -> (Page, Page) {
+        self.merges.get(merge).pages.expect("a merge that reads has pages")
+    }
+
+    /// Where the merged block is put together: a page, or the client's buffer for a read.
+    fn merge_base(&self, merge: u32) -> Span {
+        let m = self.merges.get(merge);
+        match m.purpose {
+            MergeFor::Read => self.reqs.get(m.req).block_span(m.block, 1),
+            _ => self.merge_pages(merge).0.span(),
+        }
+    }
+
+    pub(crate) fn merge_part_read(&mut self, merge: u32, ok: bool) {
+        let m = self.merges.get(merge);
+        let (volume, tries) = (m.volume, m.backing_tries);
+        self.volume_mut(volume).misses_in_flight -= 1;
+        if !ok && tries < 2 {
+            self.read_merge_backing(merge);
+            return;
+        }
+        self.merge_part_done(merge, ok);
+    }
+
+    pub(crate) fn merge_cached_read(&mut self, merge: u32, tries: u32, ok: bool, crcs: &[u32]) {
+        let (slot, _) = self.merges.get(merge).cached.expect("a cached part was read");
+        self.map.unpin(slot);
+        let trust = fault::planted(PlantedBug::SkipChecksum);
+        if ok && (trust || crcs.first() == Some(&self.map.crc(slot))) {
+            self.merge_part_done(merge, true);
+            return;
+        }
+        let m = self.merges.get(merge);
+        let still_there = self.map.lookup(Key::new(m.volume, m.block)) == Some(slot);
+        if still_there && tries < self.slot_tries(slot) {
+            self.read_merge_cached(merge, slot, tries + 1);
+            return;
+        }
+        let damage = if still_there { self.give_up(slot) } else { Damage::Dropped };
+        let m = self.merges.get_mut(merge);
+        m.again = true;
+        m.without_cached = damage == Damage::Kept;
+        // Without the cache, what a write covers heals, and only the rest stays lost.
+        let heals = matches!(m.purpose, MergeFor::Direct(_)) && self.is_aside();
+        self.merge_part_done(merge, damage != Damage::Lost || heals);
+    }
+
+    fn merge_part_done(&mut self, merge: u32, ok: bool) {
+        let m = self.merges.get_mut(merge);
+        m.failed |= !ok;
+        m.pending -= 1;
+        if m.pending > 0 {
+            return;
+        }
+        if m.failed {
+            self.end_merge(merge, None);
+        } else if m.again {
+            self.gather(merge);
+        } else {
+            self.assemble(merge);
+        }
+    }
+
+    /// All parts are there: copy them into one block.
+    fn assemble(&mut self, merge: u32) {
+        let base = self.merge_base(merge);
+        let m = self.merges.get(merge);
+        let (part, purpose, backing, cached, req) = (m.part, m.purpose, m.backing, m.cached, m.req);
+        if !backing {
+            self.actions.push_back(Action::FillZero { span: base });
+        }
+        if let Some((_, mask)) = cached {
+            let page = self.merge_pages(merge).1;
+            for (from, to) in sector_runs(mask) {
+                let to_span = Span { offset: base.offset + from, len: to - from, ..base };
+                self.actions.push_back(Action::Copy { from: page.part(from, to), to: to_span });
+            }
+        }
+        if purpose == MergeFor::Read {
+            self.end_merge(merge, None);
+            return;
+        }
+        let to = Span { offset: base.offset + part.0, len: part.1 - part.0, ..base };
+        let request = self.reqs.get(req);
+        if matches!(request.kind, RequestKind::Write { .. }) {
+            let from = request.block_span(self.merges.get(merge).block, 1);
+            let from = Span { offset: from.offset + part.0, len: part.1 - part.0, ..from };
+            self.actions.push_back(Action::Copy { from, to });
+        } else {
+            self.actions.push_back(Action::FillZero { span: to });
+        }
+        let op = self.new_op(OpKind::MergeCrc { merge });
+        self.actions.push_back(Action::Crc { op: OpId(op), span: base });
+    }
+
+    pub(crate) fn merge_summed(&mut self, merge: u32, crcs: &[u32]) {
+        self.end_merge(merge, crcs.first().copied());
+    }
+
+    /// Hands the merged block on. `crc` is `None` for a read, and if a part could not be read.
+    fn end_merge(&mut self, merge: u32, crc: Option<u32>) {
+        let m = self.merges.remove(merge);
+        let (base, cached) = m.pages.expect("a merge that ends has pages");
+        self.pages.give(PageUse::Merge, cached);
+        match (m.purpose, crc) {
+            (MergeFor::Read, _) => {
+                self.pages.give(PageUse::Merge, base);
+                self.read_part_done(m.req, !m.failed);
+            }
+            (MergeFor::Log, Some(crc)) => {
+                // The last block of an odd volume is never called whole: should the volume grow, what lies behind its
+                // former end is not in the cache.
+                let item = Item {
+                    key: Key::new(m.volume, m.block),
+                    crc,
+                    kind: ItemKind::Data { mask: m.mask, dirty: true },
+                    span: Some(base.span()),
+                    done: Done::Merge(m.req, base),
+                };
+                self.enqueue(StreamKind::Write, item);
+            }
+            (MergeFor::Log, None) => {
+                self.pages.give(PageUse::Merge, base);
+                self.logged(m.req, false);
+            }
+            (MergeFor::Direct(direct), crc) => self.direct_merged(direct, m.block, base, crc.is_some()),
+        }
+    }
+
+    /// True if the cached copy of a block, if any, is one that a write past the cache may simply drop.
+    pub(crate) fn is_droppable(&self, key: Key) -> bool {
+        self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == State::Clean)
+    }
+}

@@ -1,0 +1,491 @@
+//! Life of a read.
+//!
+//! The range is cut into runs: blocks that lie in consecutive slots of one segment become one read of the cache
+//! device, missing blocks one read of the backing store, both straight into the client's buffer. A block of which only
+//! some sectors are cached answers alone if it has all that are asked for; else, if it is clean, it gives way to a fill of the whole
+//! block, and if it is dirty it is merged with what the backing store has of the others (`merge`). Every block from the cache is compared with its checksum (I4): a clean
+//! one that does not match is dropped and read from the backing store, a dirty one is lost and answers with an error.
+//!
+//! A read takes no lock. It looks up its blocks when it starts, and pins the segments that it reads from: a write
+//! that completes meanwhile is concurrent with it, so either content is right.
+//!
+//! Fills: a missing block is registered when its read of the backing store starts, unless somebody is changing it;
+//! whoever changes it later cancels the registration (I9). What is still valid when the data is there is copied to a
+//! page and appended as clean.
+
+use crate::api::settings::{Admission, Treatment};
+use crate::api::{Action, Device, Notice, RequestKind};
+use crate::context::coverage::Landmark;
+use crate::context::locks::BlockRange;
+use crate::context::pages::{Page, PageUse};
+use crate::engine::{BLOCK, Engine, OpKind};
+use crate::fault::{self, PlantedBug};
+use crate::log::append::{Done, Item, ItemKind};
+use crate::map::MASK_FULL;
+use crate::map::segment::{Key, State};
+use crate::request::merge::MergeFor;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use forebay_format::checkpoint::Mode;
+
+/// Reads of a cached block before it is given up as damaged.
+pub(crate) const CACHE_READ_TRIES: u32 = 3;
+/// Reads of the backing store before the client gets an error.
+const BACKING_READ_TRIES: u32 = 2;
+
+/// Fills under way, by block. Only the read that registered a block may fill it: another one may have been started
+/// before the block changed.
+#[derive(Debug, Default)]
+pub(crate) struct Fills {
+    blocks: BTreeMap<Key, Registration>,
+    last_token: u64,
+}
+
+#[derive(Debug)]
+struct Registration {
+    token: u64,
+    valid: bool,
+    /// The reader wants it to stay.
+    pinned: bool,
+}
+
+impl Fills {
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// True if a fill of a block in this range is under way.
+    pub(crate) fn any_in(&self, range: BlockRange) -> bool {
+        self.blocks.range(range.first..=range.last).next().is_some()
+    }
+
+    /// Registers a block under a token of its own.
+    pub(crate) fn register(&mut self, key: Key, pinned: bool) -> u64 {
+        self.last_token += 1;
+        self.blocks.entry(key).or_insert(Registration { token: self.last_token, valid: true, pinned });
+        self.last_token
+    }
+
+    pub(crate) fn is_valid(&self, key: Key, token: u64) -> bool {
+        self.state_of(key, token) == Some(true)
+    }
+
+    /// Whether a fill is still valid; `None` if it is not registered under this token.
+    fn state_of(&self, key: Key, token: u64) -> Option<bool> {
+        let registered = self.blocks.get(&key).filter(|registered| registered.token == token);
+        registered.map(|registered| registered.valid)
+    }
+
+    pub(crate) fn end(&mut self, key: Key, token: u64) {
+        if self.blocks.get(&key).is_some_and(|registered| registered.token == token) {
+            self.blocks.remove(&key);
+        }
+    }
+}
+
+/// A read of missing blocks: which attempt, and the token of the fills that it registered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Miss {
+    token: u64,
+    tries: u32,
+}
+
+/// What became of a damaged block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Damage {
+    /// It was the only copy: its sectors answer with errors until they are written again.
+    Lost,
+    /// The backing store has it; the cache has forgotten it.
+    Dropped,
+    /// The backing store has it, but the log does not say so yet, so the cache must not forget it (I5).
+    Kept,
+}
+
+/// What a block of a read is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Hit(u32),
+    /// Some sectors that are asked for are in the cache.
+    Partial,
+    /// It lacks sectors that are asked for, and nobody needs what is there of it.
+    Incomplete(u32),
+    Miss,
+    /// Something that is asked for was lost with the cache device.
+    Lost,
+}
+
+impl Engine {
+    pub(crate) fn start_read(&mut self, req: u32) {
+        let request = self.reqs.get_mut(req);
+        request.pending = 1;
+        let (first, last) = (request.first_block, request.last_block);
+        self.read_blocks(req, first, last);
+        self.read_part_done(req, true);
+    }
+
+    /// Reads blocks `first..=last` of a request from where they are.
+    fn read_blocks(&mut self, req: u32, first: u64, last: u64) {
+        let mut block = first;
+        while block <= last {
+            let found = self.find(req, block);
+            let mut count = 1;
+            match found {
+                Found::Hit(slot) => {
+                    // A run may not cross into the next segment: its slots are not what follows on the device.
+                    let room = self.map.geometry.segment_blocks - self.map.place(slot).1;
+                    while block + u64::from(count) <= last
+                        && count < room
+                        && self.find(req, block + u64::from(count)) == Found::Hit(slot + count)
+                    {
+                        count += 1;
+                    }
+                    self.count_hits(req, u64::from(count));
+                    self.read_hits(req, block, slot, count, 1);
+                }
+                Found::Lost => self.reqs.get_mut(req).failed = true,
+                Found::Incomplete(slot) => {
+                    let token = self.begin_heal(req, slot);
+                    self.count_misses(req, 1);
+                    self.read_misses(req, block, 1, Miss { token, tries: 1 });
+                }
+                Found::Partial => {
+                    self.reqs.get_mut(req).pending += 1;
+                    self.start_merge(req, block, (0, BLOCK as u32), MergeFor::Read);
+                }
+                Found::Miss => {
+                    while block + u64::from(count) <= last
+                        && self.find(req, block + u64::from(count)) == Found::Miss
+                    {
+                        count += 1;
+                    }
+                    self.count_misses(req, u64::from(count));
+                    let token = self.register_fills(req, block, count);
+                    self.read_misses(req, block, count, Miss { token, tries: 1 });
+                }
+            }
+            block += u64::from(count);
+        }
+    }
+
+    fn find(&self, req: u32, block: u64) -> Found {
+        let volume = self.reqs.get(req).volume;
+        if self.is_aside() {
+            return self.find_aside(req, Key::new(volume, block));
+        }
+        let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
+        if self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+            return Found::Miss;
+        }
+        if self.map.state(slot) == State::Clean && self.volume(volume).settings.mode == Mode::Passthrough {
+            return Found::Miss;
+        }
+        let (mask, wanted) = (self.map.mask(slot), self.reqs.get(req).sectors_of(block));
+        match mask {
+            MASK_FULL => Found::Hit(slot),
+            _ if wanted & !mask != 0 && self.may_heal(req, slot) => Found::Incomplete(slot),
+            _ if wanted & mask == 0 => Found::Miss,
+            _ => Found::Partial,
+        }
+    }
+
+    /// True if a partly cached block can be replaced by all of it, as any block that is missed is filled: it is clean, so it may be
+    /// dropped, and nobody is changing it. Of a dirty one only what it lacks is read, until it has been written back.
+    fn may_heal(&self, req: u32, slot: u32) -> bool {
+        let key = self.map.key(slot);
+        let idle = !self.locks.is_held(BlockRange { first: key, last: key });
+        let dispensable = self.map.state(slot) == State::Clean || fault::planted(PlantedBug::HealDirty);
+        let room = u64::from(self.pages.available(PageUse::Fill)) > self.fills.len() as u64;
+        let whole = self.volume(key.volume()).size_bytes / BLOCK > key.block();
+        dispensable
+            && idle
+            && room
+            && whole
+            && self.may_fill(req)
+            && !self.fenced
+            && !self.stopping
+            && !self.is_far_above_maximum(key.volume())
+            && !self.fills.blocks.contains_key(&key)
+    }
+
+    /// Gives way to a fill of the whole block, and registers it.
+    fn begin_heal(&mut self, req: u32, slot: u32) -> u64 {
+        self.reached(Landmark::PartialHealed);
+        let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
+        self.map.remove(key);
+        let pinned = pinned || self.reqs.get(req).treatment == Treatment::Pin;
+        self.fills.register(key, pinned)
+    }
+
+    /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
+    fn find_aside(&self, req: u32, key: Key) -> Found {
+        let wanted = self.reqs.get(req).sectors_of(key.block());
+        if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
+            return Found::Lost;
+        }
+        let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == State::Dirty);
+        match dirty.map(|slot| (slot, self.map.mask(slot))) {
+            Some((slot, MASK_FULL)) => Found::Hit(slot),
+            Some((_, mask)) if mask & wanted != 0 => Found::Partial,
+            _ => Found::Miss,
+        }
+    }
+
+    fn read_hits(&mut self, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
+        let treatment = self.reqs.get(req).treatment;
+        for slot in slot..slot + count {
+            self.map.set_hit(slot);
+            self.pin_for(treatment, slot);
+        }
+        self.map.pin(slot);
+        let request = self.reqs.get_mut(req);
+        request.pending += 1;
+        let span = request.block_span(block, u64::from(count));
+        let kind = OpKind::ReadHit { req, slot, count, tries };
+        self.read(Device::Cache, self.slot_offset(slot, tries), &[span], true, kind);
+    }
+
+    pub(crate) fn hit_read(&mut self, req: u32, slot: u32, count: u32, tries: u32, ok: bool, crcs: &[u32]) {
+        self.map.unpin(slot);
+        let trust = fault::planted(PlantedBug::SkipChecksum);
+        let right = |engine: &Self, index: u32| {
+            ok && (trust || crcs.get(index as usize) == Some(&engine.map.crc(slot + index)))
+        };
+        if (0..count).all(|index| right(self, index)) {
+            self.read_part_done(req, true);
+            return;
+        }
+        // Block by block from here on. The segment may have been given up since: then the keys are gone, but what
+        // the request asked for is not, so start these blocks over from the map.
+        let block = self.block_of_hit(req, slot);
+        for index in (0..count).filter(|index| !right(self, *index)).collect::<Vec<_>>() {
+            self.reread(req, block + u64::from(index), slot + index, tries);
+        }
+        self.read_part_done(req, true);
+    }
+
+    fn block_of_hit(&self, req: u32, slot: u32) -> u64 {
+        let key = self.map.key(slot);
+        debug_assert!(key.volume() == self.reqs.get(req).volume);
+        key.block()
+    }
+
+    /// A cached block could not be read, or not as it should be.
+    fn reread(&mut self, req: u32, block: u64, slot: u32, tries: u32) {
+        let volume = self.reqs.get(req).volume;
+        let current = self.map.lookup(Key::new(volume, block));
+        if current != Some(slot) {
+            // Overwritten or evicted meanwhile: the new place answers.
+            self.reached(Landmark::HitMoved);
+            self.read_blocks(req, block, block);
+        } else if tries < self.slot_tries(slot) {
+            self.read_hits(req, block, slot, 1, tries + 1);
+        } else {
+            match self.give_up(slot) {
+                Damage::Lost => self.reqs.get_mut(req).failed = true,
+                Damage::Dropped => self.read_blocks(req, block, block),
+                Damage::Kept => self.read_misses(req, block, 1, Miss { token: 0, tries: 1 }),
+            }
+        }
+    }
+
+    /// A cached block is damaged for good.
+    pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
+        let key = self.map.key(slot);
+        let damage = match self.map.state(slot) {
+            State::Dirty if self.map.is_shadow(slot) => {
+                self.break_order(key);
+                self.map.end_shadow(slot);
+                Damage::Dropped
+            }
+            State::Dirty if self.is_aside() => {
+                self.lose(slot);
+                Damage::Lost
+            }
+            State::Dirty if self.map.is_lost(slot) => return Damage::Lost,
+            State::Dirty => {
+                self.break_order(key);
+                self.map.set_lost(slot);
+                self.note_lost(key.volume());
+                Damage::Lost
+            }
+            State::Destaged => Damage::Kept,
+            State::Clean | State::Void => {
+                self.map.remove(key);
+                self.stats.read_invalidated_blocks += 1;
+                self.counters.of(key.volume()).read_invalidated_blocks += 1;
+                Damage::Dropped
+            }
+        };
+        self.stats.damaged_blocks += 1;
+        self.counters.of(key.volume()).damaged_blocks += 1;
+        let lost = damage == Damage::Lost;
+        self.reached(if lost { Landmark::DirtyLost } else { Landmark::CleanDamaged });
+        self.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
+        damage
+    }
+
+    /// True if what this request misses may be cached.
+    pub(crate) fn may_fill(&self, req: u32) -> bool {
+        let request = self.reqs.get(req);
+        let volume = self.volume(request.volume);
+        let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
+        let refused = volume.settings.admission == Admission::Never && !wanted;
+        request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.is_aside()
+    }
+
+    pub(crate) fn count_hits(&mut self, req: u32, blocks: u64) {
+        let volume = self.reqs.get(req).volume;
+        self.stats.read_hit_blocks += blocks;
+        self.counters.of(volume).read_hit_blocks += blocks;
+    }
+
+    pub(crate) fn count_misses(&mut self, req: u32, blocks: u64) {
+        let (volume, sequential) = (self.reqs.get(req).volume, self.reqs.get(req).sequential);
+        let may_fill = self.may_fill(req);
+        let (all, one) = (&mut self.stats, self.counters.of(volume));
+        if may_fill {
+            all.read_miss_blocks += blocks;
+            one.read_miss_blocks += blocks;
+            return;
+        }
+        all.read_bypass_blocks += blocks;
+        one.read_bypass_blocks += blocks;
+        if sequential {
+            all.read_sequential_blocks += blocks;
+            one.read_sequential_blocks += blocks;
+        }
+    }
+
+    fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {
+        let request = self.reqs.get_mut(req);
+        request.pending += 1;
+        request.missed = true;
+        let (volume, mut span) = (request.volume, request.block_span(block, u64::from(count)));
+        let len = (self.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
+        span.len = len as u32;
+        self.volume_mut(volume).misses_in_flight += 1;
+        let kind = OpKind::ReadMiss { req, block, count, miss };
+        self.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
+    }
+
+    pub(crate) fn miss_read(&mut self, req: u32, block: u64, count: u32, miss: Miss, ok: bool, crcs: &[u32]) {
+        let volume = self.reqs.get(req).volume;
+        self.volume_mut(volume).misses_in_flight -= 1;
+        let again = !ok && miss.tries < BACKING_READ_TRIES;
+        if again {
+            self.read_misses(req, block, count, Miss { tries: miss.tries + 1, ..miss });
+        } else {
+            self.fill(req, block, count, miss.token, if ok { crcs } else { &[] });
+        }
+        self.read_part_done(req, ok || again);
+    }
+
+    fn register_fills(&mut self, req: u32, block: u64, count: u32) -> u64 {
+        let request = self.reqs.get(req);
+        let (volume, pinned) = (request.volume, request.treatment == Treatment::Pin);
+        self.fills.last_token += 1;
+        let token = self.fills.last_token;
+        if !self.may_fill(req) || self.fenced || self.stopping {
+            return token;
+        }
+        let room = self.pages.available(PageUse::Fill).saturating_sub(self.fills.len() as u32);
+        // The short block at an odd end of the volume is not worth the special case.
+        let whole = (self.volume(volume).size_bytes / BLOCK).saturating_sub(block);
+        for (block, index) in (block..block + u64::from(count).min(whole)).zip(0..) {
+            let key = Key::new(volume, block);
+            let idle = !self.locks.is_held(BlockRange { first: key, last: key });
+            if !idle || self.map.lookup(key).is_some() {
+                continue;
+            }
+            if index >= room {
+                // Nothing is remembered of it: it is not asked twice for a place that it did not get.
+                if self.would_admit(req, key) {
+                    self.count_fill_given_up(volume, false);
+                }
+            } else if self.admits(req, key) {
+                self.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
+            }
+        }
+        token
+    }
+
+    /// Somebody is about to change these blocks.
+    pub(crate) fn cancel_fills(&mut self, range: BlockRange) {
+        if fault::planted(PlantedBug::KeepOvertakenFill) {
+            return;
+        }
+        for (_, registered) in self.fills.blocks.range_mut(range.first..=range.last) {
+            registered.valid = false;
+        }
+    }
+
+    /// Blocks have come from the backing store (no checksums: they have not): what this read registered and is still
+    /// valid goes to the fill stream.
+    fn fill(&mut self, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
+        let volume = self.reqs.get(req).volume;
+        for index in 0..u64::from(count) {
+            let key = Key::new(volume, block + index);
+            let Some(valid) = self.fills.state_of(key, token) else { continue };
+            let crc = crcs.get(index as usize).filter(|_| valid);
+            let page = if crc.is_some() { self.pages.take(PageUse::Fill) } else { None };
+            let (Some(page), Some(crc)) = (page, crc) else {
+                if !valid || crc.is_some() {
+                    self.count_fill_given_up(volume, !valid);
+                }
+                self.fills.end(key, token);
+                continue;
+            };
+            let from = self.reqs.get(req).block_span(block + index, 1);
+            self.actions.push_back(Action::Copy { from, to: page.span() });
+            self.append_fill(key, *crc, page, token);
+        }
+    }
+
+    /// Appends what a page has of a block, as clean.
+    pub(crate) fn append_fill(&mut self, key: Key, crc: u32, page: Page, token: u64) {
+        let item = Item {
+            key,
+            crc,
+            kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
+            span: Some(page.span()),
+            done: Done::Fill(page, token),
+        };
+        let stream = self.stream_of_fill(key);
+        self.enqueue(stream, item);
+    }
+
+    /// A fill has been appended to `slot`, or was given up.
+    pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
+        self.pages.give(PageUse::Fill, page);
+        let valid = self.fills.is_valid(key, token);
+        let pinned = self.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
+        self.fills.end(key, token);
+        // Whoever waits for the volume to be quiet was asked before the queues are gone through.
+        self.settle_again();
+        let overtaken = self.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
+        if overtaken || !valid {
+            self.reached(Landmark::FillOvertaken);
+        }
+        if (overtaken || !valid || slot.is_none()) && !self.fenced {
+            self.count_fill_given_up(key.volume(), overtaken || !valid);
+        }
+        if let (Some(slot), true, false) = (slot, valid, overtaken) {
+            self.map.insert(slot, State::Clean);
+            self.stats.filled_blocks += 1;
+            self.counters.of(key.volume()).filled_blocks += 1;
+            if pinned {
+                self.pin_block(slot);
+            }
+        }
+    }
+
+    pub(crate) fn read_part_done(&mut self, req: u32, ok: bool) {
+        let request = self.reqs.get_mut(req);
+        request.failed |= !ok;
+        request.pending -= 1;
+        debug_assert!(matches!(request.kind, RequestKind::Read | RequestKind::Prefetch));
+        if request.pending == 0 {
+            self.reply(req);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Life of a write, zero or discard that goes through the log (write-back).
+//!
+//! 1. `throttle` lets it pass.
+//! 2. The block lock: nothing else changes these blocks until the request ends (I8).
+//! 3. Read fills of these blocks that are under way are cancelled.
+//! 4. Whole blocks go to the write stream's queue as they are; partial ones are merged first (`merge`).
+//! 5. `append` writes batches; when a batch and all before it in the stream have completed, its blocks enter the map
+//!    and the parts of the request end (I1).
+//! 6. The lock is given back; with FUA the devices are flushed; the client gets its answer.
+//!
+//! In the other modes step 4 is `direct`.
+
+use crate::api::RequestKind;
+use crate::context::pages::ZERO_PAGE;
+use crate::engine::{BLOCK, Engine, LockOwner};
+use crate::log::append::{Done, Item, ItemKind};
+use crate::map::MASK_FULL;
+use crate::map::segment::Key;
+use crate::request::merge::MergeFor;
+use forebay_format::StreamKind;
+
+/// CRC32C of 4096 zero bytes.
+pub(crate) const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
+
+impl Engine {
+    pub(crate) fn lock_mutation(&mut self, req: u32) {
+        let range = self.reqs.get(req).range();
+        if self.locks.acquire(range, LockOwner(req)) {
+            self.mutation_locked(req);
+            return;
+        }
+        self.stats.lock_waits += 1;
+        self.counters.of(range.first.volume()).lock_waits += 1;
+    }
+
+    /// The block lock is ours: the request begins.
+    pub(crate) fn mutation_locked(&mut self, req: u32) {
+        let request = self.reqs.get_mut(req);
+        request.locked = true;
+        if self.fenced && self.hold_mutation(req) {
+            return;
+        }
+        let request = self.reqs.get_mut(req);
+        // One part stands for "still being started", so that parts that end at once do not end the request.
+        request.pending = 1;
+        let (range, kind, write_back) = (request.range(), request.kind, request.write_back);
+        let (from, to) = (request.offset, request.end());
+        self.cancel_fills(range);
+        match kind {
+            RequestKind::Write { .. } if write_back => self.log_range(req, from, to),
+            RequestKind::Write { .. } => self.start_direct(req, from, to, false),
+            _ => self.start_zeroes(req, write_back),
+        }
+        self.mutation_part_done(req, true);
+    }
+
+    /// Zeroes: whole blocks either through the log or directly; ragged ends as small writes of zeroes.
+    fn start_zeroes(&mut self, req: u32, write_back: bool) {
+        let request = self.reqs.get(req);
+        let (from, to) = (request.offset, request.end());
+        let whole = self.whole_blocks(req);
+        if write_back && !self.zeroes_go_direct(req) {
+            self.log_range(req, from, to);
+            return;
+        }
+        let Some((first, end)) = whole else {
+            if write_back {
+                self.log_range(req, from, to)
+            } else {
+                self.start_direct(req, from, to, false)
+            }
+            return;
+        };
+        for (from, to) in [(from, first * BLOCK), (end * BLOCK, to)] {
+            if from < to && write_back {
+                self.log_range(req, from, to);
+            } else if from < to {
+                self.start_direct(req, from, to, false);
+            }
+        }
+        self.start_direct(req, first * BLOCK, (end * BLOCK).min(to), true);
+    }
+
+    /// Blocks `first..end` that a request covers wholly (the last block of the volume may be short), if any.
+    fn whole_blocks(&self, req: u32) -> Option<(u64, u64)> {
+        let request = self.reqs.get(req);
+        let first = request.offset.div_ceil(BLOCK);
+        let at_end = request.end() == self.volume(request.volume).size_bytes;
+        let end = if at_end { request.end().div_ceil(BLOCK) } else { request.end() / BLOCK };
+        (first < end).then_some((first, end))
+    }
+
+    /// True if a zero or discard is large enough, or the mode is such, that its whole blocks go to the backing store.
+    pub(crate) fn zeroes_go_direct(&self, req: u32) -> bool {
+        let request = self.reqs.get(req);
+        request.len >= self.volume(request.volume).settings.zero_direct_min_bytes || !request.write_back
+    }
+
+    /// Sends bytes `from..to` of the volume through the log.
+    fn log_range(&mut self, req: u32, from: u64, to: u64) {
+        for block in from / BLOCK..=(to - 1) / BLOCK {
+            let start = from.max(block * BLOCK) - block * BLOCK;
+            let end = to.min((block + 1) * BLOCK) - block * BLOCK;
+            self.reqs.get_mut(req).pending += 1;
+            let request = self.reqs.get_mut(req);
+            if request.reserved > 0 {
+                request.reserved -= 1;
+            } else {
+                let volume = request.volume;
+                self.throttle.blocks_enter(volume, 1);
+            }
+            if end - start < BLOCK {
+                self.start_merge(req, block, (start as u32, end as u32), MergeFor::Log);
+                continue;
+            }
+            let request = self.reqs.get(req);
+            let (span, crc) = match request.kind {
+                RequestKind::Write { .. } => {
+                    (request.block_span(block, 1), request.crcs[(block - request.first_block) as usize])
+                }
+                _ => (ZERO_PAGE.span(), ZERO_BLOCK_CRC),
+            };
+            let item = Item {
+                key: Key::new(request.volume, block),
+                crc,
+                kind: ItemKind::Data { mask: MASK_FULL, dirty: true },
+                span: Some(span),
+                done: Done::Request(req),
+            };
+            self.enqueue(StreamKind::Write, item);
+        }
+    }
+
+    /// A block that went through the log has ended.
+    pub(crate) fn logged(&mut self, req: u32, ok: bool) {
+        self.throttle.blocks_leave(self.reqs.get(req).volume, 1);
+        self.mutation_part_done(req, ok);
+    }
+
+    /// A part of a write, zero or discard has ended.
+    pub(crate) fn mutation_part_done(&mut self, req: u32, ok: bool) {
+        let request = self.reqs.get_mut(req);
+        request.failed |= !ok;
+        request.pending -= 1;
+        if request.pending > 0 {
+            return;
+        }
+        let failed = request.failed;
+        // What went well in part through the log, before the cache failed, is at risk there: all of it is done over as well.
+        if (failed && self.fenced || self.is_aside()) && self.redo_mutation(req) {
+            return;
+        }
+        let request = self.reqs.get_mut(req);
+        let fua = match request.kind {
+            RequestKind::Write { fua }
+            | RequestKind::Discard { fua }
+            | RequestKind::WriteZeroes { fua, .. } => fua,
+            _ => false,
+        };
+        let range = request.range();
+        request.locked = false;
+        // It may have been taken for one that goes through the log, and settings changed while it waited for its lock.
+        let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
+        self.throttle.blocks_leave(volume, unused);
+        let mut granted = alloc::vec::Vec::new();
+        self.locks.release(range, &mut granted);
+        if fua && !failed {
+            self.flush_for(req);
+        } else if !failed && self.is_aside() {
+            self.make_readable(req);
+        }
+        if self.reqs.get(req).pending == 0 {
+            self.reply(req);
+        }
+        self.lock_granted(granted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_checksum_of_a_zero_block_is_right() {
+        assert_eq!(super::ZERO_BLOCK_CRC, crc32c::crc32c(&[0; 4096]));
+    }
+}
