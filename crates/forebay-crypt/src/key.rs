@@ -144,15 +144,15 @@ mod tests {
         let key = FileKey::parse(&key()).unwrap();
         let (a, b) = (CacheUuid([7; 16]), CacheUuid([8; 16]));
         assert_ne!(key.mark(a), key.mark(b));
-        let sealed = |uuid| {
+        let encrypted = |uuid| {
             let mut bytes = [0; 512];
-            key.cipher(uuid).seal(40 * 4096, &mut bytes);
+            key.cipher(uuid).encrypt(40 * 4096, &mut bytes);
             bytes
         };
-        assert_ne!(sealed(a), sealed(b));
+        assert_ne!(encrypted(a), encrypted(b));
         // Computed once with another implementation (HKDF and AES-XTS of OpenSSL): caches that exist must stay readable.
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(&key.mark(a).key_check), "d605f1498ede18c1fd4cbd818622f300");
-        assert_eq!(hex(&sealed(a)[..16]), "3ac04f6edb435048a1898d1081437491");
+        assert_eq!(hex(&encrypted(a)[..16]), "3ac04f6edb435048a1898d1081437491");
     }
 }

@@ -5,8 +5,8 @@
 //!                                                            └──▶ key check, in the superblock
 //! ```
 //!
-//! Whoever reads and writes cache devices calls [`CacheCipher::seal`] on everything before it is written and
-//! [`CacheCipher::open`] on everything that was read, with its place in the pool's space; the engine never knows.
+//! Whoever reads and writes cache devices calls [`CacheCipher::encrypt`] on everything before it is written and
+//! [`CacheCipher::decrypt`] on everything that was read, with its place in the pool's space; the engine never knows.
 //! Why XTS, and what it does not do: docs/decisions/0023-encryption-at-rest.md and docs/security.md.
 //!
 //! Invariants:
@@ -48,15 +48,15 @@ impl CacheCipher {
     ///
     /// # Panics
     /// If `offset` or the length is not a multiple of 512: a bug of the caller.
-    pub fn seal(&self, offset: u64, bytes: &mut [u8]) {
+    pub fn encrypt(&self, offset: u64, bytes: &mut [u8]) {
         self.each_unit(offset, bytes, Xts::encrypt);
     }
 
     /// Decrypts bytes in place that were read at byte `offset` of the pool's space.
     ///
     /// # Panics
-    /// As [`CacheCipher::seal`].
-    pub fn open(&self, offset: u64, bytes: &mut [u8]) {
+    /// As [`CacheCipher::encrypt`].
+    pub fn decrypt(&self, offset: u64, bytes: &mut [u8]) {
         self.each_unit(offset, bytes, Xts::decrypt);
     }
 

@@ -15,13 +15,13 @@ fn cipher() -> CacheCipher {
 fn superblocks_stay_readable_and_everything_else_does_not() {
     let plain = vec![0x5a; 40 * BLOCK as usize];
     let mut bytes = plain.clone();
-    cipher().seal(0, &mut bytes);
+    cipher().encrypt(0, &mut bytes);
     let (superblocks, rest) = bytes.split_at(32 * BLOCK as usize);
     assert_eq!(superblocks, &plain[..superblocks.len()]);
     let mut cells: Vec<&[u8]> = rest.chunks(16).collect();
     cells.sort_unstable();
     assert!(cells.windows(2).all(|pair| pair[0] != pair[1]), "equal plaintext shows");
-    cipher().open(0, &mut bytes);
+    cipher().decrypt(0, &mut bytes);
     assert_eq!(bytes, plain);
 }
 
@@ -29,10 +29,10 @@ fn superblocks_stay_readable_and_everything_else_does_not() {
 fn the_same_block_elsewhere_is_another_ciphertext_and_garbage_if_moved() {
     let plain = vec![1; BLOCK as usize];
     let (mut here, mut there) = (plain.clone(), plain.clone());
-    cipher().seal(100 * BLOCK, &mut here);
-    cipher().seal(101 * BLOCK, &mut there);
+    cipher().encrypt(100 * BLOCK, &mut here);
+    cipher().encrypt(101 * BLOCK, &mut there);
     assert_ne!(here, there);
-    cipher().open(101 * BLOCK, &mut here);
+    cipher().decrypt(101 * BLOCK, &mut here);
     assert_ne!(here, plain);
 }
 
@@ -40,13 +40,13 @@ fn the_same_block_elsewhere_is_another_ciphertext_and_garbage_if_moved() {
 fn a_torn_write_decrypts_to_a_mixture_of_whole_sectors() {
     let (old, new) = (vec![1; 2 * BLOCK as usize], vec![2; 2 * BLOCK as usize]);
     let (mut before, mut after) = (old, new);
-    cipher().seal(50 * BLOCK, &mut before);
-    cipher().seal(50 * BLOCK, &mut after);
+    cipher().encrypt(50 * BLOCK, &mut before);
+    cipher().encrypt(50 * BLOCK, &mut after);
     let mut torn = before;
     for sector in [0, 3, 4, 9, 15] {
         torn[sector * 512..][..512].copy_from_slice(&after[sector * 512..][..512]);
     }
-    cipher().open(50 * BLOCK, &mut torn);
+    cipher().decrypt(50 * BLOCK, &mut torn);
     for (sector, bytes) in torn.chunks(512).enumerate() {
         let wanted = if [0, 3, 4, 9, 15].contains(&sector) { 2 } else { 1 };
         assert!(bytes.iter().all(|byte| *byte == wanted), "sector {sector}");
@@ -56,11 +56,11 @@ fn a_torn_write_decrypts_to_a_mixture_of_whole_sectors() {
 #[test]
 fn pieces_of_sectors_decrypt_as_the_whole() {
     let plain: Vec<u8> = (0..3 * BLOCK).map(|index| (index / 16) as u8).collect();
-    let mut sealed = plain.clone();
-    cipher().seal(70 * BLOCK, &mut sealed);
+    let mut encrypted = plain.clone();
+    cipher().encrypt(70 * BLOCK, &mut encrypted);
     for (from, len) in [(0, 512), (512, 1024), (3584, 1024), (4096, 4096), (2048, 8192)] {
-        let mut piece = sealed[from..from + len].to_vec();
-        cipher().open(70 * BLOCK + from as u64, &mut piece);
+        let mut piece = encrypted[from..from + len].to_vec();
+        cipher().decrypt(70 * BLOCK + from as u64, &mut piece);
         assert_eq!(piece, plain[from..from + len]);
     }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a device that is in use is waited for, and how often it is tried.
-const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Bytes at the start of a device that must be zero for it to be taken as unused.
@@ -99,7 +99,7 @@ pub(crate) fn begin_on(device: &Device) -> Result<(), RunError> {
 /// # Errors
 /// It cannot be opened or written.
 pub(crate) fn erase_cache(path: &Path) -> Result<(), RunError> {
-    let device = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
+    let device = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
     for copy in [0, 1] {
         device.write_at(Geometry::superblock_offset(copy), &[0; BLOCK_BYTES]).map_err(device_error)?;
     }
@@ -125,16 +125,16 @@ fn same_inode(a: &Path, b: &Path) -> bool {
 /// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the kernel still finishes the
 /// operations that it had in flight, and holds its locks until then.
 pub(crate) fn wait_for(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, DeviceError> {
-    let patience = Instant::now() + LOCK_PATIENCE;
+    let timeout = Instant::now() + LOCK_TIMEOUT;
     loop {
         match open() {
-            Err(DeviceError::InUse { .. }) if Instant::now() < patience => std::thread::sleep(LOCK_PAUSE),
+            Err(DeviceError::InUse { .. }) if Instant::now() < timeout => std::thread::sleep(LOCK_PAUSE),
             other => return other,
         }
     }
 }
 
-pub(crate) fn patiently(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, RunError> {
+pub(crate) fn waiting_for_lock(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, RunError> {
     wait_for(open).map_err(device_error)
 }
 

@@ -544,7 +544,7 @@ pub trait Control: Send + Sync + 'static {
     /// One job.
     fn job(&self, id: &str) -> Result<JobInfo, ControlError>;
     /// Waits until a job has ended, or for so long.
-    fn wait_for_job(&self, id: &str, patience: Duration) -> Result<JobInfo, ControlError>;
+    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, ControlError>;
     /// Cancels a job.
     fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError>;
 

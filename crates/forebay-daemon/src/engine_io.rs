@@ -3,10 +3,10 @@
 //! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's. Memory is no decision: an operation
 //! that finds none waits here until there is some ([`crate::engine_memory`]); metadata goes in pieces.
 
+use crate::cipher::{CipherStage, Waiting};
 use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
 use crate::members::MemberMap;
 use crate::meter::Path;
-use crate::sealer::{Sealer, Waiting};
 use crate::witness::Watch;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::VolumeId;
@@ -95,7 +95,7 @@ pub(crate) struct EngineIo {
     meta_waiting: VecDeque<Meta>,
     headers_waiting: VecDeque<(OpId, (Device, u64, u64))>,
     /// The cache is encrypted.
-    sealer: Option<Sealer>,
+    cipher: Option<CipherStage>,
     held: Vec<Held>,
     spans: Vec<forebay_io::Span>,
     crcs: Vec<u32>,
@@ -123,7 +123,7 @@ impl EngineIo {
             reserve,
             meta_waiting: VecDeque::new(),
             headers_waiting: VecDeque::new(),
-            sealer: None,
+            cipher: None,
             held: Vec::new(),
             spans: Vec::new(),
             crcs: Vec::new(),
@@ -136,8 +136,8 @@ impl EngineIo {
     }
 
     /// Everything that goes to the cache and comes from it is encrypted; said before the first operation.
-    pub(crate) fn encrypt(&mut self, sealer: Sealer) {
-        self.sealer = Some(sealer);
+    pub(crate) fn set_cipher(&mut self, cipher: CipherStage) {
+        self.cipher = Some(cipher);
     }
 
     /// Time as the engine counts it, when the clock was last read.
@@ -236,8 +236,8 @@ impl EngineIo {
             }
             Err(failure) => {
                 self.release(reactor, op);
-                if let Some(sealer) = &mut self.sealer {
-                    sealer.give_back(op);
+                if let Some(cipher) = &mut self.cipher {
+                    cipher.give_back(op);
                 }
                 self.ready.push((op, Err(failure)));
             }
@@ -396,7 +396,7 @@ impl EngineIo {
 
     /// What is read is to be decrypted.
     fn will_open(&mut self, op: OpId, device: Device, offset: u64) {
-        if self.sealer.is_some() && device == Device::Cache {
+        if self.cipher.is_some() && device == Device::Cache {
             self.held(op).opens = Some(offset);
         }
     }
@@ -412,8 +412,8 @@ impl EngineIo {
 
     fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, range: (Device, u64, u64)) {
         self.take_spans(engine, op);
-        if range.0 == Device::Cache && self.sealer.is_some() {
-            self.write_sealed(engine, reactor, Waiting { op, offset: range.1, len: range.2 });
+        if range.0 == Device::Cache && self.cipher.is_some() {
+            self.write_encrypted(engine, reactor, Waiting { op, offset: range.1, len: range.2 });
             return;
         }
         if let Some(header) = engine.header(op) {
@@ -429,10 +429,10 @@ impl EngineIo {
     }
 
     /// Writes an encrypted copy of the spans and of the header, as soon as there is memory for it.
-    fn write_sealed(&mut self, engine: &Engine, reactor: &mut Reactor, write: Waiting) {
-        let Some(sealer) = &mut self.sealer else { return };
+    fn write_encrypted(&mut self, engine: &Engine, reactor: &mut Reactor, write: Waiting) {
+        let Some(cipher) = &mut self.cipher else { return };
         let header = engine.header(write.op).unwrap_or_default();
-        let Some((copy, ours)) = sealer.batch(reactor.pool_mut(), write, header, &self.spans) else { return };
+        let Some((copy, ours)) = cipher.batch(reactor.pool_mut(), write, header, &self.spans) else { return };
         self.held(write.op).buffer = ours.then_some(copy.buf);
         self.spans.clear();
         self.spans.push(copy);
@@ -442,9 +442,9 @@ impl EngineIo {
 
     /// An operation has ended: writes that wait for memory may find some.
     fn write_waiting(&mut self, engine: &Engine, reactor: &mut Reactor, ended: OpId) {
-        while let Some(write) = self.sealer.as_mut().and_then(|sealer| sealer.next(ended)) {
+        while let Some(write) = self.cipher.as_mut().and_then(|cipher| cipher.next(ended)) {
             self.take_spans(engine, write.op);
-            self.write_sealed(engine, reactor, write);
+            self.write_encrypted(engine, reactor, write);
         }
     }
 
@@ -477,8 +477,8 @@ impl EngineIo {
         let (offset, len) = meta.piece();
         if !reads {
             reactor.pool_mut().copy_in(span, &engine.meta(op)[done..done + len]);
-            if let Some(sealer) = &self.sealer {
-                sealer.seal(reactor.pool_mut(), span, offset);
+            if let Some(cipher) = &self.cipher {
+                cipher.encrypt(reactor.pool_mut(), span, offset);
             }
         }
         self.held(op).meta = Some((meta, span));
@@ -500,8 +500,8 @@ impl EngineIo {
             let start = bytes.len();
             bytes.resize(start + span.len as usize, 0);
             reactor.pool().copy_out(span, &mut bytes[start..]);
-            if let (Some(sealer), true) = (&self.sealer, ok) {
-                sealer.open_bytes(meta.offset + start as u64, &mut bytes[start..]);
+            if let (Some(cipher), true) = (&self.cipher, ok) {
+                cipher.decrypt_bytes(meta.offset + start as u64, &mut bytes[start..]);
             }
         }
         meta.done += span.len as usize;
@@ -588,9 +588,9 @@ impl EngineIo {
         }
         let crc = std::mem::take(&mut self.held(op).crc);
         let opens = self.held(op).opens.take().filter(|_| ok);
-        if let (Some(sealer), Some(offset)) = (&self.sealer, opens) {
+        if let (Some(cipher), Some(offset)) = (&self.cipher, opens) {
             let spans = engine.spans(op).iter().map(|span| self.span(*span));
-            sealer.open(reactor.pool_mut(), spans, offset);
+            cipher.decrypt(reactor.pool_mut(), spans, offset);
         }
         self.crcs.clear();
         if crc && ok {

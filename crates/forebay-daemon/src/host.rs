@@ -1,11 +1,11 @@
 //! Serving one volume that has no engine of Forebay behind it: the export path of a pool, and something else.
 //!
 //! Connections, mounts, protocols, buffers, checksums and system calls are those of a pool, in the same kind of loop on one
-//! thread; only the engine is missing. In its place there is a [`Hosted`]: nothing at all ([`crate::null`]), or another
+//! thread; only the engine is missing. In its place there is a [`RequestHandler`]: nothing at all ([`crate::null`]), or another
 //! cache that is to be compared with Forebay under the same conditions.
 //!
 //! Invariants
-//! - Every request is answered once, by [`Hosted::act`], also while it stops.
+//! - Every request is answered once, by [`RequestHandler::act`], also while it stops.
 //! - A stop takes away mounts and listeners first, then lets the volume come to its end, then waits for the last answers.
 
 use crate::config::PoolTunables;
@@ -47,8 +47,8 @@ const END_LOOK: Duration = Duration::from_millis(10);
 pub type Answer = (RequestId, Result<(), RequestError>);
 
 /// What answers the requests of clients in place of a pool's engine. `now` is in nanoseconds since the start.
-pub trait Hosted {
-    /// Takes a request; its answer comes out of [`Hosted::act`]. Its range lies inside the volume. See [`Request`] for what lies
+pub trait RequestHandler {
+    /// Takes a request; its answer comes out of [`RequestHandler::act`]. Its range lies inside the volume. See [`Request`] for what lies
     /// where in its buffer.
     fn submit(&mut self, now: Nanos, request: Request<'_>);
 
@@ -68,7 +68,7 @@ pub trait Hosted {
     ) {
     }
 
-    /// When [`Hosted::tick`] wants to be called, at the latest.
+    /// When [`RequestHandler::tick`] wants to be called, at the latest.
     fn deadline(&self) -> Option<Nanos> {
         None
     }
@@ -82,13 +82,13 @@ pub trait Hosted {
     /// No request comes any more; those that are there are to be answered.
     fn stop(&mut self, _now: Nanos) {}
 
-    /// Whether everything is done that was to be done after [`Hosted::stop`].
+    /// Whether everything is done that was to be done after [`RequestHandler::stop`].
     fn is_stopped(&self) -> bool {
         true
     }
 }
 
-/// The token under which a [`Hosted`] submits its operations to the reactor.
+/// The token under which a [`RequestHandler`] submits its operations to the reactor.
 #[must_use]
 pub const fn token(number: u32) -> u64 {
     KIND_HOSTED << KIND_SHIFT | number as u64
@@ -119,14 +119,14 @@ pub enum HostEvent {
 ///
 /// # Errors
 /// An export cannot be made, the kernel allows no I/O, `make` fails, or a second signal came before the volume had stopped.
-pub fn serve<V: Hosted>(
+pub fn serve<V: RequestHandler>(
     options: &HostOptions<'_>,
     make: impl FnOnce(&mut Reactor) -> Result<V, RunError>,
     report: &mut dyn FnMut(HostEvent),
 ) -> Result<V, RunError> {
     let defaults = PoolTunables::default();
     // As a pool does, and like there it is no failure if the process may not.
-    let _ = crate::nice::boost(defaults.nice_boost);
+    let _ = crate::thread_priority::boost(defaults.nice_boost);
     let buffer_bytes = defaults.buffer_memory.0 as usize;
     let limits = Limits { buffer_bytes_max: buffer_bytes, spin: defaults.spin, ..Limits::default() };
     let (mut reactor, note) =
@@ -191,7 +191,7 @@ struct Desk<'a, V> {
     now: Nanos,
 }
 
-impl<V: Hosted> Volumes for Desk<'_, V> {
+impl<V: RequestHandler> Volumes for Desk<'_, V> {
     fn submit(&mut self, now: u64, request: Request<'_>) {
         self.volume.submit(now, request);
     }
@@ -207,7 +207,7 @@ impl<V: Hosted> Volumes for Desk<'_, V> {
     }
 }
 
-impl<V: Hosted> Backend for Desk<'_, V> {
+impl<V: RequestHandler> Backend for Desk<'_, V> {
     fn submit(&mut self, request: Request<'_>) {
         self.volume.submit(self.now, request);
     }
@@ -240,7 +240,7 @@ struct Host<V> {
     buffer_bytes: usize,
 }
 
-impl<V: Hosted> Host<V> {
+impl<V: RequestHandler> Host<V> {
     fn now(&self) -> Nanos {
         self.origin.elapsed().as_nanos() as u64
     }
@@ -258,7 +258,7 @@ impl<V: Hosted> Host<V> {
                 let (mark, connections_max) = (String::new(), u32::MAX);
                 let (tls, access) = (None, None);
                 let offer = Offer { endpoint, volume: VOLUME, info, mark, connections_max, tls, access };
-                let socket = self.server.must_listen(endpoint).map(|patience| listen(endpoint, patience));
+                let socket = self.server.must_listen(endpoint).map(|timeout| listen(endpoint, timeout));
                 let made = socket
                     .transpose()
                     .and_then(|mut socket| self.server.export(&mut self.reactor, offer, &mut socket));
@@ -289,11 +289,11 @@ impl<V: Hosted> Host<V> {
     /// Serves until a signal comes, and then until everything has come to its end.
     fn run(&mut self, report: &mut dyn FnMut(HostEvent)) -> Result<(), RunError> {
         let mut completions = Vec::new();
-        let mut patience = None;
+        let mut timeout = None;
         loop {
             self.work();
             if self.stopping && self.volume.is_stopped() {
-                let until = *patience.get_or_insert_with(|| Instant::now() + LAST_REPLIES);
+                let until = *timeout.get_or_insert_with(|| Instant::now() + LAST_REPLIES);
                 if self.is_quiet() || Instant::now() >= until {
                     return Ok(());
                 }
@@ -311,7 +311,7 @@ impl<V: Hosted> Host<V> {
             if waited.woken {
                 self.heed_signals(report)?;
             }
-            self.server.wake_starved();
+            self.server.wake_blocked();
             if let Some(refused) = self.server.take_refused() {
                 report(HostEvent::Note(refused.what));
             }

@@ -4,7 +4,7 @@
 //! devices are missing. Reads answer zeroes, what is written is forgotten.
 
 use crate::error::RunError;
-use crate::host::{Answer, HostEvent, HostOptions, Hosted, Nanos, Request, RequestId, RequestKind};
+use crate::host::{Answer, HostEvent, HostOptions, Nanos, Request, RequestHandler, RequestId, RequestKind};
 use forebay_export::uri::ExportUri;
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{EnginePreference, Reactor, Span};
@@ -17,7 +17,7 @@ struct NullVolume {
     to_zero: Vec<Span>,
 }
 
-impl Hosted for NullVolume {
+impl RequestHandler for NullVolume {
     fn submit(&mut self, _now: Nanos, request: Request<'_>) {
         if let (RequestKind::Read, Some(buf)) = (request.kind, request.buf) {
             let lead = request.offset % BLOCK_BYTES as u64;

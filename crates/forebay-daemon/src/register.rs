@@ -32,7 +32,7 @@ const FOLDER: &str = "caches";
 /// Layout of the file.
 const VERSION: u32 = 1;
 /// A daemon that was killed holds its locks until the kernel is done with it.
-const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// A record is smaller.
 const TRIAL_BYTES: usize = 4096;
@@ -533,11 +533,11 @@ fn lock(state_dir: &Path, cache: CacheUuid) -> Result<File, RunError> {
         }
         other => other.map_err(failed)?,
     };
-    let patience = Instant::now() + LOCK_PATIENCE;
+    let timeout = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < patience => std::thread::sleep(LOCK_PAUSE),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < timeout => std::thread::sleep(LOCK_PAUSE),
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 return Err(RunError::failed(
                     format!("the cache {} is in use: two devices hold copies of one cache", hex(&cache.0)),

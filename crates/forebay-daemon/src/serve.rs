@@ -1,7 +1,7 @@
 //! `forebay serve`: the daemon, from its configuration file to its end, or to its successor.
 //!
-//! The main thread waits for words: what is to be told, signals, and wishes for an upgrade. An upgrade is carried out here: a
-//! successor is started while everything goes on; then the API and the control files end, the service comes to rest and gives
+//! The main thread waits for messages: what is to be told, signals, and wishes for an upgrade. An upgrade is carried out here: a
+//! successor is started while everything goes on; then the API and the control files end, the service quiesces and gives
 //! everything away (`service::handover`). If the successor serves, this process ends. If it does not, a new service takes
 //! everything back. See `handover` for what must hold.
 
@@ -11,10 +11,13 @@ use crate::control::{Control, ControlError, UpgradeBegun, UpgradeInfo};
 use crate::control_fs::{self, AlarmSource, ControlFs};
 use crate::encryption::Key;
 use crate::error::RunError;
-use crate::handover::{Duties, Keeper, Manager, Predecessor, Successor};
+use crate::handover::{Duties, ListenerStore, Manager, Predecessor, Successor};
 use crate::open::check_key;
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
-use crate::start::{LOOK, Word, api_failed, hear, open_api, say, start_service, stop, teller, watch_signals};
+use crate::start::{
+    LOOK, Message, api_failed, event_sender, open_api, pass_on_events, run_event, start_service, stop,
+    watch_signals,
+};
 use crate::{RunEvent, ServeOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::path::Path;
@@ -75,34 +78,35 @@ fn serve_after(
     crate::limits::raise_descriptors();
     crate::limits::lock_memory(checked.config.daemon.lock_memory)?;
     let manager = Manager::from_env();
-    let (keeper, duties) = match predecessor {
+    let (listener_store, duties) = match predecessor {
         Some(predecessor) => {
             let (inheritance, duties) =
                 predecessor.hello().map_err(|error| RunError::failed(error, USE_UPGRADE))?;
-            // Until it came to rest the predecessor may have changed the file.
+            // Until it quiesced the predecessor may have changed the file.
             (file, checked) = load()?;
-            (Keeper::parked(inheritance, manager, duties.passed), Some(duties))
+            (ListenerStore::parked(inheritance, manager, duties.passed), Some(duties))
         }
-        None => (Keeper::from_manager(manager), None),
+        None => (ListenerStore::from_manager(manager), None),
     };
-    let (words, heard) = mpsc::channel();
-    watch_signals(&words, &[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
-    let words = (words, heard);
-    let mut house = House::open(place, checked.config, Some(file), Arc::new(keeper), &words, report)?;
+    let (messages, received) = mpsc::channel();
+    watch_signals(&messages, &[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
+    let messages = (messages, received);
+    let mut house =
+        House::open(place, checked.config, Some(file), Arc::new(listener_store), &messages, report)?;
     if let Err(error) = house.open_api() {
-        return Err(house.close(&words.1, report).err().unwrap_or(error));
+        return Err(house.close(&messages.1, report).err().unwrap_or(error));
     }
     if let (Some(predecessor), Some(duties)) = (predecessor, &duties) {
         let ready = house.service.check_duties(duties);
         let ready = ready.and_then(|()| predecessor.ready().map_err(|error| error.to_string()));
         if let Err(why) = ready {
-            return Err(house.close(&words.1, report).err().unwrap_or(RunError::failed(why, "")));
+            return Err(house.close(&messages.1, report).err().unwrap_or(RunError::failed(why, "")));
         }
     }
     if let Err(error) = house.begin(duties.as_ref(), report) {
-        return Err(house.close(&words.1, report).err().unwrap_or(error));
+        return Err(house.close(&messages.1, report).err().unwrap_or(error));
     }
-    house.keep_on(place, &words, report)
+    house.keep_on(place, &messages, report)
 }
 
 /// Whether the caches of all pools can be opened with the keys that are configured.
@@ -117,7 +121,7 @@ fn check_keys(config: &Config) -> Result<(), RunError> {
 /// Everything that is open while the daemon serves.
 struct House {
     service: Arc<Service>,
-    keeper: Arc<Keeper>,
+    listener_store: Arc<ListenerStore>,
     daemon: DaemonConfig,
     api: Api,
     control_fs: Option<ControlFs>,
@@ -132,7 +136,7 @@ enum Api {
     Gone,
 }
 
-type Words = (mpsc::Sender<Word>, mpsc::Receiver<Word>);
+type Words = (mpsc::Sender<Message>, mpsc::Receiver<Message>);
 
 impl House {
     /// Opens pools and volumes.
@@ -140,8 +144,8 @@ impl House {
         place: &Place<'_>,
         config: Config,
         file: Option<ConfigFile>,
-        keeper: Arc<Keeper>,
-        words: &Words,
+        listener_store: Arc<ListenerStore>,
+        messages: &Words,
         report: Report<'_>,
     ) -> Result<Self, RunError> {
         let daemon = config.daemon.clone();
@@ -152,17 +156,17 @@ impl House {
             strict: false,
             new_cache: place.new_cache.to_vec(),
             force: false,
-            told: teller(&words.0),
-            keeper: Arc::clone(&keeper),
-            upgrader: Some(upgrader(&words.0)),
+            on_event: event_sender(&messages.0),
+            listener_store: Arc::clone(&listener_store),
+            upgrader: Some(upgrader(&messages.0)),
         };
-        let service = start_service(start, words, report)?;
-        Ok(Self { service, keeper, daemon, api: Api::Gone, control_fs: None })
+        let service = start_service(start, messages, report)?;
+        Ok(Self { service, listener_store, daemon, api: Api::Gone, control_fs: None })
     }
 
     /// Opens the sockets of the API.
     fn open_api(&mut self) -> Result<(), RunError> {
-        self.api = Api::Ready(Box::new(open_api(&self.daemon, &self.service, &self.keeper)?));
+        self.api = Api::Ready(Box::new(open_api(&self.daemon, &self.service, &self.listener_store)?));
         Ok(())
     }
 
@@ -178,9 +182,9 @@ impl House {
                 error: None,
             });
         }
-        self.keeper.close_rest();
-        self.open_doors(report)?;
-        if let Some(manager) = self.keeper.manager() {
+        self.listener_store.close_rest();
+        self.open_control_files(report)?;
+        if let Some(manager) = self.listener_store.manager() {
             manager.ready();
         }
         report(RunEvent::Serving);
@@ -188,7 +192,7 @@ impl House {
     }
 
     /// The API and the control files.
-    fn open_doors(&mut self, report: Report<'_>) -> Result<(), RunError> {
+    fn open_control_files(&mut self, report: Report<'_>) -> Result<(), RunError> {
         if let Api::Ready(ready) = std::mem::replace(&mut self.api, Api::Gone) {
             self.api = Api::Serving(ready.serve().map_err(api_failed)?);
             report(RunEvent::Admin(self.daemon.admin_socket.clone()));
@@ -199,23 +203,23 @@ impl House {
     }
 
     /// Serves until a signal asks to stop, or a successor serves.
-    fn keep_on(mut self, place: &Place<'_>, words: &Words, report: Report<'_>) -> Result<(), RunError> {
+    fn keep_on(mut self, place: &Place<'_>, messages: &Words, report: Report<'_>) -> Result<(), RunError> {
         loop {
-            match words.1.recv_timeout(LOOK) {
-                Ok(Word::Told(told)) => report(say(told)),
-                Ok(Word::Signal(SIGHUP)) => reload(&self.service, report),
-                Ok(Word::Signal(SIGUSR2)) => {
-                    if self.upgrade(None, place, words, report)? {
+            match messages.1.recv_timeout(LOOK) {
+                Ok(Message::Event(event)) => report(run_event(event)),
+                Ok(Message::Signal(SIGHUP)) => reload(&self.service, report),
+                Ok(Message::Signal(SIGUSR2)) => {
+                    if self.upgrade(None, place, messages, report)? {
                         return Ok(());
                     }
                 }
-                Ok(Word::Upgrade(answer)) => {
-                    if self.upgrade(answer, place, words, report)? {
+                Ok(Message::Upgrade(answer)) => {
+                    if self.upgrade(answer, place, messages, report)? {
                         return Ok(());
                     }
                 }
-                Ok(Word::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    return self.close(&words.1, report);
+                Ok(Message::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return self.close(&messages.1, report);
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => self.service.look_for_ended_pools(),
             }
@@ -223,16 +227,16 @@ impl House {
     }
 
     /// An orderly end.
-    fn close(self, heard: &mpsc::Receiver<Word>, report: Report<'_>) -> Result<(), RunError> {
+    fn close(self, received: &mpsc::Receiver<Message>, report: Report<'_>) -> Result<(), RunError> {
         // A successor that gives up is no daemon yet.
-        if let Some(manager) = self.keeper.manager().filter(|_| !self.keeper.is_parked()) {
+        if let Some(manager) = self.listener_store.manager().filter(|_| !self.listener_store.is_parked()) {
             manager.stopping();
         }
         // Pools first: a control call that waits for a device must not keep them from it.
         self.service.tell_to_stop();
         drop(self.control_fs);
         drop(self.api);
-        stop(&self.service, heard, report)
+        stop(&self.service, received, report)
     }
 
     /// Passes everything to a successor; true if it serves, and this process is to end. Otherwise everything goes on.
@@ -243,7 +247,7 @@ impl House {
         &mut self,
         answer: Option<UpgradeAnswer>,
         place: &Place<'_>,
-        words: &Words,
+        messages: &Words,
         report: Report<'_>,
     ) -> Result<bool, RunError> {
         let possible = self.service.check_upgradable().and_then(|()| self.service.check_recordable());
@@ -255,7 +259,7 @@ impl House {
             Ok(successor) => successor,
             Err(error) => {
                 report(RunEvent::Problem(error.to_string()));
-                tell(answer, Err(error));
+                answer_upgrade(answer, Err(error));
                 return Ok(false);
             }
         };
@@ -264,9 +268,9 @@ impl House {
             pid: successor.pid(),
             version: successor.version().to_owned(),
         };
-        tell(answer, Ok(begun));
+        answer_upgrade(answer, Ok(begun));
         self.control_fs = None;
-        let doors = match std::mem::replace(&mut self.api, Api::Gone) {
+        let listeners = match std::mem::replace(&mut self.api, Api::Gone) {
             Api::Serving(api) => api.into_listeners(),
             _ => Vec::new(),
         };
@@ -280,7 +284,7 @@ impl House {
         };
         match self.service.hand_over() {
             Ok((mut estate, duties)) => {
-                estate.inheritance.listeners.extend(doors);
+                estate.inheritance.listeners.extend(listeners);
                 let passed = match estate.unclosed.take() {
                     Some(why) => Err(why),
                     None => successor
@@ -288,26 +292,26 @@ impl House {
                         .map_err(|failed| failed.to_string()),
                 };
                 let Err(why) = passed else {
-                    if let Some(manager) = self.keeper.manager() {
+                    if let Some(manager) = self.listener_store.manager() {
                         manager.main_pid(pid);
                     }
                     successor.let_go();
-                    pass_on_stop(pid, hear(&words.1, report));
+                    pass_on_stop(pid, pass_on_events(&messages.1, report));
                     return Ok(true);
                 };
                 drop(successor); // its process has ended after this
-                self.take_back(place, estate, words, report)?;
+                self.take_back(place, estate, messages, report)?;
                 self.service.note_upgrade(failed(why, since(&duties)));
             }
             Err(error) => {
                 drop(successor);
-                self.keeper.put_back(crate::handover::Inheritance { listeners: doors, guests: Vec::new() });
+                self.listener_store.put_back(crate::handover::Inheritance { listeners, guests: Vec::new() });
                 self.service.note_upgrade(failed(error.to_string(), 0));
             }
         }
-        // Whatever keeps the API from being served: clients are served, and signals are heard.
-        let opened = self.open_api().and_then(|()| self.open_doors(report));
-        self.keeper.close_rest();
+        // Whatever keeps the API from being served: clients are served, and signals are received.
+        let opened = self.open_api().and_then(|()| self.open_control_files(report));
+        self.listener_store.close_rest();
         if let Err(error) = opened {
             report(RunEvent::Problem(format!(
                 "there is no admin API until the next upgrade or restart: {error}"
@@ -321,12 +325,12 @@ impl House {
         &mut self,
         place: &Place<'_>,
         estate: Estate,
-        words: &Words,
+        messages: &Words,
         report: Report<'_>,
     ) -> Result<(), RunError> {
         let Estate { inheritance, config, file, unclosed: _ } = estate;
-        self.keeper.put_back(inheritance);
-        let house = Self::open(place, config, file, Arc::clone(&self.keeper), words, report)?;
+        self.listener_store.put_back(inheritance);
+        let house = Self::open(place, config, file, Arc::clone(&self.listener_store), messages, report)?;
         *self = house;
         self.service.go_on();
         Ok(())
@@ -334,7 +338,7 @@ impl House {
 }
 
 /// Answers who asked for an upgrade, if anybody did, and still waits.
-fn tell(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, ControlError>) {
+fn answer_upgrade(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, ControlError>) {
     if let Some(answer) = answer {
         let _ = answer.try_send(what);
     }
@@ -351,14 +355,14 @@ fn pass_on_stop(pid: u32, asked: bool) {
 /// Milliseconds since clients have begun to wait.
 fn since(duties: &Duties) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let waited = now.saturating_sub(u128::from(duties.still_since_unix_ns)) / 1_000_000;
+    let waited = now.saturating_sub(u128::from(duties.quiesced_since_unix_ns)) / 1_000_000;
     u64::try_from(waited).unwrap_or(u64::MAX)
 }
 
-fn upgrader(words: &mpsc::Sender<Word>) -> Upgrader {
-    let words = words.clone();
+fn upgrader(messages: &mpsc::Sender<Message>) -> Upgrader {
+    let messages = messages.clone();
     Box::new(move |answer| {
-        let _ = words.send(Word::Upgrade(Some(answer))); // nobody listens once the main thread is done
+        let _ = messages.send(Message::Upgrade(Some(answer))); // nobody listens once the main thread is done
     })
 }
 

@@ -5,8 +5,8 @@ use crate::api::{ApiError, ApiOptions, ReadyApi};
 use crate::config::{Config, DaemonConfig, PoolConfig, VolumeConfig};
 use crate::control::{ControlError, ErrorKind};
 use crate::error::RunError;
-use crate::handover::Keeper;
-use crate::service::{Service, ServiceStart, Told, UpgradeAnswer};
+use crate::handover::ListenerStore;
+use crate::service::{Service, ServiceEvent, ServiceStart, UpgradeAnswer};
 use crate::settings::Plan;
 use crate::{CacheSpec, RunEvent, RunOptions};
 use forebay_export::uri::ExportUri;
@@ -27,8 +27,8 @@ const UNNAMED: &str = "volume";
 const RUN_POOL: &str = "run";
 
 /// What the main thread waits for.
-pub(crate) enum Word {
-    Told(Told),
+pub(crate) enum Message {
+    Event(ServiceEvent),
     Signal(i32),
     /// Somebody asks for a successor; the answer goes there.
     Upgrade(Option<UpgradeAnswer>),
@@ -70,8 +70,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         return Err(RunError::failed(problem.message, problem.help));
     }
     crate::limits::raise_descriptors();
-    let words = mpsc::channel();
-    watch_signals(&words.0, &[SIGINT, SIGTERM])?;
+    let messages = mpsc::channel();
+    watch_signals(&messages.0, &[SIGINT, SIGTERM])?;
     let start = ServiceStart {
         config,
         file: None,
@@ -79,11 +79,11 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         strict: true,
         new_cache: if options.new_cache { vec![RUN_POOL.to_owned()] } else { Vec::new() },
         force: options.force,
-        told: teller(&words.0),
-        keeper: Arc::default(),
+        on_event: event_sender(&messages.0),
+        listener_store: Arc::default(),
         upgrader: None,
     };
-    let service = start_service(start, &words, report)?;
+    let service = start_service(start, &messages, report)?;
     if drain {
         service.drain(&volume)?;
     }
@@ -94,11 +94,11 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     let admin = admin.transpose();
     let admin = match admin {
         Ok(admin) => admin,
-        Err(error) => return Err(stop(&service, &words.1, report).err().unwrap_or(error)),
+        Err(error) => return Err(stop(&service, &messages.1, report).err().unwrap_or(error)),
     };
-    wait(&service, &words.1, report);
+    wait(&service, &messages.1, report);
     drop(admin);
-    stop(&service, &words.1, report)
+    stop(&service, &messages.1, report)
 }
 
 /// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the user.
@@ -128,21 +128,21 @@ fn volume_name(exports: &[ExportUri]) -> String {
     name
 }
 
-pub(crate) fn teller(words: &mpsc::Sender<Word>) -> Box<dyn FnMut(Told) + Send> {
-    let words = words.clone();
-    Box::new(move |told| {
-        let _ = words.send(Word::Told(told)); // nobody listens once the main thread is done
+pub(crate) fn event_sender(messages: &mpsc::Sender<Message>) -> Box<dyn FnMut(ServiceEvent) + Send> {
+    let messages = messages.clone();
+    Box::new(move |event| {
+        let _ = messages.send(Message::Event(event)); // nobody listens once the main thread is done
     })
 }
 
 pub(crate) fn start_service(
     start: ServiceStart,
-    (words, heard): &(mpsc::Sender<Word>, mpsc::Receiver<Word>),
+    (messages, received): &(mpsc::Sender<Message>, mpsc::Receiver<Message>),
     report: &mut dyn FnMut(RunEvent),
 ) -> Result<Arc<Service>, RunError> {
     let service = Service::start(start);
-    if hear(heard, report) {
-        let _ = words.send(Word::Signal(SIGTERM)); // for whoever waits for it once everything is open
+    if pass_on_events(received, report) {
+        let _ = messages.send(Message::Signal(SIGTERM)); // for whoever waits for it once everything is open
     }
     service.map_err(RunError::from)
 }
@@ -150,9 +150,9 @@ pub(crate) fn start_service(
 pub(crate) fn open_api(
     daemon: &DaemonConfig,
     service: &Arc<Service>,
-    keeper: &Arc<Keeper>,
+    listeners: &Arc<ListenerStore>,
 ) -> Result<ReadyApi, RunError> {
-    ReadyApi::open(&ApiOptions::from(daemon), service.services(), Arc::clone(keeper)).map_err(api_failed)
+    ReadyApi::open(&ApiOptions::from(daemon), service.services(), Arc::clone(listeners)).map_err(api_failed)
 }
 
 pub(crate) fn api_failed(error: ApiError) -> RunError {
@@ -160,7 +160,7 @@ pub(crate) fn api_failed(error: ApiError) -> RunError {
 }
 
 /// Signals reach the main thread; a second SIGINT or SIGTERM ends the process at once (the next start recovers).
-pub(crate) fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Result<(), RunError> {
+pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, signals: &[i32]) -> Result<(), RunError> {
     let fail = |error| RunError::failed(format!("cannot watch signals: {error}"), "");
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -168,10 +168,10 @@ pub(crate) fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Resu
         signal_hook::flag::register(signal, Arc::clone(&asked)).map_err(fail)?;
     }
     let mut signals = Signals::new(signals).map_err(fail)?;
-    let words = words.clone();
+    let messages = messages.clone();
     let watch = move || {
         for signal in signals.forever() {
-            if words.send(Word::Signal(signal)).is_err() {
+            if messages.send(Message::Signal(signal)).is_err() {
                 return;
             }
         }
@@ -180,58 +180,60 @@ pub(crate) fn watch_signals(words: &mpsc::Sender<Word>, signals: &[i32]) -> Resu
     Ok(())
 }
 
-pub(crate) fn say(told: Told) -> RunEvent {
-    match told {
+pub(crate) fn run_event(event: ServiceEvent) -> RunEvent {
+    match event {
         // The only pool of `forebay run` needs no name.
-        Told::Pool { pool, event } if pool == RUN_POOL => RunEvent::Pool { pool: String::new(), event },
-        Told::Pool { pool, event } => RunEvent::Pool { pool, event },
-        Told::Problem(what) => RunEvent::Problem(what),
+        ServiceEvent::Pool { pool, event } if pool == RUN_POOL => {
+            RunEvent::Pool { pool: String::new(), event }
+        }
+        ServiceEvent::Pool { pool, event } => RunEvent::Pool { pool, event },
+        ServiceEvent::Problem(what) => RunEvent::Problem(what),
     }
 }
 
 /// Passes on what has been said so far; true if a signal asked to stop.
-pub(crate) fn hear(heard: &mpsc::Receiver<Word>, report: &mut dyn FnMut(RunEvent)) -> bool {
+pub(crate) fn pass_on_events(received: &mpsc::Receiver<Message>, report: &mut dyn FnMut(RunEvent)) -> bool {
     let mut asked = false;
-    while let Ok(word) = heard.try_recv() {
+    while let Ok(word) = received.try_recv() {
         match word {
-            Word::Told(told) => report(say(told)),
-            Word::Signal(signal) => asked |= ![SIGHUP, SIGUSR2].contains(&signal),
-            Word::Upgrade(_) => {} // it is too early, or too late
+            Message::Event(event) => report(run_event(event)),
+            Message::Signal(signal) => asked |= ![SIGHUP, SIGUSR2].contains(&signal),
+            Message::Upgrade(_) => {} // it is too early, or too late
         }
     }
     asked
 }
 
 /// Serves until a signal asks to stop, or the pool has ended by itself.
-fn wait(service: &Service, heard: &mpsc::Receiver<Word>, report: &mut dyn FnMut(RunEvent)) {
+fn wait(service: &Service, received: &mpsc::Receiver<Message>, report: &mut dyn FnMut(RunEvent)) {
     loop {
-        match heard.recv_timeout(LOOK) {
-            Ok(Word::Told(told)) => report(say(told)),
-            Ok(Word::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        match received.recv_timeout(LOOK) {
+            Ok(Message::Event(event)) => report(run_event(event)),
+            Ok(Message::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
             Err(mpsc::RecvTimeoutError::Timeout) if service.ended() => return,
-            Ok(Word::Upgrade(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Ok(Message::Upgrade(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
     }
 }
 
 pub(crate) fn stop(
     service: &Service,
-    heard: &mpsc::Receiver<Word>,
+    received: &mpsc::Receiver<Message>,
     report: &mut dyn FnMut(RunEvent),
 ) -> Result<(), RunError> {
     // What is told meanwhile is passed on at once: a stop that waits for a device must not be silent.
     let mut errors = std::thread::scope(|scope| {
         let stops = scope.spawn(|| service.stop());
         while !stops.is_finished() {
-            match heard.recv_timeout(STOP_LOOK) {
-                Ok(Word::Told(told)) => report(say(told)),
+            match received.recv_timeout(STOP_LOOK) {
+                Ok(Message::Event(event)) => report(run_event(event)),
                 Ok(_) | Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
         }
         stops.join().unwrap_or_else(|_| vec![RunError::failed("the stop has panicked", "see the log")])
     });
-    hear(heard, report);
+    pass_on_events(received, report);
     if errors.is_empty() { Ok(()) } else { Err(errors.remove(0)) }
 }
 

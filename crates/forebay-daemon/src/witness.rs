@@ -5,15 +5,15 @@
 //! - a page of memory that outlives the process (`memory`): how many of our writes have begun and ended, when the last one did,
 //!   and how the store looked when none was under way. The pool's thread counts there without a system call.
 //! - a record in `STATE_DIR/stores/VOLUME-UUID.json`, durable, for the start after a loss of power. It is made by a thread of its own
-//!   (`keeper`), which also looks at the store: that may hang.
+//!   (`recorder`), which also looks at the store: that may hang.
 //!
 //! Here is the judgement. It is exact after a kill unless a write of ours was under way at that instant; then times within
 //! [`SLACK_NS`] of it are nobody's. What that means for clean and dirty blocks is the engine's to decide ([`Suspicion`]).
 
-mod keeper;
 mod memory;
+mod recorder;
 
-pub(crate) use keeper::{Prepared, Watch};
+pub(crate) use recorder::{Prepared, Watch};
 
 use forebay_core::Suspicion;
 use forebay_format::BLOCK_BYTES;

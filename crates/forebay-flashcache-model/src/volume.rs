@@ -5,7 +5,7 @@ use crate::metadata::META_BYTES;
 use crate::model::Model;
 use crate::plug::{Plug, Transfer};
 use crate::slab::Slab;
-use forebay_daemon::host::{self, Answer, Hosted, RequestError, RequestId, RequestKind, token};
+use forebay_daemon::host::{self, Answer, RequestError, RequestHandler, RequestId, RequestKind, token};
 use forebay_io::{BufId, DeviceId, IoFailure, Op, Reactor};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -150,7 +150,7 @@ impl CacheVolume {
     }
 }
 
-impl Hosted for CacheVolume {
+impl RequestHandler for CacheVolume {
     fn submit(&mut self, now: Nanos, request: host::Request<'_>) {
         let kind = match request.kind {
             // A block that is to be cached is read; nobody looks at the bytes.

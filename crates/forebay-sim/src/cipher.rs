@@ -67,9 +67,9 @@ pub(crate) fn seal(plan: &Plan, write: CacheWrite, failed: Option<u64>, data: &[
     let mut data = data.to_vec();
     let Some(CipherPlan { cipher, .. }) = &plan.cipher else { return data };
     match failed.filter(|_| fault::planted(PlantedBug::TweakOfFailedWrite)) {
-        Some(failed) => cipher.seal(failed, &mut data),
+        Some(failed) => cipher.encrypt(failed, &mut data),
         None if write.meta && fault::planted(PlantedBug::WriteMetaInClear) => {}
-        None => cipher.seal(write.offset, &mut data),
+        None => cipher.encrypt(write.offset, &mut data),
     }
     data
 }
@@ -82,7 +82,7 @@ pub(crate) fn sealed(plan: &Plan, offset: u64, data: &[u8]) -> Vec<u8> {
 /// What was read from a cache device.
 pub(crate) fn open(plan: &Plan, offset: u64, data: &mut [u8]) {
     if let Some(CipherPlan { cipher, .. }) = &plan.cipher {
-        cipher.open(offset, data);
+        cipher.decrypt(offset, data);
     }
 }
 

@@ -170,7 +170,7 @@ impl Space {
 
     fn decrypt(&self, offset: u64, bytes: &mut [u8]) {
         if let Some((cipher, _)) = &self.cipher {
-            cipher.open(offset, bytes);
+            cipher.decrypt(offset, bytes);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The admin API of the daemon: HTTP/JSON over a unix socket, and over TCP for who has the token. What it can do is
 //! [`Control`]; this module is what lies between a socket and that trait. For users: `docs/api.md`.
 //!
-//! `server` accepts connections and limits them, `access` and `tls` decide who may come in over TCP, `patient` ends
+//! `server` accepts connections and limits them, `access` and `tls` decide who may come in over TCP, `write_timeout` ends
 //! connections whose peer takes nothing, `extract` checks what comes in, `calls` makes calls that block away from the
 //! event loop, `routes` has a handler for each path, `openapi` describes them all, `problem` is the form of an error.
 //!
@@ -19,11 +19,11 @@ mod access;
 mod calls;
 mod extract;
 mod openapi;
-mod patient;
 mod problem;
 mod routes;
 mod server;
 mod tls;
+mod write_timeout;
 
 pub use crate::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use extract::BODY_BYTES_MAX;
@@ -102,7 +102,7 @@ pub struct Limits {
     /// Time for the headers of a request, for a TLS handshake, and of silence between two requests.
     pub headers_within: Duration,
     /// Time in which a client must take something of what is sent to it.
-    pub patience: Duration,
+    pub write_timeout: Duration,
     /// Time for a request that looks.
     pub look_within: Duration,
     /// Time for a request that changes something (and is not a job).
@@ -116,7 +116,7 @@ impl Default for Limits {
         Self {
             connections_max: 128,
             headers_within: Duration::from_secs(15),
-            patience: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
             look_within: Duration::from_secs(5),
             change_within: Duration::from_secs(60),
             heartbeat: routes::events::HEARTBEAT,

@@ -29,12 +29,12 @@ use tokio_rustls::TlsAcceptor;
 use super::access::{Level, Tokens, level_of_user};
 use super::calls::THREADS;
 use super::extract::check_length;
-use super::patient::Patient;
 use super::problem::Problem;
+use super::write_timeout::WriteTimeout;
 use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
 use crate::config::AdminUsers;
 use crate::control::{ControlError, ErrorKind};
-use crate::handover::{Keeper, Listener};
+use crate::handover::{Listener, ListenerStore};
 use forebay_export::uri::Endpoint;
 
 /// How long a stop waits for answers under way.
@@ -63,7 +63,7 @@ pub struct ApiServer {
     thread: Option<JoinHandle<()>>,
     /// The listening sockets once more: they can outlive the server.
     listeners: Vec<Listener>,
-    keeper: Arc<Keeper>,
+    listener_store: Arc<ListenerStore>,
 }
 
 impl ApiServer {
@@ -91,7 +91,7 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         self.end();
         if !self.listeners.is_empty()
-            && !self.keeper.keeps()
+            && !self.listener_store.keeps()
             && let Some(file) = self.file
         {
             file.remove(&self.socket);
@@ -113,40 +113,40 @@ pub(crate) struct ReadyApi {
     options: ApiOptions,
     services: Services,
     unix: StdUnixListener,
-    tcp: Option<TcpDoor<StdTcpListener>>,
+    tcp: Option<TcpEndpoint<StdTcpListener>>,
     listeners: Vec<Listener>,
-    keeper: Arc<Keeper>,
+    listener_store: Arc<ListenerStore>,
 }
 
 impl ReadyApi {
-    /// Opens everything, with the sockets that the keeper has.
+    /// Opens everything, with the sockets that the listener_store has.
     pub(crate) fn open(
         options: &ApiOptions,
         services: Services,
-        keeper: Arc<Keeper>,
+        listener_store: Arc<ListenerStore>,
     ) -> Result<Self, ApiError> {
         let failed = |source| ApiError::System { what: "socket", source };
-        let tcp = options.tcp.as_ref().map(|tcp| TcpDoor::open(tcp, &keeper)).transpose()?;
+        let tcp = options.tcp.as_ref().map(|tcp| TcpEndpoint::open(tcp, &listener_store)).transpose()?;
         let endpoint = Endpoint::Unix(options.socket.clone());
-        let unix = match keeper.take(&endpoint) {
+        let unix = match listener_store.take(&endpoint) {
             Some(socket) => socket,
             None => forebay_io::listen_unix(&options.socket, options.socket_mode)?,
         };
         let mut listeners = vec![Listener { endpoint, fd: unix.try_clone().map_err(failed)? }];
-        if let (Some(door), Some(asked)) = (&tcp, &options.tcp) {
+        if let (Some(bound), Some(asked)) = (&tcp, &options.tcp) {
             let endpoint = Endpoint::Tcp { host: asked.host.clone(), port: asked.port };
-            listeners.push(Listener { endpoint, fd: door.listener.try_clone().map_err(failed)?.into() });
+            listeners.push(Listener { endpoint, fd: bound.listener.try_clone().map_err(failed)?.into() });
         }
         for listener in &listeners {
-            keeper.keep(&listener.endpoint, &listener.fd);
+            listener_store.keep(&listener.endpoint, &listener.fd);
         }
-        Ok(Self { options: options.clone(), services, unix: unix.into(), tcp, listeners, keeper })
+        Ok(Self { options: options.clone(), services, unix: unix.into(), tcp, listeners, listener_store })
     }
 
     /// Begins to accept.
     pub(crate) fn serve(self) -> Result<ApiServer, ApiError> {
         let failed = |what| move |source| ApiError::System { what, source };
-        let Self { options, services, unix, tcp, listeners, keeper } = self;
+        let Self { options, services, unix, tcp, listeners, listener_store } = self;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -154,14 +154,14 @@ impl ReadyApi {
             .build()
             .map_err(failed("event queue"))?;
         let (stop, stopping) = watch::channel(false);
-        let tcp_address = tcp.as_ref().map(|door| door.address);
+        let tcp_address = tcp.as_ref().map(|bound| bound.address);
         let router = routes::router(services, &options.limits, stopping.clone());
         let users = options.users.clone().map(Arc::new);
         let house = House { limits: options.limits.clone(), users, stopping };
         let inside = runtime.enter();
         unix.set_nonblocking(true).map_err(failed("socket"))?;
         let unix = UnixListener::from_std(unix).map_err(failed("socket"))?;
-        let tcp = tcp.map(|door| door.into_tokio()).transpose().map_err(failed("socket"))?;
+        let tcp = tcp.map(|bound| bound.into_tokio()).transpose().map_err(failed("socket"))?;
         drop(inside);
         let thread = std::thread::Builder::new().name("forebay-admin".into()).spawn(move || {
             runtime.block_on(house.serve(unix, tcp, router));
@@ -169,12 +169,20 @@ impl ReadyApi {
         });
         let thread = Some(thread.map_err(failed("thread"))?);
         let file = forebay_io::SocketFile::at(&options.socket);
-        Ok(ApiServer { socket: options.socket, file, tcp: tcp_address, stop, thread, listeners, keeper })
+        Ok(ApiServer {
+            socket: options.socket,
+            file,
+            tcp: tcp_address,
+            stop,
+            thread,
+            listeners,
+            listener_store,
+        })
     }
 }
 
 /// The TCP side before it is served.
-struct TcpDoor<L> {
+struct TcpEndpoint<L> {
     listener: L,
     address: SocketAddr,
     guard: Guard,
@@ -188,8 +196,8 @@ struct Guard {
     metrics_open: bool,
 }
 
-impl TcpDoor<StdTcpListener> {
-    fn open(options: &TcpOptions, keeper: &Keeper) -> Result<Self, ApiError> {
+impl TcpEndpoint<StdTcpListener> {
+    fn open(options: &TcpOptions, listener_store: &ListenerStore) -> Result<Self, ApiError> {
         let failed = |source| ApiError::Tcp { address: format!("{}:{}", options.host, options.port), source };
         let addresses: Vec<SocketAddr> =
             (options.host.as_str(), options.port).to_socket_addrs().map_err(failed)?.collect();
@@ -200,18 +208,19 @@ impl TcpDoor<StdTcpListener> {
         }
         let tokens = Tokens::read(&options.token_file, options.read_token_file.as_deref())?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let listener = match keeper.take(&Endpoint::Tcp { host: options.host.clone(), port: options.port }) {
-            Some(socket) => socket.into(),
-            None => StdTcpListener::bind(addresses.as_slice()).map_err(failed)?,
-        };
+        let listener =
+            match listener_store.take(&Endpoint::Tcp { host: options.host.clone(), port: options.port }) {
+                Some(socket) => socket.into(),
+                None => StdTcpListener::bind(addresses.as_slice()).map_err(failed)?,
+            };
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, address, guard: Guard { tokens, metrics_open: options.metrics_open }, tls })
     }
 
-    fn into_tokio(self) -> std::io::Result<TcpDoor<TcpListener>> {
+    fn into_tokio(self) -> std::io::Result<TcpEndpoint<TcpListener>> {
         let Self { listener, address, guard, tls } = self;
-        Ok(TcpDoor { listener: TcpListener::from_std(listener)?, address, guard, tls })
+        Ok(TcpEndpoint { listener: TcpListener::from_std(listener)?, address, guard, tls })
     }
 }
 
@@ -224,12 +233,12 @@ struct House {
 }
 
 impl House {
-    async fn serve(self, unix: UnixListener, tcp: Option<TcpDoor<TcpListener>>, router: Router) {
+    async fn serve(self, unix: UnixListener, tcp: Option<TcpEndpoint<TcpListener>>, router: Router) {
         let router = router.layer(from_fn(refuse_large));
         let mut stopping = self.stopping.clone();
         let serve_tcp = async {
             match tcp {
-                Some(door) => self.clone().serve_tcp(door, router.clone()).await,
+                Some(bound) => self.clone().serve_tcp(bound, router.clone()).await,
                 None => std::future::pending().await,
             }
         };
@@ -268,16 +277,16 @@ impl House {
         router.layer(from_fn_with_state(level, check_level))
     }
 
-    async fn serve_tcp(self, door: TcpDoor<TcpListener>, router: Router) {
+    async fn serve_tcp(self, bound: TcpEndpoint<TcpListener>, router: Router) {
         let places = Arc::new(Semaphore::new(self.limits.connections_max));
-        let router = router.layer(from_fn_with_state(door.guard, check_token));
+        let router = router.layer(from_fn_with_state(bound.guard, check_token));
         loop {
-            let Ok((stream, _)) = door.listener.accept().await else {
+            let Ok((stream, _)) = bound.listener.accept().await else {
                 tokio::time::sleep(ACCEPT_REST).await;
                 continue;
             };
             let _ = stream.set_nodelay(true); // an answer is one write or few
-            match (places.clone().try_acquire_owned(), &door.tls) {
+            match (places.clone().try_acquire_owned(), &bound.tls) {
                 (Ok(place), Some(tls)) => {
                     let (house, router, handshake) = (self.clone(), router.clone(), tls.accept(stream));
                     tokio::spawn(async move {
@@ -301,7 +310,7 @@ impl House {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let stream = TokioIo::new(Patient::new(stream, self.limits.patience));
+        let stream = TokioIo::new(WriteTimeout::new(stream, self.limits.write_timeout));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.headers_within)

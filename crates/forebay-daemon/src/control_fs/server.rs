@@ -153,8 +153,8 @@ impl Server {
     }
 
     /// Answers those that wait for a job if it ends within `patience`; true if it did.
-    fn look_at_job(&self, job: &str, patience: Duration) -> bool {
-        let outcome = match self.content.control.wait_for_job(job, patience) {
+    fn look_at_job(&self, job: &str, timeout: Duration) -> bool {
+        let outcome = match self.content.control.wait_for_job(job, timeout) {
             Ok(info) => match outcome(&info) {
                 Some(outcome) => outcome,
                 None => return false,

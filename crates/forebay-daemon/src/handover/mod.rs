@@ -4,7 +4,7 @@
 //! - **A crash.** Listening sockets are given to the service manager (`manager`), which keeps them open and passes them to the next
 //!   start. Who connects meanwhile waits instead of being refused. Connections are lost: what a killed daemon had half answered
 //!   nobody can know. Clients that reconnect see a pause.
-//! - **An upgrade.** The running daemon starts its successor, comes to rest between two requests of every connection, closes the
+//! - **An upgrade.** The running daemon starts its successor, quiesces between two requests of every connection, closes the
 //!   pools in an orderly way, and passes listeners and connections (`wire`) to the successor, which opens the pools. Clients see
 //!   a pause, whether they can reconnect or not.
 //!
@@ -19,13 +19,13 @@
 //!
 //! Why it is so, and what was not chosen: docs/decisions/0021-restart-without-an-error.md.
 
-mod keeper;
+mod listener_store;
 mod manager;
 mod predecessor;
 mod successor;
 mod wire;
 
-pub(crate) use keeper::Keeper;
+pub(crate) use listener_store::ListenerStore;
 pub(crate) use manager::Manager;
 pub(crate) use predecessor::Successor;
 pub(crate) use successor::Predecessor;
@@ -84,7 +84,8 @@ pub(crate) struct Duties {
     #[serde(default)]
     pub(crate) passed: bool,
     /// When clients began to wait, in nanoseconds since 1970.
-    pub(crate) still_since_unix_ns: u64,
+    #[serde(rename = "still_since_unix_ns")]
+    pub(crate) quiesced_since_unix_ns: u64,
     /// Process of the predecessor, and its version.
     pub(crate) pid: u32,
     /// Version of the predecessor.

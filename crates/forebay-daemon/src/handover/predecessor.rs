@@ -1,6 +1,6 @@
 //! The side of the daemon that runs: it starts its successor, passes everything to it, and takes it back if that fails.
 
-use super::wire::{PROTOCOL, Wire, WireError, Word};
+use super::wire::{Message, PROTOCOL, Wire, WireError};
 use super::{Duties, Inheritance};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -61,11 +61,11 @@ impl Successor {
             .spawn()
             .map_err(|error| Failed::Start { path, why: error.to_string() })?;
         let mut successor = Self { child, wire, version: String::new(), took_over: false };
-        match successor.wire.hear(HELLO_WITHIN)?.word {
-            Word::Hello { protocol: PROTOCOL, version } => successor.version = version,
-            Word::Hello { protocol, version } => return Err(Failed::Protocol { version, protocol }),
-            Word::Failed(why) => return Err(Failed::GaveUp(why)),
-            word => return Err(unclear(&word)),
+        match successor.wire.receive(HELLO_WITHIN)?.message {
+            Message::Hello { protocol: PROTOCOL, version } => successor.version = version,
+            Message::Hello { protocol, version } => return Err(Failed::Protocol { version, protocol }),
+            Message::Failed(why) => return Err(Failed::GaveUp(why)),
+            message => return Err(unclear(&message)),
         }
         Ok(successor)
     }
@@ -89,18 +89,18 @@ impl Successor {
         for guest in &inheritance.guests {
             self.wire.pass_guest(guest)?;
         }
-        self.wire.say(&Word::Open(duties))?;
-        match self.wire.hear(READY_WITHIN)?.word {
-            Word::Ready => Ok(()),
-            Word::Failed(why) => Err(Failed::GaveUp(why)),
-            word => Err(unclear(&word)),
+        self.wire.send_message(&Message::Open(duties))?;
+        match self.wire.receive(READY_WITHIN)?.message {
+            Message::Ready => Ok(()),
+            Message::Failed(why) => Err(Failed::GaveUp(why)),
+            message => Err(unclear(&message)),
         }
     }
 
     /// Clients are the successor's from now on. Should it have ended just now, they are nobody's: that is a crash like any other.
     pub(crate) fn let_go(mut self) {
         self.took_over = true;
-        let _ = self.wire.say(&Word::GoOn); // our end tells it as well
+        let _ = self.wire.send_message(&Message::GoOn); // our end tells it as well
     }
 }
 
@@ -113,6 +113,6 @@ impl Drop for Successor {
     }
 }
 
-fn unclear(word: &Word) -> Failed {
-    Failed::Wire(WireError::Unclear(format!("{word:?} was not due")))
+fn unclear(message: &Message) -> Failed {
+    Failed::Wire(WireError::Unclear(format!("{message:?} was not due")))
 }

@@ -1,13 +1,13 @@
 //! The side of the daemon that takes over: it hears from its predecessor what there is, opens it, and goes on once it may.
 
-use super::wire::{PROTOCOL, Socket, Wire, WireError, Word};
+use super::wire::{Message, PROTOCOL, Socket, Wire, WireError};
 use super::{Duties, Inheritance};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Time for the predecessor to come to rest and to close its pools.
+/// Time for the predecessor to quiesce and to close its pools.
 const PASS_WITHIN: Duration = Duration::from_secs(120);
-/// Time for the predecessor to say its last word.
+/// Time for the predecessor to say its last message.
 const GO_ON_WITHIN: Duration = Duration::from_secs(30);
 
 /// The way to the daemon that runs: the standard input.
@@ -28,20 +28,20 @@ impl Predecessor {
         Ok(Self { wire: Wire::over(fd)? })
     }
 
-    /// The configuration is good. Waits until the predecessor has come to rest.
+    /// The configuration is good. Waits until the predecessor has quiesce.
     ///
     /// # Errors
     /// The predecessor has ended, or goes on by itself.
     pub(crate) fn hello(&self) -> Result<(Inheritance, Duties), WireError> {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        self.wire.say(&Word::Hello { protocol: PROTOCOL, version })?;
+        self.wire.send_message(&Message::Hello { protocol: PROTOCOL, version })?;
         let mut inheritance = Inheritance::default();
         loop {
-            match self.wire.hear(PASS_WITHIN)?.into_socket()? {
+            match self.wire.receive(PASS_WITHIN)?.into_socket()? {
                 Socket::Listener(listener) => inheritance.listeners.push(listener),
                 Socket::Guest(guest) => inheritance.guests.push(guest),
-                Socket::None(Word::Open(duties)) => return Ok((inheritance, duties)),
-                Socket::None(word) => return Err(WireError::Unclear(format!("{word:?} was not due"))),
+                Socket::None(Message::Open(duties)) => return Ok((inheritance, duties)),
+                Socket::None(message) => return Err(WireError::Unclear(format!("{message:?} was not due"))),
             }
         }
     }
@@ -51,22 +51,22 @@ impl Predecessor {
     /// # Errors
     /// The predecessor is there, and does not say so: it may go on by itself.
     pub(crate) fn ready(&self) -> Result<(), WireError> {
-        match self.wire.say(&Word::Ready) {
+        match self.wire.send_message(&Message::Ready) {
             Ok(()) => {}
             Err(WireError::Ended) => return Ok(()),
             Err(error) => return Err(error),
         }
-        match self.wire.hear(GO_ON_WITHIN) {
-            Ok(heard) if matches!(heard.word, Word::GoOn) => Ok(()),
+        match self.wire.receive(GO_ON_WITHIN) {
+            Ok(received) if matches!(received.message, Message::GoOn) => Ok(()),
             // It kills this process before it takes anything back, so its end means that it is gone.
             Err(WireError::Ended) => Ok(()),
-            Ok(heard) => Err(WireError::Unclear(format!("{:?} was not due", heard.word))),
+            Ok(received) => Err(WireError::Unclear(format!("{:?} was not due", received.message))),
             Err(error) => Err(error),
         }
     }
 
     /// This cannot be done.
     pub(crate) fn give_up(&self, why: &str) {
-        let _ = self.wire.say(&Word::Failed(why.to_owned())); // it sees our end as well
+        let _ = self.wire.send_message(&Message::Failed(why.to_owned())); // it sees our end as well
     }
 }

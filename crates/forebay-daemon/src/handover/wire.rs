@@ -48,7 +48,7 @@ pub(crate) enum WireError {
 /// One message.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Word {
+pub(super) enum Message {
     /// The successor is there and has read the configuration.
     Hello { protocol: u32, version: String },
     /// A socket that is listened on.
@@ -64,7 +64,7 @@ pub(super) enum Word {
     },
     /// That was all; the pools are closed.
     Open(Duties),
-    /// The successor serves everything, and waits for the word to go on.
+    /// The successor serves everything, and waits for the message to go on.
     Ready,
     /// The successor cannot, and ends.
     Failed(String),
@@ -98,10 +98,10 @@ impl From<Place> for Endpoint {
     }
 }
 
-/// What came with a word.
+/// What came with a message.
 #[derive(Debug)]
-pub(super) struct Heard {
-    pub(super) word: Word,
+pub(super) struct Received {
+    pub(super) message: Message,
     unread: Vec<u8>,
     fd: Option<OwnedFd>,
 }
@@ -124,17 +124,17 @@ impl Wire {
         Ok(Self(fd))
     }
 
-    pub(super) fn say(&self, word: &Word) -> Result<(), WireError> {
-        self.send(word, &[], None)
+    pub(super) fn send_message(&self, message: &Message) -> Result<(), WireError> {
+        self.send(message, &[], None)
     }
 
     pub(super) fn pass_listener(&self, listener: &Listener) -> Result<(), WireError> {
-        self.send(&Word::Listener(Place::from(&listener.endpoint)), &[], Some(&listener.fd))
+        self.send(&Message::Listener(Place::from(&listener.endpoint)), &[], Some(&listener.fd))
     }
 
     pub(super) fn pass_guest(&self, guest: &Guest) -> Result<(), WireError> {
         let Replier { structured, contexts } = guest.replier;
-        let word = Word::Guest {
+        let message = Message::Guest {
             endpoint: Place::from(&guest.endpoint),
             export: guest.export.clone(),
             volume: guest.volume.clone(),
@@ -142,11 +142,11 @@ impl Wire {
             structured,
             contexts: [contexts.allocation, contexts.cache],
         };
-        self.send(&word, &guest.unread, Some(&guest.fd))
+        self.send(&message, &guest.unread, Some(&guest.fd))
     }
 
-    fn send(&self, word: &Word, unread: &[u8], fd: Option<&OwnedFd>) -> Result<(), WireError> {
-        let mut text = serde_json::to_vec(word).map_err(|error| WireError::Unclear(error.to_string()))?;
+    fn send(&self, message: &Message, unread: &[u8], fd: Option<&OwnedFd>) -> Result<(), WireError> {
+        let mut text = serde_json::to_vec(message).map_err(|error| WireError::Unclear(error.to_string()))?;
         text.push(b'\n');
         if text.len() + unread.len() > MESSAGE_BYTES_MAX {
             return Err(WireError::Unclear("a message would be too long".into()));
@@ -167,8 +167,8 @@ impl Wire {
     }
 
     /// Waits for the next message, so long.
-    pub(super) fn hear(&self, patience: Duration) -> Result<Heard, WireError> {
-        set_socket_timeout(&self.0, Timeout::Recv, Some(patience)).map_err(WireError::System)?;
+    pub(super) fn receive(&self, timeout: Duration) -> Result<Received, WireError> {
+        set_socket_timeout(&self.0, Timeout::Recv, Some(timeout)).map_err(WireError::System)?;
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -177,7 +177,7 @@ impl Wire {
             rustix::io::retry_on_intr(|| recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC));
         let received = match received {
             Ok(received) => received,
-            Err(Errno::AGAIN) => return Err(WireError::Late(patience.as_secs())),
+            Err(Errno::AGAIN) => return Err(WireError::Late(timeout.as_secs())),
             Err(Errno::CONNRESET) => return Err(WireError::Ended),
             Err(error) => return Err(WireError::System(error)),
         };
@@ -196,22 +196,22 @@ impl Wire {
         bytes.truncate(received.bytes);
         let text = bytes.iter().position(|byte| *byte == b'\n');
         let (text, unread) = bytes.split_at(text.unwrap_or(bytes.len()));
-        let word = serde_json::from_slice(text).map_err(|error| WireError::Unclear(error.to_string()))?;
-        Ok(Heard { word, unread: unread.get(1..).unwrap_or_default().to_vec(), fd })
+        let message = serde_json::from_slice(text).map_err(|error| WireError::Unclear(error.to_string()))?;
+        Ok(Received { message, unread: unread.get(1..).unwrap_or_default().to_vec(), fd })
     }
 }
 
-impl Heard {
+impl Received {
     /// As a listener or a guest, if it is one.
     pub(super) fn into_socket(self) -> Result<Socket, WireError> {
-        let Self { word, unread, fd } = self;
+        let Self { message, unread, fd } = self;
         let no_socket = || WireError::Unclear("a socket is missing".into());
-        match word {
-            Word::Listener(place) => {
+        match message {
+            Message::Listener(place) => {
                 let fd = fd.ok_or_else(no_socket)?;
                 Ok(Socket::Listener(Listener { endpoint: place.into(), fd }))
             }
-            Word::Guest {
+            Message::Guest {
                 endpoint,
                 export,
                 volume,
@@ -224,17 +224,17 @@ impl Heard {
                 let endpoint = endpoint.into();
                 Ok(Socket::Guest(Guest { endpoint, export, volume, size_bytes, replier, unread, fd }))
             }
-            word => Ok(Socket::None(word)),
+            message => Ok(Socket::None(message)),
         }
     }
 }
 
-/// A message with its socket, or another word.
+/// A message with its socket, or another message.
 #[derive(Debug)]
 pub(super) enum Socket {
     Listener(Listener),
     Guest(Guest),
-    None(Word),
+    None(Message),
 }
 
 #[cfg(test)]
@@ -261,7 +261,7 @@ mod tests {
             fd: served.into(),
         };
         ours.pass_guest(&guest).unwrap();
-        let Socket::Guest(came) = theirs.hear(SOON).unwrap().into_socket().unwrap() else { panic!() };
+        let Socket::Guest(came) = theirs.receive(SOON).unwrap().into_socket().unwrap() else { panic!() };
         assert_eq!((&came.endpoint, &came.export), (&guest.endpoint, &guest.export));
         assert_eq!((&came.volume, came.size_bytes), (&guest.volume, guest.size_bytes));
         assert_eq!((came.replier, came.unread), (guest.replier, unread));
@@ -277,15 +277,15 @@ mod tests {
     fn an_end_a_silence_and_nonsense_are_told_apart() {
         let (ours, theirs) = Wire::pair().unwrap();
         let theirs = Wire::over(theirs).unwrap();
-        assert_eq!(ours.hear(Duration::from_millis(1)).unwrap_err(), WireError::Late(0));
+        assert_eq!(ours.receive(Duration::from_millis(1)).unwrap_err(), WireError::Late(0));
         rustix::net::send(&theirs.0, b"{}", SendFlags::empty()).unwrap();
-        assert!(matches!(ours.hear(SOON), Err(WireError::Unclear(_))));
-        theirs.say(&Word::Listener(Place::Unix("/a".into()))).unwrap();
-        assert!(matches!(ours.hear(SOON).unwrap().into_socket(), Err(WireError::Unclear(_))));
-        theirs.say(&Word::Ready).unwrap();
+        assert!(matches!(ours.receive(SOON), Err(WireError::Unclear(_))));
+        theirs.send_message(&Message::Listener(Place::Unix("/a".into()))).unwrap();
+        assert!(matches!(ours.receive(SOON).unwrap().into_socket(), Err(WireError::Unclear(_))));
+        theirs.send_message(&Message::Ready).unwrap();
         drop(theirs);
-        assert!(matches!(ours.hear(SOON).unwrap().word, Word::Ready));
-        assert_eq!(ours.hear(SOON).unwrap_err(), WireError::Ended);
-        assert_eq!(ours.say(&Word::GoOn).unwrap_err(), WireError::Ended);
+        assert!(matches!(ours.receive(SOON).unwrap().message, Message::Ready));
+        assert_eq!(ours.receive(SOON).unwrap_err(), WireError::Ended);
+        assert_eq!(ours.send_message(&Message::GoOn).unwrap_err(), WireError::Ended);
     }
 }

@@ -185,7 +185,7 @@ impl Table {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.state = JobState::Running;
         job.told_ns = self.clock.monotonic_ns();
-        self.tell(id, Kind::JobStarted, "began", |event| event);
+        self.publish(id, Kind::JobStarted, "began", |event| event);
     }
 
     /// Takes word of how a running job is.
@@ -211,7 +211,7 @@ impl Table {
         job.told_ns = now_ns;
         let Some(view) = self.view(id) else { return };
         let percent = view.progress.percent.map_or("under way".into(), |percent| format!("{percent} % done"));
-        self.tell(id, Kind::JobProgress, &percent, |event| {
+        self.publish(id, Kind::JobProgress, &percent, |event| {
             event.collapse_key(&format!("job/{id}")).time_to_live(PROGRESS_TIME_TO_LIVE)
         });
     }
@@ -231,7 +231,7 @@ impl Table {
             (job.limited_by, job.at_risk) = (None, false);
         }
         // The end replaces progress that still waits for a reader.
-        self.tell(id, kind, &words, |event| event.collapse_key(&format!("job/{id}")));
+        self.publish(id, kind, &words, |event| event.collapse_key(&format!("job/{id}")));
         for rider in self.riders(id) {
             if state == JobState::Completed {
                 self.take_over(rider, id);
@@ -348,7 +348,7 @@ impl Table {
         if at_risk && !was_at_risk {
             job.told_ns = now_ns;
             let words = if passed { "missed its deadline" } else { "will miss its deadline as it goes" };
-            self.tell(id, Kind::JobDeadlineAtRisk, words, |event| event.severity(Severity::Warning));
+            self.publish(id, Kind::JobDeadlineAtRisk, words, |event| event.severity(Severity::Warning));
         }
     }
 
@@ -410,7 +410,7 @@ impl Table {
     }
 
     /// Publishes an event about a job: "flush of volume db began".
-    fn tell(&self, id: JobId, kind: Kind, words: &str, more: impl FnOnce(NewEvent) -> NewEvent) {
+    fn publish(&self, id: JobId, kind: Kind, words: &str, more: impl FnOnce(NewEvent) -> NewEvent) {
         let Some(view) = self.view(id) else { return };
         let message = format!("job {id}: {} {words}", view.spec);
         let mut event = NewEvent::new(kind, message).job(&id.to_string()).pool(&view.spec.pool);

@@ -1,6 +1,6 @@
 //! Opening a backing store, and what the cache notes of it to recognise it again.
 
-use crate::cache_device::{device_error, patiently};
+use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
 use forebay_export::uri::BackingUri;
 use forebay_format::BLOCK_BYTES;
@@ -27,7 +27,7 @@ pub(crate) struct Backing {
 /// It is not there, in use, empty, or has sectors of a size that is not supported.
 pub(crate) fn open_backing(uri: &BackingUri, emulate: Option<DiskModel>) -> Result<Backing, RunError> {
     let wanted = DeviceOptions { emulate, ..DeviceOptions::default() };
-    let device = patiently(|| Device::open_backing(uri.path(), wanted.clone()))?;
+    let device = waiting_for_lock(|| Device::open_backing(uri.path(), wanted.clone()))?;
     let size_bytes = device.size_bytes() / 512 * 512;
     if size_bytes == 0 {
         return Err(RunError::failed(

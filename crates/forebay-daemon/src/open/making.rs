@@ -153,7 +153,7 @@ pub(super) fn format(
         .map_err(|error| RunError::failed(error, "choose another layout"))?;
     for (offset, mut bytes) in writes {
         if let Some(cipher) = &cipher {
-            cipher.seal(offset, &mut bytes);
+            cipher.encrypt(offset, &mut bytes);
         }
         cache.write_at(offset, &bytes).and_then(|()| cache.flush()).map_err(device_error)?;
     }

@@ -34,13 +34,13 @@ enum Place {
     Empty(Device),
     /// A file that was made, or a device that was filled, when a daemon was killed.
     Begun(Device),
-    Mate(Box<Mate>),
+    Member(Box<MirrorMember>),
     /// Nothing that can be used, and why.
     Unfit(String),
 }
 
 /// A device of a mirrored cache as it was found.
-struct Mate {
+struct MirrorMember {
     device: Device,
     superblock: Superblock,
     member: u8,
@@ -74,13 +74,13 @@ pub(crate) fn open_mirrored(
             making.check_make(specs)?;
             make([(a, x), (b, y)], making, state_dir)
         }
-        (Place::Mate(one), Place::Mate(other)) => {
+        (Place::Member(one), Place::Member(other)) => {
             let newest = if one.superblock.generation >= other.superblock.generation { &one } else { &other };
             let known = making.check_open(&newest.superblock, specs)?;
             Ok(PoolParts { known, ..use_both(*one, *other, state_dir)? })
         }
-        (Place::Mate(mate), other) => alone(*mate, (b, other), specs, making, state_dir),
-        (other, Place::Mate(mate)) => alone(*mate, (a, other), specs, making, state_dir),
+        (Place::Member(found), other) => alone(*found, (b, other), specs, making, state_dir),
+        (other, Place::Member(found)) => alone(*found, (a, other), specs, making, state_dir),
         (Place::Unfit(why), _) | (_, Place::Unfit(why)) => Err(RunError::failed(
             format!("no device of the mirrored cache can be used: {why}"),
             "give both devices of a cache, or two that are empty",
@@ -112,7 +112,7 @@ fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
             None => return Err(foreign(path, "it is a cache that is not mirrored")),
             Some(mark) => {
                 let (member, tag) = (mark.member, mark.tags[usize::from(mark.member)]);
-                Place::Mate(Box::new(Mate { device, superblock: *superblock, member, tag }))
+                Place::Member(Box::new(MirrorMember { device, superblock: *superblock, member, tag }))
             }
         },
     })
@@ -120,19 +120,19 @@ fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
 
 /// Only one device is of a mirrored cache. That it was put out says more than that it is older.
 fn alone(
-    mate: Mate,
+    found: MirrorMember,
     other: (&CacheSpec, Place),
     specs: &[CacheSpec],
     making: Making<'_>,
     state_dir: &Path,
 ) -> Result<PoolParts, RunError> {
-    let superblock = mate.superblock.clone();
-    let parts = use_one(mate, other, state_dir)?;
+    let superblock = found.superblock.clone();
+    let parts = use_one(found, other, state_dir)?;
     Ok(PoolParts { known: making.check_open(&superblock, specs)?, ..parts })
 }
 
 /// Both devices are of a mirrored cache.
-fn use_both(one: Mate, other: Mate, state_dir: &Path) -> Result<PoolParts, RunError> {
+fn use_both(one: MirrorMember, other: MirrorMember, state_dir: &Path) -> Result<PoolParts, RunError> {
     let uuid = one.superblock.uuid;
     let (a, b) = (one.device.path().display(), other.device.path().display());
     if uuid != other.superblock.uuid {
@@ -154,12 +154,12 @@ fn use_both(one: Mate, other: Mate, state_dir: &Path) -> Result<PoolParts, RunEr
         (false, true) => assemble([Some(one), None], vec![other.stale()]),
         (true, true) => Err(none_left(&format!("{}; {}", one.stale(), other.stale()))),
     };
-    Ok(PoolParts { mates: Some(notes), ..parts? })
+    Ok(PoolParts { mirror_notes: Some(notes), ..parts? })
 }
 
 /// The notes of a cache whose two devices are there. What the devices tell and the notes do not is noted before either is opened: the
 /// notes may be lost, or older than the devices, and the stale device may be the only one that is found at the next start.
-fn notes_of_both(one: &Mate, other: &Mate, state_dir: &Path) -> Result<Notes, RunError> {
+fn notes_of_both(one: &MirrorMember, other: &MirrorMember, state_dir: &Path) -> Result<Notes, RunError> {
     let uuid = one.superblock.uuid;
     let notes = Notes::read(state_dir, &hex(&uuid.0))?;
     if let Some(notes) = notes.as_ref().filter(|notes| notes.lists(one.tag) || notes.lists(other.tag)) {
@@ -180,11 +180,11 @@ fn notes_of_both(one: &Mate, other: &Mate, state_dir: &Path) -> Result<Notes, Ru
 ///
 /// # Errors
 /// Each went on without the other one.
-fn told_out(one: &Mate, other: &Mate) -> Result<Option<u64>, RunError> {
-    let generation = |mate: &Mate| mate.superblock.generation;
+fn told_out(one: &MirrorMember, other: &MirrorMember) -> Result<Option<u64>, RunError> {
+    let generation = |found: &MirrorMember| found.superblock.generation;
     let (newer, older) = if generation(one) >= generation(other) { (one, other) } else { (other, one) };
     let apart = generation(newer) - generation(older);
-    let says = |mate: &Mate| mate.superblock.mirror.map(|mark| (mark.out, mark.tags));
+    let says = |found: &MirrorMember| found.superblock.mirror.map(|mark| (mark.out, mark.tags));
     if older.went_on_without(newer) || apart == 0 && says(newer) != says(older) {
         let (a, b) = (newer.device.path().display(), older.device.path().display());
         return Err(RunError::failed(
@@ -199,12 +199,16 @@ fn told_out(one: &Mate, other: &Mate) -> Result<Option<u64>, RunError> {
 }
 
 /// Only one device is of a mirrored cache.
-fn use_one(mate: Mate, (spec, place): (&CacheSpec, Place), state_dir: &Path) -> Result<PoolParts, RunError> {
-    let uuid = mate.superblock.uuid;
+fn use_one(
+    found: MirrorMember,
+    (spec, place): (&CacheSpec, Place),
+    state_dir: &Path,
+) -> Result<PoolParts, RunError> {
+    let uuid = found.superblock.uuid;
     let missing = match &place {
         Place::ToMake if !spec.path.exists() => format!("{} is not there", spec.path.display()),
         Place::Unfit(why) => why.clone(),
-        Place::ToMake | Place::Empty(_) | Place::Begun(_) | Place::Mate(_) => {
+        Place::ToMake | Place::Empty(_) | Place::Begun(_) | Place::Member(_) => {
             format!("{} is empty", spec.path.display())
         }
     };
@@ -213,17 +217,17 @@ fn use_one(mate: Mate, (spec, place): (&CacheSpec, Place), state_dir: &Path) -> 
             format!(
                 "{missing}, and without {} nobody knows whether {} is the device that counts",
                 Notes::path(state_dir, &hex(&uuid.0)).display(),
-                mate.device.path().display()
+                found.device.path().display()
             ),
             "give both devices, or bring that file back; to extract what is there: forebay salvage",
         ));
     };
-    if notes.lists(mate.tag) {
-        return Err(none_left(&format!("{}; {missing}", mate.stale())));
+    if notes.lists(found.tag) {
+        return Err(none_left(&format!("{}; {missing}", found.stale())));
     }
-    let bytes = mate.superblock.geometry.member_bytes();
-    let mut parts = assemble([Some(mate), None], vec![missing])?;
-    parts.mates = Some(notes);
+    let bytes = found.superblock.geometry.member_bytes();
+    let mut parts = assemble([Some(found), None], vec![missing])?;
+    parts.mirror_notes = Some(notes);
     if let Place::Empty(device) | Place::Begun(device) = place {
         if device.size_bytes() >= bytes {
             match begin_on(&device) {
@@ -247,7 +251,7 @@ fn none_left(why: &str) -> RunError {
     )
 }
 
-impl Mate {
+impl MirrorMember {
     /// Its superblock says that this other device is out.
     fn went_on_without(&self, other: &Self) -> bool {
         let Some(mark) = self.superblock.mirror else { return false };
@@ -263,9 +267,9 @@ impl Mate {
 }
 
 /// The devices that count, in the order of the members.
-fn assemble(mates: [Option<Mate>; 2], mut notes: Vec<String>) -> Result<PoolParts, RunError> {
+fn assemble(members: [Option<MirrorMember>; 2], mut notes: Vec<String>) -> Result<PoolParts, RunError> {
     let (mut devices, mut places, mut newest) = (Vec::new(), [None; 2], None::<Superblock>);
-    for Mate { device, superblock, member, .. } in mates.into_iter().flatten() {
+    for MirrorMember { device, superblock, member, .. } in members.into_iter().flatten() {
         let end = superblock.geometry.member_bytes();
         if device.size_bytes() < end {
             notes.push(format!("{} is shorter than its cache: it is not used", device.path().display()));
@@ -362,7 +366,7 @@ fn make_on(
         device.write_at(offset, &bytes).and_then(|()| device.flush()).map_err(device_error)?;
     }
     let parts = parts(devices, geometry, [Some(0), Some(1)], true, notes);
-    Ok(PoolParts { mates: Some(notes_of_it), ..parts })
+    Ok(PoolParts { mirror_notes: Some(notes_of_it), ..parts })
 }
 
 #[cfg(test)]
@@ -405,18 +409,18 @@ mod tests {
 
         /// Puts a device out, as the pool does; gives the identity of the cache.
         fn put_out(&self, spec: &CacheSpec) -> CacheUuid {
-            let Place::Mate(mate) = place_of(spec).unwrap() else { panic!("no cache") };
-            note(&self.state, mate.superblock.uuid, mate.tag).unwrap();
-            mate.superblock.uuid
+            let Place::Member(found) = place_of(spec).unwrap() else { panic!("no cache") };
+            note(&self.state, found.superblock.uuid, found.tag).unwrap();
+            found.superblock.uuid
         }
 
         /// Changes the superblock of a device, as one that goes on changes it.
         fn rewrite(spec: &CacheSpec, change: impl Fn(&mut Superblock)) {
-            let Place::Mate(mut mate) = place_of(spec).unwrap() else { panic!("no cache") };
-            change(&mut mate.superblock);
+            let Place::Member(mut found) = place_of(spec).unwrap() else { panic!("no cache") };
+            change(&mut found.superblock);
             for copy in [0, 1] {
                 let at = Geometry::superblock_offset(copy);
-                mate.device.write_at(at, &mate.superblock.encode()).unwrap();
+                found.device.write_at(at, &found.superblock.encode()).unwrap();
             }
         }
     }
@@ -483,9 +487,9 @@ mod tests {
                 let here = Here::new();
                 let (a, b) = (here.spec("a"), here.spec("b"));
                 drop(here.open(&[a.clone(), b.clone()]).unwrap());
-                let Place::Mate(mate) = place_of(&b).unwrap() else { panic!("no cache") };
-                let (uuid, tag) = (mate.superblock.uuid, mate.tag);
-                drop(mate);
+                let Place::Member(found) = place_of(&b).unwrap() else { panic!("no cache") };
+                let (uuid, tag) = (found.superblock.uuid, found.tag);
+                drop(found);
                 Here::rewrite(&a, change);
                 if lost {
                     fs::remove_dir_all(&here.state).unwrap();

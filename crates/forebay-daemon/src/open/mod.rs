@@ -13,7 +13,9 @@ pub(crate) use mirrored::open_mirrored;
 pub(crate) use parts::PoolParts;
 
 use crate::CacheSpec;
-use crate::cache_device::{BLANK_BYTES, Found, foreign, is_cut_off, is_same, look, patiently, same_device};
+use crate::cache_device::{
+    BLANK_BYTES, Found, foreign, is_cut_off, is_same, look, same_device, waiting_for_lock,
+};
 use crate::encryption::{Key, unlock};
 use crate::error::RunError;
 use crate::failed_mark;
@@ -37,7 +39,7 @@ pub(crate) fn seen(spec: &CacheSpec) -> Seen {
             Seen::Unusable
         };
     }
-    let Ok(device) = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default())) else {
+    let Ok(device) = waiting_for_lock(|| Device::open_cache(&spec.path, DeviceOptions::default())) else {
         return Seen::Unusable;
     };
     match look(&device) {
@@ -100,7 +102,7 @@ pub(crate) fn open_caches(
         making.check_make(specs)?;
         create_file(spec, making, &mut notes)?;
     }
-    let cache = patiently(|| Device::open_cache(path, DeviceOptions::default()))?;
+    let cache = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
     notes.extend(cache.notes().iter().cloned());
     match look(&cache) {
         Found::Cache(superblock) => {
@@ -159,7 +161,7 @@ fn open_existing(
     let members = superblock.members.tags().len().min(others.len());
     let mut devices = vec![cache];
     for other in &others[..members] {
-        let device = patiently(|| Device::open_cache(&other.path, DeviceOptions::default()))?;
+        let device = waiting_for_lock(|| Device::open_cache(&other.path, DeviceOptions::default()))?;
         notes.extend(device.notes().iter().cloned());
         devices.push(device);
     }
@@ -237,7 +239,7 @@ fn open_unused(
     if !spec.path.exists() || is_cut_off(spec) {
         create_file(spec, making, &mut Vec::new())?;
     }
-    let device = patiently(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
+    let device = waiting_for_lock(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
     match look(&device) {
         Found::Blank => making.check_empty(&spec.path).map(|()| device),
         Found::Begun => Ok(device),

@@ -30,7 +30,7 @@ pub(crate) struct PoolParts {
     /// The cache is mirrored.
     pub(crate) mirror: Option<MirrorDevices>,
     /// The notes of a mirrored cache.
-    pub(crate) mates: Option<Notes>,
+    pub(crate) mirror_notes: Option<Notes>,
     /// An empty device that takes the place of the member of a mirrored cache that is out.
     pub(crate) fresh: Option<Device>,
     /// What the operator should know.
@@ -50,7 +50,7 @@ impl PoolParts {
             made: Vec::new(),
             known: CacheMark::default(),
             mirror: None,
-            mates: None,
+            mirror_notes: None,
             fresh: None,
             notes: Vec::new(),
         }

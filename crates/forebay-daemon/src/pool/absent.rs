@@ -1,6 +1,6 @@
 //! Volumes that the cache has data of but that are not attached: kept at a detach, refused, or not there at the start.
 
-use super::handle::Keeping;
+use super::handle::PromiseSender;
 use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::control::ControlError;
@@ -18,7 +18,7 @@ pub(crate) struct AbsentVolume {
 }
 
 /// Who waits until the cache has forgotten a volume that is not attached.
-pub(super) type Discarding = (VolumeId, Keeping<Result<(), ControlError>>);
+pub(super) type Discarding = (VolumeId, PromiseSender<Result<(), ControlError>>);
 
 impl Pool {
     /// All volumes that are not attached.

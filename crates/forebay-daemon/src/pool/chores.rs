@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A detach waits so long until what it leaves behind was taken away, and looks so often.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A socket that is being made, and exports that wait for it.
@@ -33,7 +33,7 @@ impl Pool {
         id: VolumeId,
         uri: &ExportUri,
         endpoint: &Endpoint,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(), String> {
         if let Some(there) = self.listening.iter_mut().find(|there| there.endpoint == *endpoint) {
             there.waiting.push((id, uri.clone()));
@@ -41,7 +41,7 @@ impl Pool {
         }
         let (tasks, waker, wanted) = (self.myself.clone(), self.reactor.waker(), endpoint.clone());
         let work = move || {
-            let made = listen(&wanted, patience);
+            let made = listen(&wanted, timeout);
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.listened(&wanted, made))); // it may have ended
             waker.wake();
         };
@@ -90,7 +90,7 @@ impl Pool {
 
     /// A detach is answered once what it leaves behind was taken away, or that takes too long.
     pub(super) fn answer_after_chores(&mut self, done: Done) {
-        self.chores.waiting.push((done, Instant::now() + PATIENCE));
+        self.chores.waiting.push((done, Instant::now() + TIMEOUT));
         self.look_after_chores();
     }
 

@@ -108,7 +108,7 @@ impl Pool {
                 self.watch.short.insert(id, short);
             }
         }
-        self.tell(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes });
+        self.emit(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes });
     }
 
     /// The cache failed, or one of its devices is shorter than what is used of it: that it cannot be read says nothing of its blocks.
@@ -126,7 +126,7 @@ impl Pool {
     fn not_short(&mut self, id: DeviceId, whole: bool) {
         let Some(Short { name: device, volume, .. }) = self.watch.short.remove(&id) else { return };
         let last = volume.is_some() || self.watch.short.values().all(|other| other.volume.is_some());
-        self.tell(PoolEvent::DeviceBack { device, volume, whole, last });
+        self.emit(PoolEvent::DeviceBack { device, volume, whole, last });
     }
 
     /// The backing store of a volume is about to be closed.
@@ -163,7 +163,7 @@ impl Pool {
             Device::Cache => None,
             Device::Backing(volume) => Some(self.name_of(volume)),
         };
-        self.tell(PoolEvent::OperationFailed {
+        self.emit(PoolEvent::OperationFailed {
             device: names.join(", "),
             volume,
             operation: timed.operation,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long an asker waits for the pool's thread.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// What has begun by then gets so much more time. It takes no longer than a turn, unless a system call hangs.
 const STUCK: Duration = Duration::from_secs(30);
 /// How often is looked whether a thread has ended.
@@ -27,7 +27,7 @@ pub(crate) enum PoolGone {
     #[error("the pool has stopped")]
     Stopped,
     /// It is busy.
-    #[error("the pool did not answer within {} s; nothing was done", PATIENCE.as_secs())]
+    #[error("the pool did not answer within {} s; nothing was done", TIMEOUT.as_secs())]
     Late,
     /// It has begun, and does not come to an end.
     #[error("the pool has not ended within {} s what it was asked for; it may still be done", STUCK.as_secs())]
@@ -47,12 +47,12 @@ impl Claim {
 
 /// Keeps a promise, once.
 #[derive(Clone, Debug)]
-pub(crate) struct Keeping<T> {
+pub(crate) struct PromiseSender<T> {
     answer: mpsc::SyncSender<T>,
     claim: Claim,
 }
 
-impl<T> Keeping<T> {
+impl<T> PromiseSender<T> {
     /// Gives the answer.
     ///
     /// # Errors
@@ -75,15 +75,15 @@ pub(crate) struct Promise<T> {
 }
 
 impl<T> Promise<T> {
-    pub(crate) fn pair() -> (Keeping<T>, Self) {
+    pub(crate) fn pair() -> (PromiseSender<T>, Self) {
         let (keep, receiver) = mpsc::sync_channel(1);
         let claim = Claim::default();
-        (Keeping { answer: keep, claim: claim.clone() }, Self { answer: receiver, claim })
+        (PromiseSender { answer: keep, claim: claim.clone() }, Self { answer: receiver, claim })
     }
 
     /// Waits for the answer so long: `None` if it has not come, `Some(None)` if the pool has ended without one.
-    pub(crate) fn try_wait(&self, patience: Duration) -> Option<Option<T>> {
-        match self.answer.recv_timeout(patience) {
+    pub(crate) fn try_wait(&self, timeout: Duration) -> Option<Option<T>> {
+        match self.answer.recv_timeout(timeout) {
             Ok(answer) => Some(Some(answer)),
             Err(mpsc::RecvTimeoutError::Timeout) => None,
             Err(mpsc::RecvTimeoutError::Disconnected) => Some(None),
@@ -91,8 +91,8 @@ impl<T> Promise<T> {
     }
 
     /// As [`Promise::try_wait`]; if the answer has not come the asker gives up, and whoever would have given it knows.
-    pub(crate) fn wait_or_give_up(self, patience: Duration) -> Option<Option<T>> {
-        match self.try_wait(patience) {
+    pub(crate) fn wait_or_give_up(self, timeout: Duration) -> Option<Option<T>> {
+        match self.try_wait(timeout) {
             Some(answer) => Some(answer),
             None if self.claim.take() => None,
             None => Some(self.answer.recv().ok()), // it comes this moment
@@ -165,7 +165,7 @@ impl PoolHandle {
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,
     ) -> Result<T, PoolGone> {
         let (answered, claim) = self.begin(what)?;
-        let waited = match answered.recv_timeout(PATIENCE) {
+        let waited = match answered.recv_timeout(TIMEOUT) {
             Err(mpsc::RecvTimeoutError::Timeout) if claim.take() => return Err(PoolGone::Late),
             Err(mpsc::RecvTimeoutError::Timeout) => answered.recv_timeout(STUCK),
             other => other,

@@ -84,7 +84,7 @@ impl Pool {
         let record = record.map_err(|why| {
             let volume = self.name_of(id);
             let what = format!("cannot note the state of the backing store of {volume}: {why}");
-            self.tell(PoolEvent::Note(what));
+            self.emit(PoolEvent::Note(what));
         });
         if self.letting_go.quiesced {
             self.letting_go.records.extend(record.ok().map(|record| (id, record)));
@@ -151,7 +151,7 @@ impl Pool {
         let mut hang = Vec::new();
         for (name, id) in devices {
             match self.reactor.remove_device(id) {
-                Some(device) => crate::patience::let_go(device),
+                Some(device) => crate::time_limit::let_go(device),
                 None => hang.push(name),
             }
         }
@@ -162,7 +162,7 @@ impl Pool {
             format!("pool {}: {event}", self.name),
             "once the device answers, or is gone, start the daemon again",
         );
-        self.tell(event);
+        self.emit(event);
         self.leave_reactor();
         error
     }
@@ -170,7 +170,7 @@ impl Pool {
     /// Memory and descriptors that the kernel still uses are let go when it is done with them, or with the process.
     pub(super) fn leave_reactor(self) {
         let Self { reactor, .. } = self;
-        crate::patience::let_go(reactor);
+        crate::time_limit::let_go(reactor);
     }
 
     /// The cache devices, for messages.

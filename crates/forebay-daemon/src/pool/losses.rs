@@ -107,7 +107,7 @@ impl Pool {
         let is_gone = self.is_cache_gone();
         for (id, damaged) in damaged.into_iter().filter(|_| !is_gone) {
             let Damaged { blocks, first_offset_bytes } = damaged;
-            self.tell(PoolEvent::BlocksDamaged { volume: self.name_of(id), blocks, first_offset_bytes });
+            self.emit(PoolEvent::BlocksDamaged { volume: self.name_of(id), blocks, first_offset_bytes });
         }
         let mut before = std::mem::take(&mut self.losses.told);
         for (id, losses) in self.engine.losses() {
@@ -118,12 +118,12 @@ impl Pool {
             if lost.bytes != was {
                 let first_offset_bytes = losses.first().map_or(0, |loss| loss.offset);
                 let more = lost.bytes > was;
-                self.tell(PoolEvent::Lost { volume: volume.clone(), lost, first_offset_bytes, more });
+                self.emit(PoolEvent::Lost { volume: volume.clone(), lost, first_offset_bytes, more });
             }
             self.losses.told.insert(id, (volume, lost));
         }
         for (volume, _) in before.into_values() {
-            self.tell(PoolEvent::LossEnded { volume });
+            self.emit(PoolEvent::LossEnded { volume });
         }
     }
 

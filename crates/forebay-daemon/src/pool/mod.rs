@@ -7,20 +7,20 @@
 //! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
 //! [`Promise`] when the engine's notice has come.
 //!
-//! Files: `chores` (what threads do), `absent` (volumes that are not attached), `aside` (when the cache device fails), `mates` (when a device of a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `rest` (coming to rest,
+//! Files: `chores` (what threads do), `absent` (volumes that are not attached), `cache_failure` (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `quiesce` (pausing,
 //! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
 
 mod absent;
-mod aside;
+mod cache_failure;
 mod chores;
 mod devices;
 mod handle;
 mod letting_go;
 mod losses;
-mod mates;
+mod mirror;
 mod mounts;
+mod quiesce;
 mod report;
-mod rest;
 mod scrub;
 mod size;
 mod snapshot;
@@ -30,24 +30,24 @@ mod volumes;
 pub(crate) use absent::AbsentVolume;
 pub(crate) use handle::{PoolGone, PoolHandle, Promise};
 pub use losses::Lost;
-pub(crate) use mates::Rebuilding;
+pub(crate) use mirror::Rebuilding;
 pub use report::PoolEvent;
 pub(crate) use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
 pub(crate) use users::Users;
 pub(crate) use volumes::{Served, VolumeSpec};
 
+use crate::cipher::CipherStage;
 use crate::engine_io::{CacheDevices, EngineIo};
 use crate::engine_memory::Reserve;
 use crate::error::RunError;
 use crate::guard::GuardBook;
-use crate::handover::Keeper;
+use crate::handover::ListenerStore;
 use crate::loss_record::LossRecord;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
 use crate::register::{Entry, Facts, older_hint, record_path};
-use crate::sealer::Sealer;
 use crate::server::{Refused, Server, ServerToken, put_memory_by};
-use aside::Aside;
+use cache_failure::CacheFailure;
 use devices::DeviceWatch;
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
@@ -70,7 +70,7 @@ const KIND_FUSE: u64 = 16;
 /// Completions for each connection that are worked on before what they lead to is handed to the kernel.
 const PIECE: usize = 8;
 /// So long is waited until the end of the cache is recorded.
-const RECORD_PATIENCE: Duration = Duration::from_secs(5);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Replies that clients do not take are waited for this long at the end.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
 
@@ -103,7 +103,7 @@ pub(crate) struct PoolStart {
     /// Certificates and allow lists by name.
     pub(crate) guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) listener_store: Arc<ListenerStore>,
     /// Folder for the record of a cache that fails.
     pub(crate) state_dir: PathBuf,
     /// The cache has failed before, and must not be opened.
@@ -139,15 +139,15 @@ pub(crate) struct Pool {
     /// How often its size was changed.
     resized: u64,
     /// Who waits until every connection is at rest.
-    resting: Option<handle::Keeping<()>>,
+    quiescing: Option<handle::PromiseSender<()>>,
     scrubbing: Option<scrub::Done>,
     discarding: Vec<absent::Discarding>,
     tasks: mpsc::Receiver<Task>,
     /// For threads that work for this pool.
     myself: mpsc::Sender<Task>,
-    aside: Aside,
+    cache_failure: CacheFailure,
     losses: losses::Losses,
-    mates: mates::Mates,
+    mirror: mirror::Mirror,
     watch: DeviceWatch,
     /// What is recorded of the cache outside of its devices, once it is open.
     entry: Option<Arc<Entry>>,
@@ -169,7 +169,7 @@ impl Pool {
     ) -> Result<Self, RunError> {
         // Before the first operation: the kernel's workers take after the thread that they work for.
         // That it may not is no failure: most who try Forebay are not root.
-        let _ = crate::nice::boost(start.nice_boost);
+        let _ = crate::thread_priority::boost(start.nice_boost);
         let limits = Limits { buffer_bytes_max: start.buffer_bytes, spin: start.spin, ..Limits::default() };
         let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
             RunError::failed(error, "the kernel must allow either io_uring or plain threads")
@@ -202,8 +202,8 @@ impl Pool {
         let cache = CacheDevices { ids, map: parts.map };
         let mut io = EngineIo::new(cache, scratch, reserve, KIND_ENGINE << KIND_SHIFT);
         if let Some(cipher) = parts.cipher {
-            let sealer = Sealer::new(cipher, reactor.pool_mut());
-            io.encrypt(sealer.ok_or_else(|| {
+            let cipher = CipherStage::new(cipher, reactor.pool_mut());
+            io.set_cipher(cipher.ok_or_else(|| {
                 RunError::failed("no memory for what is to be encrypted", "raise buffer_memory")
             })?);
         }
@@ -222,7 +222,7 @@ impl Pool {
         let mut pool = Self {
             name: start.name,
             engine,
-            server: Server::new(token, start.keeper, start.connections_max, start.buffer_bytes),
+            server: Server::new(token, start.listener_store, start.connections_max, start.buffer_bytes),
             mounts: Vec::new(),
             mounting: Vec::new(),
             mounted: 0,
@@ -237,14 +237,14 @@ impl Pool {
             guards: start.guards,
             resizing: None,
             resized: 0,
-            resting: None,
+            quiescing: None,
             scrubbing: None,
             discarding: Vec::new(),
             tasks,
             myself,
-            aside: Aside::new(start.state_dir, start.without_cache),
+            cache_failure: CacheFailure::new(start.state_dir, start.without_cache),
             losses: losses::Losses::default(),
-            mates: mates::Mates::new(parts.mates),
+            mirror: mirror::Mirror::new(parts.mirror_notes),
             watch: DeviceWatch::default(),
             entry: None,
             letting_go: letting_go::LettingGo::default(),
@@ -308,9 +308,9 @@ impl Pool {
             }
             self.turn()?;
         }
-        let patience = Instant::now() + LAST_REPLIES;
+        let timeout = Instant::now() + LAST_REPLIES;
         while !(self.server.is_quiet() && self.mounts_are_quiet() && self.chores_are_done())
-            && Instant::now() < patience
+            && Instant::now() < timeout
         {
             self.turn()?;
         }
@@ -323,7 +323,7 @@ impl Pool {
                 format!("pool {}: {event}", self.name),
                 "bring the device back, then start the daemon again",
             );
-            self.tell(event);
+            self.emit(event);
             return Err(error);
         }
         self.record_end();
@@ -364,7 +364,7 @@ impl Pool {
         let work = move || done.send(entry.end(&facts));
         let spawned = std::thread::Builder::new().name(format!("end-{}", self.name)).spawn(work);
         let result = match spawned {
-            Ok(_) => ended.recv_timeout(RECORD_PATIENCE).unwrap_or_else(|error| Err(error.to_string())),
+            Ok(_) => ended.recv_timeout(RECORD_TIMEOUT).unwrap_or_else(|error| Err(error.to_string())),
             Err(error) => Err(format!("cannot start a thread: {error}")),
         };
         if let Err(why) = result {
@@ -380,7 +380,7 @@ impl Pool {
         let path = self.devices().first().map_or_else(String::new, |(path, _)| path.display().to_string());
         RunError::failed(
             what,
-            older_hint(&path, record_path(self.aside.state_dir(), self.engine.uuid()).display()),
+            older_hint(&path, record_path(self.cache_failure.state_dir(), self.engine.uuid()).display()),
         )
     }
 
@@ -431,10 +431,10 @@ impl Pool {
         if waited.woken {
             self.run_tasks();
         }
-        self.server.wake_starved();
+        self.server.wake_blocked();
         self.forget_mounts();
         self.look_for_recovery();
-        self.look_for_rest();
+        self.answer_if_quiesced();
         if let Some(Refused { what, others }) = self.server.take_refused() {
             (self.report)(PoolEvent::ClientRefused { what, others });
         }

@@ -28,7 +28,7 @@ const REQUEST_SHIFT: u32 = 32;
 const LOOK_THERE: &str =
     "see whether who serves the file system there runs (findmnt, ls), end it, or choose another path";
 /// So long is waited for a mount.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A volume as a file somewhere.
 pub(super) struct Mounted {
@@ -53,14 +53,14 @@ pub(super) struct Mounting {
 }
 
 /// The engine, as a mount sees it.
-struct Door<'a> {
+struct MountBackend<'a> {
     engine: &'a mut Engine,
     now: Nanos,
     clients: &'a mut ClientCache,
     at: Instant,
 }
 
-impl Backend for Door<'_> {
+impl Backend for MountBackend<'_> {
     fn submit(&mut self, request: Request<'_>) {
         self.engine.submit(self.now, request);
     }
@@ -107,7 +107,7 @@ impl Pool {
         let work = move || {
             // What was there a moment ago may not be gone yet.
             for until in &before {
-                let _ = until.recv_timeout(PATIENCE);
+                let _ = until.recv_timeout(TIMEOUT);
             }
             let made = Made::at(&at);
             if first.swap(true, Ordering::AcqRel) {
@@ -118,7 +118,7 @@ impl Pool {
         };
         match std::thread::Builder::new().name(format!("mount-{}", self.name)).spawn(work) {
             Ok(thread) => {
-                let (path, due) = (path.to_owned(), Instant::now() + PATIENCE);
+                let (path, due) = (path.to_owned(), Instant::now() + TIMEOUT);
                 self.mounting.push(Mounting { volume, path, memory, due, decided, thread });
                 Ok(())
             }
@@ -133,7 +133,7 @@ impl Pool {
     fn mount_made(&mut self, volume: VolumeId, path: &Path, made: Result<Made, String>) {
         let waits = |mounting: &Mounting| mounting.volume == volume && mounting.path == path;
         let Some(at) = self.mounting.iter().position(waits) else {
-            return crate::patience::let_go(made); // The volume is gone.
+            return crate::time_limit::let_go(made); // The volume is gone.
         };
         let memory = self.mounting.swap_remove(at).memory;
         let result = match made {
@@ -185,7 +185,7 @@ impl Pool {
             let why = format!(
                 "mounting at {} has not ended in {} s: {LOOK_THERE}",
                 path.display(),
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             );
             self.exported(volume, &ExportUri::Fuse { path }, Err(why));
         }
@@ -196,7 +196,7 @@ impl Pool {
     /// Nobody waits for this mount any more. `None` if it was made just now: then a task says so, to nobody or to whom it concerns.
     fn give_up_mount(&mut self, at: usize) -> Option<(VolumeId, PathBuf)> {
         if self.mounting[at].decided.swap(true, Ordering::AcqRel) {
-            self.mounting[at].due = Instant::now() + PATIENCE;
+            self.mounting[at].due = Instant::now() + TIMEOUT;
             return None;
         }
         let Mounting { volume, path, memory, thread, .. } = self.mounting.swap_remove(at);
@@ -214,8 +214,8 @@ impl Pool {
         let mut started = false;
         for mounted in self.mounts.iter_mut().flatten() {
             let Mounted { server, clients, .. } = mounted;
-            let mut door = Door { engine: &mut self.engine, now, clients, at };
-            started |= server.turn(&mut door, &mut self.reactor);
+            let mut backend = MountBackend { engine: &mut self.engine, now, clients, at };
+            started |= server.turn(&mut backend, &mut self.reactor);
         }
         started
     }
@@ -276,7 +276,7 @@ impl Pool {
     /// A thread has taken a mount away, or could not.
     fn unmounted(&mut self, number: u64, ended: Result<(), String>) {
         if let Err(why) = ended {
-            self.tell(super::PoolEvent::Note(format!("cannot unmount: {why}")));
+            self.emit(super::PoolEvent::Note(format!("cannot unmount: {why}")));
         }
         let mut mounts = self.mounts.iter_mut().flatten();
         if let Some(mounted) = mounts.find(|mounted| mounted.number == number) {
@@ -308,7 +308,7 @@ impl Pool {
         for slot in &mut self.mounts {
             if let Some(mounted) = slot.take_if(|mounted| mounted.server.is_over()) {
                 mounted.server.end(&mut self.reactor);
-                crate::patience::let_go(mounted.mount);
+                crate::time_limit::let_go(mounted.mount);
             }
         }
     }

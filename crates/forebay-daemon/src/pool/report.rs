@@ -124,7 +124,7 @@ pub enum PoolEvent {
         why: String,
     },
     /// The volumes are served without the cache from now on.
-    CachePutAside {
+    CacheFailed {
         /// Cache devices.
         devices: String,
         /// Bytes that only the cache has; they are written back now.
@@ -291,7 +291,7 @@ impl fmt::Display for PoolEvent {
                  so writes are refused until it can be made: give the state directory room, and the right to write",
                 path.display()
             ),
-            Self::CachePutAside { devices, dirty_bytes, record } => write!(
+            Self::CacheFailed { devices, dirty_bytes, record } => write!(
                 f,
                 "the cache {devices} failed and is not used any more. The volumes are served from their backing stores; \
                  {dirty_bytes} bytes that only the cache has are written back now, as far as it can still be read (recorded in {})",
@@ -391,7 +391,7 @@ fn say_lost(f: &mut fmt::Formatter<'_>, bytes: u64, volumes: &[String], record: 
 
 impl Pool {
     /// Tells the operator something.
-    pub(super) fn tell(&mut self, event: PoolEvent) {
+    pub(super) fn emit(&mut self, event: PoolEvent) {
         (self.report)(event);
     }
 
@@ -418,7 +418,7 @@ impl Pool {
             if let Some(served) = self.served_mut(id) {
                 served.destage_failing_at = None;
             }
-            self.tell(PoolEvent::DestageRecovered { volume });
+            self.emit(PoolEvent::DestageRecovered { volume });
         }
     }
 
@@ -445,7 +445,7 @@ impl Pool {
             Notice::MemberOut { member } => return self.member_out(member),
             Notice::MirrorWhole => PoolEvent::MirrorWhole,
             Notice::RebuildFailed => return self.rebuild_failed(),
-            Notice::CachePutAside => return self.put_aside(),
+            Notice::CachePutAside => return self.cache_failed(),
             Notice::RescueEnded { .. } => return self.rescue_ended(),
             Notice::OrderBroken { volume, .. }
             | Notice::OrderYielded { volume }
@@ -469,7 +469,7 @@ impl Pool {
             Notice::Checkpointed { .. } => return,
         };
         self.note_failure(&notice);
-        self.tell(event);
+        self.emit(event);
     }
 }
 

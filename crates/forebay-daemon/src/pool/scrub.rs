@@ -1,6 +1,6 @@
 //! A scrub of the pool's cache: begun, watched, ended early; at most one at a time.
 
-use super::handle::Keeping;
+use super::handle::PromiseSender;
 use super::volumes::refused;
 use super::{Pool, PoolEvent, Promise};
 use crate::control::ControlError;
@@ -10,7 +10,7 @@ use forebay_core::ScrubReport;
 pub(crate) type Scrubbed = (ScrubReport, bool);
 
 /// Whom to tell.
-pub(super) type Done = Keeping<Result<Scrubbed, ControlError>>;
+pub(super) type Done = PromiseSender<Result<Scrubbed, ControlError>>;
 
 impl Pool {
     /// Begins to compare everything in the cache with its checksums; the promise is kept at its end.
@@ -39,7 +39,7 @@ impl Pool {
 
     /// It has ended.
     pub(super) fn scrub_ended(&mut self, report: ScrubReport, complete: bool) {
-        self.tell(PoolEvent::Scrubbed { report, complete });
+        self.emit(PoolEvent::Scrubbed { report, complete });
         if let Some(done) = self.scrubbing.take() {
             let _ = done.try_send(Ok((report, complete)));
         }

@@ -8,7 +8,7 @@
 //! use, and after it has given an end up, before the file is cut. A crash in between leaves it ahead of the superblock; it
 //! is mended at the next start.
 
-use super::handle::Keeping;
+use super::handle::PromiseSender;
 use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::control::{ControlError, ErrorKind};
@@ -40,7 +40,7 @@ enum Then {
 /// A change of size under way.
 #[derive(Debug)]
 pub(super) struct Resizing {
-    done: Keeping<Result<(), ControlError>>,
+    done: PromiseSender<Result<(), ControlError>>,
     then: Then,
 }
 
@@ -299,7 +299,7 @@ impl Pool {
     }
 
     /// Has a thread cut the last device, of which the pool uses less now. Until then its size is not changed again.
-    fn cut(&mut self, bytes: u64, done: Keeping<Result<(), ControlError>>) {
+    fn cut(&mut self, bytes: u64, done: PromiseSender<Result<(), ControlError>>) {
         let (id, cache) = (self.last_device(), self.io.cache());
         let length = bytes - cache.map.last_start() + cache.map.header_bytes();
         let header = self.last_part().header;
@@ -343,7 +343,7 @@ impl Pool {
         }
         cache.map.leave();
         if let Some(id) = cache.ids.pop() {
-            crate::patience::let_go(self.reactor.remove_device(id));
+            crate::time_limit::let_go(self.reactor.remove_device(id));
         }
     }
 }

@@ -102,7 +102,7 @@ impl Pool {
             cache_failed: self.engine.is_aside(),
             mirror: self.mirrored(),
             rescue_over: self.engine.is_rescue_over(),
-            record: self.aside.record().cloned(),
+            record: self.cache_failure.record().cloned(),
             io_engine: self.io_engine(),
             volumes: (0..self.volumes.len())
                 .filter_map(|at| self.volume_snapshot(VolumeId(at as u16)))

@@ -4,7 +4,7 @@
 //! exports go first, so that nobody asks any more, then the engine, then the device. In between the volume is in the
 //! table with its state, so that nothing else can take its place.
 
-use super::handle::Keeping;
+use super::handle::PromiseSender;
 use super::{Lost, Pool, PoolEvent, Promise};
 use crate::control::{ControlError, ErrorKind, VolumeState};
 use crate::meter::{History, Meter};
@@ -43,7 +43,7 @@ pub(crate) struct VolumeSpec {
     pub(crate) rules: Arc<RuleSet>,
 }
 
-pub(super) type Done = Keeping<Result<(), ControlError>>;
+pub(super) type Done = PromiseSender<Result<(), ControlError>>;
 
 /// A volume in the table of its pool.
 pub(crate) struct Served {
@@ -232,11 +232,11 @@ impl Pool {
         let now = self.io.now();
         if let Err(error) = self.engine.attach_volume(now, entry, attachment) {
             self.io.set_backing(id, None);
-            crate::patience::let_go(self.reactor.remove_device(device));
+            crate::time_limit::let_go(self.reactor.remove_device(device));
             return Err(refused("attach", &name, &error));
         }
         for note in backing.notes {
-            self.tell(PoolEvent::Note(note));
+            self.emit(PoolEvent::Note(note));
         }
         let served = Served {
             spec,
@@ -331,7 +331,7 @@ impl Pool {
                 served.uris.push(export.clone());
                 let volume = served.spec.name.clone();
                 if is_new {
-                    self.tell(PoolEvent::Ready { volume, export });
+                    self.emit(PoolEvent::Ready { volume, export });
                 }
             }
         }
@@ -356,7 +356,7 @@ impl Pool {
                     let _ = waiting.try_send(Err(refused("detach", &name, &error)));
                 }
                 if let Some(what) = problem {
-                    self.tell(PoolEvent::Note(format!("cannot export {name} again: {what}")));
+                    self.emit(PoolEvent::Note(format!("cannot export {name} again: {what}")));
                 }
             }
             Then::More(done) => {
@@ -390,7 +390,7 @@ impl Pool {
     fn export(&mut self, id: VolumeId, uri: &ExportUri) -> Result<Option<String>, String> {
         match uri {
             ExportUri::Nbd { endpoint, .. } => match self.server.must_listen(endpoint) {
-                Some(patience) => self.begin_listen(id, uri, endpoint, patience).map(|()| None),
+                Some(timeout) => self.begin_listen(id, uri, endpoint, timeout).map(|()| None),
                 None => self.offer(id, uri, &mut None).map(Some),
             },
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
@@ -446,9 +446,9 @@ impl Pool {
             _ => {} // it comes back
         }
         match self.reactor.remove_device(served.device) {
-            Some(device) => crate::patience::let_go(device), // Who serves it may not answer.
+            Some(device) => crate::time_limit::let_go(device), // Who serves it may not answer.
             None => {
-                self.tell(PoolEvent::Note(format!(
+                self.emit(PoolEvent::Note(format!(
                     "the backing store of {} is still busy",
                     served.spec.name
                 )));
@@ -476,7 +476,7 @@ impl Pool {
         let Some(id) = self.find(name) else { return };
         let now = self.io.now();
         if let Err(error) = self.engine.cancel_detach(now, id) {
-            self.tell(PoolEvent::Note(format!("cannot go back to serving {name}: {error}")));
+            self.emit(PoolEvent::Note(format!("cannot go back to serving {name}: {error}")));
             return;
         }
         if let Some(served) = self.served_mut(id)
@@ -533,7 +533,7 @@ impl Pool {
     pub(super) fn detached(&mut self, id: VolumeId) {
         self.discarded(id, Ok(()));
         if let Some(mut served) = self.forget(id) {
-            self.tell(PoolEvent::Detached { volume: served.spec.name.clone() });
+            self.emit(PoolEvent::Detached { volume: served.spec.name.clone() });
             if let Some(waiting) = served.waiting.take() {
                 self.answer_after_chores(waiting);
             }
@@ -652,7 +652,7 @@ impl Pool {
             }
             self.server.resize(id, size_bytes);
             self.resize_mounts(id, size_bytes);
-            self.tell(PoolEvent::Resized { volume: name.clone(), size_bytes });
+            self.emit(PoolEvent::Resized { volume: name.clone(), size_bytes });
         }
         if let Some(waiting) = waiting {
             let _ = waiting.try_send(result.map(drop).map_err(|error| refused("resize", &name, &error)));

@@ -42,7 +42,7 @@ pub(super) struct Connection {
     pub(super) cancelling: bool,
     pub(super) arriving: Option<Arriving>,
     /// A request that waits for memory.
-    pub(super) starved: Option<NbdRequest>,
+    pub(super) blocked: Option<NbdRequest>,
     pub(super) requests: u32,
     pub(super) unsent_bytes: u64,
     /// Memory of requests that are under way, and of answers until they are sent.
@@ -52,8 +52,8 @@ pub(super) struct Connection {
     /// The part of it that lies in `owned`.
     pub(super) owned_bytes: u64,
     /// A request waits for memory; and since when one does.
-    pub(super) thirsty: bool,
-    pub(super) thirsty_since: Option<Instant>,
+    pub(super) wants_memory: bool,
+    pub(super) wants_memory_since: Option<Instant>,
     /// It is for a payload, and others for its volume have all that they may.
     pub(super) crowded: bool,
     pub(super) sends: u32,
@@ -104,14 +104,14 @@ impl Connection {
             receiving: false,
             cancelling: false,
             arriving: None,
-            starved: None,
+            blocked: None,
             requests: 0,
             unsent_bytes: 0,
             held_bytes: 0,
             held_bytes_max,
             owned_bytes: 0,
-            thirsty: false,
-            thirsty_since: None,
+            wants_memory: false,
+            wants_memory_since: None,
             crowded: false,
             sends: 0,
             stalled_since: None,
@@ -145,8 +145,8 @@ impl Connection {
 
     /// A request of it finds no memory now; `crowded`: there may be some, but its volume has enough for payloads that are still coming.
     pub(super) fn waits_for_memory(&mut self, now: Instant, crowded: bool) {
-        (self.thirsty, self.crowded) = (true, crowded);
-        self.thirsty_since.get_or_insert(now);
+        (self.wants_memory, self.crowded) = (true, crowded);
+        self.wants_memory_since.get_or_insert(now);
     }
 
     /// It takes nothing of what is sent to it, for so long that this is no pause.
@@ -167,17 +167,17 @@ impl Connection {
     }
 
     /// Nothing was begun that is not done, as far as receiving is concerned: what comes next is the header of a request.
-    pub(super) fn may_rest(&self) -> bool {
+    pub(super) fn may_quiesce(&self) -> bool {
         self.volume.is_some()
             && self.session.is_between_requests()
             && self.arriving.is_none()
-            && self.starved.is_none()
+            && self.blocked.is_none()
     }
 
     /// Everything that was asked for is answered, the answers are sent, and nothing is under way.
-    pub(super) fn is_at_rest(&self) -> bool {
+    pub(super) fn is_quiesced(&self) -> bool {
         let idle = self.requests == 0 && self.sends == 0 && !self.receiving && !self.closing;
-        idle && self.may_rest() && self.spans.is_empty()
+        idle && self.may_quiesce() && self.spans.is_empty()
     }
 
     /// Closing a TCP socket in which something lies unread would take back the last answers (RST): what still comes must be taken.

@@ -6,7 +6,7 @@
 
 use super::{Server, ServerToken};
 use crate::guard::{AccessEntry, Peer, TlsEntry};
-use crate::handover::{Keeper, Listener};
+use crate::handover::{Listener, ListenerStore};
 use crate::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const SOCKET_MODE: u32 = 0o660;
 /// A server that was killed still answers on its sockets for a moment, until the kernel has ended what it had in flight: a
 /// start waits so long for that, and looks so often. Later everybody who is served would wait along, and an error is better.
-const STALE_PATIENCE: Duration = Duration::from_secs(2);
+const STALE_TIMEOUT: Duration = Duration::from_secs(2);
 const STALE_PAUSE: Duration = Duration::from_millis(10);
 const STARTING: Duration = Duration::from_secs(5);
 
@@ -117,7 +117,7 @@ pub(super) struct Directory {
     /// Connections to each volume, by its number.
     connected: Vec<u32>,
     /// Sockets that outlive this process.
-    keeper: Arc<Keeper>,
+    listener_store: Arc<ListenerStore>,
     /// Socket files that nobody listens on any more.
     files: Vec<(SocketFile, PathBuf)>,
 }
@@ -160,20 +160,20 @@ impl Exports for Seen<'_> {
 }
 
 impl Directory {
-    pub(super) fn new(keeper: Arc<Keeper>) -> Self {
+    pub(super) fn new(listener_store: Arc<ListenerStore>) -> Self {
         let since = Instant::now();
         Self {
             since,
             endpoints: Vec::new(),
             exports: Vec::new(),
             connected: Vec::new(),
-            keeper,
+            listener_store,
             files: Vec::new(),
         }
     }
 
-    pub(super) fn keeper(&self) -> &Keeper {
-        &self.keeper
+    pub(super) fn listener_store(&self) -> &ListenerStore {
+        &self.listener_store
     }
 
     /// The endpoint as the configuration says it.
@@ -284,7 +284,7 @@ impl Directory {
     /// Listens no more. What somebody keeps open for the next start stays where clients find it.
     pub(super) fn close(&mut self, reactor: &mut Reactor) {
         for at in 0..self.endpoints.len() {
-            self.stop_listening(reactor, at, self.keeper.keeps());
+            self.stop_listening(reactor, at, self.listener_store.keeps());
         }
     }
 
@@ -294,9 +294,9 @@ impl Directory {
         if keep {
             return;
         }
-        self.keeper.forget(&self.endpoints[at].asked);
+        self.listener_store.forget(&self.endpoints[at].asked);
         let Listening { asked, file, .. } = &self.endpoints[at];
-        if let (Endpoint::Unix(path), Some(file), false) = (asked, file, self.keeper.is_parked()) {
+        if let (Endpoint::Unix(path), Some(file), false) = (asked, file, self.listener_store.is_parked()) {
             self.files.push((*file, path.clone()));
         }
     }
@@ -314,9 +314,9 @@ impl Directory {
 
     /// If somebody must make a socket for an endpoint: how long one that is in use is waited for.
     fn must_listen(&self, wanted: &Endpoint) -> Option<Duration> {
-        let is_there = self.position(wanted).is_some() || self.keeper.has(wanted);
-        let patience = if self.since.elapsed() < STARTING { STALE_PATIENCE } else { Duration::ZERO };
-        (!is_there).then_some(patience)
+        let is_there = self.position(wanted).is_some() || self.listener_store.has(wanted);
+        let timeout = if self.since.elapsed() < STARTING { STALE_TIMEOUT } else { Duration::ZERO };
+        (!is_there).then_some(timeout)
     }
 
     /// Finds the endpoint, or uses the socket that was made for it (or that somebody kept); tells whether it is new.
@@ -339,7 +339,7 @@ impl Directory {
                 Err("another export at the same place has other TLS settings".into())
             };
         }
-        let made = match self.keeper.take(wanted) {
+        let made = match self.listener_store.take(wanted) {
             Some(socket) => {
                 let actual = bound(&socket, wanted)?;
                 Some(Socket::new(socket, actual))
@@ -347,7 +347,7 @@ impl Directory {
             None => made.take(),
         };
         let Socket { fd, actual, file } = made.ok_or("nobody listens there")?;
-        self.keeper.keep(wanted, &fd);
+        self.listener_store.keep(wanted, &fd);
         let listener = reactor.add_listener(fd).map_err(|error| format!("cannot listen: {error}"))?;
         let (asked, tls) = (wanted.clone(), tls.cloned());
         self.endpoints.push(Listening {
@@ -366,11 +366,11 @@ impl Directory {
 ///
 /// # Errors
 /// Somebody else listens there, or it cannot be listened on, in words.
-pub(crate) fn listen(wanted: &Endpoint, patience: Duration) -> Result<Socket, String> {
+pub(crate) fn listen(wanted: &Endpoint, timeout: Duration) -> Result<Socket, String> {
     let began = Instant::now();
     loop {
         match listen_once(wanted) {
-            Err(Refusal::Taken(_)) if began.elapsed() < patience => std::thread::sleep(STALE_PAUSE),
+            Err(Refusal::Taken(_)) if began.elapsed() < timeout => std::thread::sleep(STALE_PAUSE),
             Err(Refusal::Taken(what) | Refusal::Other(what)) => return Err(what),
             Ok((fd, actual)) => return Ok(Socket::new(fd, actual)),
         }
@@ -531,7 +531,7 @@ impl Server {
     }
 
     pub(super) fn accept(&mut self, reactor: &mut Reactor, endpoint: u32) {
-        if self.still || self.directory.is_accepting_at(endpoint) {
+        if self.quiescing || self.directory.is_accepting_at(endpoint) {
             return;
         }
         if let Some(listener) = self.directory.listener(endpoint) {

@@ -23,10 +23,10 @@
 //! With TLS (`encrypted`, `tls`) what is received is decrypted into the same buffer, and replies are encrypted when they are
 //! sent; the session sees no difference.
 //!
-//! Files: `door` (who comes in), `exports` (what is found where), `connection` (the state of one), `receive`, `requests`, `send` (the
-//! way of a request), `still` (coming to rest, and changing hands), `encrypted` and `tls`, `refusals` (what the operator is told).
+//! Files: `accept` (who comes in), `exports` (what is found where), `connection` (the state of one), `receive`, `requests`, `send` (the
+//! way of a request), `quiesce` (quiescing, and changing hands), `encrypted` and `tls`, `refusals` (what the operator is told).
 
-use crate::handover::Keeper;
+use crate::handover::ListenerStore;
 use crate::rules::RuleSet;
 use forebay_core::{Engine, Request};
 use forebay_export::nbd::reply::Replier;
@@ -36,15 +36,15 @@ use forebay_io::{BufId, BufPool, Reactor, Span};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod accept;
 mod connection;
-mod door;
 mod encrypted;
 mod exports;
+mod quiesce;
 mod receive;
 mod refusals;
 mod requests;
 mod send;
-mod still;
 mod tls;
 
 use connection::Connection;
@@ -79,7 +79,7 @@ const ARRIVING_VOLUMES: u64 = 2;
 /// One connection has at most this part of the memory for its requests and their answers (and one request more).
 const CONNECTION_PART: u64 = 4;
 /// Who waits so long for memory ...
-const THIRSTY_AFTER: Duration = Duration::from_secs(1);
+const WANTS_MEMORY_AFTER: Duration = Duration::from_secs(1);
 /// ... gets that of a client that has taken none of its answers for so long.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 /// ... and of which so long was seen that it takes nothing, not a part of a send either.
@@ -235,14 +235,14 @@ pub(crate) struct Server {
     crcs: Vec<u32>,
     tokens: fn(ServerToken) -> u64,
     closing: bool,
-    /// Connections come to rest between two requests, or are there; nothing is accepted.
-    still: bool,
+    /// Connections quiesce between two requests, or are there; nothing is accepted.
+    quiescing: bool,
     /// When this turn of the loop began, for the counters of rules.
     turn_at: Instant,
     /// Listeners on which accepting failed, and when to try again.
     paused: Vec<u32>,
-    /// Where the next look at starved connections begins.
-    starved_from: u32,
+    /// Where the next look at blocked connections begins.
+    blocked_from: u32,
     resume_at: Option<Instant>,
     /// Connections that have not chosen an export yet, and when to look for those that take too long.
     greeting: usize,
@@ -259,7 +259,7 @@ pub(crate) struct Server {
     /// When to look whether clients have gone that nothing is received from.
     gone_at: Option<Instant>,
     /// Since when somebody waits for memory, and when to look whether somebody keeps it for nothing.
-    thirsty_since: Option<Instant>,
+    wants_memory_since: Option<Instant>,
     stalled_at: Option<Instant>,
     /// Connections that are being closed, and when to look whether they can be.
     leaving: usize,
@@ -268,10 +268,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// No client yet. If the keeper is parked nothing is read or accepted before [`Server::go_on`].
+    /// No client yet. If the listener store is parked nothing is read or accepted before [`Server::go_on`].
     pub(crate) fn new(
         tokens: fn(ServerToken) -> u64,
-        keeper: Arc<Keeper>,
+        listener_store: Arc<ListenerStore>,
         connections_max: u32,
         buffer_bytes: usize,
     ) -> Self {
@@ -284,12 +284,12 @@ impl Server {
             arriving_bytes: Vec::new(),
             arriving_bytes_max: buffer_bytes as u64 / ARRIVING_PART,
             gone_at: None,
-            thirsty_since: None,
+            wants_memory_since: None,
             stalled_at: None,
             leaving: 0,
             leaving_at: None,
-            still: keeper.is_parked(),
-            directory: Directory::new(keeper),
+            quiescing: listener_store.is_parked(),
+            directory: Directory::new(listener_store),
             rules: Vec::new(),
             connections: Vec::new(),
             pending: Vec::new(),
@@ -307,7 +307,7 @@ impl Server {
             closing: false,
             turn_at: Instant::now(),
             paused: Vec::new(),
-            starved_from: 0,
+            blocked_from: 0,
             resume_at: None,
             greeting: 0,
             greetings_at: None,

@@ -1,7 +1,7 @@
 //! What comes in on a connection: received bytes become steps of the session, and steps become requests.
 //!
 //! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
-//! the session, and [`Server::wake_starved`] tries again.
+//! the session, and [`Server::wake_blocked`] tries again.
 
 use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
 use forebay_export::nbd::CloseReason;
@@ -21,7 +21,7 @@ impl Server {
         connection.receiving = false;
         let cancelled = std::mem::take(&mut connection.cancelling);
         match result {
-            // Given up for coming to rest: everything is still there.
+            // Given up for quiescing: everything is still there.
             Err(failure) if cancelled && failure.kind == IoFailureKind::Cancelled => {}
             Ok(0) | Err(_) => (connection.closing, connection.deaf) = (true, true),
             Ok(bytes) if connection.lingers_since.is_some() => {
@@ -66,14 +66,14 @@ impl Server {
     }
 
     /// Something was freed: connections that waited for memory go on.
-    pub(crate) fn wake_starved(&mut self) {
+    pub(crate) fn wake_blocked(&mut self) {
         self.divide_memory();
         let count = self.connections.len() as u32;
         // Each time another one is the first to get what was freed.
-        self.starved_from = (self.starved_from + 1).checked_rem(count).unwrap_or(0);
-        for index in (self.starved_from..count).chain(0..self.starved_from) {
+        self.blocked_from = (self.blocked_from + 1).checked_rem(count).unwrap_or(0);
+        for index in (self.blocked_from..count).chain(0..self.blocked_from) {
             let waits = self.connections[index as usize].as_ref().is_some_and(|connection| {
-                connection.starved.is_some() || connection.used < connection.filled || !connection.receiving
+                connection.blocked.is_some() || connection.used < connection.filled || !connection.receiving
             });
             if waits {
                 self.enqueue(index);
@@ -89,11 +89,11 @@ impl Server {
         let mut first = None;
         for (index, connection) in self.connections.iter().enumerate() {
             let Some(connection) = connection else { continue };
-            let waiting = connection.thirsty && !connection.closing;
+            let waiting = connection.wants_memory && !connection.closing;
             if waiting && connection.held_bytes == 0 {
                 // Whose volume has many payloads coming waits for those who have none.
                 let coming = self.arriving_bytes_of(connection.volume);
-                let place = (connection.crowded, coming, connection.thirsty_since, index as u32);
+                let place = (connection.crowded, coming, connection.wants_memory_since, index as u32);
                 first = Some(first.map_or(place, |first| place.min(first)));
             }
             let waiting = waiting && !connection.crowded; // others of its own volume have what it waits for
@@ -125,7 +125,7 @@ impl Server {
             if connection.closing || self.closing || is_full {
                 return started;
             }
-            connection.thirsty = false;
+            connection.wants_memory = false;
             if let Some(arriving) = connection.arriving {
                 if connection.session.payload_remaining() > 0 {
                     return started;
@@ -138,14 +138,14 @@ impl Server {
                 started = true;
                 continue;
             }
-            if let Some(request) = connection.starved.take() {
+            if let Some(request) = connection.blocked.take() {
                 if !self.start(volumes, reactor, index, request, now) {
                     return started;
                 }
                 started = true;
                 continue;
             }
-            if self.still && connection.may_rest() {
+            if self.quiescing && connection.may_quiesce() {
                 return started;
             }
             match self.step(reactor, index) {

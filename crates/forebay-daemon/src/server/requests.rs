@@ -63,7 +63,7 @@ impl Server {
         let buffer = self.memory_for(reactor, index, bytes);
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let Some(buffer) = buffer else {
-            connection.starved = Some(request);
+            connection.blocked = Some(request);
             return false;
         };
         self.submit(volumes, reactor, index, request, Some(buffer), now);
@@ -84,7 +84,7 @@ impl Server {
         match buffer {
             Some(buffer) => {
                 connection.held_bytes += pool.capacity(buffer) as u64;
-                connection.thirsty_since = None;
+                connection.wants_memory_since = None;
                 self.favoured.take_if(|first| *first == index);
             }
             None => connection.waits_for_memory(self.turn_at, false),

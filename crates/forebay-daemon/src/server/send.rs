@@ -130,7 +130,7 @@ impl Server {
             self.try_close(reactor, index);
             return;
         }
-        if self.still && connection.may_rest() {
+        if self.quiescing && connection.may_quiesce() {
             if connection.receiving && !connection.cancelling {
                 connection.cancelling = true;
                 reactor.cancel_receives(connection.socket);
@@ -139,7 +139,7 @@ impl Server {
         }
         // A payload that has its memory comes in, however much else is under way: it would be kept for nothing.
         let is_full = connection.is_full() && connection.arriving.is_none();
-        if connection.receiving || self.closing || is_full || connection.starved.is_some() {
+        if connection.receiving || self.closing || is_full || connection.blocked.is_some() {
             return;
         }
         let span = if let (Some(arriving), None) = (connection.arriving, &connection.tls) {

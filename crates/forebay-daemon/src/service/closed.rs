@@ -1,6 +1,6 @@
 //! Pools that are configured and not open: what is known of their caches, and the way to take them out.
 
-use super::{Service, Told, lock};
+use super::{Service, ServiceEvent, lock};
 use crate::config::{ConfigFile, Edit};
 use crate::control::{ControlError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
 use crate::loss_record::LossRecord;
@@ -105,7 +105,7 @@ impl Service {
         let state_dir = self.running().config.daemon.state_dir.clone();
         for record in of_pool(&state_dir, name)? {
             if let Err(why) = record.remove(&state_dir) {
-                self.tell(Told::Problem(format!(
+                self.emit(ServiceEvent::Problem(format!(
                     "pool {name} is removed, but its cache is still recorded: {why}"
                 )));
             }

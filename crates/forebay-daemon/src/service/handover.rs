@@ -17,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Clients that have not chosen an export yet have so long to do it: they cannot be passed on, and all others wait for them.
 const GREET_WITHIN: Duration = Duration::from_secs(1);
 /// Clients that are in the middle of something have so long to get through with it.
-const REST_WITHIN: Duration = Duration::from_secs(10);
-/// After clients that kept themselves from coming to rest were disconnected.
+const QUIESCE_WITHIN: Duration = Duration::from_secs(10);
+/// After clients that kept themselves from quiescing were disconnected.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
 /// Time for closing the pools, once all clients are at rest: a pool that takes longer is left behind, and there is no upgrade.
 const CLOSE_WITHIN: Duration = Duration::from_secs(60);
@@ -101,12 +101,12 @@ impl Service {
     /// Brings all clients to rest, closes the pools and gives everything away.
     ///
     /// # Errors
-    /// Something does not come to rest. Everything goes on then.
+    /// Something does not quiesce. Everything goes on then.
     pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), ControlError> {
         let mut changing = lock(&self.changing);
         lock(&self.work).passed_on = true;
         let pools = self.pool_handles();
-        let duties = match self.come_to_rest(&pools) {
+        let duties = match self.quiesce_pools(&pools) {
             Ok(duties) => duties,
             Err(error) => {
                 lock(&self.work).passed_on = false;
@@ -138,57 +138,57 @@ impl Service {
             if !pool.ends_by(until) {
                 late.push(name.as_str());
             } else if let Err(error) = pool.stop() {
-                self.tell(super::Told::Problem(format!("while handing over: {error}")));
+                self.emit(super::ServiceEvent::Problem(format!("while handing over: {error}")));
             }
         }
         let late = (!late.is_empty()).then(|| late.join(", "))?;
         Some(format!("pool {late} was not closed within {} s: a device hangs, or is slow", within.as_secs()))
     }
 
-    fn come_to_rest(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, ControlError> {
+    fn quiesce_pools(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, ControlError> {
         self.check_upgradable()?;
         // Whoever opens the pools next, this process if need be, must record it.
         self.check_recordable()?;
         let duties = self.duties()?;
-        Self::hold_still(pools)?;
+        Self::quiesce(pools)?;
         self.check_upgradable()?; // a cache may have failed meanwhile
         Ok(duties)
     }
 
-    fn hold_still(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), ControlError> {
-        let began = pools.iter().map(|(name, pool)| Ok((name, pool, Self::ask(pool, Pool::hold_still)?)));
-        let mut restless: Vec<(&String, &Arc<PoolHandle>, Promise<()>)> =
+    fn quiesce(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), ControlError> {
+        let began = pools.iter().map(|(name, pool)| Ok((name, pool, Self::ask(pool, Pool::quiesce)?)));
+        let mut busy: Vec<(&String, &Arc<PoolHandle>, Promise<()>)> =
             began.collect::<Result<_, ControlError>>()?;
-        Self::await_rest(&mut restless, GREET_WITHIN);
-        for (_, pool, _) in &restless {
+        Self::await_quiesced(&mut busy, GREET_WITHIN);
+        for (_, pool, _) in &busy {
             Self::ask(pool, Pool::cut_greetings)?;
         }
-        Self::await_rest(&mut restless, REST_WITHIN);
-        for (_, pool, _) in &restless {
-            Self::ask(pool, Pool::cut_restless)?;
+        Self::await_quiesced(&mut busy, QUIESCE_WITHIN);
+        for (_, pool, _) in &busy {
+            Self::ask(pool, Pool::cut_busy)?;
         }
-        Self::await_rest(&mut restless, CUT_WITHIN);
-        match restless.first() {
+        Self::await_quiesced(&mut busy, CUT_WITHIN);
+        match busy.first() {
             None => Ok(()),
             Some((name, ..)) => Err(ControlError::new(
                 ErrorKind::Conflict,
-                format!("requests to pool {name} were not answered within {} s", REST_WITHIN.as_secs()),
+                format!("requests to pool {name} were not answered within {} s", QUIESCE_WITHIN.as_secs()),
                 "a device hangs, or writers wait for a slow one: look at `forebay top`, and try again",
             )),
         }
     }
 
-    /// Waits; who comes to rest is taken off the list.
-    fn await_rest(restless: &mut Vec<(&String, &Arc<PoolHandle>, Promise<()>)>, within: Duration) {
+    /// Waits; who quiesces is taken off the list.
+    fn await_quiesced(busy: &mut Vec<(&String, &Arc<PoolHandle>, Promise<()>)>, within: Duration) {
         let until = Instant::now() + within;
-        restless.retain(|(_, _, promise)| {
+        busy.retain(|(_, _, promise)| {
             promise.try_wait(until.saturating_duration_since(Instant::now())).is_none()
         });
     }
 
     /// Lets all clients go on: they were held, or have come with an inheritance.
     pub(crate) fn go_on(&self) {
-        self.keeper.go_on();
+        self.listener_store.go_on();
         for (_, pool) in self.pool_handles() {
             let _ = pool.ask(Pool::go_on); // one that has ended has no clients
         }
@@ -197,12 +197,12 @@ impl Service {
     /// As clients begin to wait.
     fn duties(&self) -> Result<Duties, ControlError> {
         let infos = self.volume_infos()?;
-        let still_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let quiesced_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let served = infos.into_iter().filter(|volume| volume.state == VolumeState::Serving);
         Ok(Duties {
             volumes: served.map(|volume| volume.name).collect(),
-            passed: self.keeper.has_passed(),
-            still_since_unix_ns: u64::try_from(still_since.as_nanos()).unwrap_or(u64::MAX),
+            passed: self.listener_store.has_passed(),
+            quiesced_since_unix_ns: u64::try_from(quiesced_since.as_nanos()).unwrap_or(u64::MAX),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
@@ -240,7 +240,7 @@ impl Service {
                 (Kind::DaemonUpgradeFailed, format!("no successor: {why}; clients waited {paused_ms} ms"))
             }
         };
-        self.tell(super::Told::Problem(text.clone()));
+        self.emit(super::ServiceEvent::Problem(text.clone()));
         self.hub.publish(NewEvent::new(kind, text));
         *lock(&self.upgraded) = Some(info);
     }

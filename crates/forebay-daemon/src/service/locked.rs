@@ -114,7 +114,7 @@ impl Service {
             Place::Pool(name) => {
                 let result = self.reopen(name, crate::control::OpenHow::default());
                 if self.handle(name).is_ok() {
-                    self.tell(super::Told::Problem(format!(
+                    self.emit(super::ServiceEvent::Problem(format!(
                         "pool {name} is open: what it has waited for is there"
                     )));
                     return; // volumes that could not be attached have alarms of their own
@@ -131,7 +131,7 @@ impl Service {
         if let Err(error) = result {
             let error = self.try_again_if_locked(place, error);
             self.hub.raise(key, Severity::Error, &format!("{}; {}", error.what, error.hint));
-            self.tell(super::Told::Problem(error.what));
+            self.emit(super::ServiceEvent::Problem(error.what));
         }
     }
 }

@@ -6,22 +6,22 @@
 //! - What takes long is a job with a thread of its own (`work`); it holds [`Service::changing`] only for the steps that
 //!   change something, not while it drains.
 //!
-//! Files: `start` (opening everything at the start, stopping it), `pools`, `mates` (mirrored ones), `volumes`, `settings`, `reload`, `work`,
-//! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache devices, which may hang), `locked` (devices that somebody else has), `handover` (passing everything to a successor), `info` (how things are), `tell` (what pools report becomes events and alarms).
+//! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored ones), `volumes`, `settings`, `reload`, `work`,
+//! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache devices, which may hang), `locked` (devices that somebody else has), `handover` (passing everything to a successor), `info` (how things are), `event_bridge` (what pools report becomes events and alarms).
 
 mod absent;
 mod closed;
+mod event_bridge;
 mod handover;
 mod info;
 mod locked;
-mod mates;
+mod mirror;
 mod opening;
 mod pools;
 mod records;
 mod reload;
 mod settings;
 mod start;
-mod tell;
 mod volumes;
 mod work;
 
@@ -33,7 +33,7 @@ use crate::control::{
 };
 use crate::events::{AlarmKey, Hub, Kind};
 use crate::guard::GuardBook;
-use crate::handover::Keeper;
+use crate::handover::ListenerStore;
 use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use crate::pool::{Pool, PoolGone, PoolHandle};
 use crate::register::Entry;
@@ -44,7 +44,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 pub(crate) use handover::{Estate, UpgradeAnswer, Upgrader};
-pub(crate) use start::{ServiceStart, Told, load};
+pub(crate) use start::{ServiceEvent, ServiceStart, load};
 
 /// A lock that a panicked thread held is taken all the same: what it guards is changed in single steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,7 +77,7 @@ pub(crate) struct Service {
     /// Certificates and allow lists by name.
     guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
-    keeper: Arc<Keeper>,
+    listener_store: Arc<ListenerStore>,
     /// Asks the main thread for an upgrade, where there can be one.
     upgrader: Option<Upgrader>,
     /// How the last upgrade ended.
@@ -86,7 +86,7 @@ pub(crate) struct Service {
     work: Mutex<work::Work>,
     work_changed: Condvar,
     /// Devices that threads wait for.
-    places: crate::patience::Places,
+    places: crate::time_limit::Places,
     /// Volumes that are being attached, with their configuration: nobody else does that meanwhile.
     attaching: Mutex<BTreeMap<String, VolumeConfig>>,
     /// What is tried again until its devices are free.
@@ -94,7 +94,7 @@ pub(crate) struct Service {
     started_unix_s: u64,
     config_path: Option<String>,
     /// Lines for the log.
-    told: Mutex<Box<dyn FnMut(Told) + Send>>,
+    on_event: Mutex<Box<dyn FnMut(ServiceEvent) + Send>>,
 }
 
 impl Service {
@@ -298,8 +298,8 @@ impl Control for Service {
         self.job_info(Self::job_id(id)?)
     }
 
-    fn wait_for_job(&self, id: &str, patience: Duration) -> Result<JobInfo, ControlError> {
-        match self.jobs.wait(Self::job_id(id)?, patience) {
+    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, ControlError> {
+        match self.jobs.wait(Self::job_id(id)?, timeout) {
             Ok(view) => Ok(JobInfo::from(&view)),
             Err(WaitError::TimedOut(view)) => Ok(JobInfo::from(&*view)),
             Err(error) => Err(ControlError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them")),

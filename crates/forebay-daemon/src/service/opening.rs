@@ -166,15 +166,15 @@ impl Service {
         devices: &[CacheSpec],
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ControlError> {
-        let mut patience = WITHIN;
+        let mut timeout = WITHIN;
         for spec in devices {
             let asked = spec.clone();
             let to_make = self.places.within(&spec.path, WITHIN, move || bytes_to_make(&asked));
             let to_make = to_make.ok_or_else(|| no_answer(&spec.path, WITHIN))?;
-            patience += Duration::from_secs(to_make / MADE_BYTES_PER_S);
+            timeout += Duration::from_secs(to_make / MADE_BYTES_PER_S);
         }
         let Some(first) = devices.first() else { return Ok(work()) };
-        self.places.within(&first.path, patience, work).ok_or_else(|| no_answer(&first.path, patience))
+        self.places.within(&first.path, timeout, work).ok_or_else(|| no_answer(&first.path, timeout))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Pools: creating, opening, growing, shrinking and closing them.
 
+use super::event_bridge::reporter;
 use super::locked::Place;
 use super::opening::{NotJoined, Opening, no_answer};
 use super::records::Allowed;
 use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
-use super::tell::reporter;
-use super::{Service, Told, lock};
+use super::{Service, ServiceEvent, lock};
 use crate::CacheSpec;
 use crate::cache_device::erase_cache;
 use crate::config::choices::Mirror;
@@ -60,7 +60,7 @@ impl Service {
             nice_boost: tunables.nice_boost,
             io: tunables.io.into(),
             guards: Arc::clone(&self.guards),
-            keeper: Arc::clone(&self.keeper),
+            listener_store: Arc::clone(&self.listener_store),
             state_dir: state_dir.clone(),
             without_cache,
         };
@@ -78,7 +78,7 @@ impl Service {
                     // What is in the cache is all there without it. It may be half of a grow, or of a shrink, that was killed.
                     Err(NotJoined { error, .. }) if self.config_path.is_some() => {
                         let (path, why, hint) = (spec.path.display(), error.what, error.hint);
-                        self.tell(Told::Problem(format!(
+                        self.emit(ServiceEvent::Problem(format!(
                             "pool {name} is opened without {path}, which its cache does not lie on yet: {why}; {hint}; then: forebay pool \
                              grow {name} --device {path}"
                         )));
@@ -529,7 +529,7 @@ impl Service {
             }
         }
         if let Some(Err(why)) = entry.map(|entry| entry.remove(erase)) {
-            self.tell(Told::Problem(format!(
+            self.emit(ServiceEvent::Problem(format!(
                 "pool {name} is removed, but its cache is still recorded: {why}"
             )));
         }

@@ -1,6 +1,6 @@
 //! What is recorded of the caches of pools outside of their devices (`register`), and who keeps it up to date.
 
-use super::{Service, Told, lock};
+use super::{Service, ServiceEvent, lock};
 use crate::CacheSpec;
 use crate::control::{ControlError, ErrorKind, OpenHow};
 use crate::events::{AlarmKey, Kind, Severity};
@@ -82,7 +82,7 @@ impl Service {
             (true, false) => {}
             (true, true) => {
                 self.hub.clear(&key);
-                self.tell(Told::Problem(format!(
+                self.emit(ServiceEvent::Problem(format!(
                     "{name}: what is recorded in state_dir is up to date again"
                 )));
             }
@@ -93,7 +93,7 @@ impl Service {
                 );
                 self.hub.raise(key, Severity::Warning, &message);
                 if !before {
-                    self.tell(Told::Problem(message));
+                    self.emit(ServiceEvent::Problem(message));
                 }
             }
         }
@@ -141,7 +141,7 @@ impl Service {
         for (pool, files) in made.iter().filter(|(_, files)| !files.is_empty()) {
             unmake(files);
             if let Some(Err(why)) = entries.get(pool).map(|entry| entry.remove(true)) {
-                self.tell(Told::Problem(format!(
+                self.emit(ServiceEvent::Problem(format!(
                     "the cache of pool {pool} is gone again, but recorded: {why}"
                 )));
             }

@@ -11,7 +11,7 @@ use crate::jobs::{JobKind, JobSpec, OnMiss};
 use std::time::{Duration, Instant};
 
 /// How long a reload waits for each of its drains; the job goes on after that.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Service {
     pub(super) fn reload_file(&self) -> Result<ReloadDone, ControlError> {
@@ -141,7 +141,7 @@ impl Service {
         let spec = JobSpec::volume(JobKind::Detach(DetachHow::Drain), &pool, volume);
         let spec = spec.deadline(Duration::from_secs(24 * 3600), OnMiss::Warn);
         let id = self.begin_job(spec)?.id;
-        let job = crate::control::Control::wait_for_job(self, &id, PATIENCE)?;
+        let job = crate::control::Control::wait_for_job(self, &id, TIMEOUT)?;
         match job.error {
             Some(error) => Err(ControlError::new(ErrorKind::Failed, error, "")),
             None => Ok(()),
@@ -172,7 +172,7 @@ impl Service {
     }
 }
 
-/// A change in words.
+/// A change in messages.
 fn describe(change: &Change) -> String {
     match change {
         Change::VolumeRemoved { volume } => format!("volume {volume} detached"),

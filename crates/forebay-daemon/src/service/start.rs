@@ -6,7 +6,7 @@ use crate::clock::SystemClock;
 use crate::config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
 use crate::control::{ControlError, OpenHow};
 use crate::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
-use crate::handover::Keeper;
+use crate::handover::ListenerStore;
 use crate::jobs::{JobId, Jobs, JobsLimits};
 use crate::pool::{PoolEvent, PoolHandle};
 use forebay_core::Drain;
@@ -25,7 +25,7 @@ const JOBS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A line for the log of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum ServiceEvent {
     /// Something happened in a pool.
     Pool {
         /// Name of the pool.
@@ -52,9 +52,9 @@ pub(crate) struct ServiceStart {
     /// Cache devices that are there may be taken if they begin with zeroes, and file systems filled.
     pub(crate) force: bool,
     /// Lines for the log.
-    pub(crate) told: Box<dyn FnMut(Told) + Send>,
+    pub(crate) on_event: Box<dyn FnMut(ServiceEvent) + Send>,
     /// Sockets that were there before.
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) listener_store: Arc<ListenerStore>,
     /// Asks for an upgrade, where there can be one.
     pub(crate) upgrader: Option<Upgrader>,
 }
@@ -81,17 +81,17 @@ impl Service {
             hub,
             jobs,
             guards: Arc::default(),
-            keeper: start.keeper,
+            listener_store: start.listener_store,
             upgrader: start.upgrader,
             upgraded: Mutex::default(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
-            places: crate::patience::Places::default(),
+            places: crate::time_limit::Places::default(),
             attaching: Mutex::default(),
             locked: Mutex::default(),
             started_unix_s: now.map_or(0, |since| since.as_secs()),
             config_path: start.path,
-            told: Mutex::new(start.told),
+            on_event: Mutex::new(start.on_event),
         });
         let how = |pool: &str| OpenHow {
             new_cache: start.new_cache.iter().any(|wanted| wanted == pool),
@@ -114,7 +114,7 @@ impl Service {
         how: &dyn Fn(&str) -> OpenHow,
     ) -> Result<(), ControlError> {
         for problem in self.guards.update(config).refused {
-            self.tell(Told::Problem(problem)); // the exports that need it fail, and say so
+            self.emit(ServiceEvent::Problem(problem)); // the exports that need it fail, and say so
         }
         for (name, pool) in &config.pools {
             if let Err(error) = self.open_pool(name, pool, how(name).into()) {
@@ -150,7 +150,7 @@ impl Service {
         let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
         let message = format!("{}{hint}", error.what);
         self.hub.raise(key, Severity::Error, &message);
-        self.tell(Told::Problem(message));
+        self.emit(ServiceEvent::Problem(message));
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl Service {
             }
         });
         for error in threads.into_iter().chain([opens]).filter_map(Result::err) {
-            self.tell(Told::Problem(format!("cannot start a thread: {error}")));
+            self.emit(ServiceEvent::Problem(format!("cannot start a thread: {error}")));
         }
     }
 
@@ -231,7 +231,7 @@ impl Service {
             );
             self.hub.clear(&AlarmKey::pool(Kind::StateUnwritable, &name));
             self.hub.raise(AlarmKey::pool(Kind::PoolFailed, &name), Severity::Error, &message);
-            self.tell(Told::Problem(message));
+            self.emit(ServiceEvent::Problem(message));
         }
     }
 
@@ -252,7 +252,7 @@ impl Service {
                 "pool {name} was not closed within {} s: a system call of its thread hangs. What was acknowledged is safe in its cache",
                 STOP_WITHIN.as_secs()
             );
-            self.tell(Told::Problem(what.clone()));
+            self.emit(ServiceEvent::Problem(what.clone()));
             errors.push(crate::RunError::failed(what, "the next start recovers as after a crash"));
         }
         self.await_jobs(JOBS_WITHIN);
@@ -274,8 +274,8 @@ impl Service {
         std::mem::take(&mut self.running_mut().pools)
     }
 
-    pub(super) fn tell(&self, what: Told) {
-        (lock(&self.told))(what);
+    pub(super) fn emit(&self, what: ServiceEvent) {
+        (lock(&self.on_event))(what);
     }
 }
 

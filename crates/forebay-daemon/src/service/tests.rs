@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-fn start(folder: &Path, keeper: Arc<Keeper>, io: &str) -> Arc<Service> {
+fn start(folder: &Path, listener_store: Arc<ListenerStore>, io: &str) -> Arc<Service> {
     let path = folder.join("forebay.toml");
     let at = |name: &str| folder.join(name).display().to_string();
     let mut text = format!("[daemon]\nadmin_socket = {:?}\nstate_dir = {:?}\n", at("admin"), at("state"));
@@ -26,12 +26,12 @@ fn start(folder: &Path, keeper: Arc<Keeper>, io: &str) -> Arc<Service> {
         );
     }
     std::fs::write(&path, text).unwrap();
-    start_as_written(&path, keeper)
+    start_as_written(&path, listener_store)
 }
 
-fn start_as_written(path: &Path, keeper: Arc<Keeper>) -> Arc<Service> {
+fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Service> {
     let (file, checked) = load(path).unwrap();
-    let told = Box::new(|_| ());
+    let on_event = Box::new(|_| ());
     let start = ServiceStart {
         config: checked.config,
         file: Some(file),
@@ -39,8 +39,8 @@ fn start_as_written(path: &Path, keeper: Arc<Keeper>) -> Arc<Service> {
         strict: true,
         new_cache: Vec::new(),
         force: false,
-        told,
-        keeper,
+        on_event,
+        listener_store,
         upgrader: None,
     };
     Service::start(start).unwrap()
@@ -108,8 +108,8 @@ fn greet(folder: &Path) -> UnixStream {
 
 fn changes_hands(io: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let keeper: Arc<Keeper> = Arc::default();
-    let service = start(folder.path(), Arc::clone(&keeper), io);
+    let store: Arc<ListenerStore> = Arc::default();
+    let service = start(folder.path(), Arc::clone(&store), io);
     let mut client = greet(folder.path());
     let mut stranger = connect(folder.path());
     let request = |kind: u16, cookie: u64| {
@@ -141,8 +141,8 @@ fn changes_hands(io: &str) {
     client.write_all(&later[10..]).unwrap();
     client.write_all(&read).unwrap();
     drop(service);
-    let keeper = Arc::new(Keeper::parked(Inheritance { listeners, guests }, None, false));
-    let service = start(folder.path(), Arc::clone(&keeper), io);
+    let listeners = Arc::new(ListenerStore::parked(Inheritance { listeners, guests }, None, false));
+    let service = start(folder.path(), Arc::clone(&listeners), io);
     service.check_duties(&duties).unwrap();
     client.set_nonblocking(true).unwrap();
     assert!(client.read(&mut [0]).is_err(), "nothing moves before the word to go on");
@@ -173,10 +173,10 @@ fn a_connection_goes_on_only_with_the_volume_that_it_had() {
             "smaller" => guests[0].size_bytes += 512,
             _ => guests[0].size_bytes -= 512,
         }
-        let keeper = Arc::new(Keeper::parked(estate.inheritance, None, false));
-        service = start(folder.path(), Arc::clone(&keeper), "auto");
+        let listeners = Arc::new(ListenerStore::parked(estate.inheritance, None, false));
+        service = start(folder.path(), Arc::clone(&listeners), "auto");
         service.go_on();
-        keeper.close_rest();
+        listeners.close_rest();
         let mut flush = 0x2560_9513_u32.to_be_bytes().to_vec();
         flush.extend(3u32.to_be_bytes()); // FLUSH
         flush.resize(28, 0);
@@ -198,14 +198,14 @@ fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
         fd: listener.fd.try_clone().unwrap(),
     });
     let copies = Inheritance { listeners: copies.collect(), guests: Vec::new() };
-    let successor = start(folder.path(), Arc::new(Keeper::parked(copies, None, false)), "auto");
+    let successor = start(folder.path(), Arc::new(ListenerStore::parked(copies, None, false)), "auto");
     // Somebody who connects now is the predecessor's.
     let mut waits = UnixStream::connect(folder.path().join("a.sock")).unwrap();
     assert!(successor.stop().is_empty());
     assert!(["a.sock", "b.sock"].iter().all(|name| folder.path().join(name).exists()));
-    let keeper: Arc<Keeper> = Arc::default();
-    keeper.put_back(Inheritance { listeners, guests: Vec::new() });
-    let service = start(folder.path(), keeper, "auto");
+    let store: Arc<ListenerStore> = Arc::default();
+    store.put_back(Inheritance { listeners, guests: Vec::new() });
+    let service = start(folder.path(), store, "auto");
     waits.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     hears(&mut waits, 18);
     assert!(service.stop().is_empty());
@@ -294,8 +294,8 @@ fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
         file: Some(file),
         path: None,
         strict: false,
-        told: Box::new(|_| ()),
-        keeper: Arc::default(),
+        on_event: Box::new(|_| ()),
+        listener_store: Arc::default(),
         upgrader: None,
         force: false,
         new_cache: Default::default(),

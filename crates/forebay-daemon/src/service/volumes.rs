@@ -10,9 +10,9 @@ use crate::config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use crate::control::{ControlError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
 use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::open::open_backing;
-use crate::patience::within;
 use crate::pool::{PoolHandle, VolumeSpec};
 use crate::rules::{Action, Position, Rule, RuleSet};
+use crate::time_limit::within;
 use crate::witness::Prepared;
 use forebay_core::VolumeSettings;
 use forebay_export::size::ByteSize;
@@ -22,14 +22,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// So long is waited for a backing store to be opened, and looked at.
-const OPEN_PATIENCE: Duration = Duration::from_secs(15);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 fn no_answer(name: &str, backing: &BackingUri) -> ControlError {
     ControlError::new(
         ErrorKind::Unavailable,
         format!(
             "the backing store {backing} of {name} does not answer: opening it has not ended in {} s",
-            OPEN_PATIENCE.as_secs()
+            OPEN_TIMEOUT.as_secs()
         ),
         format!("see that it works, or that who serves it runs; then: forebay volume attach {name}"),
     )
@@ -168,14 +168,14 @@ impl Service {
         let tunables = config.tunables();
         let emulate = tunables.emulate.into();
         let store = config.backing.clone();
-        let opened = within(OPEN_PATIENCE, "open", move || open_backing(&store, emulate));
+        let opened = within(OPEN_TIMEOUT, "open", move || open_backing(&store, emulate));
         let backing = opened.ok_or_else(|| no_answer(name, &config.backing))??;
         self.check_not_of_absent(name, config, &backing)?;
         let wanted = name.to_owned();
         let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
         let uuid = uuid.map_or_else(random_uuid, Ok)?;
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let looked = within(OPEN_PATIENCE, "look", move || {
+        let looked = within(OPEN_TIMEOUT, "look", move || {
             let prepared = Prepared::look(&backing.device, &state_dir, uuid);
             (backing, prepared)
         });
@@ -232,7 +232,7 @@ impl Service {
 
     // --- size
 
-    /// The pool of a volume, and the size that an operator's words mean.
+    /// The pool of a volume, and the size that an operator's messages mean.
     pub(super) fn size_wanted(
         &self,
         name: &str,
@@ -254,7 +254,7 @@ impl Service {
         let volume = name.to_owned();
         let mut store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
         let place = store.path().to_owned();
-        let asked = self.places.within(&place, OPEN_PATIENCE, move || store.refresh_size());
+        let asked = self.places.within(&place, OPEN_TIMEOUT, move || store.refresh_size());
         let bytes = asked.ok_or_else(|| {
             ControlError::new(
                 ErrorKind::Unavailable,
@@ -262,7 +262,7 @@ impl Service {
                     "the backing store {} of {name} does not answer: asking for its size takes longer than {} s, or an earlier attempt \
                      still waits",
                     place.display(),
-                    OPEN_PATIENCE.as_secs()
+                    OPEN_TIMEOUT.as_secs()
                 ),
                 "nothing was changed; see that it works, then try again",
             )

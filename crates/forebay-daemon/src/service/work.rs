@@ -78,8 +78,8 @@ impl Service {
                     return;
                 }
                 // Deadlines pass without anybody's doing, so jobs that are open are looked after; else nothing is done.
-                let patience = if open { LOOK } else { Duration::from_secs(3600) };
-                let waited = self.work_changed.wait_timeout(work, patience);
+                let timeout = if open { LOOK } else { Duration::from_secs(3600) };
+                let waited = self.work_changed.wait_timeout(work, timeout);
                 drop(waited);
             }
             for (id, spec) in self.jobs.runnable() {
@@ -221,7 +221,7 @@ impl Service {
     }
 
     /// Waits a moment for those who are about to go: a client that has just closed its connection or file is gone only when that
-    /// has been heard here.
+    /// has been received here.
     ///
     /// # Errors
     /// Who still uses the volume.

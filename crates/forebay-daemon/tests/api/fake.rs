@@ -461,8 +461,8 @@ impl Control for Fake {
         Ok(JobInfo::from(&self.jobs.get(job_id(id)?)?))
     }
 
-    fn wait_for_job(&self, id: &str, patience: Duration) -> Result<JobInfo, ControlError> {
-        let _ = self.jobs.wait(job_id(id)?, patience);
+    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, ControlError> {
+        let _ = self.jobs.wait(job_id(id)?, timeout);
         self.job(id)
     }
 

@@ -71,7 +71,7 @@ fn slow_clients_lose_their_connection_and_one_too_many_is_told() {
 /// A client that asks and asks and never reads fills its socket, and is closed then.
 #[test]
 fn a_client_that_does_not_read_loses_its_connection() {
-    let stage = Stage::with(|options| options.limits.patience = Duration::from_millis(300));
+    let stage = Stage::with(|options| options.limits.write_timeout = Duration::from_millis(300));
     let mut stream = connect(&stage.socket);
     stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let ask = "GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);

@@ -41,8 +41,8 @@ impl Fake {
     /// Waits for something to come true.
     pub(crate) fn wait(&self, what: &str, ready: impl Fn(&State) -> bool) {
         let state = self.state.lock().unwrap();
-        let patience = Duration::from_secs(20);
-        let (state, late) = self.changed.wait_timeout_while(state, patience, |state| !ready(state)).unwrap();
+        let timeout = Duration::from_secs(20);
+        let (state, late) = self.changed.wait_timeout_while(state, timeout, |state| !ready(state)).unwrap();
         drop(state); // a panic must not poison it
         assert!(!late.timed_out(), "in vain: {what}");
     }
@@ -205,9 +205,9 @@ impl Control for Fake {
         let found = self.jobs().into_iter().find(|job| job.id == id);
         found.ok_or_else(|| ControlError::not_found("job", id, &[]))
     }
-    fn wait_for_job(&self, id: &str, patience: Duration) -> Result<JobInfo, ControlError> {
+    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, ControlError> {
         let runs = |state: &mut State| state.jobs.iter().any(|job| job.id == id && job.state == "running");
-        drop(self.changed.wait_timeout_while(self.state.lock().unwrap(), patience, runs).unwrap());
+        drop(self.changed.wait_timeout_while(self.state.lock().unwrap(), timeout, runs).unwrap());
         self.job(id)
     }
     fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError> {

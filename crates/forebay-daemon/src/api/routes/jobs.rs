@@ -77,18 +77,18 @@ pub(super) async fn job(
     Parameters(waiting): Parameters<Waiting>,
 ) -> Result<Response, Problem> {
     match waiting.wait {
-        Some(text) => wait(context, &id, patience(&text)?).await,
+        Some(text) => wait(context, &id, wait_parameter(&text)?).await,
         None => context.look(move |control| control.job(&id)).await.map(|job| Json(job).into_response()),
     }
 }
 
 /// Waits without a thread.
-async fn wait(mut context: Context, id: &str, patience: Duration) -> Result<Response, Problem> {
+async fn wait(mut context: Context, id: &str, timeout: Duration) -> Result<Response, Problem> {
     let number: JobId = id
         .parse()
         .map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/jobs lists the jobs"))?;
     let ended = tokio::select! {
-        ended = context.jobs.ended(number, patience) => ended,
+        ended = context.jobs.ended(number, timeout) => ended,
         _ = context.stopping.wait_for(|stop| *stop) => {
             return Err(Problem::unavailable("the daemon is being stopped", ""));
         }
@@ -121,11 +121,11 @@ pub(super) fn duration(name: &str, text: &str) -> Result<Duration, ControlError>
     })
 }
 
-fn patience(text: &str) -> Result<Duration, ControlError> {
-    let patience = duration("wait", text)?;
-    if patience > WAIT_MAX {
+fn wait_parameter(text: &str) -> Result<Duration, ControlError> {
+    let timeout = duration("wait", text)?;
+    if timeout > WAIT_MAX {
         let what = format!("wait: {text} is more than the longest wait, which is 10min");
         return Err(ControlError::new(ErrorKind::Invalid, what, "ask again after each answer 202"));
     }
-    Ok(patience)
+    Ok(timeout)
 }

@@ -52,10 +52,10 @@ impl Context {
     /// Tells the control to do something.
     async fn change<T: Send + 'static>(
         &self,
-        tell: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
+        call: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
     ) -> Result<T, Problem> {
         let control = self.control.clone();
-        self.changes.make(move || tell(&*control)).await
+        self.changes.make(move || call(&*control)).await
     }
 }
 

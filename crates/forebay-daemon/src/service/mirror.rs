@@ -6,7 +6,7 @@
 use super::records::Allowed;
 use super::settings::{invalid, stored};
 use super::start::check_rules;
-use super::{Service, Told};
+use super::{Service, ServiceEvent};
 use crate::CacheSpec;
 use crate::cache_device::new_tag;
 use crate::cache_device::{begin_on, is_same};
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Operations on a device that failed are waited for so long, and looked after so often.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Service {
@@ -100,7 +100,7 @@ impl Service {
         let since = Instant::now();
         loop {
             match Self::ask(handle, |pool| pool.let_go_of_member())? {
-                Err(error) if error.kind == ErrorKind::Unavailable && since.elapsed() < PATIENCE => {
+                Err(error) if error.kind == ErrorKind::Unavailable && since.elapsed() < TIMEOUT => {
                     std::thread::sleep(LOOK);
                 }
                 other => return other,
@@ -136,7 +136,7 @@ impl Service {
             return;
         }
         if let Err(error) = self.begin_job(JobSpec::pool(JobKind::Rebuild, name)) {
-            self.tell(Told::Problem(format!("pool {name} is rebuilt without a job: {}", error.what)));
+            self.emit(ServiceEvent::Problem(format!("pool {name} is rebuilt without a job: {}", error.what)));
         }
     }
 }

@@ -1,20 +1,20 @@
-//! Coming to rest, so that a successor can take over the pool and its clients; or this daemon again.
+//! Quiescing, so that a successor can take over the pool and its clients; or this daemon again.
 
 use super::{Pool, Promise};
 use crate::handover::Inheritance;
 
 impl Pool {
-    /// From now on no request is taken. The promise is kept when everybody is at rest.
-    pub(crate) fn hold_still(&mut self) -> Promise<()> {
+    /// From now on no request is taken. The promise is kept when every connection is quiesced.
+    pub(crate) fn quiesce(&mut self) -> Promise<()> {
         let (done, promise) = Promise::pair();
-        self.resting = Some(done);
-        self.server.hold_still(&mut self.reactor);
+        self.quiescing = Some(done);
+        self.server.quiesce(&mut self.reactor);
         promise
     }
 
-    pub(super) fn look_for_rest(&mut self) {
-        if self.resting.is_some() && self.server.is_still() {
-            let _ = self.resting.take().map(|resting| resting.try_send(()));
+    pub(super) fn answer_if_quiesced(&mut self) {
+        if self.quiescing.is_some() && self.server.is_quiesced() {
+            let _ = self.quiescing.take().map(|quiescing| quiescing.try_send(()));
         }
     }
 
@@ -23,14 +23,14 @@ impl Pool {
         self.server.cut_greetings(&mut self.reactor);
     }
 
-    /// Disconnects clients that keep themselves from coming to rest.
-    pub(crate) fn cut_restless(&mut self) {
-        self.server.cut_restless(&mut self.reactor);
+    /// Disconnects clients that keep themselves from quiescing.
+    pub(crate) fn cut_busy(&mut self) {
+        self.server.cut_busy(&mut self.reactor);
     }
 
     /// Takes requests and clients (again).
     pub(crate) fn go_on(&mut self) {
-        self.resting = None;
+        self.quiescing = None;
         self.server.go_on(&mut self.reactor);
     }
 
@@ -39,7 +39,7 @@ impl Pool {
         self.mounts.iter().any(Option::is_some) || !self.mounting.is_empty()
     }
 
-    /// Gives away the sockets, and begins an orderly stop. Everybody is at rest.
+    /// Gives away the sockets, and begins an orderly stop. Every connection is quiesced.
     pub(crate) fn hand_over(&mut self) -> Inheritance {
         let inheritance = {
             let engine = &self.engine;

@@ -1,6 +1,6 @@
 //! Sockets that were there before this process, and those that are to be there after it.
 //!
-//! Whoever is to listen somewhere asks here first ([`Keeper::take`]). A socket is taken only by who wants to listen where it is
+//! Whoever is to listen somewhere asks here first ([`ListenerStore::take`]). A socket is taken only by who wants to listen where it is
 //! bound, and only if clients still find it there.
 
 use super::{Guest, Inheritance, Listener, Manager};
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct ListenerStore {
     inherited: Mutex<Inheritance>,
     manager: Option<Manager>,
     /// Sockets came from the service manager: it has them too.
@@ -26,7 +26,7 @@ pub(crate) struct Keeper {
     waiting: Mutex<Vec<Listener>>,
 }
 
-impl Keeper {
+impl ListenerStore {
     /// With what the service manager has kept, if there is one.
     pub(crate) fn from_manager(manager: Option<Manager>) -> Self {
         let passed = forebay_io::passed_listeners();
@@ -36,7 +36,7 @@ impl Keeper {
         Self { inherited: Mutex::new(inherited), manager, passed, ..Self::default() }
     }
 
-    /// With what a predecessor has passed. Nothing of it moves before [`Keeper::go_on`]. `passed`: its sockets came from
+    /// With what a predecessor has passed. Nothing of it moves before [`ListenerStore::go_on`]. `passed`: its sockets came from
     /// the service manager.
     pub(crate) fn parked(inherited: Inheritance, manager: Option<Manager>, passed: bool) -> Self {
         let parked = AtomicBool::new(true);
@@ -178,8 +178,8 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixDatagram;
 
-    fn keeper(listeners: Vec<Listener>) -> Keeper {
-        Keeper::parked(Inheritance { listeners, guests: Vec::new() }, None, false)
+    fn parked_with(listeners: Vec<Listener>) -> ListenerStore {
+        ListenerStore::parked(Inheritance { listeners, guests: Vec::new() }, None, false)
     }
 
     #[test]
@@ -190,12 +190,12 @@ mod tests {
             let fd = OwnedFd::from(UnixListener::bind(path).unwrap());
             named(fd).unwrap()
         };
-        let keeper = keeper(vec![listener(&path), listener(&other)]);
-        assert!(keeper.take(&Endpoint::Unix(folder.path().join("c"))).is_none());
-        assert!(keeper.take(&Endpoint::Unix(path.clone())).is_some());
-        assert!(keeper.take(&Endpoint::Unix(path)).is_none(), "it is taken once");
+        let store = parked_with(vec![listener(&path), listener(&other)]);
+        assert!(store.take(&Endpoint::Unix(folder.path().join("c"))).is_none());
+        assert!(store.take(&Endpoint::Unix(path.clone())).is_some());
+        assert!(store.take(&Endpoint::Unix(path)).is_none(), "it is taken once");
         std::fs::remove_file(&other).unwrap();
-        assert!(keeper.take(&Endpoint::Unix(other)).is_none(), "no client finds it");
+        assert!(store.take(&Endpoint::Unix(other)).is_none(), "no client finds it");
     }
 
     #[test]
@@ -215,26 +215,26 @@ mod tests {
         let (endpoint, gone) = (Endpoint::Unix(path), Endpoint::Unix("/gone".into()));
         let listeners = vec![Listener { endpoint: endpoint.clone(), fd: stale }];
         let manager = Manager::at(folder.path().join("notify").as_os_str());
-        let keeper = Keeper::parked(Inheritance { listeners, guests: Vec::new() }, manager, false);
-        keeper.keep(&endpoint, &fd);
-        keeper.keep(&gone, &fd);
-        keeper.forget(&gone);
+        let store = ListenerStore::parked(Inheritance { listeners, guests: Vec::new() }, manager, false);
+        store.keep(&endpoint, &fd);
+        store.keep(&gone, &fd);
+        store.forget(&gone);
         assert_eq!(words(), None);
-        keeper.go_on();
+        store.go_on();
         assert_eq!(words().as_deref(), Some("FDSTOREREMOVE=1"), "the one that no client finds");
         assert_eq!(words().as_deref(), Some("FDSTORE=1"));
-        keeper.close_rest();
+        store.close_rest();
         assert_eq!(words(), None, "what was just stored stays");
     }
 
     #[test]
     fn files_are_removed_only_by_the_daemon_whose_they_are() {
-        let parked = |passed| Keeper::parked(Inheritance::default(), None, passed);
-        assert!(parked(false).keeps() && !Keeper::default().keeps());
+        let parked = |passed| ListenerStore::parked(Inheritance::default(), None, passed);
+        assert!(parked(false).keeps() && !ListenerStore::default().keeps());
         for passed in [false, true] {
-            let keeper = parked(passed);
-            keeper.go_on();
-            assert_eq!(keeper.keeps(), passed, "sockets of the service manager");
+            let store = parked(passed);
+            store.go_on();
+            assert_eq!(store.keeps(), passed, "sockets of the service manager");
         }
     }
 
@@ -243,15 +243,15 @@ mod tests {
         let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
         let port = bound_address(&fd).unwrap().port();
         let asked = Endpoint::Tcp { host: "127.0.0.1".into(), port: 0 };
-        let keeper = keeper(vec![Listener { endpoint: asked.clone(), fd }]);
-        assert!(keeper.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port: port ^ 1 }).is_none());
-        assert!(keeper.take(&Endpoint::Tcp { host: "127.0.0.2".into(), port }).is_none());
-        assert!(keeper.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port }).is_some());
+        let store = parked_with(vec![Listener { endpoint: asked.clone(), fd }]);
+        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port: port ^ 1 }).is_none());
+        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.2".into(), port }).is_none());
+        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port }).is_some());
         let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
-        keeper.put_back(Inheritance {
+        store.put_back(Inheritance {
             listeners: vec![Listener { endpoint: asked.clone(), fd }],
             guests: Vec::new(),
         });
-        assert!(keeper.take(&asked).is_some());
+        assert!(store.take(&asked).is_some());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Does `work` on a thread of its own and gives its result; `None` if it takes longer. What it comes to later is dropped there.
 pub(crate) fn within<T: Send + 'static>(
-    patience: Duration,
+    timeout: Duration,
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
@@ -16,7 +16,7 @@ pub(crate) fn within<T: Send + 'static>(
     let work = move || drop(done.send(work()));
     // Without a thread nothing can be left behind, so nothing is begun.
     std::thread::Builder::new().name(name.into()).spawn(work).ok()?;
-    wait.recv_timeout(patience).ok()
+    wait.recv_timeout(timeout).ok()
 }
 
 /// Places that threads wait for. As long as one hangs the same place is not asked again: so there is one thread for each.
@@ -37,7 +37,7 @@ impl Places {
     pub(crate) fn within<T: Send + 'static>(
         &self,
         place: &Path,
-        patience: Duration,
+        timeout: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place.to_owned()) {
@@ -45,7 +45,7 @@ impl Places {
             return None;
         }
         let visit = Visit(self.clone(), place.to_owned());
-        within(patience, "open", move || {
+        within(timeout, "open", move || {
             let done = work();
             drop(visit);
             done

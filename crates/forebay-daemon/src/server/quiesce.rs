@@ -1,4 +1,4 @@
-//! Coming to rest between two requests, and going on: in this process, or in another one.
+//! Quiescing between two requests, and going on: in this process, or in another one.
 //!
 //! At rest, every request that was taken is answered and the answer is sent; what was received behind it lies unread. Then a
 //! connection is its socket, what was agreed on, and the unread bytes: it can change hands, and the client sees a pause. Who uses TLS
@@ -16,18 +16,18 @@ use std::time::Instant;
 
 impl Server {
     /// From now on nothing is accepted, and no further request is taken.
-    pub(crate) fn hold_still(&mut self, reactor: &mut Reactor) {
-        self.still = true;
+    pub(crate) fn quiesce(&mut self, reactor: &mut Reactor) {
+        self.quiescing = true;
         self.directory.cancel_accepts(reactor);
         for index in 0..self.connections.len() as u32 {
             self.enqueue(index);
         }
     }
 
-    /// Everybody is at rest, those who are about to choose an export included.
-    pub(crate) fn is_still(&self) -> bool {
+    /// Everybody is quiesced, those who are about to choose an export included.
+    pub(crate) fn is_quiesced(&self) -> bool {
         let mut connections = self.connections.iter().flatten();
-        self.still && !self.directory.is_accepting() && connections.all(Connection::is_at_rest)
+        self.quiescing && !self.directory.is_accepting() && connections.all(Connection::is_quiesced)
     }
 
     /// Disconnects those who have not chosen an export.
@@ -40,19 +40,19 @@ impl Server {
         }
     }
 
-    /// Disconnects those who do not come to rest because of themselves: who sends half a request, or takes no answers. Nobody, if
-    /// others wait for a device: the pool does not come to rest then. Nor who waits for memory that others have.
-    pub(crate) fn cut_restless(&mut self, reactor: &mut Reactor) {
+    /// Disconnects those who do not quiesce because of themselves: who sends half a request, or takes no answers. Nobody, if
+    /// others wait for a device: the pool does not quiesce then. Nor who waits for memory that others have.
+    pub(crate) fn cut_busy(&mut self, reactor: &mut Reactor) {
         if self.connections.iter().flatten().any(|connection| connection.requests > 0) {
             return;
         }
         for index in 0..self.connections.len() as u32 {
             let Some(Some(connection)) = self.connections.get_mut(index as usize) else { continue };
-            if connection.is_at_rest() || connection.thirsty || connection.starved.is_some() {
+            if connection.is_quiesced() || connection.wants_memory || connection.blocked.is_some() {
                 continue;
             }
             connection.closing = true;
-            self.refusals.note(format!("{} did not come to rest between two requests", connection.peer));
+            self.refusals.note(format!("{} did not quiesce between two requests", connection.peer));
             reactor.abort_socket(connection.socket);
             self.enqueue(index);
         }
@@ -60,7 +60,7 @@ impl Server {
 
     /// Takes requests and clients again.
     pub(crate) fn go_on(&mut self, reactor: &mut Reactor) {
-        self.still = false;
+        self.quiescing = false;
         self.paused.clear();
         self.resume_at = None;
         for endpoint in self.directory.open_endpoints() {
@@ -71,7 +71,7 @@ impl Server {
         }
     }
 
-    /// Gives away all listeners, and all connections that can go on elsewhere; the others are closed. Everything is at rest.
+    /// Gives away all listeners, and all connections that can go on elsewhere; the others are closed. Every connection is quiesced.
     /// `is_owed`: clients of the volume must be told of an error that only this process knows.
     pub(crate) fn hand_over(
         &mut self,
@@ -81,7 +81,7 @@ impl Server {
         let listeners = self.directory.release(reactor);
         let mut guests = Vec::new();
         for index in 0..self.connections.len() {
-            let Some(mut connection) = self.connections[index].take_if(|connection| connection.is_at_rest())
+            let Some(mut connection) = self.connections[index].take_if(|connection| connection.is_quiesced())
             else {
                 continue;
             };
@@ -119,7 +119,7 @@ impl Server {
     /// Takes the connections to an export that somebody else has had until now.
     pub(super) fn adopt_guests(&mut self, reactor: &mut Reactor, endpoint: u32, export: &str) {
         let Some(asked) = self.directory.asked(endpoint).cloned() else { return };
-        for guest in self.directory.keeper().guests(&asked, export) {
+        for guest in self.directory.listener_store().guests(&asked, export) {
             if let Err(why) = self.adopt(reactor, endpoint, guest) {
                 self.refusals
                     .note(format!("a connection to \"{}\" cannot go on: {why}", export.escape_debug()));

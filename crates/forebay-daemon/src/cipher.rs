@@ -33,7 +33,7 @@ pub(crate) struct Waiting {
 
 /// The cipher of a pool, and the memory that it needs.
 #[derive(Debug)]
-pub(crate) struct Sealer {
+pub(crate) struct CipherStage {
     cipher: CacheCipher,
     /// Long enough for any batch.
     reserve: BufId,
@@ -42,7 +42,7 @@ pub(crate) struct Sealer {
     waiting: VecDeque<Waiting>,
 }
 
-impl Sealer {
+impl CipherStage {
     /// Puts the reserve by; `None` if there is no memory.
     pub(crate) fn new(cipher: CacheCipher, pool: &mut BufPool) -> Option<Self> {
         let reserve = pool.alloc(BATCH_BYTES_MAX)?;
@@ -62,7 +62,7 @@ impl Sealer {
     }
 
     /// The encrypted copy of a batch: where it is, and whether it is to be freed when the write has ended. `None` if there is no
-    /// memory now; then the write waits for [`Sealer::next`].
+    /// memory now; then the write waits for [`CipherStage::next`].
     pub(crate) fn batch(
         &mut self,
         pool: &mut BufPool,
@@ -81,26 +81,26 @@ impl Sealer {
             at += span.len;
         }
         let whole = Span { buf, offset: 0, len: at };
-        self.seal(pool, whole, write.offset);
+        self.encrypt(pool, whole, write.offset);
         Some((whole, ours))
     }
 
     /// Encrypts a copy, which nobody else uses, for its place.
-    pub(crate) fn seal(&self, pool: &mut BufPool, copy: Span, offset: u64) {
-        pool.change(copy, |bytes| self.cipher.seal(offset, bytes));
+    pub(crate) fn encrypt(&self, pool: &mut BufPool, copy: Span, offset: u64) {
+        pool.change(copy, |bytes| self.cipher.encrypt(offset, bytes));
     }
 
     /// Decrypts what was read from byte `offset` of the pool's space on.
-    pub(crate) fn open(&self, pool: &mut BufPool, spans: impl Iterator<Item = Span>, mut offset: u64) {
+    pub(crate) fn decrypt(&self, pool: &mut BufPool, spans: impl Iterator<Item = Span>, mut offset: u64) {
         for span in spans {
-            pool.change(span, |bytes| self.cipher.open(offset, bytes));
+            pool.change(span, |bytes| self.cipher.decrypt(offset, bytes));
             offset += u64::from(span.len);
         }
     }
 
-    /// As [`Sealer::open`], for metadata.
-    pub(crate) fn open_bytes(&self, offset: u64, bytes: &mut [u8]) {
-        self.cipher.open(offset, bytes);
+    /// As [`CipherStage::open`], for metadata.
+    pub(crate) fn decrypt_bytes(&self, offset: u64, bytes: &mut [u8]) {
+        self.cipher.decrypt(offset, bytes);
     }
 
     /// An operation has ended, or never began.
@@ -146,20 +146,20 @@ mod tests {
     #[test]
     fn a_batch_is_encrypted_in_a_copy_for_its_place_and_decrypts_where_it_lies() {
         let mut pool = BufPool::new(64 << 20);
-        let mut sealer = Sealer::new(cipher(), &mut pool).unwrap();
+        let mut stage = CipherStage::new(cipher(), &mut pool).unwrap();
         let (buf, spans) = data(&mut pool);
         let header = vec![9; BLOCK];
-        let (copy, ours) = sealer.batch(&mut pool, write(1, 100), &header, &spans).unwrap();
+        let (copy, ours) = stage.batch(&mut pool, write(1, 100), &header, &spans).unwrap();
         assert!(ours && copy.len as usize == 3 * BLOCK);
         let mut wanted = [header, vec![3; BLOCK], vec![2; BLOCK]].concat();
-        cipher().seal(100 * BLOCK as u64, &mut wanted);
+        cipher().encrypt(100 * BLOCK as u64, &mut wanted);
         assert_eq!(pool.bytes(copy.buf)[..wanted.len()], wanted[..]);
         assert_eq!((pool.bytes(buf)[2 * BLOCK], pool.bytes(buf)[BLOCK]), (3, 2), "the original is used on");
         let into: Vec<Span> = spans.to_vec();
         for (span, bytes) in into.iter().zip(wanted[BLOCK..].chunks(BLOCK)) {
             pool.copy_in(*span, bytes);
         }
-        sealer.open(&mut pool, into.into_iter(), 101 * BLOCK as u64);
+        stage.decrypt(&mut pool, into.into_iter(), 101 * BLOCK as u64);
         assert_eq!(
             (pool.bytes(buf)[2 * BLOCK], pool.bytes(buf)[3 * BLOCK - 1], pool.bytes(buf)[BLOCK]),
             (3, 3, 2)
@@ -169,21 +169,21 @@ mod tests {
     #[test]
     fn without_memory_writes_take_the_reserve_in_turn() {
         let mut pool = BufPool::new(4 << 20);
-        let mut sealer = Sealer::new(cipher(), &mut pool).unwrap();
+        let mut stage = CipherStage::new(cipher(), &mut pool).unwrap();
         let (_, spans) = data(&mut pool);
         while pool.alloc_leaving(LEAVING, BLOCK).is_some() {}
         let header = vec![9; BLOCK];
-        let mut batch = |sealer: &mut Sealer, write| sealer.batch(&mut pool, write, &header, &spans);
-        let (_, ours) = batch(&mut sealer, write(1, 100)).unwrap();
+        let mut batch = |stage: &mut CipherStage, write| stage.batch(&mut pool, write, &header, &spans);
+        let (_, ours) = batch(&mut stage, write(1, 100)).unwrap();
         assert!(!ours, "the first has the reserve, which is not to be freed");
-        assert_eq!(batch(&mut sealer, write(2, 200)), None);
-        assert_eq!(batch(&mut sealer, write(3, 300)), None);
-        assert_eq!(sealer.next(OpId(7)), None, "another operation has ended");
-        assert_eq!(sealer.next(OpId(1)), Some(write(2, 200)));
-        assert!(batch(&mut sealer, write(2, 200)).is_some());
-        assert_eq!(sealer.next(OpId(8)), None);
-        assert_eq!(sealer.next(OpId(2)), Some(write(3, 300)));
-        assert!(batch(&mut sealer, write(3, 300)).is_some());
-        assert_eq!(sealer.next(OpId(3)), None);
+        assert_eq!(batch(&mut stage, write(2, 200)), None);
+        assert_eq!(batch(&mut stage, write(3, 300)), None);
+        assert_eq!(stage.next(OpId(7)), None, "another operation has ended");
+        assert_eq!(stage.next(OpId(1)), Some(write(2, 200)));
+        assert!(batch(&mut stage, write(2, 200)).is_some());
+        assert_eq!(stage.next(OpId(8)), None);
+        assert_eq!(stage.next(OpId(2)), Some(write(3, 300)));
+        assert!(batch(&mut stage, write(3, 300)).is_some());
+        assert_eq!(stage.next(OpId(3)), None);
     }
 }

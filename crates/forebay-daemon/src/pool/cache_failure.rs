@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// So long is waited for a record, or a note.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 /// Slots that are looked at in one turn of the loop for a whole record: less than a millisecond.
 const WALK_SLOTS: u32 = 1 << 16;
 /// Pause before another attempt.
@@ -43,7 +43,7 @@ enum Written {
 
 /// The record of a pool's cache.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct CacheFailure {
     state_dir: PathBuf,
     /// The whole record that was written last, or is being written.
     record: Option<Arc<LossRecord>>,
@@ -62,7 +62,7 @@ pub(super) struct Aside {
     writer: Option<JoinHandle<()>>,
 }
 
-impl Aside {
+impl CacheFailure {
     pub(super) fn new(state_dir: PathBuf, record: Option<LossRecord>) -> Self {
         Self {
             state_dir,
@@ -96,9 +96,9 @@ impl Aside {
 impl Pool {
     /// The engine wants the record to be made, or brought up to date.
     pub(super) fn record_loss(&mut self, ticket: u64) {
-        self.aside.under_way = Some((ticket, Instant::now() + PATIENCE));
+        self.cache_failure.under_way = Some((ticket, Instant::now() + TIMEOUT));
         // If the attempt before this one has not ended, this one begins when it has.
-        if self.aside.writer.is_none() && self.aside.walk.is_none() {
+        if self.cache_failure.writer.is_none() && self.cache_failure.walk.is_none() {
             self.write_loss(ticket);
         }
     }
@@ -109,20 +109,20 @@ impl Pool {
             self.write_record(ticket, move || LossRecord::add_safe(&path, &ranges).map(Written::Added));
             return;
         }
-        self.aside.is_final = self.engine.is_rescue_over();
-        self.aside.walk = Some((ticket, RiskWalk::default()));
+        self.cache_failure.is_final = self.engine.is_rescue_over();
+        self.cache_failure.walk = Some((ticket, RiskWalk::default()));
         self.walk_on();
     }
 
     /// A piece of the walk for a whole record; at its end that is written. True if there is more to do.
     fn walk_on(&mut self) -> bool {
-        let Some((ticket, mut walk)) = self.aside.walk.take() else { return false };
+        let Some((ticket, mut walk)) = self.cache_failure.walk.take() else { return false };
         let segments = WALK_SLOTS / self.engine.geometry().segment_blocks.max(1);
         match self.engine.walk_risk(&mut walk, segments.max(1)) {
-            None => self.aside.walk = Some((ticket, walk)),
+            None => self.cache_failure.walk = Some((ticket, walk)),
             Some(risk) => self.write_whole(ticket, risk),
         }
-        self.aside.walk.is_some()
+        self.cache_failure.walk.is_some()
     }
 
     fn write_whole(&mut self, ticket: u64, risk: AtRisk) {
@@ -130,9 +130,9 @@ impl Pool {
         let devices: Vec<PathBuf> = self.devices().into_iter().map(|(path, _)| path).collect();
         let name = &self.name;
         let new = || Arc::new(LossRecord::new(uuid, name, devices, "the cache device failed"));
-        let base = Arc::clone(self.aside.record.get_or_insert_with(new));
-        let state_dir = self.aside.state_dir.clone();
-        self.aside.is_doubtful = true;
+        let base = Arc::clone(self.cache_failure.record.get_or_insert_with(new));
+        let state_dir = self.cache_failure.state_dir.clone();
+        self.cache_failure.is_doubtful = true;
         self.write_record(ticket, move || {
             let record = base.with_risk(&table, &risk.losses());
             record.store(&state_dir)?;
@@ -142,10 +142,10 @@ impl Pool {
 
     /// What to add to the record that is there, and where. `None` if a whole one is better, or needed.
     fn additions(&self, table: &[VolumeEntry]) -> Option<(PathBuf, Vec<SafeRange>)> {
-        let aside = &self.aside;
-        let record = aside.record.as_ref().filter(|_| !aside.is_doubtful)?;
-        let long = aside.added_bytes > ADDED_BYTES_MAX + ADDED_BYTES_PER_RANGE * record.ranges();
-        let ended = self.engine.is_rescue_over() && (!aside.is_final || record.ranges() <= SHORT_RANGES);
+        let failure = &self.cache_failure;
+        let record = failure.record.as_ref().filter(|_| !failure.is_doubtful)?;
+        let long = failure.added_bytes > ADDED_BYTES_MAX + ADDED_BYTES_PER_RANGE * record.ranges();
+        let ended = self.engine.is_rescue_over() && (!failure.is_final || record.ranges() <= SHORT_RANGES);
         if long || ended || !record.has_table(table) {
             return None;
         }
@@ -157,7 +157,7 @@ impl Pool {
                 bytes: part.bytes,
             })
         });
-        Some((record.path(&aside.state_dir), ranges.collect()))
+        Some((record.path(&failure.state_dir), ranges.collect()))
     }
 
     /// Has a thread write a file.
@@ -176,43 +176,45 @@ impl Pool {
             waker.wake();
         };
         match std::thread::Builder::new().name(format!("record-{}", self.name)).spawn(work) {
-            Ok(writer) => self.aside.writer = Some(writer),
+            Ok(writer) => self.cache_failure.writer = Some(writer),
             Err(error) => self.loss_recorded(ticket, Err(format!("cannot start a thread: {error}"))),
         }
     }
 
     /// The attempt for this ticket has ended; perhaps nobody waits for it any more.
     fn writer_ended(&mut self, ticket: u64, result: Result<Written, String>) {
-        self.aside.writer = None; // There is nothing left that it does.
+        self.cache_failure.writer = None; // There is nothing left that it does.
         let result = result.map(|written| {
-            self.aside.is_doubtful = false;
+            self.cache_failure.is_doubtful = false;
             match written {
-                Written::Whole(record) => (self.aside.record, self.aside.added_bytes) = (Some(record), 0),
-                Written::Added(bytes) => self.aside.added_bytes = bytes,
+                Written::Whole(record) => {
+                    (self.cache_failure.record, self.cache_failure.added_bytes) = (Some(record), 0)
+                }
+                Written::Added(bytes) => self.cache_failure.added_bytes = bytes,
             }
         });
-        match self.aside.under_way {
+        match self.cache_failure.under_way {
             Some((waiting, _)) if waiting == ticket => self.loss_recorded(ticket, result),
             Some((waiting, _)) => self.write_loss(waiting),
-            None if result.is_ok() => self.aside.again_at = Some(Instant::now()),
+            None if result.is_ok() => self.cache_failure.again_at = Some(Instant::now()),
             None => {}
         }
     }
 
     fn loss_recorded(&mut self, ticket: u64, result: Result<(), String>) {
-        if self.aside.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
+        if self.cache_failure.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
             return; // Another one has been asked for.
         }
-        self.aside.under_way = None;
+        self.cache_failure.under_way = None;
         if let Err(why) = &result {
-            let path = self.aside.path().unwrap_or_default();
+            let path = self.cache_failure.path().unwrap_or_default();
             if self.engine.is_aside() {
                 let what = "until it can be, a FLUSH of a volume that had dirty data, and a write over what the record lists, fail";
-                self.tell(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
+                self.emit(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
             } else {
-                self.tell(PoolEvent::RecordFailed { path, why: why.clone() });
+                self.emit(PoolEvent::RecordFailed { path, why: why.clone() });
             }
-            self.aside.again_at = Some(Instant::now() + PAUSE);
+            self.cache_failure.again_at = Some(Instant::now() + PAUSE);
         }
         let now = self.io.now();
         self.engine.loss_recorded(now, ticket, result.is_ok());
@@ -220,40 +222,41 @@ impl Pool {
 
     /// The pool begins without its cache.
     pub(super) fn opened_without_cache(&mut self) {
-        let Some(record) = &self.aside.record else { return };
+        let Some(record) = &self.cache_failure.record else { return };
         let event = PoolEvent::OpenedWithoutCache {
             devices: self.device_names(),
             failed_unix_s: record.failed_unix_s,
             lost_bytes: record.lost_bytes(),
             volumes: record.losers().into_iter().map(str::to_owned).collect(),
-            record: self.aside.path().unwrap_or_default(),
+            record: self.cache_failure.path().unwrap_or_default(),
         };
-        self.tell(event);
+        self.emit(event);
     }
 
     /// Gives up waiting, and tries again, when it is time; returns how long the loop may sleep because of that.
     pub(super) fn look_after_record(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        if let Some((ticket, _)) = self.aside.under_way.filter(|(_, due)| *due <= now) {
-            self.loss_recorded(ticket, Err(format!("it takes longer than {} s", PATIENCE.as_secs())));
+        if let Some((ticket, _)) = self.cache_failure.under_way.filter(|(_, due)| *due <= now) {
+            self.loss_recorded(ticket, Err(format!("it takes longer than {} s", TIMEOUT.as_secs())));
             return Some(Duration::from_millis(1)); // What that led to is for the next turn.
         }
-        if self.aside.again_at.take_if(|due| *due <= now).is_some() {
+        if self.cache_failure.again_at.take_if(|due| *due <= now).is_some() {
             let now = self.io.now();
             self.engine.record_again(now);
         }
         if self.walk_on() {
             return Some(Duration::ZERO);
         }
-        let due = self.aside.under_way.map(|(_, due)| due).into_iter().chain(self.aside.again_at);
+        let due =
+            self.cache_failure.under_way.map(|(_, due)| due).into_iter().chain(self.cache_failure.again_at);
         due.min().map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
     /// The engine goes on without the cache.
-    pub(super) fn put_aside(&mut self) {
+    pub(super) fn cache_failed(&mut self) {
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
-        let (devices, record) = (self.device_names(), self.aside.path().unwrap_or_default());
-        self.tell(PoolEvent::CachePutAside { devices, dirty_bytes, record });
+        let (devices, record) = (self.device_names(), self.cache_failure.path().unwrap_or_default());
+        self.emit(PoolEvent::CacheFailed { devices, dirty_bytes, record });
         self.mark_failed(false);
     }
 
@@ -278,7 +281,7 @@ impl Pool {
                 "the failed cache cannot be marked on its device: only its record keeps it from being opened ({why})"
             );
             // Nobody listens any more if the pool has ended.
-            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.tell(PoolEvent::Note(what))));
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.emit(PoolEvent::Note(what))));
             waker.wake();
         };
         // Without it nothing is wrong: the record is there.
@@ -289,13 +292,13 @@ impl Pool {
         let losses = self.engine.losses();
         let lost_bytes = losses.iter().flat_map(|(_, losses)| losses).map(|loss| loss.bytes).sum();
         let volumes = losses.iter().map(|(id, _)| self.name_of(*id)).collect();
-        let (devices, record) = (self.device_names(), self.aside.path().unwrap_or_default());
-        self.tell(PoolEvent::RescueEnded { devices, lost_bytes, volumes, record });
+        let (devices, record) = (self.device_names(), self.cache_failure.path().unwrap_or_default());
+        self.emit(PoolEvent::RescueEnded { devices, lost_bytes, volumes, record });
         self.mark_failed(true);
     }
 
     fn device_names(&self) -> String {
-        let recorded = self.aside.record.iter().flat_map(|record| record.devices.clone());
+        let recorded = self.cache_failure.record.iter().flat_map(|record| record.devices.clone());
         let names: Vec<String> = recorded.map(|path| path.display().to_string()).collect();
         names.join(", ")
     }
@@ -313,7 +316,7 @@ impl Pool {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::Written;
-    use crate::pool::mates::tests::{start, waits_for};
+    use crate::pool::mirror::tests::{start, waits_for};
     use forebay_format::superblock::{CacheState, Superblock};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
@@ -334,20 +337,20 @@ mod tests {
         pool.ask(|pool| pool.device_gone(Some(0))).unwrap();
         let asked = Instant::now();
         let ticket = loop {
-            if let Some((ticket, _)) = pool.ask(|pool| pool.aside.under_way).unwrap() {
+            if let Some((ticket, _)) = pool.ask(|pool| pool.cache_failure.under_way).unwrap() {
                 break ticket;
             }
             assert!(asked.elapsed() < Duration::from_secs(30), "no record is asked for");
         };
         // The time has passed.
-        pool.ask(move |pool| pool.aside.under_way = Some((ticket, Instant::now()))).unwrap();
+        pool.ask(move |pool| pool.cache_failure.under_way = Some((ticket, Instant::now()))).unwrap();
         waits_for(&told, "it takes longer than 20 s");
         assert!(!pool.ask(|pool| pool.engine.is_aside()).unwrap());
         // The attempt ends well after all. What is added then is no more than what came to be safe since.
         let ended = Instant::now();
         pool.ask(move |pool| {
             let table = pool.engine.volume_table();
-            let record = pool.aside.record.as_ref().unwrap().with_risk(&table, &[]);
+            let record = pool.cache_failure.record.as_ref().unwrap().with_risk(&table, &[]);
             pool.writer_ended(ticket, Ok(Written::Whole(Arc::new(record))));
         })
         .unwrap();

@@ -7,7 +7,7 @@
 //! A device that is out stays open until another one takes its place: nothing is asked of it any more, but operations from before may
 //! still be under way, and nothing is written to its successor before they have ended.
 
-use super::aside::PATIENCE;
+use super::cache_failure::TIMEOUT;
 use super::{Pool, PoolEvent};
 use crate::control::{ControlError, ErrorKind};
 use crate::mirror_notes::Notes;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// What a pool keeps in mind of its mirrored cache.
 #[derive(Debug, Default)]
-pub(super) struct Mates {
+pub(super) struct Mirror {
     /// It notes that a device has failed.
     noter: Option<JoinHandle<()>>,
     /// The ticket of the note under way, and when it is given up.
@@ -29,7 +29,7 @@ pub(super) struct Mates {
     cancelled: bool,
 }
 
-impl Mates {
+impl Mirror {
     pub(super) fn new(notes: Option<Notes>) -> Self {
         Self { notes, ..Self::default() }
     }
@@ -51,38 +51,38 @@ impl Pool {
     pub(super) fn record_out(&mut self, ticket: u64, member: u8) {
         let Some(state) = self.engine.mirror_state() else { return };
         let cache = self.engine.uuid();
-        self.mates.under_way = Some((ticket, Instant::now() + PATIENCE));
-        if self.mates.noter.as_ref().is_some_and(|noter| !noter.is_finished()) {
+        self.mirror.under_way = Some((ticket, Instant::now() + TIMEOUT));
+        if self.mirror.noter.as_ref().is_some_and(|noter| !noter.is_finished()) {
             self.out_recorded(ticket, Err("the attempt before this one has not ended".into()));
             return;
         }
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
-        let state_dir = self.aside.state_dir().to_owned();
-        let notes = self.mates.notes.get_or_insert_with(|| Notes::new(cache));
+        let state_dir = self.cache_failure.state_dir().to_owned();
+        let notes = self.mirror.notes.get_or_insert_with(|| Notes::new(cache));
         notes.put(state.tags[usize::from(member)]);
         let notes = notes.clone();
         let work = move || {
             let result = notes.keep(&state_dir).map(drop);
             // Nobody listens any more if the pool has ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
-                pool.mates.noter = None; // There is nothing left that it does.
+                pool.mirror.noter = None; // There is nothing left that it does.
                 pool.out_recorded(ticket, result);
             }));
             waker.wake();
         };
         match std::thread::Builder::new().name(format!("note-{}", self.name)).spawn(work) {
-            Ok(noter) => self.mates.noter = Some(noter),
+            Ok(noter) => self.mirror.noter = Some(noter),
             Err(error) => self.out_recorded(ticket, Err(format!("cannot start a thread: {error}"))),
         }
     }
 
     fn out_recorded(&mut self, ticket: u64, result: Result<(), String>) {
-        if self.mates.under_way.take_if(|(waiting, _)| *waiting == ticket).is_none() {
+        if self.mirror.under_way.take_if(|(waiting, _)| *waiting == ticket).is_none() {
             return; // It came too late; it is asked for again.
         }
         if let Err(why) = &result {
             let note = format!("cannot note that a device of the mirrored cache failed: {why}; writes wait");
-            self.tell(PoolEvent::Note(note));
+            self.emit(PoolEvent::Note(note));
         }
         let now = self.io.now();
         self.engine.member_recorded(now, ticket, result.is_ok());
@@ -91,11 +91,11 @@ impl Pool {
     /// Gives up waiting for a note when it is time; returns how long the loop may sleep because of that.
     pub(super) fn look_after_note(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        if let Some((ticket, _)) = self.mates.under_way.filter(|(_, due)| *due <= now) {
-            self.out_recorded(ticket, Err(format!("it took longer than {} s", PATIENCE.as_secs())));
+        if let Some((ticket, _)) = self.mirror.under_way.filter(|(_, due)| *due <= now) {
+            self.out_recorded(ticket, Err(format!("it took longer than {} s", TIMEOUT.as_secs())));
             return Some(Duration::from_millis(1)); // What that led to is for the next turn.
         }
-        let due = self.mates.under_way.map(|(_, due)| due);
+        let due = self.mirror.under_way.map(|(_, due)| due);
         due.map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
@@ -113,9 +113,9 @@ impl Pool {
         let which = self
             .member_path(member)
             .map_or("a device of the mirrored cache".into(), |path| format!("the cache device {path}"));
-        let folder = Notes::folder(self.aside.state_dir());
+        let folder = Notes::folder(self.cache_failure.state_dir());
         let what = "failed, is missing or is stale; writes wait until that is noted in";
-        self.tell(PoolEvent::Note(format!("{which} {what} {}", folder.display())));
+        self.emit(PoolEvent::Note(format!("{which} {what} {}", folder.display())));
     }
 
     pub(super) fn member_out(&mut self, member: u8) {
@@ -123,7 +123,7 @@ impl Pool {
             return; // It is said when the cache is open.
         }
         let path = self.member_path(member).unwrap_or_default();
-        self.tell(PoolEvent::Degraded { what: format!("the cache device {path} failed") });
+        self.emit(PoolEvent::Degraded { what: format!("the cache device {path} failed") });
     }
 
     /// At a start: one of the two devices is missing, stale or failed.
@@ -133,22 +133,22 @@ impl Pool {
             Some(path) => format!("the cache device {path} failed, or is older than the other one"),
             None => "a device of the mirrored cache is missing, or was put out before".into(),
         };
-        self.tell(PoolEvent::Degraded { what });
+        self.emit(PoolEvent::Degraded { what });
     }
 
     pub(super) fn rebuild_failed(&mut self) {
         if self.stopping {
-            self.tell(PoolEvent::Note(
+            self.emit(PoolEvent::Note(
                 "the new cache device is filled from the beginning at the next start".into(),
             ));
             return;
         }
-        let cancelled = std::mem::take(&mut self.mates.cancelled);
+        let cancelled = std::mem::take(&mut self.mirror.cancelled);
         let what = match cancelled {
             true => "filling the new cache device was cancelled",
             false => "the new cache device failed before it was filled",
         };
-        self.tell(PoolEvent::Degraded { what: what.into() });
+        self.emit(PoolEvent::Degraded { what: what.into() });
     }
 
     /// Path of a device of a mirrored cache, if it is open.
@@ -192,7 +192,7 @@ impl Pool {
         };
         let device = if self.io.member_is_idle(member) { self.reactor.remove_device(id) } else { None };
         let idle = device.is_some();
-        crate::patience::let_go(device);
+        crate::time_limit::let_go(device);
         if !idle {
             return Err(ControlError::new(
                 ErrorKind::Unavailable,
@@ -227,9 +227,9 @@ impl Pool {
             drop(self.reactor.remove_device(id));
             return Err(self.refuse_replacement(&error, "look at its state: forebay pool show"));
         }
-        self.mates.cancelled = false;
+        self.mirror.cancelled = false;
         self.note_cache_ends();
-        self.tell(PoolEvent::Note(format!("the new cache device {path} is being filled")));
+        self.emit(PoolEvent::Note(format!("the new cache device {path} is being filled")));
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl Pool {
         let taken = crate::cache_device::new_tag().map_err(ControlError::from);
         let taken = taken.and_then(|tag| self.replace_member(device, tag));
         if let Err(error) = taken {
-            self.tell(PoolEvent::Note(error.what));
+            self.emit(PoolEvent::Note(error.what));
         }
     }
 
@@ -257,7 +257,7 @@ impl Pool {
     /// Ends a rebuild early: the new device does not count, and the cache goes on with one.
     pub(crate) fn cancel_rebuild(&mut self) {
         if let Some(MirrorState { out: Some(member), rebuild: Some(_), .. }) = self.engine.mirror_state() {
-            self.mates.cancelled = true;
+            self.mirror.cancelled = true;
             let now = self.io.now();
             self.engine.member_gone(now, member);
         }
@@ -278,7 +278,7 @@ pub(in crate::pool) mod tests {
     use std::time::{Duration, Instant};
 
     /// So long is waited for what must happen.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     /// A mirrored pool of two small devices in a folder, and what it tells.
     pub(in crate::pool) fn start(folder: &Path) -> (Result<PoolHandle, RunError>, mpsc::Receiver<String>) {
@@ -296,7 +296,7 @@ pub(in crate::pool) mod tests {
             nice_boost: 0,
             io: forebay_io::EnginePreference::default(),
             guards: Arc::default(),
-            keeper: Arc::default(),
+            listener_store: Arc::default(),
             state_dir,
             without_cache: None,
         };
@@ -306,7 +306,7 @@ pub(in crate::pool) mod tests {
     }
 
     pub(in crate::pool) fn waits_for(told: &mpsc::Receiver<String>, what: &str) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let left = || until.saturating_duration_since(Instant::now());
         while !told.recv_timeout(left()).unwrap_or_else(|_| panic!("never told: {what}")).contains(what) {}
     }
@@ -327,10 +327,10 @@ pub(in crate::pool) mod tests {
         let pipe = never_noted(folder.path());
         pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
         waits_for(&told, "writes wait until that is noted in");
-        let due = pool.ask(|pool| pool.mates.under_way.take()).unwrap().unwrap();
-        assert!(due.1 <= Instant::now() + super::PATIENCE);
+        let due = pool.ask(|pool| pool.mirror.under_way.take()).unwrap().unwrap();
+        assert!(due.1 <= Instant::now() + super::TIMEOUT);
         // The time has passed.
-        pool.ask(move |pool| pool.mates.under_way = Some((due.0, Instant::now()))).unwrap();
+        pool.ask(move |pool| pool.mirror.under_way = Some((due.0, Instant::now()))).unwrap();
         waits_for(&told, "cannot note that a device of the mirrored cache failed: it took longer than 20 s");
         let state = pool.ask(|pool| pool.engine.mirror_state().unwrap()).unwrap();
         assert!(state.out == Some(1) && !state.noted);
@@ -339,7 +339,7 @@ pub(in crate::pool) mod tests {
         // The first attempt ends: a pipe cannot be made durable. The next one, which a stop does not wait for long, succeeds.
         drop(std::fs::File::open(&pipe).unwrap());
         std::fs::remove_file(&pipe).unwrap();
-        let hangs = |pool: &mut Pool| pool.mates.noter.as_ref().is_some_and(|noter| !noter.is_finished());
+        let hangs = |pool: &mut Pool| pool.mirror.noter.as_ref().is_some_and(|noter| !noter.is_finished());
         while pool.ask(hangs).unwrap() {
             std::thread::yield_now();
         }

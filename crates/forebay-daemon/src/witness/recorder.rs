@@ -1,4 +1,4 @@
-//! Keeping what is known of a store: the pool's side, which only counts, and the thread that looks and writes.
+//! PromiseSender what is known of a store: the pool's side, which only counts, and the thread that looks and writes.
 
 use super::{Clock, Facts, Record, judge, memory};
 use crate::error::RunError;
@@ -81,10 +81,10 @@ impl Prepared {
         let shared = Arc::new(Shared {
             page: self.page,
             state: AtomicU8::new(RUNS),
-            rests: false.into(),
+            idles: false.into(),
             behind: false.into(),
         });
-        let keeper = Keeper {
+        let recorder = Recorder {
             shared: Arc::clone(&shared),
             volume: volume.into(),
             page_path: self.page_path,
@@ -98,10 +98,10 @@ impl Prepared {
             recorded: None,
         };
         // Without it the judgement after a crash is less sharp, and clean blocks are dropped then.
-        let thread = std::thread::Builder::new().name("store".into()).spawn(move || keeper.run());
+        let thread = std::thread::Builder::new().name("store".into()).spawn(move || recorder.run());
         Watch {
             shared,
-            keeper: thread.ok().map(|thread| thread.thread().clone()),
+            recorder: thread.ok().map(|thread| thread.thread().clone()),
             direct_bytes: self.direct_bytes,
         }
     }
@@ -111,8 +111,8 @@ impl Prepared {
 struct Shared {
     page: SharedPage,
     state: AtomicU8,
-    /// The keeper sleeps until it is woken.
-    rests: AtomicBool,
+    /// The recorder sleeps until it is woken.
+    idles: AtomicBool,
     /// The record could not be written when that was due.
     behind: AtomicBool,
 }
@@ -121,7 +121,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Watch {
     shared: Arc<Shared>,
-    keeper: Option<Thread>,
+    recorder: Option<Thread>,
     direct_bytes: Option<u64>,
 }
 
@@ -134,8 +134,8 @@ impl Watch {
         let cached = !self.direct_bytes.is_some_and(direct);
         memory::write_begins(&self.shared.page, blocks, cached, forebay_io::shared::unix_ns());
         fence(Ordering::SeqCst);
-        // A keeper that does not rest looks by itself soon.
-        if self.shared.rests.load(Ordering::SeqCst) {
+        // A recorder that does not rest looks by itself soon.
+        if self.shared.idles.load(Ordering::SeqCst) {
             self.wake();
         }
     }
@@ -156,8 +156,8 @@ impl Watch {
     }
 
     fn wake(&self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.unpark();
+        if let Some(recorder) = &self.recorder {
+            recorder.unpark();
         }
     }
 }
@@ -170,7 +170,7 @@ impl Drop for Watch {
 }
 
 /// The thread's side.
-struct Keeper {
+struct Recorder {
     shared: Arc<Shared>,
     volume: String,
     page_path: Option<PathBuf>,
@@ -186,7 +186,7 @@ struct Keeper {
     recorded: Option<(Record, Instant)>,
 }
 
-impl Keeper {
+impl Recorder {
     fn run(mut self) {
         // What an earlier daemon wrote may not be durable yet, and the record must not speak of bytes that a loss of power takes back.
         let _ = self.open().map(|device| device.flush());
@@ -203,7 +203,7 @@ impl Keeper {
                 }
             }
             match self.is_seen(counts.0) && self.is_recorded() {
-                true => self.rest(counts.0),
+                true => self.idle(counts.0),
                 false => std::thread::park_timeout(QUIET),
             }
         }
@@ -215,14 +215,14 @@ impl Keeper {
     }
 
     /// Sleeps until something is written.
-    fn rest(&self, began: u64) {
-        self.shared.rests.store(true, Ordering::SeqCst);
+    fn idle(&self, began: u64) {
+        self.shared.idles.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let ends = self.shared.state.load(Ordering::Acquire) != RUNS;
         if !ends && memory::counts(&self.shared.page).0 == began {
             std::thread::park();
         }
-        self.shared.rests.store(false, Ordering::SeqCst);
+        self.shared.idles.store(false, Ordering::SeqCst);
     }
 
     fn open(&self) -> Option<Device> {

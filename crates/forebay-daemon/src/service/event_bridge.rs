@@ -1,17 +1,17 @@
 //! What pools report becomes events, alarms and lines of the log.
 
-use super::{Service, Told};
+use super::{Service, ServiceEvent};
 use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::pool::PoolEvent;
 use std::sync::Weak;
 
 impl Service {
     /// Takes word of a pool; called on the pool's thread, so nothing here may wait for a pool.
-    pub(super) fn pool_said(&self, pool: &str, event: PoolEvent) {
+    pub(super) fn on_pool_event(&self, pool: &str, event: PoolEvent) {
         self.publish(pool, &event);
         // That less is lost is seen where one looks, not in the log.
         if !matches!(event, PoolEvent::Lost { more: false, .. }) {
-            self.tell(Told::Pool { pool: pool.into(), event });
+            self.emit(ServiceEvent::Pool { pool: pool.into(), event });
         }
     }
 
@@ -71,7 +71,7 @@ impl Service {
             PoolEvent::RecordFailed { .. } => {
                 self.hub.raise(AlarmKey::pool(Kind::CacheFenced, pool), Severity::Error, &text);
             }
-            PoolEvent::CachePutAside { .. }
+            PoolEvent::CacheFailed { .. }
             | PoolEvent::RescueEnded { .. }
             | PoolEvent::OpenedWithoutCache { .. } => {
                 self.hub.clear(&AlarmKey::pool(Kind::CacheFenced, pool));
@@ -115,7 +115,7 @@ fn ended(pool: &str, volume: Option<&str>) -> AlarmKey {
 pub(super) fn reporter(service: Weak<Service>, pool: String) -> Box<dyn FnMut(PoolEvent) + Send> {
     Box::new(move |event| {
         if let Some(service) = service.upgrade() {
-            service.pool_said(&pool, event);
+            service.on_pool_event(&pool, event);
         }
     })
 }

@@ -5,7 +5,7 @@
 
 use super::connection::Connection;
 use super::{
-    ACCEPT_PAUSE, GREETING_WITHIN, GREETINGS_EVERY, GREETINGS_MAX, STALLED_EVERY, Server, THIRSTY_AFTER,
+    ACCEPT_PAUSE, GREETING_WITHIN, GREETINGS_EVERY, GREETINGS_MAX, STALLED_EVERY, Server, WANTS_MEMORY_AFTER,
 };
 use crate::guard::Peer;
 use forebay_export::nbd::Tls;
@@ -36,7 +36,7 @@ impl Server {
             } else {
                 self.open(reactor, socket, index);
             }
-        } else if !self.still {
+        } else if !self.quiescing {
             // Out of descriptors or the like: try again later, the others go on meanwhile.
             if let Err(failure) = result {
                 self.refusals.note(format!("clients wait: a connection cannot be accepted: {failure}"));
@@ -108,9 +108,9 @@ impl Server {
     /// Ends connections whose clients have gone and that nothing is received from: they wait for memory, or have as much under way as
     /// they may. A client over TCP that sends nothing more counts as gone while it waits for memory: closing looks the same.
     pub(super) fn notice_gone(&mut self, reactor: &mut Reactor) -> Option<Duration> {
-        let still = self.still;
+        let quiescing = self.quiescing;
         let is_deaf = |connection: &Connection| {
-            !(connection.receiving || connection.closing || still && connection.may_rest())
+            !(connection.receiving || connection.closing || quiescing && connection.may_quiesce())
         };
         if !self.connections.iter().flatten().any(is_deaf) {
             self.gone_at = None;
@@ -126,7 +126,7 @@ impl Server {
             let Some(connection) = self.connections[index].as_mut().filter(|one| is_deaf(one)) else {
                 continue;
             };
-            let half = connection.thirsty && connection.peer.uid.is_none();
+            let half = connection.wants_memory && connection.peer.uid.is_none();
             if reactor.has_hung_up(connection.socket, half) {
                 (connection.closing, connection.deaf) = (true, true);
                 self.enqueue(index as u32);
@@ -138,17 +138,17 @@ impl Server {
     /// Ends a connection that keeps memory for answers that it does not take, or for a write that does not come, if others have waited
     /// long enough for it.
     pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
-        let waits = |connection: &Connection| connection.thirsty && !connection.closing;
-        let thirsty = self.connections.iter().flatten().any(waits);
-        if !thirsty {
-            if self.thirsty_since.take().is_some() {
+        let waits = |connection: &Connection| connection.wants_memory && !connection.closing;
+        let wants_memory = self.connections.iter().flatten().any(waits);
+        if !wants_memory {
+            if self.wants_memory_since.take().is_some() {
                 self.connections.iter_mut().flatten().for_each(|connection| connection.seen_left = None);
             }
             self.stalled_at = None;
             return None;
         }
         let now = Instant::now();
-        let since = *self.thirsty_since.get_or_insert(now);
+        let since = *self.wants_memory_since.get_or_insert(now);
         let look_at = *self.stalled_at.get_or_insert(now);
         if now < look_at {
             return Some(look_at - now);
@@ -162,7 +162,7 @@ impl Server {
                 arriving.pace.look(arriving.received);
             }
         }
-        if now < since + THIRSTY_AFTER {
+        if now < since + WANTS_MEMORY_AFTER {
             return Some(STALLED_EVERY);
         }
         let stalls = |connection: &Connection| match &connection.arriving {
