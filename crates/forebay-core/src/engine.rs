@@ -11,22 +11,22 @@ use crate::api::config::{Attachment, EngineConfig};
 use crate::api::settings::{PoolSettings, SettingsError, Treatment, VolumeSettings};
 use crate::api::stats::Stats;
 use crate::api::{
-    Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, Path, REQUEST_BYTES_MAX, Request,
-    RequestError, RequestId, RequestKind, Span,
+    Action, BufId, Device, DeviceFailure, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request, RequestError,
+    RequestId, RequestKind, RequestOutcome, Span,
 };
 use crate::base::slab::Slab;
 use crate::checkpoint::CheckpointState;
 use crate::context::counters::Counters;
-use crate::context::coverage::{Landmark, Landmarks};
+use crate::context::coverage::{CoverageMark, CoverageMarks};
 use crate::context::locks::{BlockRange, RangeLocks};
 use crate::context::pages::{Page, Pages};
 use crate::context::volume::Volume;
 use crate::destage::extent::Extent;
 use crate::destage::ordered::OrderWaiter;
-use crate::failure::Aside;
-use crate::failure::read_retry::Patience;
+use crate::failure::CacheFailure;
+use crate::failure::read_retry::ReadRetry;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::Life;
+use crate::lifecycle::Lifecycle;
 use crate::lifecycle::pool_resize::PoolJob;
 use crate::log::append::{Batch, Stream};
 use crate::log::flush::{Flusher, Waiter};
@@ -101,7 +101,7 @@ pub(crate) struct Req {
     /// A part came from the backing store.
     pub(crate) missed: bool,
     /// Losses of its volume that had been told when it was made.
-    pub(crate) losses_told: u64,
+    pub(crate) losses_reported: u64,
     pub(crate) started_at: Nanos,
 }
 
@@ -184,14 +184,14 @@ pub(crate) enum OpKind {
         index: u32,
     },
     /// The backing store of a volume that is being attached.
-    LifeFlush(VolumeId),
+    LifecycleFlush(VolumeId),
     /// What is copied to a new member of a mirrored cache.
     CopyRead,
     CopyWrite,
     /// What a member lacks that the other one has, found by recovery.
     Mend,
     /// What is written again at a start.
-    Renew,
+    RewriteUnflushed,
     /// A block of which the copies on the two members are looked at, and written again.
     RepairRead,
     RepairWrite,
@@ -210,7 +210,7 @@ impl OpKind {
             | Self::ScrubFetch { .. }
             | Self::Flush(Device::Backing(_))
             | Self::Sample { .. }
-            | Self::LifeFlush(_) => false,
+            | Self::LifecycleFlush(_) => false,
             Self::Batch(_)
             | Self::ReadHit { .. }
             | Self::MergeCached { .. }
@@ -223,7 +223,7 @@ impl OpKind {
             | Self::CopyRead
             | Self::CopyWrite
             | Self::Mend
-            | Self::Renew
+            | Self::RewriteUnflushed
             | Self::RepairRead
             | Self::RepairWrite => true,
         }
@@ -298,7 +298,7 @@ pub struct Engine {
     pub(crate) served: Vec<Waiter>,
     /// A cache flush failed: no promise can be made any more.
     pub(crate) fenced: bool,
-    pub(crate) landmarks: Landmarks,
+    pub(crate) coverage: CoverageMarks,
     /// Destaged slots whose clean marks are not in the log.
     pub(crate) marks: Vec<u32>,
     pub(crate) marks_since: Nanos,
@@ -315,12 +315,12 @@ pub struct Engine {
     pub(crate) reclaim_wants_destage: bool,
     pub(crate) checkpoint: CheckpointState,
     /// How far it is with going on without the cache device.
-    pub(crate) aside: Aside,
-    pub(crate) patience: Patience,
+    pub(crate) failure: CacheFailure,
+    pub(crate) read_retry: ReadRetry,
     /// The two members of a mirrored cache.
     pub(crate) mirror: Option<Box<Mirror>>,
     pub(crate) recovery: Option<Box<Recovery>>,
-    pub(crate) life: Life,
+    pub(crate) lifecycle: Lifecycle,
     pub(crate) pool_job: Option<PoolJob>,
     pub(crate) counters: Counters,
     pub(crate) stopping: bool,
@@ -375,7 +375,7 @@ impl Engine {
             flushing: Vec::new(),
             served: Vec::new(),
             fenced: false,
-            landmarks: Landmarks::default(),
+            coverage: CoverageMarks::default(),
             marks: Vec::new(),
             marks_since: 0,
             marks_ticket: 0,
@@ -386,11 +386,11 @@ impl Engine {
             reclaim: None,
             reclaim_wants_destage: false,
             checkpoint: CheckpointState::default(),
-            aside: Aside::default(),
-            patience: Patience::default(),
+            failure: CacheFailure::default(),
+            read_retry: ReadRetry::default(),
             mirror: None,
             recovery: None,
-            life: Life::default(),
+            lifecycle: Lifecycle::default(),
             pool_job: None,
             counters: Counters::new(),
             stopping: false,
@@ -421,7 +421,7 @@ impl Engine {
         stats.cached_blocks = self.map.cached_blocks();
         stats.capacity_blocks = self.capacity_of(self.segments_staying());
         stats.dirty_blocks = self.map.volumes.iter().map(|volume| volume.dirty).sum();
-        stats.lost_blocks = self.map.lost.len() as u64 + self.aside.lost_blocks();
+        stats.lost_blocks = self.map.lost.len() as u64 + self.failure.lost_blocks();
         stats.lost_bytes = self.loss_totals().iter().map(|total| total.bytes).sum();
         stats.free_segments = self.free_segments() as u64;
         stats.segments = u64::from(self.segments_counted(self.map.segments.len() as u32));
@@ -452,7 +452,7 @@ impl Engine {
             self.actions.push_back(Action::Reply {
                 request: request.id,
                 result: Err(error),
-                path: Path::Refused,
+                path: RequestOutcome::Refused,
                 took: 0,
                 volume: request.volume,
                 bytes: request.len,
@@ -480,7 +480,7 @@ impl Engine {
         {
             for block in first..first + blocks {
                 if self.map.index.is_listed(Key::new(volume, block)) {
-                    self.reached(Landmark::ListedBlockAsked);
+                    self.cover(CoverageMark::ListedBlockAsked);
                 }
                 self.map.settle_key(Key::new(volume, block));
             }
@@ -511,9 +511,9 @@ impl Engine {
         let treatment = self.treat(&request);
         let volume = self.volume_mut(request.volume);
         volume.last_active = now;
-        let losses_told = volume.losses_told;
+        let losses_reported = volume.losses_reported;
         let (mut write_back, mut copies) = volume.writes(treatment);
-        if self.is_aside() {
+        if self.runs_without_cache() {
             (write_back, copies) = (false, false);
         }
         self.stats.count_request(&request);
@@ -539,7 +539,7 @@ impl Engine {
             sequential: treatment != request.treatment,
             reserved: 0,
             missed: false,
-            losses_told,
+            losses_reported,
             started_at: self.now,
         })
     }
@@ -549,7 +549,7 @@ impl Engine {
         let path = self.path(req);
         let mut done = self.reqs.remove(req);
         if done.kind == RequestKind::Flush {
-            done.failed = self.flush_fails(done.volume, done.losses_told, done.failed);
+            done.failed = self.flush_fails(done.volume, done.losses_reported, done.failed);
         }
         let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
         if done.kind == RequestKind::Flush {
@@ -557,7 +557,7 @@ impl Engine {
         }
         let took = self.now - done.started_at;
         self.counters.reply(done.volume, path, done.failed, took);
-        if path == Path::WritePast {
+        if path == RequestOutcome::WritePast {
             self.count_write_past(&done);
         }
         self.stats.count_reply(done.kind, done.failed, took);
@@ -585,18 +585,18 @@ impl Engine {
     }
 
     /// Which way a request went.
-    fn path(&self, req: u32) -> Path {
+    fn path(&self, req: u32) -> RequestOutcome {
         let request = self.reqs.get(req);
         match request.kind {
-            RequestKind::Read if !request.missed => Path::ReadHit,
-            RequestKind::Read if self.may_fill(req) => Path::ReadMiss,
-            RequestKind::Read => Path::ReadBypass,
-            RequestKind::Write { .. } if request.write_back => Path::Write,
-            RequestKind::Write { .. } if request.copies => Path::WriteThrough,
-            RequestKind::Write { .. } => Path::WritePast,
-            RequestKind::Flush => Path::Flush,
-            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => Path::Zero,
-            RequestKind::Prefetch => Path::Prefetch,
+            RequestKind::Read if !request.missed => RequestOutcome::ReadHit,
+            RequestKind::Read if self.may_fill(req) => RequestOutcome::ReadMiss,
+            RequestKind::Read => RequestOutcome::ReadBypass,
+            RequestKind::Write { .. } if request.write_back => RequestOutcome::Write,
+            RequestKind::Write { .. } if request.copies => RequestOutcome::WriteThrough,
+            RequestKind::Write { .. } => RequestOutcome::WritePast,
+            RequestKind::Flush => RequestOutcome::Flush,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => RequestOutcome::Zero,
+            RequestKind::Prefetch => RequestOutcome::Prefetch,
         }
     }
 
@@ -648,13 +648,13 @@ impl Engine {
             OpKind::CopyRead => self.copy_read(ok, crcs),
             OpKind::CopyWrite => self.copy_written(op.member, ok),
             OpKind::Mend => self.mended(op.member, ok),
-            OpKind::Renew => self.renewed(op.member, ok),
+            OpKind::RewriteUnflushed => self.rewritten(op.member, ok),
             OpKind::RepairRead => self.repair_read(ok, crcs),
             OpKind::RepairWrite => self.repair_written(op.member, ok),
             OpKind::Recovery(read) => {
                 self.recovery_completed(read, result.map(|()| &[][..]));
             }
-            OpKind::LifeFlush(volume) => self.life_flushed(volume, ok),
+            OpKind::LifecycleFlush(volume) => self.lifecycle_flushed(volume, ok),
             OpKind::Sample { volume, index } => self.sample_read(volume, index, ok, crcs),
         }
     }
@@ -705,13 +705,13 @@ impl Engine {
             self.step_checkpoint();
             return;
         }
-        self.life_wakes();
-        self.step_patience();
+        self.lifecycle_wakes();
+        self.step_read_retry();
         self.resume_merges();
         self.step_throttle();
         self.collect_emptied();
-        if self.is_aside() {
-            self.settle_aside();
+        if self.runs_without_cache() {
+            self.settle_without_cache();
             return;
         }
         self.step_ordered();
@@ -729,7 +729,7 @@ impl Engine {
             }
         }
         self.collect_emptied();
-        self.step_life();
+        self.step_lifecycle();
         self.step_pool();
         self.collect_emptied();
         self.step_intents();
@@ -754,16 +754,16 @@ impl Engine {
     }
 
     /// Settles an engine that goes on without its cache: there is no log, no order and no reclaim.
-    fn settle_aside(&mut self) {
+    fn settle_without_cache(&mut self) {
         if self.index_settles() {
             self.step_destage();
             if self.scrub.is_some() {
                 self.step_scrub();
             }
         }
-        self.step_aside();
+        self.step_failure();
         self.collect_emptied();
-        self.step_life();
+        self.step_lifecycle();
         self.step_pool();
         self.step_intents();
         self.step_checkpoint();
@@ -776,7 +776,7 @@ impl Engine {
         match self.status {
             Status::Ready => {}
             Status::Stopping => {
-                return self.patience.deadline().map(|deadline| deadline.max(self.now + 1));
+                return self.read_retry.deadline().map(|deadline| deadline.max(self.now + 1));
             }
             Status::Opening | Status::Failed(_) => return None,
         }
@@ -791,12 +791,12 @@ impl Engine {
             self.throttle.deadline(self.now),
             self.marks_deadline(),
             self.checkpoint_deadline(),
-            self.life_deadline(),
+            self.lifecycle_deadline(),
             self.sweeps_deadline(),
-            self.aside_deadline(),
-            self.patience.deadline(),
+            self.failure_deadline(),
+            self.read_retry.deadline(),
             rare,
-            self.gather_deadline(),
+            self.batch_delay_deadline(),
             self.map.is_unsettled().then_some(self.now),
         ]
         .into_iter()
@@ -839,10 +839,10 @@ impl Engine {
         if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
             let was = core::mem::replace(&mut volume.settings, settings);
             if !fault::planted(PlantedBug::ChargeUnlimited) {
-                volume.destage.control.limits_set(&was, &settings);
+                volume.destage.rate.limits_set(&was, &settings);
             }
             if was.flush_period != settings.flush_period {
-                volume.destage.control.period_set(now);
+                volume.destage.rate.period_set(now);
             }
             if was.destage_order != settings.destage_order && fault::planted(PlantedBug::ForgetOnOrderChange)
             {
@@ -869,7 +869,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The cache device has failed: it takes nothing any more, see [`Engine::is_aside`].
+    /// The cache device has failed: it takes nothing any more, see [`Engine::runs_without_cache`].
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.fenced
@@ -903,11 +903,11 @@ impl Engine {
         blocks: u64,
         f: &mut dyn FnMut(u64, bool, bool) -> bool,
     ) {
-        use crate::map::segment::State;
+        use crate::map::segment::BlockState;
         let worth = |slot: u32| match self.map.state(slot) {
-            State::Void => (false, false),
-            State::Clean | State::Destaged => (!self.is_aside(), false),
-            State::Dirty => (true, true),
+            BlockState::Void => (false, false),
+            BlockState::Clean | BlockState::Destaged => (!self.runs_without_cache(), false),
+            BlockState::Dirty => (true, true),
         };
         let end = first_block + blocks;
         // While the index is not ready, one look at all slots is faster than many look-ups.
@@ -956,7 +956,7 @@ impl Engine {
             || self.relocations.len() > 0
             || !self.checkpoint.is_idle()
             || self.is_mirror_busy()
-            || self.is_aside_busy();
+            || self.is_rescue_busy();
         if busy {
             return;
         }
@@ -1017,7 +1017,7 @@ impl Engine {
             self.reclaim,
             self.fenced,
             self.fills.len(),
-            self.life,
+            self.lifecycle,
             self.checkpoint.describe(),
             self.map.unclean_blocks(),
             self.volumes.iter().flatten().map(|volume| self.levels(volume.id).pool).next(),
@@ -1091,7 +1091,7 @@ impl Engine {
         if !ok || self.status != Status::Ready {
             return;
         }
-        let control = &mut volume.destage.control;
+        let control = &mut volume.destage.rate;
         match op.kind {
             OpKind::DestageWrite { .. } | OpKind::GapRead { .. } | OpKind::Sample { .. } => {}
             _ => control.note_foreground(now, took),
@@ -1175,7 +1175,7 @@ impl Engine {
 
     pub(crate) fn lock_granted(&mut self, granted: Vec<LockOwner>) {
         for owner in granted {
-            if !self.life_lock_granted(owner) {
+            if !self.lifecycle_lock_granted(owner) {
                 self.mutation_locked(owner.0);
             }
         }

@@ -52,7 +52,7 @@ planted_bugs! {
     TrustUnflushedMarks = "trust-unflushed-marks",
     /// A write past the cache waits for marks of other blocks that were added while it waited.
     ChaseMarks = "chase-marks",
-    /// Clean marks gather for a second though writers wait at a dirty limit for what they mark.
+    /// Clean marks wait for a second though writers wait at a dirty limit for what they mark.
     DawdleWithMarks = "dawdle-with-marks",
     /// Every victim of reclaim is searched for among all segments.
     PassForEachVictim = "pass-for-each-victim",

@@ -14,13 +14,13 @@
 
 use crate::api::{Device, Nanos, Notice};
 use crate::base::bucket::Bucket;
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
 use crate::context::pages::{Page, PageUse};
 use crate::engine::{BLOCK, Engine, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{LifeError, sweep_slots};
-use crate::map::segment::{Key, State};
+use crate::lifecycle::{LifecycleError, sweep_slots};
+use crate::map::segment::{BlockState, Key};
 use crate::mirror::Outcome;
 use crate::request::read::{CACHE_READ_TRIES, Damage};
 use alloc::boxed::Box;
@@ -114,11 +114,11 @@ impl Engine {
     ///
     /// # Errors
     /// A scrub is under way, or the engine does not serve.
-    pub fn begin_scrub(&mut self, now: Nanos, bytes_per_s: u64) -> Result<(), LifeError> {
+    pub fn begin_scrub(&mut self, now: Nanos, bytes_per_s: u64) -> Result<(), LifecycleError> {
         self.advance(now);
         self.may_change_pool()?;
         if self.scrub.as_ref().is_some_and(|scrub| !scrub.dirty_only) {
-            return Err(LifeError::Busy);
+            return Err(LifecycleError::Busy);
         }
         let copies = |number: u32| 1 + u64::from(self.has_two_copies(number));
         let live =
@@ -241,11 +241,11 @@ impl Engine {
     /// True if a slot counts, is not known to be lost, and was not on a member that is.
     fn is_worth_scrubbing(&self, slot: u32) -> bool {
         let state = self.map.state(slot);
-        if state == State::Void || self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+        if state == BlockState::Void || self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
             return false;
         }
-        let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == State::Dirty;
-        let lost = state == State::Dirty && self.map.is_lost(slot);
+        let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == BlockState::Dirty;
+        let lost = state == BlockState::Dirty && self.map.is_lost(slot);
         !overlooked && !lost
     }
 
@@ -273,7 +273,7 @@ impl Engine {
                 }
             }
             let slot = self.map.slot(scrub.segment, scrub.index);
-            let wanted = !scrub.dirty_only || self.map.state(slot) == State::Dirty;
+            let wanted = !scrub.dirty_only || self.map.state(slot) == BlockState::Dirty;
             let counts = wanted && self.is_worth_scrubbing(slot);
             if !counts && run.is_some() {
                 return run;
@@ -355,7 +355,7 @@ impl Engine {
 
     /// No copy of a slot is right; `certain`: it was read, and is wrong.
     fn condemn(&mut self, slot: u32, certain: bool) {
-        if !certain && self.map.state(slot) != State::Clean {
+        if !certain && self.map.state(slot) != BlockState::Clean {
             // A path that fails over takes seconds, and this is the only copy: whoever needs it decides.
             self.scrub_does(|scrub| scrub.report.unreadable_blocks += 1);
             return;
@@ -396,7 +396,7 @@ impl Engine {
         let slots = (0..self.map.geometry.slot_count()).filter(|slot| {
             let (segment, index) = self.map.place(*slot);
             let table = &self.map.segments[segment as usize];
-            self.has_two_copies(segment) && table.live > 0 && table.state(index) != State::Void
+            self.has_two_copies(segment) && table.live > 0 && table.state(index) != BlockState::Void
         });
         let place = |slot, member| self.copy_offset(slot, Some(member));
         slots.map(move |slot| ([place(slot, 0), place(slot, 1)], self.map.crc(slot)))
@@ -441,7 +441,7 @@ impl Engine {
             return;
         };
         self.scrub_does(|scrub| scrub.report.repaired_blocks += 1);
-        self.reached(Landmark::ScrubRepaired);
+        self.cover(CoverageMark::ScrubRepaired);
         self.append_fill(key, *crc, page, token);
     }
 }

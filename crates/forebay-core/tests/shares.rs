@@ -1,4 +1,4 @@
-//! Several volumes in one pool: shares are held, content is renewed, pins stay, streams go past.
+//! Several volumes in one pool: shares are held, content is rewritten, pins stay, streams go past.
 
 #[path = "rig/mod.rs"]
 mod rig;

@@ -5,7 +5,7 @@
 #[path = "rig/mod.rs"]
 mod rig;
 
-use forebay_core::{DestageOrder, Drain, Landmark, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{CoverageMark, DestageOrder, Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
 use rig::{Dice, GATHERED_NS, Rig};
@@ -160,7 +160,7 @@ fn a_log_that_filled_up_while_nothing_could_be_written_back_comes_free_again() {
     rig.failing_backing_writes = 0;
     rig.rest(100 * SECOND_NS);
     assert_eq!(rig.engine.stats().requests_in_flight, 0, "{}", rig.engine.describe());
-    assert!(rig.engine.landmarks().contains(Landmark::CheckpointOfFullLog));
+    assert!(rig.engine.coverage().contains(CoverageMark::CheckpointOfFullLog));
     rig.engine.check_invariants();
 }
 

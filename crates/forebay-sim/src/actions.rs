@@ -529,17 +529,17 @@ impl World {
             | Notice::MemberOut { .. }
             | Notice::MirrorWhole
             | Notice::RebuildFailed => self.member_notice(notice)?,
-            Notice::CachePutAside => {
+            Notice::RunsWithoutCache => {
                 let recorded = self.disks.record.is_some();
                 ensure!(
                     self.fenced && recorded || fault::planted(PlantedBug::PassBeforeRecord),
                     "{notice:?} without a record"
                 );
-                self.counters.put_aside += 1;
+                self.counters.without_cache += 1;
             }
             Notice::RescueEnded { .. } => self.counters.rescues += 1,
             Notice::OrderEnded { .. } => {
-                ensure!(self.engine.is_aside(), "{notice:?}, but the cache is there")
+                ensure!(self.engine.runs_without_cache(), "{notice:?}, but the cache is there")
             }
             Notice::DestageFailed { volume, .. } => {
                 let errors = self.errors[1 + usize::from(volume.0)] + cache_errors;

@@ -6,7 +6,7 @@
 
 use crate::client::Pending;
 use crate::world::{World, ensure};
-use forebay_core::{Action, Device, Path, RequestKind, Stats, VolumeStats};
+use forebay_core::{Action, Device, RequestKind, RequestOutcome, Stats, VolumeStats};
 use forebay_format::VolumeId;
 
 /// What happened since the engine was opened.
@@ -189,17 +189,23 @@ impl World {
         let Action::Reply { result, path, took, volume, bytes, .. } = *reply else { return Ok(()) };
         let (kind, asked, since) = pending.asked();
         ensure!(volume == asked.0 && bytes == asked.1, "{reply:?}, but {asked:?} was asked for");
-        if path == Path::Refused {
+        if path == RequestOutcome::Refused {
             ensure!(result.is_err() && took == 0, "{reply:?} of a request that was refused");
             return Ok(());
         }
         ensure!(took == self.now - since, "{reply:?}, but it took {} ns", self.now - since);
         let fits = match kind {
-            RequestKind::Read => matches!(path, Path::ReadHit | Path::ReadMiss | Path::ReadBypass),
-            RequestKind::Write { .. } => matches!(path, Path::Write | Path::WriteThrough | Path::WritePast),
-            RequestKind::Flush => path == Path::Flush,
-            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => path == Path::Zero,
-            RequestKind::Prefetch => path == Path::Prefetch,
+            RequestKind::Read => matches!(
+                path,
+                RequestOutcome::ReadHit | RequestOutcome::ReadMiss | RequestOutcome::ReadBypass
+            ),
+            RequestKind::Write { .. } => matches!(
+                path,
+                RequestOutcome::Write | RequestOutcome::WriteThrough | RequestOutcome::WritePast
+            ),
+            RequestKind::Flush => path == RequestOutcome::Flush,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => path == RequestOutcome::Zero,
+            RequestKind::Prefetch => path == RequestOutcome::Prefetch,
         };
         ensure!(fits, "{reply:?} of {kind:?}");
         let seen = &mut self.books.seen;

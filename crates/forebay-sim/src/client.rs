@@ -208,7 +208,7 @@ impl World {
         let past = [Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
         let past = past.contains(&self.disks.settings[volume].mode)
             || self.disks.tenants[volume].ending
-            || self.engine.is_aside()
+            || self.engine.runs_without_cache()
             || matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
         let direct = buffer.is_some() && past;
         self.oracle.begin_write(volume, (offset, len), direct, |sector, base, range| {

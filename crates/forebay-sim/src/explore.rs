@@ -437,7 +437,7 @@ fn inject(world: &mut World) -> Result<(), String> {
 /// The end of a main line: everything must come to rest, and be where it belongs.
 fn finish(world: &mut World) -> Result<(), String> {
     settle(world)?;
-    let gave_up = world.fenced && !world.engine.is_aside();
+    let gave_up = world.fenced && !world.engine.runs_without_cache();
     if world.plan.faults.damages() || gave_up || world.stopped || !serves(world) {
         return Ok(());
     }

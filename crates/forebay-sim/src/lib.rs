@@ -47,7 +47,7 @@ pub mod world;
 pub mod zipf;
 
 pub use forebay_core::{PlantedBug, fault};
-pub use world::{Counters, LandmarkCounts};
+pub use world::{Counters, CoverageCounts};
 
 use explore::Run;
 use rng::Digest;

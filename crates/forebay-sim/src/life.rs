@@ -14,7 +14,7 @@ use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::world::{CACHE, PATIENCE_NS, World, backing_record, ensure};
-use forebay_core::{Attachment, DetachHow, LifeError, Notice, Status};
+use forebay_core::{Attachment, DetachHow, LifecycleError, Notice, Status};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
@@ -133,14 +133,16 @@ impl World {
         self.disks.tenants[volume].served_bytes()
     }
 
-    pub(crate) fn refused(&self, volume: usize, what: &str, error: LifeError) -> Result<(), String> {
+    pub(crate) fn refused(&self, volume: usize, what: &str, error: LifecycleError) -> Result<(), String> {
         let tenant = &self.disks.tenants[volume];
         let fine = match error {
-            LifeError::Fenced => self.fenced,
-            LifeError::NotServing => self.stopping,
-            LifeError::TooDirty { .. } | LifeError::Busy => true,
-            LifeError::Lost { .. } => self.errors[CACHE] > 0 || self.disks.damaged || self.oracle.relaxed,
-            LifeError::Dirty { .. } => self.engine.dirty_blocks(VolumeId(volume as u16)) > 0,
+            LifecycleError::Fenced => self.fenced,
+            LifecycleError::NotServing => self.stopping,
+            LifecycleError::TooDirty { .. } | LifecycleError::Busy => true,
+            LifecycleError::Lost { .. } => {
+                self.errors[CACHE] > 0 || self.disks.damaged || self.oracle.relaxed
+            }
+            LifecycleError::Dirty { .. } => self.engine.dirty_blocks(VolumeId(volume as u16)) > 0,
             _ => false,
         };
         ensure!(fine, "{what} of volume {volume} ({tenant:?}) is refused: {error}");
@@ -186,7 +188,7 @@ impl World {
                 Ok(())
             }
             // It was past the point of no return when the cache was fenced.
-            Err(LifeError::NotAttached) if self.fenced => Ok(()),
+            Err(LifecycleError::NotAttached) if self.fenced => Ok(()),
             Err(error) => self.refused(volume, "cancelling", error),
         }
     }
@@ -312,7 +314,7 @@ impl World {
                 let index = usize::from(volume.0);
                 self.judge_failure_of_life(index, &notice, error)?;
                 let new = self.disks.tenants[index].place == Place::Coming { new: true };
-                if error != LifeError::Fenced {
+                if error != LifecycleError::Fenced {
                     self.disks.tenants[index].place = if new { Place::Gone } else { Place::Kept };
                 }
             }
@@ -320,7 +322,7 @@ impl World {
             Notice::DetachFailed { volume, error } => {
                 let index = usize::from(volume.0);
                 self.judge_failure_of_life(index, &notice, error)?;
-                if error != LifeError::Fenced && error != LifeError::Cancelled {
+                if error != LifecycleError::Fenced && error != LifecycleError::Cancelled {
                     self.disks.tenants[index].place = Place::Attached;
                 }
             }
@@ -336,7 +338,7 @@ impl World {
             Notice::PoolResized { .. } => self.pool_resized(),
             Notice::PoolResizeFailed { error } => {
                 self.judge_failure_of_life(0, &notice, error)?;
-                if error != LifeError::Fenced {
+                if error != LifecycleError::Fenced {
                     self.disks.cache_pending = None;
                 }
             }
@@ -345,15 +347,20 @@ impl World {
         Ok(())
     }
 
-    fn judge_failure_of_life(&self, volume: usize, notice: &Notice, error: LifeError) -> Result<(), String> {
+    fn judge_failure_of_life(
+        &self,
+        volume: usize,
+        notice: &Notice,
+        error: LifecycleError,
+    ) -> Result<(), String> {
         let faults = self.errors[CACHE] > 0 || self.disks.damaged || self.oracle.relaxed;
         let fine = match error {
-            LifeError::Cancelled | LifeError::TooDirty { .. } => true,
-            LifeError::Fenced => self.fenced,
-            LifeError::NotServing => self.stopping,
-            LifeError::Lost { .. } => faults,
-            LifeError::BackingUnreadable | LifeError::BackingFlush => self.errors[1 + volume] > 0,
-            LifeError::BackingChanged { .. } => self.changed || self.oracle.relaxed,
+            LifecycleError::Cancelled | LifecycleError::TooDirty { .. } => true,
+            LifecycleError::Fenced => self.fenced,
+            LifecycleError::NotServing => self.stopping,
+            LifecycleError::Lost { .. } => faults,
+            LifecycleError::BackingUnreadable | LifecycleError::BackingFlush => self.errors[1 + volume] > 0,
+            LifecycleError::BackingChanged { .. } => self.changed || self.oracle.relaxed,
             _ => false,
         };
         ensure!(fine, "{notice:?} without a cause");

@@ -16,7 +16,7 @@ use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, Disks, World, ensure};
 use forebay_core::{
-    Engine, EngineConfig, LifeError, MirrorDevices, MirrorState, Notice, PlantedBug, Status, fault,
+    Engine, EngineConfig, LifecycleError, MirrorDevices, MirrorState, Notice, PlantedBug, Status, fault,
 };
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
@@ -433,7 +433,7 @@ impl World {
         if self.flights.values().any(|flight| flight.device == device) {
             let tag = self.disks.mates.as_ref().map_or(0, |mates| mates.next_tag + 1);
             let begun = self.engine.begin_rebuild(self.now, tag);
-            ensure!(begun == Err(LifeError::Busy), "a member is replaced while it is in use: {begun:?}");
+            ensure!(begun == Err(LifecycleError::Busy), "a member is replaced while it is in use: {begun:?}");
             return Ok(());
         }
         let faults = self.disks.devices[device].faults;

@@ -79,7 +79,7 @@ impl World {
         self.at_risk = Some(risk.clone());
         let ok = match self.plan.owner {
             OwnerPlan::Records => true,
-            OwnerPlan::Later => self.engine.is_aside() || self.refusals > 0,
+            OwnerPlan::Later => self.engine.runs_without_cache() || self.refusals > 0,
             OwnerPlan::Never => false,
         };
         let delay = self.rng.pick(&[100_000, 3_000_000, 50_000_000, 3_000_000_000]);
@@ -120,7 +120,7 @@ impl World {
 
     /// What the record says once it is written: a whole one, or most times the last one without what came to be safe since.
     fn written_record(&mut self, risk: Risk) -> Result<Risk, String> {
-        let Some(last) = self.disks.record.as_ref().filter(|_| self.engine.is_aside()) else {
+        let Some(last) = self.disks.record.as_ref().filter(|_| self.engine.runs_without_cache()) else {
             return Ok(risk);
         };
         let Some(safe) = self.engine.made_safe().filter(|_| self.rng.chance(3, 4)) else { return Ok(risk) };
@@ -157,7 +157,7 @@ impl World {
             }
         }
         self.engine.loss_recorded(self.now, ticket, task.ok);
-        self.refused = self.engine.is_fenced() && !self.engine.is_aside();
+        self.refused = self.engine.is_fenced() && !self.engine.runs_without_cache();
         self.pump()?;
         self.crash_point();
         Ok(())
@@ -202,7 +202,7 @@ impl World {
         let untold = self.lost_at[volume]
             .filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
         ensure!(untold.is_none(), "a FLUSH succeeded, and none has told that something was lost");
-        if !self.engine.is_aside() {
+        if !self.engine.runs_without_cache() {
             return Ok(());
         }
         let lost = sectors_of(&self.engine.losses())?;
@@ -229,7 +229,7 @@ impl World {
 
     /// A write was acknowledged: its whole sectors are not lost any more.
     pub(crate) fn note_healed(&mut self, volume: usize, offset: u64, len: u64) -> Result<(), String> {
-        if !self.engine.is_aside() {
+        if !self.engine.runs_without_cache() {
             return Ok(());
         }
         let step = self.oracle.step();

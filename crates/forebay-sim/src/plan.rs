@@ -360,7 +360,7 @@ impl Plan {
         }
     }
 
-    /// Leads the plan to paths that are hardly ever taken otherwise ([`forebay_core::Landmark`]).
+    /// Leads the plan to paths that are hardly ever taken otherwise ([`forebay_core::CoverageMark`]).
     fn go_astray(&mut self, rng: &mut Rng) {
         match rng.below(6) {
             0 => {

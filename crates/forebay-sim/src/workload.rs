@@ -683,11 +683,11 @@ pub fn settle(world: &mut World) -> Result<(), String> {
     world.wait_flights()?;
     world.wait_requests()?;
     world.wait_owner()?;
-    if world.fenced && !world.engine.is_aside() || world.stopped {
+    if world.fenced && !world.engine.runs_without_cache() || world.stopped {
         return read_everything(world);
     }
     world.attach_all_kept()?;
-    if world.fenced && !world.engine.is_aside() || world.stopped {
+    if world.fenced && !world.engine.runs_without_cache() || world.stopped {
         return read_everything(world);
     }
     let volumes = world.staying();
@@ -702,7 +702,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         && volumes.iter().any(|volume| world.engine.dirty_blocks(VolumeId(*volume as u16)) > 0)
     {
         if !world.step(end)? {
-            ensure!(lossy && !world.engine.is_aside(), "draining does not end: {}", world.stall());
+            ensure!(lossy && !world.engine.runs_without_cache(), "draining does not end: {}", world.stall());
             break;
         }
     }
@@ -713,7 +713,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
     }
     world.wait_requests()?;
     read_everything(world)?;
-    if world.stopped || world.fenced && !world.engine.is_aside() {
+    if world.stopped || world.fenced && !world.engine.runs_without_cache() {
         return Ok(());
     }
     for volume in volumes.clone() {

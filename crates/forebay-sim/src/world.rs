@@ -24,8 +24,8 @@ use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
 use crate::scrub::Scrubs;
 use forebay_core::{
-    Attachment, CacheMark, Engine, EngineConfig, Landmark, OnBackingChange, PoolSettings, Status, Suspicion,
-    VolumeSettings,
+    Attachment, CacheMark, CoverageMark, Engine, EngineConfig, OnBackingChange, PoolSettings, Status,
+    Suspicion, VolumeSettings,
 };
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -132,29 +132,29 @@ pub enum Trap {
     After(u64),
 }
 
-/// How many engines have reached each [`Landmark`], by its number.
+/// How many engines have reached each [`CoverageMark`], by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LandmarkCounts([u64; LANDMARKS]);
+pub struct CoverageCounts([u64; LANDMARKS]);
 
-const LANDMARKS: usize = Landmark::ALL.len();
+const LANDMARKS: usize = CoverageMark::ALL.len();
 
-impl Default for LandmarkCounts {
+impl Default for CoverageCounts {
     fn default() -> Self {
         Self([0; LANDMARKS])
     }
 }
 
-impl LandmarkCounts {
+impl CoverageCounts {
     fn add_engine(&mut self, engine: &Engine) {
-        let reached = engine.landmarks();
-        for (landmark, ..) in Landmark::ALL {
-            self.0[*landmark as usize] += u64::from(reached.contains(*landmark));
+        let reached = engine.coverage();
+        for (mark, ..) in CoverageMark::ALL {
+            self.0[*mark as usize] += u64::from(reached.contains(*mark));
         }
     }
 
-    /// Every landmark with its name, its meaning, and how many engines have reached it.
+    /// Every coverage mark with its name, its meaning, and how many engines have reached it.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        Landmark::ALL.iter().map(|(landmark, name, what)| (*name, *what, self.0[*landmark as usize]))
+        CoverageMark::ALL.iter().map(|(mark, name, what)| (*name, *what, self.0[*mark as usize]))
     }
 }
 
@@ -178,7 +178,7 @@ pub struct Counters {
     /// Engines opened.
     pub opens: u64,
     /// Caches put aside because their device failed.
-    pub put_aside: u64,
+    pub without_cache: u64,
     /// Of those, caches of which everything was rescued that could be read.
     pub rescues: u64,
     /// Scrubs that went through everything.
@@ -190,7 +190,7 @@ pub struct Counters {
     /// Virtual nanoseconds.
     pub virtual_ns: u64,
     /// Rare paths.
-    pub landmarks: LandmarkCounts,
+    pub coverage: CoverageCounts,
 }
 
 impl Counters {
@@ -204,13 +204,13 @@ impl Counters {
         self.checkpoints += other.checkpoints;
         self.damaged_blocks += other.damaged_blocks;
         self.opens += other.opens;
-        self.put_aside += other.put_aside;
+        self.without_cache += other.without_cache;
         self.rescues += other.rescues;
         self.scrubs += other.scrubs;
         self.members_out += other.members_out;
         self.rebuilds += other.rebuilds;
         self.virtual_ns += other.virtual_ns;
-        for (all, other) in self.landmarks.0.iter_mut().zip(other.landmarks.0) {
+        for (all, other) in self.coverage.0.iter_mut().zip(other.coverage.0) {
             *all += other;
         }
     }
@@ -273,7 +273,7 @@ pub struct World {
     pub(crate) at_risk: Option<Risk>,
     /// What an engine without a cache must answer with errors.
     pub(crate) risk: Risk,
-    /// Sectors written since the cache was put aside, and when.
+    /// Sectors written since the cache was given up, and when.
     pub(crate) healed: BTreeMap<(usize, u64), u64>,
     /// Sectors that somebody wanted to change since the cache was fenced.
     pub(crate) touched: Risk,
@@ -404,7 +404,7 @@ impl World {
         self.ordered = self.ordered_now();
         self.late = draw_late(&self.plan, &mut self.rng);
         self.policy = policy;
-        self.counters.landmarks.add_engine(&self.engine);
+        self.counters.coverage.add_engine(&self.engine);
         self.disks.devices.iter_mut().for_each(SimDevice::revive);
         self.short = None;
         self.disks.known = self.engine.mark();
@@ -455,7 +455,7 @@ impl World {
     #[must_use]
     pub fn final_counters(&self) -> Counters {
         let mut counters = self.counters;
-        counters.landmarks.add_engine(&self.engine);
+        counters.coverage.add_engine(&self.engine);
         counters
     }
 

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::screen::{self, Paint, count};
 
+mod coverage;
 mod exhaustive;
 mod hostile;
-mod landmarks;
 mod shrink;
 
 /// Options of `forebay sim`.
@@ -189,7 +189,7 @@ fn as_text(options: &Options, report: &Report, elapsed: Duration) -> String {
     for violation in &report.violations {
         text += &violation_text(violation, paint);
     }
-    text += &landmarks::table(&report.counters.landmarks, paint);
+    text += &coverage::table(&report.counters.coverage, paint);
     let verdict = match report.violations.len() {
         0 => paint.green("no violation"),
         n => paint.red(&format!("{n} violations")),
@@ -231,7 +231,7 @@ fn as_json(options: &Options, report: &Report, elapsed: Duration) -> Value {
         "damaged_blocks": counters.damaged_blocks,
         "opens": counters.opens,
         "virtual_ns": counters.virtual_ns,
-        "landmarks": landmarks::as_json(&counters.landmarks),
+        "coverage": coverage::as_json(&counters.coverage),
         "violations": violations,
     })
 }

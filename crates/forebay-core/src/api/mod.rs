@@ -10,7 +10,7 @@ pub mod settings;
 pub(crate) mod stats;
 
 use crate::api::settings::Treatment;
-use crate::lifecycle::LifeError;
+use crate::lifecycle::LifecycleError;
 use crate::scrub::ScrubReport;
 use forebay_format::VolumeId;
 use thiserror::Error;
@@ -234,7 +234,7 @@ pub enum Action {
         /// How it ended.
         result: Result<(), RequestError>,
         /// Which way it went.
-        path: Path,
+        path: RequestOutcome,
         /// Time since it was submitted.
         took: Nanos,
         /// Its volume.
@@ -289,7 +289,7 @@ impl Action {
 
 /// Which way a request went, for statistics by path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Path {
+pub enum RequestOutcome {
     /// A read that the cache answered alone.
     ReadHit,
     /// A read that needed the backing store.
@@ -387,14 +387,14 @@ pub enum Notice {
     MirrorWhole,
     /// A new member of a mirrored cache failed before it had everything.
     RebuildFailed,
-    /// The cache is put aside: the engine goes on without it, and writes to the backing stores what only the cache has.
-    CachePutAside,
-    /// Everything that a cache that was put aside had of attached volumes is on their backing stores, or lost.
+    /// The cache is given up: the engine goes on without it, and writes to the backing stores what only the cache has.
+    RunsWithoutCache,
+    /// Everything that a cache that was given up had of attached volumes is on their backing stores, or lost.
     RescueEnded {
         /// Blocks of which something is lost.
         lost_blocks: u64,
     },
-    /// The cache was put aside, and with it the guarantee of ordered destage: what is rescued is written in any order.
+    /// The cache was given up, and with it the guarantee of ordered destage: what is rescued is written in any order.
     OrderEnded {
         /// Volume.
         volume: VolumeId,
@@ -445,7 +445,7 @@ pub enum Notice {
         /// Volume.
         volume: VolumeId,
         /// Why.
-        error: LifeError,
+        error: LifecycleError,
     },
     /// A volume is detached, durably: the engine does not touch its backing store any more.
     Detached {
@@ -458,7 +458,7 @@ pub enum Notice {
         /// Volume.
         volume: VolumeId,
         /// Why.
-        error: LifeError,
+        error: LifecycleError,
     },
     /// A volume has its new size, durably.
     VolumeResized {
@@ -472,7 +472,7 @@ pub enum Notice {
         /// Volume.
         volume: VolumeId,
         /// Why.
-        error: LifeError,
+        error: LifecycleError,
     },
     /// A scrub has ended.
     ScrubEnded {
@@ -489,6 +489,6 @@ pub enum Notice {
     /// The pool keeps its size, or the cache is fenced and it is open which size it has at the next start.
     PoolResizeFailed {
         /// Why.
-        error: LifeError,
+        error: LifecycleError,
     },
 }

@@ -60,7 +60,7 @@ pub(crate) struct Meter {
 
 /// Time constant of a [`Meter`].
 const METER_NS: u64 = 4_000_000_000;
-/// A meter looks at what has gathered not more often than this.
+/// A meter looks at what has been added not more often than this.
 const METER_STEP_NS: u64 = 250_000_000;
 
 impl Meter {

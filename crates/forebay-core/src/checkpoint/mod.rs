@@ -22,12 +22,12 @@
 pub(crate) mod create;
 
 use crate::api::{Device, Nanos, Notice};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::{Engine, OpKind, Status};
 use crate::fault::{self, PlantedBug};
 use crate::log::append::Item;
 use crate::log::flush::Waiter;
-use crate::map::segment::{Phase, State};
+use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -41,7 +41,7 @@ const WRITE_TRIES: u32 = 4;
 const INTENTS_PAUSE_NS: Nanos = 30_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Step {
+enum CheckpointStep {
     #[default]
     Idle,
     Holding,
@@ -67,7 +67,7 @@ enum Purpose {
 
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointState {
-    step: Step,
+    step: CheckpointStep,
     purpose: Purpose,
     wanted: bool,
     pending: u32,
@@ -108,7 +108,7 @@ impl CheckpointState {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.step == Step::Idle
+        self.step == CheckpointStep::Idle
     }
 
     pub(crate) fn describe(&self) -> alloc::string::String {
@@ -123,7 +123,7 @@ impl CheckpointState {
 
     /// No batch may be started: the snapshot is about to be taken.
     pub(crate) fn holds_log(&self) -> bool {
-        self.step == Step::Holding
+        self.step == CheckpointStep::Holding
     }
 }
 
@@ -197,32 +197,32 @@ impl Engine {
             self.actions.push_back(crate::api::Action::Closed);
             return;
         }
-        self.checkpoint.step = Step::Holding;
+        self.checkpoint.step = CheckpointStep::Holding;
         self.hold_and_snapshot();
     }
 
     pub(crate) fn step_checkpoint(&mut self) {
         match self.checkpoint.step {
-            Step::Idle if self.may_checkpoint() && self.checkpoint_is_due() => {
-                self.checkpoint.step = Step::Holding;
+            CheckpointStep::Idle if self.may_checkpoint() && self.checkpoint_is_due() => {
+                self.checkpoint.step = CheckpointStep::Holding;
                 self.hold_and_snapshot();
             }
-            Step::Holding => self.hold_and_snapshot(),
+            CheckpointStep::Holding => self.hold_and_snapshot(),
             _ => {}
         }
     }
 
     fn hold_and_snapshot(&mut self) {
-        if self.fenced || !self.streams.iter().all(crate::log::append::Stream::is_still) {
+        if self.fenced || !self.streams.iter().all(crate::log::append::Stream::nothing_in_flight) {
             if self.fenced {
-                self.checkpoint.step = Step::Idle;
+                self.checkpoint.step = CheckpointStep::Idle;
             }
             return;
         }
         self.checkpoint.wanted = false;
         self.checkpoint.last_at = self.now;
         if self.wants_marks_by_checkpoint() {
-            self.reached(Landmark::CheckpointOfFullLog);
+            self.cover(CoverageMark::CheckpointOfFullLog);
         }
         self.apply_pool_job();
         self.apply_rebuild();
@@ -230,7 +230,7 @@ impl Engine {
         self.map.look_at(self.map.geometry.slot_count().into());
         let segments = &self.map.segments;
         self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
-        self.checkpoint.step = Step::Flushing;
+        self.checkpoint.step = CheckpointStep::Flushing;
         self.flush(Device::Cache, Waiter::Checkpoint);
     }
 
@@ -242,13 +242,13 @@ impl Engine {
             self.apply_drop(item.kind);
         }
         if !self.checkpoint.absorbed.is_empty() {
-            self.reached(Landmark::MarksByCheckpoint);
+            self.cover(CoverageMark::MarksByCheckpoint);
         }
         if !self.checkpoint.settled.is_empty() {
-            self.reached(Landmark::ItemsByCheckpoint);
+            self.cover(CoverageMark::ItemsByCheckpoint);
         }
         if self.has_ended_intents() {
-            self.reached(Landmark::IntentCleared);
+            self.cover(CoverageMark::IntentCleared);
         }
         let size = self.checkpoint.window_size as usize;
         let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
@@ -298,10 +298,12 @@ impl Engine {
     fn segment_entry(&self, number: usize) -> SegmentEntry {
         let segment = &self.map.segments[number];
         let state = match segment.phase {
-            Phase::Free | Phase::Freed => return SegmentEntry::default(),
-            Phase::Twin => return SegmentEntry { state: SegmentState::Twin, ..SegmentEntry::default() },
-            Phase::Open => SegmentState::Open,
-            Phase::Sealed => SegmentState::Sealed,
+            SegmentPhase::Free | SegmentPhase::Freed => return SegmentEntry::default(),
+            SegmentPhase::Twin => {
+                return SegmentEntry { state: SegmentState::Twin, ..SegmentEntry::default() };
+            }
+            SegmentPhase::Open => SegmentState::Open,
+            SegmentPhase::Sealed => SegmentState::Sealed,
         };
         SegmentEntry {
             state,
@@ -320,19 +322,21 @@ impl Engine {
             return;
         }
         match self.checkpoint.step {
-            Step::Flushing => self.mend_superblock(),
-            Step::MendingFlush => {
+            CheckpointStep::Flushing => self.mend_superblock(),
+            CheckpointStep::MendingFlush => {
                 self.checkpoint.stale_superblocks.remove(0);
                 self.mend_superblock();
             }
-            Step::Settling => self.write_superblock(0),
-            Step::FlushA if fault::planted(PlantedBug::DropSecondSuperblock) => self.checkpoint_in_effect(),
-            Step::FlushA => self.write_superblock(1),
-            Step::FlushB if self.joining_member().is_some() && !self.checkpoint.second => {
+            CheckpointStep::Settling => self.write_superblock(0),
+            CheckpointStep::FlushA if fault::planted(PlantedBug::DropSecondSuperblock) => {
+                self.checkpoint_in_effect()
+            }
+            CheckpointStep::FlushA => self.write_superblock(1),
+            CheckpointStep::FlushB if self.joining_member().is_some() && !self.checkpoint.second => {
                 self.checkpoint.second = true;
                 self.write_superblock(0);
             }
-            Step::FlushB => self.checkpoint_in_effect(),
+            CheckpointStep::FlushB => self.checkpoint_in_effect(),
             step => unreachable!("no flush is awaited in {step:?}"),
         }
     }
@@ -347,14 +351,14 @@ impl Engine {
             self.write_copies();
             return;
         };
-        self.checkpoint.step = Step::Mending;
+        self.checkpoint.step = CheckpointStep::Mending;
         self.checkpoint.pending = 1;
         self.checkpoint.failed = false;
         self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
     }
 
     fn write_copies(&mut self) {
-        self.checkpoint.step = Step::Writing;
+        self.checkpoint.step = CheckpointStep::Writing;
         let members = self.meta_members();
         self.checkpoint.pending = 2 * members.len() as u32;
         self.checkpoint.failed = false;
@@ -367,7 +371,7 @@ impl Engine {
     }
 
     fn write_superblock(&mut self, copy: usize) {
-        self.checkpoint.step = [Step::SuperA, Step::SuperB][copy];
+        self.checkpoint.step = [CheckpointStep::SuperA, CheckpointStep::SuperB][copy];
         let second = self.checkpoint.second;
         let members = self.superblock_members(second);
         self.checkpoint.pending = members.len() as u32;
@@ -397,31 +401,31 @@ impl Engine {
             return;
         }
         if state.failed {
-            self.landmarks.add(Landmark::CheckpointRetried);
+            self.coverage.add(CoverageMark::CheckpointRetried);
             state.tries += 1;
             let tries = state.tries;
             match state.step {
                 _ if tries >= WRITE_TRIES => self.abandon_checkpoint(),
-                Step::Mending => self.mend_superblock(),
-                Step::Writing => self.write_copies(),
-                Step::SuperA => self.write_superblock(0),
+                CheckpointStep::Mending => self.mend_superblock(),
+                CheckpointStep::Writing => self.write_copies(),
+                CheckpointStep::SuperA => self.write_superblock(0),
                 _ => self.write_superblock(1),
             }
             return;
         }
         state.tries = 0;
         state.step = match state.step {
-            Step::Mending => Step::MendingFlush,
-            Step::Writing => Step::Settling,
-            Step::SuperA => Step::FlushA,
-            _ => Step::FlushB,
+            CheckpointStep::Mending => CheckpointStep::MendingFlush,
+            CheckpointStep::Writing => CheckpointStep::Settling,
+            CheckpointStep::SuperA => CheckpointStep::FlushA,
+            _ => CheckpointStep::FlushB,
         };
         self.flush(Device::Cache, Waiter::Checkpoint);
     }
 
     /// The cache device does not take a checkpoint: stop promising anything.
     fn abandon_checkpoint(&mut self) {
-        self.checkpoint.step = Step::Idle;
+        self.checkpoint.step = CheckpointStep::Idle;
         self.fence();
         for item in core::mem::take(&mut self.checkpoint.settled) {
             self.item_done(item, None);
@@ -434,18 +438,18 @@ impl Engine {
     }
 
     fn checkpoint_in_effect(&mut self) {
-        self.checkpoint.step = Step::Idle;
+        self.checkpoint.step = CheckpointStep::Idle;
         self.checkpoint.second = false;
         self.checkpoint.bytes = Arc::default();
         for number in core::mem::take(&mut self.checkpoint.joining) {
-            self.map.end_segment(number, Phase::Free);
+            self.map.end_segment(number, SegmentPhase::Free);
             self.column_is_free(number);
             if !self.keep_retired(number) {
                 self.checkpoint.window.push_back(number);
             }
         }
         for slot in core::mem::take(&mut self.checkpoint.absorbed) {
-            if self.map.state(slot) == State::Destaged {
+            if self.map.state(slot) == BlockState::Destaged {
                 self.map.mark_clean(slot);
             }
         }
@@ -469,7 +473,7 @@ impl Engine {
             }
             Purpose::Closing => {
                 // What only waited for a checkpoint has it now.
-                self.step_life();
+                self.step_lifecycle();
                 self.step_pool();
                 self.actions.push_back(crate::api::Action::Closed);
             }

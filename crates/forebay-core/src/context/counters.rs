@@ -1,9 +1,9 @@
 //! Counters and gauges of single volumes, next to the pool-wide [`crate::Stats`]. An array by volume number: counting is an
 //! addition.
 
-use crate::api::{Nanos, Path, Request, RequestKind};
+use crate::api::{Nanos, Request, RequestKind, RequestOutcome};
 use crate::engine::{Engine, OpKind};
-use crate::map::segment::State;
+use crate::map::segment::BlockState;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::geometry::VOLUMES_MAX;
@@ -141,31 +141,31 @@ impl Counters {
         }
     }
 
-    pub(crate) fn reply(&mut self, id: VolumeId, path: Path, failed: bool, took: Nanos) {
+    pub(crate) fn reply(&mut self, id: VolumeId, path: RequestOutcome, failed: bool, took: Nanos) {
         let stats = self.of(id);
         stats.failed_requests += u64::from(failed);
         match path {
-            Path::ReadHit | Path::ReadMiss | Path::ReadBypass => {
+            RequestOutcome::ReadHit | RequestOutcome::ReadMiss | RequestOutcome::ReadBypass => {
                 stats.read_time_ns += took;
-                stats.uncached_reads += u64::from(path == Path::ReadBypass);
+                stats.uncached_reads += u64::from(path == RequestOutcome::ReadBypass);
             }
-            Path::Write | Path::WriteThrough | Path::WritePast => {
+            RequestOutcome::Write | RequestOutcome::WriteThrough | RequestOutcome::WritePast => {
                 stats.write_time_ns += took;
-                stats.through_writes += u64::from(path == Path::WriteThrough);
-                stats.uncached_writes += u64::from(path == Path::WritePast);
+                stats.through_writes += u64::from(path == RequestOutcome::WriteThrough);
+                stats.uncached_writes += u64::from(path == RequestOutcome::WritePast);
             }
-            Path::Flush => stats.flush_time_ns += took,
-            Path::Zero | Path::Prefetch | Path::Refused => {}
+            RequestOutcome::Flush => stats.flush_time_ns += took,
+            RequestOutcome::Zero | RequestOutcome::Prefetch | RequestOutcome::Refused => {}
         }
     }
 
     /// A block of a client's write has entered the map, in the place of one that was in this state.
-    pub(crate) fn logged(&mut self, id: VolumeId, old: Option<State>) {
+    pub(crate) fn logged(&mut self, id: VolumeId, old: Option<BlockState>) {
         let stats = self.of(id);
         stats.logged_blocks += 1;
         stats.write_hit_blocks += u64::from(old.is_some());
-        stats.dirty_write_hit_blocks += u64::from(old == Some(State::Dirty));
-        stats.dirtied_blocks += u64::from(old != Some(State::Dirty));
+        stats.dirty_write_hit_blocks += u64::from(old == Some(BlockState::Dirty));
+        stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
     }
 }
 
@@ -241,7 +241,7 @@ impl Engine {
             | OpKind::Checkpoint
             | OpKind::CopyWrite
             | OpKind::Mend
-            | OpKind::Renew
+            | OpKind::RewriteUnflushed
             | OpKind::RepairWrite => self.stats.cache_write_errors += 1,
             _ => {}
         }

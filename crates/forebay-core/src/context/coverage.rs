@@ -1,36 +1,36 @@
-//! Landmarks: rare paths of the engine that a run has come by.
+//! CoverageMarks: rare paths of the engine that a run has come by.
 //!
-//! A test that never comes where a bug would be proves nothing. Each landmark is one bit, set where the path is taken: nothing on
+//! A test that never comes where a bug would be proves nothing. Each coverage mark is one bit, set where the path is taken: nothing on
 //! the paths of ordinary requests, one instruction elsewhere. The simulator counts the engines that reached each and
 //! demands that none is left out (`forebay sim`, `docs/simulation.md`).
 
 use crate::engine::Engine;
 
-/// Landmarks that an engine has reached since it was opened.
+/// CoverageMarks that an engine has reached since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Landmarks(u128);
+pub struct CoverageMarks(u128);
 
-impl Landmarks {
+impl CoverageMarks {
     /// True if this one was reached.
     #[must_use]
-    pub fn contains(self, landmark: Landmark) -> bool {
-        self.0 >> landmark as u32 & 1 == 1
+    pub fn contains(self, mark: CoverageMark) -> bool {
+        self.0 >> mark as u32 & 1 == 1
     }
 
-    pub(crate) fn add(&mut self, landmark: Landmark) {
-        self.0 |= 1 << landmark as u32;
+    pub(crate) fn add(&mut self, mark: CoverageMark) {
+        self.0 |= 1 << mark as u32;
     }
 }
 
-macro_rules! landmarks {
+macro_rules! coverage {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*) => {
         /// A rare path of the engine.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-        pub enum Landmark {
+        pub enum CoverageMark {
             $($(#[doc = $doc])+ $variant,)*
         }
 
-        impl Landmark {
+        impl CoverageMark {
             /// All of them, with name and meaning.
             pub const ALL: &[(Self, &'static str, &'static str)] =
                 &[$((Self::$variant, $name, concat!($($doc),+)),)*];
@@ -38,7 +38,7 @@ macro_rules! landmarks {
     };
 }
 
-landmarks! {
+coverage! {
     /// A scrub fetched a damaged block from the backing store.
     ScrubRepaired = "scrub-repaired",
     /// A member of a mirrored cache failed.
@@ -106,7 +106,7 @@ landmarks! {
     /// Recovery found batches that were written again elsewhere after a failure.
     BatchesWrittenTwice = "batches-written-twice",
     /// What was found at a start, and may not have been durable, was written again.
-    Renewed = "renewed",
+    Rewritten = "rewritten",
     /// A request came to a block that was loaded and had no place in the index yet.
     ListedBlockAsked = "listed-block-asked",
     /// A damaged clean block was dropped.
@@ -181,14 +181,14 @@ landmarks! {
 
 impl Engine {
     /// A rare path was taken.
-    pub(crate) fn reached(&mut self, landmark: Landmark) {
-        self.landmarks.add(landmark);
+    pub(crate) fn cover(&mut self, mark: CoverageMark) {
+        self.coverage.add(mark);
     }
 
     /// Rare paths taken since the engine was opened.
     #[must_use]
-    pub fn landmarks(&self) -> Landmarks {
-        self.landmarks
+    pub fn coverage(&self) -> CoverageMarks {
+        self.coverage
     }
 }
 
@@ -197,14 +197,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_landmark_has_a_bit_and_a_name_of_its_own() {
-        let mut all = Landmarks::default();
-        assert!(Landmark::ALL.len() <= 128);
-        for (at, (landmark, name, _)) in Landmark::ALL.iter().enumerate() {
-            assert!(!all.contains(*landmark));
-            all.add(*landmark);
-            assert!(Landmark::ALL[..at].iter().all(|(_, other, _)| other != name));
+    fn every_coverage_mark_has_a_bit_and_a_name_of_its_own() {
+        let mut all = CoverageMarks::default();
+        assert!(CoverageMark::ALL.len() <= 128);
+        for (at, (mark, name, _)) in CoverageMark::ALL.iter().enumerate() {
+            assert!(!all.contains(*mark));
+            all.add(*mark);
+            assert!(CoverageMark::ALL[..at].iter().all(|(_, other, _)| other != name));
         }
-        assert_eq!(all.0.count_ones() as usize, Landmark::ALL.len());
+        assert_eq!(all.0.count_ones() as usize, CoverageMark::ALL.len());
     }
 }

@@ -40,12 +40,12 @@ pub(crate) struct Volume {
     pub(crate) misses_in_flight: u32,
     /// What the volume table says of the backing store.
     pub(crate) backing: BackingRecord,
-    /// What FLUSHes have promised (`aside`).
+    /// What FLUSHes have promised (`failure`).
     pub(crate) promised: Promised,
     /// Losses that were found, and of those the ones that came before the last FLUSH that failed.
     pub(crate) losses_found: u64,
-    pub(crate) losses_told: u64,
-    /// The last change of what is at risk (`aside`).
+    pub(crate) losses_reported: u64,
+    /// The last change of what is at risk (`failure`).
     pub(crate) safer_at: u64,
     /// The backing store does not take what is to be rescued: nobody waits for that any longer.
     pub(crate) rescue_failed: bool,
@@ -75,7 +75,7 @@ impl Volume {
             backing: attachment.backing.clone(),
             promised: Promised::default(),
             losses_found: 0,
-            losses_told: 0,
+            losses_reported: 0,
             safer_at: 0,
             rescue_failed: false,
             rescue_given_up: false,
@@ -134,9 +134,9 @@ impl Engine {
     /// When something is due for a volume though nothing happens.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;
-        let waiting =
-            self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0 && (!self.fenced || self.is_aside());
-        let wake = destage.control.wake().filter(|_| waiting);
+        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
+            && (!self.fenced || self.runs_without_cache());
+        let wake = destage.rate.wake().filter(|_| waiting);
         let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
         let destage = wake.into_iter().chain(flush).min();
         [destage, self.intents_deadline(volume)].into_iter().flatten().min()

@@ -22,7 +22,7 @@ use crate::destage::cost::Cost;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
@@ -191,7 +191,8 @@ impl Engine {
         let cost = &volume.destage.cost;
         let widest = volume.settings.destage_gap_bytes / crate::engine::BLOCK;
         let explores = volume.destage.started % EXPLORE_EVERY < EXPLORE;
-        if widest == 0 || explores || self.is_aside() || volume.destage.fill_pause_until > self.now {
+        if widest == 0 || explores || self.runs_without_cache() || volume.destage.fill_pause_until > self.now
+        {
             return;
         }
         let widest = widest.min(cost.blocks_per_op());
@@ -242,7 +243,7 @@ impl Engine {
     fn gap(&self, id: VolumeId, block: u64) -> Part {
         let slot = self.map.lookup(Key::new(id, block)).filter(|slot| {
             let clean =
-                self.map.state(*slot) == State::Clean || fault::planted(PlantedBug::FillGapsFromDirty);
+                self.map.state(*slot) == BlockState::Clean || fault::planted(PlantedBug::FillGapsFromDirty);
             clean && (self.map.mask(*slot) == MASK_FULL || fault::planted(PlantedBug::FillGapsFromPartial))
         });
         slot.map_or(Part::Gap, Part::Cached)

@@ -22,18 +22,18 @@ pub(crate) mod rate_controller;
 pub(crate) mod report;
 
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::pages::PageUse;
 use crate::destage::cost::Cost;
 use crate::destage::extent::{Extent, Most, Part};
-use crate::destage::order::Walk;
-use crate::destage::rate_controller::{Control, Plan};
+use crate::destage::order::DestageWalk;
+use crate::destage::rate_controller::{DestagePlan, RateController};
 use crate::destage::report::Limit;
 use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
 use crate::fault::{self, PlantedBug};
 use crate::log::flush::Waiter;
 use crate::map::MASK_FULL;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
@@ -54,9 +54,9 @@ pub(crate) struct Destage {
     /// Where the elevator is.
     pub(crate) cursor: u64,
     /// Where the walk by age is.
-    pub(crate) walk: Walk,
+    pub(crate) walk: DestageWalk,
     /// How fast it goes.
-    pub(crate) control: Control,
+    pub(crate) rate: RateController,
     /// What the backing store takes for an operation.
     pub(crate) cost: Cost,
     /// Extents started.
@@ -84,7 +84,7 @@ impl Destage {
 
     /// When blocks that were written must be made durable, if nothing happens before.
     pub(crate) fn flush_deadline(&self) -> Option<Nanos> {
-        let due = self.written_since.saturating_add(FLUSH_DELAY_NS).max(self.control.backoff_until());
+        let due = self.written_since.saturating_add(FLUSH_DELAY_NS).max(self.rate.backoff_until());
         (!self.written.is_empty()).then_some(due)
     }
 }
@@ -121,13 +121,13 @@ impl Engine {
                 (_, Some(at)) => Some(at),
                 (limit, None) => self.wake_for(id, limit),
             };
-            self.volume_mut(id).destage.control.rest(&plan, limit.0, wake);
+            self.volume_mut(id).destage.rate.rest(&plan, limit.0, wake);
             self.flush_extents(id, plan.pressed);
         }
     }
 
     /// Starts what the plan allows. Returns what keeps it from more, and until when if that is known.
-    fn start_extents(&mut self, id: VolumeId, plan: &Plan) -> (Limit, Option<Nanos>) {
+    fn start_extents(&mut self, id: VolumeId, plan: &DestagePlan) -> (Limit, Option<Nanos>) {
         if plan.depth == 0 {
             return (plan.why, None);
         }
@@ -143,7 +143,7 @@ impl Engine {
                 return (Limit::BackingStore, None);
             }
             let now = self.now;
-            if let Some((limit, at)) = self.volume_mut(id).destage.control.gate(now, plan, &settings)
+            if let Some((limit, at)) = self.volume_mut(id).destage.rate.gate(now, plan, &settings)
                 && !(limit_is_of_operator(limit) && fault::planted(PlantedBug::ExceedLimits))
             {
                 return (limit, Some(at));
@@ -183,7 +183,7 @@ impl Engine {
             return Pick::Wait(Limit::Scratch);
         }
         if self.order(id).is_some() && self.map.is_shadow(slot) {
-            self.reached(Landmark::Shadow);
+            self.cover(CoverageMark::Shadow);
         }
         let extent = self.plan_extent(id, block, slot, most);
         let end = extent.first + extent.parts.len() as u64;
@@ -197,7 +197,9 @@ impl Engine {
     }
 
     pub(crate) fn is_destageable(&self, slot: u32) -> bool {
-        self.map.is_durable(slot) || self.is_aside() || fault::planted(PlantedBug::DestageBeforeDurable)
+        self.map.is_durable(slot)
+            || self.runs_without_cache()
+            || fault::planted(PlantedBug::DestageBeforeDurable)
     }
 
     /// Takes pages for an extent and reads what is not in the cache, else what is.
@@ -213,10 +215,10 @@ impl Engine {
         destage.in_flight += 1;
         destage.started += 1;
         destage.pages_held += blocks;
-        destage.control.charge(dirty.into(), blocks.into(), writes, time);
+        destage.rate.charge(dirty.into(), blocks.into(), writes, time);
         self.stats.gap_filled_blocks += u64::from(blocks - dirty);
         if blocks > dirty {
-            self.reached(if reads > 0 { Landmark::GapFromBacking } else { Landmark::GapFromCache });
+            self.cover(if reads > 0 { CoverageMark::GapFromBacking } else { CoverageMark::GapFromCache });
         }
         let (first, number) = (extent.first, self.extents.insert(extent));
         for at in 0..blocks as usize {
@@ -251,7 +253,7 @@ impl Engine {
             self.read_extent(number);
             return;
         }
-        self.reached(Landmark::GapUnreadable);
+        self.cover(CoverageMark::GapUnreadable);
         // Perhaps a sector between dirty blocks cannot be read: they are written without it.
         let id = self.extents.get(number).volume;
         let until = self.now + FILL_PAUSE_NS;
@@ -320,8 +322,8 @@ impl Engine {
             }
             fine = false;
             let counts = match part {
-                Part::Dirty(_) => self.map.state(slot) == State::Dirty,
-                _ => self.map.state(slot) == State::Clean,
+                Part::Dirty(_) => self.map.state(slot) == BlockState::Dirty,
+                _ => self.map.state(slot) == BlockState::Clean,
             };
             if counts {
                 self.give_up(slot);
@@ -389,7 +391,7 @@ impl Engine {
 
     fn count_destage_write(&mut self, id: VolumeId) {
         self.stats.destage_writes += 1;
-        self.volume_mut(id).destage.control.count_write();
+        self.volume_mut(id).destage.rate.count_write();
     }
 
     pub(crate) fn destage_written(&mut self, number: u32, ok: bool) {
@@ -409,7 +411,7 @@ impl Engine {
         }
         let now = self.now;
         let destage = &mut self.volume_mut(id).destage;
-        destage.control.succeeded();
+        destage.rate.succeeded();
         if destage.written.is_empty() {
             destage.written_since = now;
         }
@@ -456,11 +458,11 @@ impl Engine {
     fn back_off(&mut self, id: VolumeId) {
         let now = self.now;
         self.stats.destage_failures += 1;
-        let paused = self.volume_mut(id).destage.control.failed(now);
+        let paused = self.volume_mut(id).destage.rate.failed(now);
         if let Some(retry_in) = paused {
             self.notice(Notice::DestageFailed { volume: id, retry_in });
         }
-        if self.is_aside() && self.volume(id).destage.control.failures() >= RESCUE_TRIES {
+        if self.runs_without_cache() && self.volume(id).destage.rate.failures() >= RESCUE_TRIES {
             let stopping = self.stopping;
             let volume = self.volume_mut(id);
             (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
@@ -484,7 +486,7 @@ impl Engine {
         let due = destage.in_flight == 0 && nothing_else
             || destage.written_blocks >= FLUSH_WORTH_BLOCKS
             || self.now >= destage.written_since + FLUSH_DELAY_NS;
-        let resting = destage.control.is_backing_off(self.now);
+        let resting = destage.rate.is_backing_off(self.now);
         if !destage.written.is_empty() && due && !volume.flusher.is_running() && !resting {
             self.volume_mut(id).destage.written_blocks = 0;
             self.flush(Device::Backing(id), Waiter::Nobody);
@@ -498,7 +500,7 @@ impl Engine {
             return;
         }
         if !ok {
-            self.reached(Landmark::DestageFlushFailed);
+            self.cover(CoverageMark::DestageFlushFailed);
             self.back_off(id);
             for number in extents {
                 self.retry_extent(number);
@@ -509,15 +511,15 @@ impl Engine {
         for number in extents {
             let extent = self.extents.remove(number);
             for slot in extent.slots {
-                if self.map.state(slot) == State::Dirty && self.is_aside() {
+                if self.map.state(slot) == BlockState::Dirty && self.runs_without_cache() {
                     self.rescued(slot);
                     blocks += 1;
-                } else if self.map.state(slot) == State::Dirty {
+                } else if self.map.state(slot) == BlockState::Dirty {
                     // A shadow is an older version: of its block a newer one is at risk.
                     if self.fenced && !self.map.is_shadow(slot) {
                         self.note_safer(self.map.key(slot), self.map.mask(slot));
                     }
-                    self.map.set_state(slot, State::Destaged);
+                    self.map.set_state(slot, BlockState::Destaged);
                     self.add_mark(slot);
                     blocks += 1;
                 }
@@ -526,7 +528,7 @@ impl Engine {
         }
         self.stats.destaged_blocks += blocks;
         self.counters.of(id).destaged_blocks += blocks;
-        let control = &mut self.volume_mut(id).destage.control;
+        let control = &mut self.volume_mut(id).destage.rate;
         control.succeeded();
         control.note_destaged(blocks);
         let saturated = !core::mem::take(&mut control.paced);
@@ -547,7 +549,7 @@ impl Engine {
             self.extents.get_mut(number).slots = kept;
             let undone: Vec<u32> = undone;
             if !undone.is_empty() {
-                self.reached(Landmark::DestageUndone);
+                self.cover(CoverageMark::DestageUndone);
             }
             for slot in undone {
                 self.map.unpin(slot);
@@ -555,7 +557,7 @@ impl Engine {
         }
         for slot in slots {
             match self.map.state(*slot) {
-                State::Destaged => self.map.set_state(*slot, State::Dirty),
+                BlockState::Destaged => self.map.set_state(*slot, BlockState::Dirty),
                 _ => self.map.wait_again(*slot),
             }
             self.rewind_walk(id, *slot);

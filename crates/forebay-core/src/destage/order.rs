@@ -13,7 +13,7 @@
 
 use crate::api::settings::DestageOrder;
 use crate::engine::Engine;
-use crate::map::segment::State;
+use crate::map::segment::BlockState;
 use forebay_format::VolumeId;
 
 /// Slots that one pick looks at before it falls back to the sweep: bounds the work of an event.
@@ -21,7 +21,7 @@ const SCAN_SLOTS_MAX: u32 = 8192;
 
 /// Where the walk by age of a volume is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct DestageWalk {
     /// Age (sequence of the first batch) and number of the segment, and the next slot in it.
     segment: (u64, u32),
     slot: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Walk {
 impl Engine {
     /// The block to write back next, if any waits.
     pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
-        if self.is_aside()
+        if self.runs_without_cache()
             && let Some(urgent) = self.next_urgent(id, self.volume(id).destage.cursor)
         {
             return Some(urgent);
@@ -59,7 +59,7 @@ impl Engine {
         let (mut budget, mut turns, mut found) = (SCAN_SLOTS_MAX, 0, None);
         while found.is_none() && budget > 0 && turns <= 2 {
             let Some(next) = self.map.next_by_age(walk.segment) else {
-                walk = Walk { takes_hits: !walk.takes_hits, ..Walk::default() };
+                walk = DestageWalk { takes_hits: !walk.takes_hits, ..DestageWalk::default() };
                 turns += 1;
                 continue;
             };
@@ -77,7 +77,13 @@ impl Engine {
     }
 
     /// The next block in the walk's segment that waits.
-    fn walk_segment(&self, id: VolumeId, spare: bool, walk: &mut Walk, budget: &mut u32) -> Option<u64> {
+    fn walk_segment(
+        &self,
+        id: VolumeId,
+        spare: bool,
+        walk: &mut DestageWalk,
+        budget: &mut u32,
+    ) -> Option<u64> {
         let segment = &self.map.segments[walk.segment.1 as usize];
         *budget -= 1;
         if segment.unclean == 0 {
@@ -88,7 +94,7 @@ impl Engine {
             let slot = walk.slot;
             walk.slot += 1;
             *budget -= 1;
-            if segment.state(slot) == State::Dirty && !(spare && segment.is_hit(slot)) {
+            if segment.state(slot) == BlockState::Dirty && !(spare && segment.is_hit(slot)) {
                 let key = segment.key(slot);
                 if key.volume() == id && waiting.contains(key.block()) {
                     return Some(key.block());

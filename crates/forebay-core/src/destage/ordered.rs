@@ -11,7 +11,7 @@
 //! A write past the cache belongs to the epoch that is open when it holds its block lock, and waits until that epoch is
 //! active: a fixed goal, so it ends, whatever other clients write meanwhile.
 //!
-//! The guarantee begins and ends with a checkpoint ([`Phase`]): recovery relies on what it says. When it begins, what was
+//! The guarantee begins and ends with a checkpoint ([`OrderPhase`]): recovery relies on what it says. When it begins, what was
 //! dirty before has been drained as epoch 0; when it ends, nothing is destaged until the checkpoint is in effect, and then
 //! shadows are void.
 //!
@@ -20,14 +20,14 @@
 
 use crate::api::settings::DestageOrder;
 use crate::api::{Device, Notice, RequestKind};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::volume::Volume;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::append::{Item, ItemKind};
 use crate::log::flush::Waiter;
 use crate::map::segment::Key;
-use crate::map::waiting::{Order, Phase};
+use crate::map::waiting::{Order, OrderPhase};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
@@ -49,7 +49,7 @@ impl Engine {
     pub fn is_ordered(&self, volume: VolumeId) -> bool {
         let wanted = self.volume_settings(volume).map(|settings| settings.destage_order);
         let phase = self.order(volume).map(|order| order.phase);
-        wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(Phase::InForce)
+        wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
     }
 
     /// Older versions of blocks that ordered destage still has to write; they are among [`Engine::dirty_blocks`].
@@ -124,19 +124,19 @@ impl Engine {
         let map = &self.map.volumes[usize::from(id.0)];
         let Some(order) = &map.waiting.order else { return };
         let next = order.first().unwrap_or(order.current);
-        if order.phase == Phase::Leaving || next <= order.active || map.waiting.next_from(0).is_some() {
+        if order.phase == OrderPhase::Leaving || next <= order.active || map.waiting.next_from(0).is_some() {
             return;
         }
         if self.is_shrinking(id) && !fault::planted(PlantedBug::AdvanceInShrink) {
             return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
         }
         let stream = &self.streams[StreamKind::Write.index()];
-        let all_applied = stream.is_still() || stream.completed_sequence >= order.barrier;
+        let all_applied = stream.nothing_in_flight() || stream.completed_sequence >= order.barrier;
         if order.first().is_none() && !all_applied {
             return; // Something of an earlier epoch is on its way to the log.
         }
         let urgent =
-            order.first().is_some() || order.phase == Phase::Entering || self.writes_wait_for_order(id);
+            order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
         let marked = map.destaged == 0;
         let durable = self.cache_flush.succeeded >= order.marks_ticket;
         if !fault::planted(PlantedBug::MixFlushEpochs) {
@@ -144,7 +144,7 @@ impl Engine {
                 return;
             }
             if !marked {
-                self.reached(Landmark::EpochWaitsForMarks);
+                self.cover(CoverageMark::EpochWaitsForMarks);
                 self.order_waits_for_marks |= urgent;
                 return;
             }
@@ -161,18 +161,18 @@ impl Engine {
     }
 
     fn step_order_phase(&mut self, id: VolumeId, wanted: bool) {
-        let entering = self.order(id).is_some_and(|order| order.phase == Phase::Entering);
+        let entering = self.order(id).is_some_and(|order| order.phase == OrderPhase::Entering);
         let moving = entering && self.relocations.iter().any(|relocation| relocation.volume() == id);
         let Some(order) = self.order_mut(id) else { return };
         match order.phase {
-            Phase::Entering if !wanted => self.map.dissolve_order(usize::from(id.0)),
+            OrderPhase::Entering if !wanted => self.map.dissolve_order(usize::from(id.0)),
             // A move that began before may still leave a record without an epoch in the log.
-            Phase::Entering if order.active >= order.until.max(1) && !moving => {
-                order.phase = Phase::Confirming;
+            OrderPhase::Entering if order.active >= order.until.max(1) && !moving => {
+                order.phase = OrderPhase::Confirming;
                 self.checkpoint.want();
             }
-            Phase::Confirming | Phase::InForce if !wanted => {
-                order.phase = Phase::Leaving;
+            OrderPhase::Confirming | OrderPhase::InForce if !wanted => {
+                order.phase = OrderPhase::Leaving;
                 self.checkpoint.want();
             }
             _ => {}
@@ -187,14 +187,14 @@ impl Engine {
         }
         let Some(order) = self.order_mut(volume) else { return true };
         match order.phase {
-            Phase::Entering => self.map.dissolve_order(usize::from(volume.0)),
-            Phase::Confirming | Phase::InForce => {
-                order.phase = Phase::Leaving;
+            OrderPhase::Entering => self.map.dissolve_order(usize::from(volume.0)),
+            OrderPhase::Confirming | OrderPhase::InForce => {
+                order.phase = OrderPhase::Leaving;
                 self.checkpoint.want();
-                self.reached(Landmark::OrderYielded);
+                self.cover(CoverageMark::OrderYielded);
                 self.notice(Notice::OrderYielded { volume });
             }
-            Phase::Leaving => {}
+            OrderPhase::Leaving => {}
         }
         false
     }
@@ -232,9 +232,9 @@ impl Engine {
     /// The version of a block that must reach the backing store is lost.
     pub(crate) fn break_order(&mut self, key: Key) {
         let Some(order) = self.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
-        order.phase = Phase::Leaving;
+        order.phase = OrderPhase::Leaving;
         self.checkpoint.want();
-        self.reached(Landmark::OrderBroken);
+        self.cover(CoverageMark::OrderBroken);
         self.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
     }
 
@@ -248,7 +248,7 @@ impl Engine {
             return;
         };
         let epoch = order.current;
-        if order.phase == Phase::Entering && order.active == 0 {
+        if order.phase == OrderPhase::Entering && order.active == 0 {
             // What was dirty before may take hours. The guarantee begins only when it holds for this write too.
             order.until = order.until.max(epoch);
             self.lock_backing(direct);
@@ -266,8 +266,9 @@ impl Engine {
     fn wake_order_waiters(&mut self) {
         let mut at = 0;
         while let Some(OrderWaiter { direct, volume, epoch }) = self.order_waiters.get(at).copied() {
-            let passes =
-                self.order(volume).is_none_or(|order| order.phase != Phase::Leaving && order.active >= epoch);
+            let passes = self
+                .order(volume)
+                .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
             if passes || self.fenced {
                 self.order_waiters.remove(at);
                 self.lock_backing(direct);
@@ -298,8 +299,8 @@ impl Engine {
         for index in 0..self.map.volumes.len() {
             let Some(order) = &mut self.map.volumes[index].waiting.order else { continue };
             match order.phase {
-                Phase::Confirming if order.claimed => order.phase = Phase::InForce,
-                Phase::Leaving if !order.claimed => self.map.dissolve_order(index),
+                OrderPhase::Confirming if order.claimed => order.phase = OrderPhase::InForce,
+                OrderPhase::Leaving if !order.claimed => self.map.dissolve_order(index),
                 _ => {}
             }
         }
@@ -308,7 +309,7 @@ impl Engine {
     /// Recovery knows the volume table: guarantees that held go on.
     pub(crate) fn recover_orders(&mut self, table: &[VolumeEntry]) {
         for entry in table.iter().filter(|entry| entry.flush_epoch > 0) {
-            let order = Order::new(Phase::InForce, entry.flush_epoch);
+            let order = Order::new(OrderPhase::InForce, entry.flush_epoch);
             self.map.volumes[usize::from(entry.id.0)].waiting.order = Some(Box::new(order));
         }
     }

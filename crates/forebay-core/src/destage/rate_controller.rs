@@ -1,6 +1,6 @@
 //! The rate controller: how fast dirty data is written back, decided in one place.
 //!
-//! Whenever something happens, a [`Plan`] is made for each volume that has dirty blocks waiting: a rate in blocks per
+//! Whenever something happens, a [`DestagePlan`] is made for each volume that has dirty blocks waiting: a rate in blocks per
 //! second (or none: as fast as the backing store goes), operations in flight, blocks per operation, and the reason. A
 //! token bucket ([`crate::base::bucket`]) spends the rate evenly. In order of precedence:
 //!
@@ -74,7 +74,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// What destage of a volume may do now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct DestagePlan {
     /// Thousandths of blocks per second; `None`: no limit.
     pub(crate) rate: Option<u64>,
     /// Operations in flight.
@@ -88,7 +88,7 @@ pub(crate) struct Plan {
     pub(crate) pressed: bool,
 }
 
-impl Plan {
+impl DestagePlan {
     const fn shut(why: Limit) -> Self {
         Self { rate: Some(0), depth: 0, extent_blocks: 0, extent_dirty: 0, why, pressed: false }
     }
@@ -147,7 +147,7 @@ impl Foreground {
 
 /// The controller's memory of one volume.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct RateController {
     pub(crate) drain: Drain,
     /// What was dirty when `flush_period` was set counts from then.
     period_since: Nanos,
@@ -173,7 +173,7 @@ pub(crate) struct Control {
     pub(crate) paced: bool,
 }
 
-impl Default for Control {
+impl Default for RateController {
     fn default() -> Self {
         Self {
             drain: Drain::Off,
@@ -198,7 +198,7 @@ impl Default for Control {
     }
 }
 
-impl Control {
+impl RateController {
     /// `flush_period` was changed.
     pub(crate) fn period_set(&mut self, now: Nanos) {
         self.period_since = now;
@@ -324,7 +324,7 @@ impl Control {
     pub(crate) fn gate(
         &mut self,
         now: Nanos,
-        plan: &Plan,
+        plan: &DestagePlan,
         settings: &VolumeSettings,
     ) -> Option<(Limit, Nanos)> {
         let (iops, bytes) = (u64::from(settings.max_destage_iops), settings.max_destage_bytes_per_s);
@@ -344,7 +344,7 @@ impl Control {
     }
 
     /// The look at this volume has ended.
-    pub(crate) fn rest(&mut self, plan: &Plan, limit: Limit, wake: Option<Nanos>) {
+    pub(crate) fn rest(&mut self, plan: &DestagePlan, limit: Limit, wake: Option<Nanos>) {
         (self.limit, self.target, self.wake) = (limit, plan.rate.map(|rate| rate / 1000), wake);
         // If it was no other than the backing store that held it up, its speed can be measured.
         let saturated =
@@ -359,29 +359,30 @@ impl Control {
 
 impl Engine {
     /// What destage of a volume may do now.
-    pub(crate) fn destage_plan(&mut self, id: VolumeId) -> Plan {
+    pub(crate) fn destage_plan(&mut self, id: VolumeId) -> DestagePlan {
         let (now, settings) = (self.now, self.volume(id).settings);
         let dirty = self.map.volumes[usize::from(id.0)].dirty;
         let starved = fault::planted(PlantedBug::StarveLimiter);
         let levels = self.levels(id);
         let low = self.low_level(id, &levels);
         let share = least_share(&levels, low);
-        let control = &mut self.volume_mut(id).destage.control;
+        let control = &mut self.volume_mut(id).destage.rate;
         if !starved {
             control.settle(now, dirty, share, &settings);
         }
         if control.is_backing_off(now) {
-            return Plan::shut(Limit::RetryAfterFailure);
+            return DestagePlan::shut(Limit::RetryAfterFailure);
         }
         let probing = control.failures > 0;
         if self.map.volumes[usize::from(id.0)].waiting.len() == 0 {
-            return Plan::shut(Limit::NothingToDo);
+            return DestagePlan::shut(Limit::NothingToDo);
         }
-        let aside = self.is_aside();
-        if !aside && (self.fenced || self.is_winding_down()) {
-            return Plan::shut(Limit::Stopped);
+        let failed = self.runs_without_cache();
+        if !failed && (self.fenced || self.is_winding_down()) {
+            return DestagePlan::shut(Limit::Stopped);
         }
-        let rescue = aside.then(|| Plan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
+        let rescue =
+            failed.then(|| DestagePlan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
         let mut plan = rescue
             .or_else(|| self.pressed_plan(id, &levels))
             .unwrap_or_else(|| self.paced_plan(id, levels.volume, low, share));
@@ -402,17 +403,17 @@ impl Engine {
     }
 
     /// As fast as it goes, if something asks for it.
-    fn pressed_plan(&self, id: VolumeId, levels: &Levels) -> Option<Plan> {
+    fn pressed_plan(&self, id: VolumeId, levels: &Levels) -> Option<DestagePlan> {
         let volume = self.volume(id);
         let depth = volume.settings.destage_depth_max.max(1);
         let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
         let crowded = awaited || !levels.are_free();
-        let drains = volume.destage.control.drain == Drain::Full || self.drains_to_leave(id);
+        let drains = volume.destage.rate.drain == Drain::Full || self.drains_to_leave(id);
         if drains || self.reclaim_wants_destage || crowded {
-            return Some(Plan::full(depth, Limit::BackingStore));
+            return Some(DestagePlan::full(depth, Limit::BackingStore));
         }
         let late = self.age_rate(id).is_some_and(|rate| rate == u64::MAX);
-        late.then(|| Plan::full(depth, Limit::AgeDeadline))
+        late.then(|| DestagePlan::full(depth, Limit::AgeDeadline))
     }
 
     /// Thousandths of blocks per second that keep `flush_period`: `u64::MAX` if it is nearly over, `None` without one.
@@ -425,7 +426,7 @@ impl Engine {
         let usable = period.max(PERIOD_MIN_NS) / 16 * 15;
         let map = &self.map.volumes[usize::from(id.0)];
         let age = map.births.oldest().map_or(0, |born| born.age(self.now));
-        let age = age.min(self.now - volume.destage.control.period_since);
+        let age = age.min(self.now - volume.destage.rate.period_since);
         let left = usable.saturating_sub(age);
         if left < usable / 16 {
             return Some(u64::MAX);
@@ -440,16 +441,16 @@ impl Engine {
         if above == 0 {
             return 0;
         }
-        let incoming = u128::from(volume.destage.control.incoming.milli_per_s());
+        let incoming = u128::from(volume.destage.rate.incoming.milli_per_s());
         let keeping = incoming * 2 * u128::from(above) / u128::from(level.soft.saturating_sub(low).max(1));
         let keeping = u64::try_from(keeping).unwrap_or(u64::MAX);
         keeping.saturating_add(milli_rate(above, LEVEL_NS)).max(1000)
     }
 
     /// At a rate that ages, level and the foreground call for.
-    fn paced_plan(&self, id: VolumeId, level: Level, low: u64, share: u64) -> Plan {
+    fn paced_plan(&self, id: VolumeId, level: Level, low: u64, share: u64) -> DestagePlan {
         let volume = self.volume(id);
-        let (settings, control) = (&volume.settings, &volume.destage.control);
+        let (settings, control) = (&volume.settings, &volume.destage.rate);
         let most = settings.destage_depth_max.max(1);
         let firm = self.age_rate(id).unwrap_or(0);
         let idle = volume.idle_at().is_some_and(|at| self.now >= at);
@@ -473,10 +474,14 @@ impl Engine {
             (wish, depth, why, extent_blocks) = (firm, most, Limit::AgeDeadline, EXTENT_BLOCKS_MAX);
         }
         if wish == 0 {
-            return Plan::shut(if settings.idle_delay > 0 { Limit::IdleDelay } else { Limit::DirtyLevel });
+            return DestagePlan::shut(if settings.idle_delay > 0 {
+                Limit::IdleDelay
+            } else {
+                Limit::DirtyLevel
+            });
         }
         if wish == u64::MAX {
-            return Plan {
+            return DestagePlan {
                 rate: None,
                 depth,
                 extent_blocks,
@@ -487,14 +492,14 @@ impl Engine {
         }
         // At most a second's worth in one operation, or the rate would be kept in fits and starts.
         let even = (wish / 1000).clamp(EXTENT_BLOCKS_EVEN, u64::from(extent_blocks)) as u32;
-        Plan { rate: Some(wish), depth, extent_blocks, extent_dirty: even, why, pressed: false }
+        DestagePlan { rate: Some(wish), depth, extent_blocks, extent_dirty: even, why, pressed: false }
     }
 
     /// When to look at a volume again if nothing happens, given what it rests for.
     pub(crate) fn wake_for(&self, id: VolumeId, limit: Limit) -> Option<Nanos> {
         let volume = self.volume(id);
         match limit {
-            Limit::RetryAfterFailure => Some(volume.destage.control.backoff_until),
+            Limit::RetryAfterFailure => Some(volume.destage.rate.backoff_until),
             Limit::IdleDelay => volume.idle_at(),
             Limit::ForegroundLatency => Some(self.now + REVIEW_NS),
             _ => None,
@@ -509,9 +514,7 @@ impl Engine {
             Priority::High => 4,
         };
         let busy = self.volumes.iter().flatten().filter(|volume| {
-            volume.id == id
-                || volume.destage.in_flight() > 0
-                || volume.destage.control.limit == Limit::Scratch
+            volume.id == id || volume.destage.in_flight() > 0 || volume.destage.rate.limit == Limit::Scratch
         });
         let total: u32 = busy.map(|volume| weight(volume.settings.priority)).sum();
         (all * weight(self.volume(id).settings.priority) / total.max(1)).max(1)
@@ -589,7 +592,7 @@ mod tests {
 
     #[test]
     fn pauses_double_and_end_with_a_success() {
-        let mut control = Control::default();
+        let mut control = RateController::default();
         let mut now = SECOND;
         let mut pauses = Vec::new();
         for _ in 0..10 {

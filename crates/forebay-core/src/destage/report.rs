@@ -118,7 +118,7 @@ impl Engine {
     pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: Drain) {
         self.advance(now);
         if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
-            volume.destage.control.drain = drain;
+            volume.destage.rate.drain = drain;
         }
     }
 
@@ -126,7 +126,7 @@ impl Engine {
     #[must_use]
     pub fn destage_report(&self, volume: VolumeId) -> Option<DestageReport> {
         let state = self.volumes.get(usize::from(volume.0))?.as_ref()?;
-        let (map, control) = (&self.map.volumes[usize::from(volume.0)], &state.destage.control);
+        let (map, control) = (&self.map.volumes[usize::from(volume.0)], &state.destage.rate);
         let (incoming, outgoing) = control.rates(self.now);
         Some(DestageReport {
             rate_blocks_per_s: outgoing,

@@ -6,7 +6,7 @@ use crate::context::locks::BlockRange;
 use crate::engine::{BLOCK, Engine, sector_mask, sector_mask_inside, sector_runs};
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::whole_volume;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
@@ -37,7 +37,8 @@ impl Engine {
         for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
             let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
             let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
-            let gone = self.aside.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
+            let gone =
+                self.failure.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
             gone.mask |= mask;
             gone.written_at = gone.written_at.min(written_at);
         }
@@ -63,7 +64,7 @@ impl Engine {
             }
             self.map.look_at(self.map.geometry.segment_blocks.into());
             for index in 0..self.map.geometry.segment_blocks {
-                if segment.state(index) == State::Dirty && !segment.is_shadow(index) {
+                if segment.state(index) == BlockState::Dirty && !segment.is_shadow(index) {
                     let slot = self.map.slot(number, index);
                     let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
                     parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
@@ -84,24 +85,24 @@ impl Engine {
     /// was too much to be remembered, and a whole record is needed.
     #[must_use]
     pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
-        if self.aside.forgotten > self.aside.recorded {
+        if self.failure.forgotten > self.failure.recorded {
             return None;
         }
-        Some(losses_of(self.aside.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
+        Some(losses_of(self.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
     }
 
     /// A record that knows of so many changes is durable.
     pub(super) fn note_recorded(&mut self, changes: u64) {
-        self.aside.recorded = changes;
-        self.aside.safe.retain(|_, safe| safe.change > changes);
+        self.failure.recorded = changes;
+        self.failure.safe.retain(|_, safe| safe.change > changes);
     }
 
     /// The last change of what is at risk in this range that the record does not know yet, 0 if it knows them all.
     pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
-        if self.aside.forgotten > self.aside.recorded {
-            return self.aside.forgotten;
+        if self.failure.forgotten > self.failure.recorded {
+            return self.failure.forgotten;
         }
-        let safe = self.aside.safe.range(range.first..=range.last);
+        let safe = self.failure.safe.range(range.first..=range.last);
         safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
     }
 
@@ -132,13 +133,13 @@ impl Engine {
     /// Nothing is lost, of any volume.
     #[must_use]
     pub fn has_lost_nothing(&self) -> bool {
-        self.map.lost.is_empty() && self.aside.gone.is_empty()
+        self.map.lost.is_empty() && self.failure.gone.is_empty()
     }
 
     /// Blocks of a volume of which something is lost.
     pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
-        let gone = self.aside.gone.range(all.first..=all.last).count() as u64;
+        let gone = self.failure.gone.range(all.first..=all.last).count() as u64;
         self.map.volumes[usize::from(volume.0)].lost + gone
     }
 
@@ -157,7 +158,7 @@ impl Engine {
         let volume = self.volume_mut(id);
         let fails = failed || volume.losses_found > told && !silent;
         if fails {
-            volume.losses_told = volume.losses_found;
+            volume.losses_reported = volume.losses_found;
         }
         fails
     }
@@ -165,18 +166,18 @@ impl Engine {
     /// Something of a volume was lost, and no FLUSH has been answered with an error since. An engine that is opened later does
     /// not know that (I54): whoever goes on with this volume's clients there must tell them in another way.
     #[must_use]
-    pub fn is_loss_untold(&self, volume: VolumeId) -> bool {
+    pub fn is_loss_unreported(&self, volume: VolumeId) -> bool {
         self.volumes
             .get(usize::from(volume.0))
             .and_then(Option::as_ref)
-            .is_some_and(|volume| volume.losses_found > volume.losses_told)
+            .is_some_and(|volume| volume.losses_found > volume.losses_reported)
     }
 
     /// Bytes of a volume that are lost.
     #[must_use]
     pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
-        let gone = self.aside.gone.range(all.first..=all.last);
+        let gone = self.failure.gone.range(all.first..=all.last);
         let gone: u64 = gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum();
         let damaged = self.map.lost.range(all.first..=all.last).filter_map(|key| self.map.lookup(*key));
         let damaged: u64 = damaged
@@ -189,7 +190,7 @@ impl Engine {
 
     fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
         let age = |gone: &Gone| (self.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
-        self.aside.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
+        self.failure.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
     }
 
     /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
@@ -203,14 +204,14 @@ impl Engine {
 
     /// Sectors of a block that are lost.
     pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
-        if self.aside.gone.is_empty() {
+        if self.failure.gone.is_empty() {
             return 0;
         }
-        self.aside.gone.get(&key).map_or(0, |gone| gone.mask)
+        self.failure.gone.get(&key).map_or(0, |gone| gone.mask)
     }
 
     pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
-        self.aside.gone.range(range.first..=range.last).next().is_some()
+        self.failure.gone.range(range.first..=range.last).next().is_some()
     }
 
     /// The only copy of a block cannot be read.
@@ -223,7 +224,7 @@ impl Engine {
         if mask == 0 {
             return;
         }
-        self.aside.gone.insert(key, Gone { mask, written_at });
+        self.failure.gone.insert(key, Gone { mask, written_at });
         if !known {
             self.note_lost(key.volume());
         }
@@ -239,15 +240,15 @@ impl Engine {
 
     /// Sectors of a block are not at risk any more: a record that lists them is out of date.
     pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
-        self.aside.changes += 1;
-        let change = self.aside.changes;
+        self.failure.changes += 1;
+        let change = self.failure.changes;
         self.volume_mut(key.volume()).safer_at = change;
         let mask = self.valid_mask(key, mask);
-        let safe = self.aside.safe.entry(key).or_insert(Safe { mask: 0, change });
+        let safe = self.failure.safe.entry(key).or_insert(Safe { mask: 0, change });
         (safe.mask, safe.change) = (safe.mask | mask, change);
-        if self.aside.safe.len() > SAFE_BLOCKS_MAX {
-            self.aside.safe.clear();
-            self.aside.forgotten = change;
+        if self.failure.safe.len() > SAFE_BLOCKS_MAX {
+            self.failure.safe.clear();
+            self.failure.forgotten = change;
         }
         self.settle_again();
     }
@@ -264,15 +265,15 @@ impl Engine {
                 self.rescued(slot);
             }
         }
-        let lost: Vec<Key> = self.aside.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
+        let lost: Vec<Key> = self.failure.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
         for key in lost {
             let start = key.block() * BLOCK;
             let written = sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
-            let Some(gone) = self.aside.gone.get_mut(&key) else { continue };
+            let Some(gone) = self.failure.gone.get_mut(&key) else { continue };
             let healed = gone.mask & written;
             gone.mask &= !written;
             if gone.mask == 0 {
-                self.aside.gone.remove(&key);
+                self.failure.gone.remove(&key);
             }
             self.note_safer(key, healed);
         }

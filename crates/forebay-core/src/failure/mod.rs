@@ -3,7 +3,7 @@
 //! A cache device that fails takes nothing more that could be promised: the engine is *fenced* (I14). From there
 //!
 //! ```text
-//! Sound -> Asking -> Aside          the owner has made durable that this cache must never be opened again
+//! Sound -> Asking -> WithoutCache   the owner has made durable that this cache must never be opened again
 //!             |        ^
 //!             v        |
 //!          Refused ----+            it could not: changes answer with an error, until it can
@@ -11,7 +11,7 @@
 //!
 //! - *Asking*: [`Action::RecordLoss`] asks the owner. What would fail now waits (I50). Nothing enters the map any more, not
 //!   even batches that were under way: what the record says is at risk can only become less (I52).
-//! - *Aside*: recovery from this cache will never happen, so there are no intents, marks, batches, checkpoints and flush
+//! - *WithoutCache*: recovery from this cache will never happen, so there are no intents, marks, batches, checkpoints and flush
 //!   epochs any more. Clean copies do not count. Every dirty block that can still be read is written to its backing store
 //!   at once (the *rescue*), durable on the cache or not: I11 was there for recovery. One that cannot be read is lost: exactly
 //!   its sectors answer with an error until they are written again (I53). Requests go past the cache; those that the failure
@@ -37,7 +37,7 @@ use crate::api::config::{Attachment, EngineConfig};
 use crate::api::{Action, Loss, Nanos, Notice};
 use crate::engine::{BLOCK, Engine, OpKind, Req, Status, sector_mask};
 use crate::fault::{self, PlantedBug};
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
@@ -52,12 +52,12 @@ const RECORD_PAUSE_NS: Nanos = 1_000_000_000;
 const SAFE_BLOCKS_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Stage {
+enum FailureStage {
     #[default]
     Sound,
     Asking,
     Refused,
-    Aside,
+    WithoutCache,
 }
 
 /// A request that waits for what the owner answers.
@@ -86,8 +86,8 @@ struct Safe {
 
 /// See the top of the file.
 #[derive(Debug, Default)]
-pub(crate) struct Aside {
-    stage: Stage,
+pub(crate) struct CacheFailure {
+    stage: FailureStage,
     held: VecDeque<Held>,
     gone: BTreeMap<Key, Gone>,
     /// Requests that wait for the rescue of their volume.
@@ -114,7 +114,7 @@ pub(crate) struct Aside {
     unreadable: Vec<u32>,
 }
 
-impl Aside {
+impl CacheFailure {
     pub(crate) fn lost_blocks(&self) -> u64 {
         self.gone.len() as u64
     }
@@ -129,7 +129,7 @@ impl Req {
 }
 
 impl Engine {
-    /// An engine that serves its volumes without a cache, because theirs was put aside before and must not be opened again.
+    /// An engine that serves its volumes without a cache, because theirs was given up before and must not be opened again.
     /// `losses`: what the record says; those sectors answer with an error until they are written. Their ages are as of now.
     #[must_use]
     pub fn open_without_cache(
@@ -147,9 +147,9 @@ impl Engine {
         engine.checkpoint.volume_table = entries;
         engine.status = Status::Ready;
         engine.fenced = true;
-        engine.aside.stage = Stage::Aside;
+        engine.failure.stage = FailureStage::WithoutCache;
         for attachment in attachments {
-            engine.serve_aside(&attachment);
+            engine.serve_without_cache(&attachment);
         }
         for (volume, loss) in losses {
             engine.note_loss(*volume, loss);
@@ -157,7 +157,7 @@ impl Engine {
         engine
     }
 
-    fn serve_aside(&mut self, attachment: &Attachment) {
+    fn serve_without_cache(&mut self, attachment: &Attachment) {
         self.enter_volume(attachment);
         self.counters.begin(attachment.volume);
         // What was written before this engine began may still be volatile: the first FLUSH covers it too.
@@ -167,15 +167,15 @@ impl Engine {
 
     /// The cache device failed, and the engine serves its volumes without it.
     #[must_use]
-    pub fn is_aside(&self) -> bool {
-        self.aside.stage == Stage::Aside
+    pub fn runs_without_cache(&self) -> bool {
+        self.failure.stage == FailureStage::WithoutCache
     }
 
     /// The owner knows that the cache device is gone: it need not be found out one error after the other.
     pub fn cache_gone(&mut self, now: Nanos) {
         self.advance(now);
         if self.status == Status::Ready {
-            self.patience.end_for_good();
+            self.read_retry.end_for_good();
             self.fence();
         }
     }
@@ -198,49 +198,49 @@ impl Engine {
     pub(crate) fn note_cache_read(&mut self, slot: Option<u32>, member: u8, ok: bool) {
         let Some(slot) = slot else { return };
         if ok {
-            self.patience.renew();
+            self.read_retry.restart();
         }
         if self.mirror.is_some() {
             self.note_member_read(member, slot, ok);
             return;
         }
         if ok {
-            self.aside.unreadable.clear();
+            self.failure.unreadable.clear();
             return;
         }
         let segment = self.map.place(slot).0;
-        if !self.fenced && !self.aside.unreadable.contains(&segment) {
-            self.aside.unreadable.push(segment);
-            if self.aside.unreadable.len() >= READS_FAILED_MAX {
+        if !self.fenced && !self.failure.unreadable.contains(&segment) {
+            self.failure.unreadable.push(segment);
+            if self.failure.unreadable.len() >= READS_FAILED_MAX {
                 self.fence();
             }
         }
     }
 
-    /// The cache was fenced just now: the owner is asked to put it aside.
-    pub(crate) fn ask_aside(&mut self) {
-        if self.status == Status::Ready && self.aside.stage == Stage::Sound {
-            self.aside.stage = Stage::Asking;
+    /// The cache was fenced just now: the owner is asked to give it up.
+    pub(crate) fn ask_to_go_on(&mut self) {
+        if self.status == Status::Ready && self.failure.stage == FailureStage::Sound {
+            self.failure.stage = FailureStage::Asking;
             self.ask_record();
             if fault::planted(PlantedBug::PassBeforeRecord) {
-                self.put_aside();
+                self.go_on_without_cache();
             }
         }
     }
 
     fn ask_record(&mut self) {
-        if self.aside.pending.is_some() {
+        if self.failure.pending.is_some() {
             return;
         }
-        self.aside.last_ticket += 1;
-        self.aside.pending = Some((self.aside.last_ticket, self.aside.changes));
-        self.actions.push_back(Action::RecordLoss { ticket: self.aside.last_ticket });
+        self.failure.last_ticket += 1;
+        self.failure.pending = Some((self.failure.last_ticket, self.failure.changes));
+        self.actions.push_back(Action::RecordLoss { ticket: self.failure.last_ticket });
     }
 
     /// Asks for the record once more, after the owner could not make it.
     pub fn record_again(&mut self, now: Nanos) {
         self.advance(now);
-        if self.aside.stage == Stage::Refused {
+        if self.failure.stage == FailureStage::Refused {
             self.ask_record();
         }
     }
@@ -248,33 +248,33 @@ impl Engine {
     /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
     pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.advance(now);
-        let Some((_, changes)) = self.aside.pending.take_if(|(pending, _)| *pending == ticket) else {
+        let Some((_, changes)) = self.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
             return;
         };
-        self.aside.record_failed = !ok;
-        match self.aside.stage {
-            Stage::Sound => {}
-            Stage::Asking | Stage::Refused if ok => {
+        self.failure.record_failed = !ok;
+        match self.failure.stage {
+            FailureStage::Sound => {}
+            FailureStage::Asking | FailureStage::Refused if ok => {
                 self.note_recorded(changes);
-                self.put_aside();
+                self.go_on_without_cache();
             }
-            Stage::Asking | Stage::Refused => {
-                self.aside.stage = Stage::Refused;
+            FailureStage::Asking | FailureStage::Refused => {
+                self.failure.stage = FailureStage::Refused;
                 self.release_held();
             }
-            Stage::Aside => self.record_ended(changes, ok),
+            FailureStage::WithoutCache => self.record_ended(changes, ok),
         }
-        self.aside.recorded_at = self.now;
+        self.failure.recorded_at = self.now;
     }
 
     fn record_ended(&mut self, changes: u64, ok: bool) {
         if ok {
             self.note_recorded(changes);
         }
-        let all = core::mem::take(&mut self.aside.recording);
+        let all = core::mem::take(&mut self.failure.recording);
         let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
-        self.aside.recording = left;
-        if !self.aside.recording.is_empty() {
+        self.failure.recording = left;
+        if !self.failure.recording.is_empty() {
             self.ask_record();
         }
         for (_, req) in served {
@@ -283,9 +283,9 @@ impl Engine {
     }
 
     /// The record is durable: from here on the cache is no more than a place from which dirty blocks are rescued.
-    fn put_aside(&mut self) {
-        self.aside.stage = Stage::Aside;
-        self.notice(Notice::CachePutAside);
+    fn go_on_without_cache(&mut self) {
+        self.failure.stage = FailureStage::WithoutCache;
+        self.notice(Notice::RunsWithoutCache);
         for index in 0..self.map.volumes.len() {
             let volume = VolumeId(index as u16);
             if self.order(volume).is_some() {
@@ -310,7 +310,7 @@ impl Engine {
     fn move_lost(&mut self) {
         let lost = |map: &crate::map::CacheMap, number: u32, index: u32| {
             let segment = &map.segments[number as usize];
-            segment.state(index) == State::Dirty && segment.is_lost(index)
+            segment.state(index) == BlockState::Dirty && segment.is_lost(index)
         };
         for number in 0..self.map.segments.len() as u32 {
             if self.map.segments[number as usize].unclean == 0 {
@@ -328,25 +328,25 @@ impl Engine {
 
     /// True if a request that changes something cannot succeed.
     pub(crate) fn refuses_changes(&self) -> bool {
-        self.fenced && matches!(self.aside.stage, Stage::Sound | Stage::Refused)
+        self.fenced && matches!(self.failure.stage, FailureStage::Sound | FailureStage::Refused)
     }
 
     /// True if what fails now because of the cache may succeed without it.
     fn may_redo(&self, req: u32) -> bool {
-        let undecided = matches!(self.aside.stage, Stage::Asking | Stage::Aside);
+        let undecided = matches!(self.failure.stage, FailureStage::Asking | FailureStage::WithoutCache);
         undecided && !self.reqs.get(req).redone
     }
 
     /// A write, zero or discard has got its block lock. True if it waits for the owner's answer.
     pub(crate) fn hold_mutation(&mut self, req: u32) -> bool {
-        match self.aside.stage {
-            Stage::Sound | Stage::Refused => false,
-            Stage::Asking => {
+        match self.failure.stage {
+            FailureStage::Sound | FailureStage::Refused => false,
+            FailureStage::Asking => {
                 self.reqs.get_mut(req).pending = 1;
-                self.aside.held.push_back(Held::Redo(req));
+                self.failure.held.push_back(Held::Redo(req));
                 true
             }
-            Stage::Aside => {
+            FailureStage::WithoutCache => {
                 let request = self.reqs.get_mut(req);
                 (request.redone, request.write_back, request.copies) = (true, false, false);
                 false
@@ -366,13 +366,13 @@ impl Engine {
 
     /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it durable without the cache.
     pub(crate) fn flush_fenced(&mut self, req: u32) {
-        match self.aside.stage {
-            Stage::Sound | Stage::Refused => self.reqs.get_mut(req).failed = true,
-            Stage::Asking => {
+        match self.failure.stage {
+            FailureStage::Sound | FailureStage::Refused => self.reqs.get_mut(req).failed = true,
+            FailureStage::Asking => {
                 self.reqs.get_mut(req).pending += 1;
-                self.aside.held.push_back(Held::Durable(req));
+                self.failure.held.push_back(Held::Durable(req));
             }
-            Stage::Aside => self.make_safe(req),
+            FailureStage::WithoutCache => self.make_safe(req),
         }
     }
 
@@ -387,8 +387,8 @@ impl Engine {
 
     /// The owner has answered.
     fn release_held(&mut self) {
-        let refused = self.aside.stage == Stage::Refused;
-        for held in core::mem::take(&mut self.aside.held) {
+        let refused = self.failure.stage == FailureStage::Refused;
+        for held in core::mem::take(&mut self.failure.held) {
             match held {
                 Held::Redo(req) if refused => self.mutation_part_done(req, false),
                 Held::Redo(req) => self.mutation_locked(req),
@@ -404,11 +404,11 @@ impl Engine {
     }
 
     /// Attaches a volume to an engine that has no cache: there is nothing to make durable.
-    pub(crate) fn attach_aside(&mut self, entry: VolumeEntry, attachment: &Attachment) {
+    pub(crate) fn attach_without_cache(&mut self, entry: VolumeEntry, attachment: &Attachment) {
         let id = entry.id;
         self.checkpoint.volume_table.retain(|other| other.id != id);
         self.checkpoint.volume_table.push(entry);
-        self.serve_aside(attachment);
+        self.serve_without_cache(attachment);
         // Clients that come now were told of nothing that was lost before.
         self.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
         self.notice(Notice::Attached { volume: id });

@@ -10,7 +10,7 @@ use crate::base::bitset::BlockSet;
 use crate::context::locks::BlockRange;
 use crate::engine::{Engine, Req};
 use crate::lifecycle::whole_volume;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
 
@@ -81,7 +81,7 @@ impl Engine {
         place.open.iter().flatten().any(|(open, applied)| *open == segment && index >= *applied)
     }
 
-    /// The cache is put aside just now. Looks at all slots.
+    /// The cache is given up just now. Looks at all slots.
     pub(super) fn find_urgent(&mut self) {
         for number in 0..self.map.segments.len() as u32 {
             if self.map.segments[number as usize].unclean == 0 {
@@ -89,7 +89,7 @@ impl Engine {
             }
             for index in 0..self.map.geometry.segment_blocks {
                 let segment = &self.map.segments[number as usize];
-                if segment.state(index) != State::Dirty || segment.is_shadow(index) {
+                if segment.state(index) != BlockState::Dirty || segment.is_shadow(index) {
                     continue;
                 }
                 let key = segment.key(index);
@@ -107,7 +107,7 @@ impl Engine {
         let volume = range.first.volume();
         let mut dirty = Vec::new();
         self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
-            if self.map.state(slot) == State::Dirty {
+            if self.map.state(slot) == BlockState::Dirty {
                 dirty.push(self.map.key(slot).block());
             }
         });
@@ -121,7 +121,7 @@ impl Engine {
     pub(crate) fn has_urgent(&mut self, id: VolumeId) -> bool {
         while let Some(block) = self.volume(id).promised.urgent.next_from(0) {
             let slot = self.map.lookup(Key::new(id, block));
-            if slot.is_some_and(|slot| self.map.state(slot) == State::Dirty) {
+            if slot.is_some_and(|slot| self.map.state(slot) == BlockState::Dirty) {
                 return true;
             }
             self.volume_mut(id).promised.urgent.remove(block);

@@ -1,4 +1,4 @@
-//! Patience with reads of what only the cache has, and with a cache device that has ended.
+//! ReadRetry with reads of what only the cache has, and with a cache device that has ended.
 //!
 //! A read error says nothing lasting: a path that fails over, a device that resets, takes seconds, and then answers again. A dirty
 //! block that is called lost stays lost. So when all attempts to read one have ended in errors (not in a wrong checksum, which is
@@ -16,10 +16,10 @@
 //! other one has what it had.
 
 use crate::api::{Action, Device, Nanos, OpId};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::{Engine, OpKind, Status};
 use crate::fault::{self, PlantedBug};
-use crate::map::segment::State;
+use crate::map::segment::BlockState;
 use crate::request::read::CACHE_READ_TRIES;
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ const GIVEN_UP_NS: Nanos = 10_000_000_000;
 
 /// Reads that are to be asked for again.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct ReadRetry {
     /// When and which operation, and the byte of the cache where it reads then.
     waiting: BTreeMap<(Nanos, u32), u64>,
     /// When a block was given up, if no read has succeeded since.
@@ -45,7 +45,7 @@ pub(crate) struct Patience {
     ended_for_good: bool,
 }
 
-impl Patience {
+impl ReadRetry {
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let waiting = self.waiting.first_key_value().map(|((at, _), _)| *at);
         waiting.into_iter().chain(self.ended.first().map(|(at, _)| *at)).min()
@@ -62,14 +62,14 @@ impl Patience {
     }
 
     /// A cached block was read.
-    pub(crate) fn renew(&mut self) {
+    pub(crate) fn restart(&mut self) {
         (self.given_up_at, self.gone) = (None, false);
     }
 
     /// An operation that was asked for again `asked` times, of `most`, has failed once more: is it given up?
-    fn gives_up(&mut self, asked: u8, most: u8, now: Nanos, aside: bool) -> bool {
+    fn gives_up(&mut self, asked: u8, most: u8, now: Nanos, failed: bool) -> bool {
         let since = self.given_up_at.map(|at| now - at);
-        let hopeless = since.is_some_and(|since| aside || since < GIVEN_UP_NS);
+        let hopeless = since.is_some_and(|since| failed || since < GIVEN_UP_NS);
         if asked >= most {
             self.given_up_at = Some(now);
         }
@@ -88,8 +88,8 @@ impl Engine {
         if ok && (copies == 1 || crcs.first() == Some(&self.map.crc(slot))) {
             return false;
         }
-        let (now, aside) = (self.now, self.is_aside());
-        if self.patience.gives_up(asked, copies * PAUSES, now, aside)
+        let (now, failed) = (self.now, self.runs_without_cache());
+        if self.read_retry.gives_up(asked, copies * PAUSES, now, failed)
             || fault::planted(PlantedBug::GiveUpAtOnce)
         {
             return false;
@@ -98,7 +98,7 @@ impl Engine {
         self.ops.get_mut(op.0).asked += 1;
         // The other copy is read at once.
         let pause = if asked % copies == 0 { FIRST_PAUSE_NS << (asked / copies) } else { 0 };
-        self.patience.waiting.insert((self.now + pause, op.0), offset);
+        self.read_retry.waiting.insert((self.now + pause, op.0), offset);
         true
     }
 
@@ -112,24 +112,24 @@ impl Engine {
         // The last steps of a stop wait too. A mirrored cache does not: its other member would have to be noted to be alone.
         let waits = self.status == Status::Ready || self.status == Status::Stopping && self.mirror.is_none();
         if self.fenced || !waits {
-            return !self.patience.ended_for_good && self.is_asked_again(op, false, &[]);
+            return !self.read_retry.ended_for_good && self.is_asked_again(op, false, &[]);
         }
         if fault::planted(PlantedBug::FailAtEnd) {
             return self.is_asked_again(op, false, &[]);
         }
         if self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member)) {
-            self.reached(Landmark::MemberEnded);
+            self.cover(CoverageMark::MemberEnded);
             self.member_failed(member);
             return false;
         }
         if asked >= PAUSES {
-            self.reached(Landmark::EndedForGood);
-            self.patience.end_for_good();
+            self.cover(CoverageMark::EndedForGood);
+            self.read_retry.end_for_good();
             self.fence();
             return false;
         }
         self.ops.get_mut(op.0).ended += 1;
-        self.patience.ended.insert((self.now + (FIRST_PAUSE_NS << asked), op.0));
+        self.read_retry.ended.insert((self.now + (FIRST_PAUSE_NS << asked), op.0));
         true
     }
 
@@ -137,10 +137,11 @@ impl Engine {
     /// any more.
     fn ask_ended(&mut self) {
         let (now, fenced) = (self.now, self.fenced);
-        while let Some((_, op)) = self.patience.ended.first().copied().filter(|(at, _)| fenced || *at <= now)
+        while let Some((_, op)) =
+            self.read_retry.ended.first().copied().filter(|(at, _)| fenced || *at <= now)
         {
-            self.patience.ended.pop_first();
-            self.reached(Landmark::EndedLater);
+            self.read_retry.ended.pop_first();
+            self.cover(CoverageMark::EndedLater);
             self.actions.extend(self.ops.get(op).action);
         }
     }
@@ -169,15 +170,16 @@ impl Engine {
     }
 
     fn is_only_copy(&self, slot: u32) -> bool {
-        self.map.state(slot) == State::Dirty && !self.map.is_lost(slot)
+        self.map.state(slot) == BlockState::Dirty && !self.map.is_lost(slot)
     }
 
     /// Asks again for what has waited long enough.
-    pub(crate) fn step_patience(&mut self) {
+    pub(crate) fn step_read_retry(&mut self) {
         self.ask_ended();
-        while let Some(due) = self.patience.waiting.first_entry().filter(|entry| entry.key().0 <= self.now) {
+        while let Some(due) = self.read_retry.waiting.first_entry().filter(|entry| entry.key().0 <= self.now)
+        {
             let ((_, op), offset) = due.remove_entry();
-            self.reached(Landmark::DirtyReadLater);
+            self.cover(CoverageMark::DirtyReadLater);
             let member = self.member_at(offset);
             let state = self.ops.get_mut(op);
             state.member = member;
@@ -202,18 +204,18 @@ mod tests {
 
     #[test]
     fn a_block_that_was_given_up_is_not_the_end_of_another_one_later() {
-        let mut patience = Patience::default();
-        assert!(!patience.gives_up(PAUSES - 1, PAUSES, 6 * SECOND, false));
-        assert!(patience.gives_up(PAUSES, PAUSES, 7 * SECOND, false));
+        let mut retry = ReadRetry::default();
+        assert!(!retry.gives_up(PAUSES - 1, PAUSES, 6 * SECOND, false));
+        assert!(retry.gives_up(PAUSES, PAUSES, 7 * SECOND, false));
         // Nothing was read since: the next block is not waited for, but those that wait already have their time.
-        assert!(patience.gives_up(0, PAUSES, 8 * SECOND, false));
-        assert!(!patience.gives_up(1, PAUSES, 8 * SECOND, false));
-        // An hour later nobody knows what is the matter. A cache that is put aside has been written off.
-        assert!(!patience.gives_up(0, PAUSES, 3600 * SECOND, false));
-        assert!(patience.gives_up(0, PAUSES, 3600 * SECOND, true));
-        patience.renew();
-        assert!(!patience.gives_up(0, PAUSES, 3600 * SECOND, true));
-        patience.end_for_good();
-        assert!(patience.gives_up(1, PAUSES, 3600 * SECOND, true));
+        assert!(retry.gives_up(0, PAUSES, 8 * SECOND, false));
+        assert!(!retry.gives_up(1, PAUSES, 8 * SECOND, false));
+        // An hour later nobody knows what is the matter. A cache that is given up has been written off.
+        assert!(!retry.gives_up(0, PAUSES, 3600 * SECOND, false));
+        assert!(retry.gives_up(0, PAUSES, 3600 * SECOND, true));
+        retry.restart();
+        assert!(!retry.gives_up(0, PAUSES, 3600 * SECOND, true));
+        retry.end_for_good();
+        assert!(retry.gives_up(1, PAUSES, 3600 * SECOND, true));
     }
 }

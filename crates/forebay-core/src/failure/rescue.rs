@@ -1,6 +1,6 @@
 //! What a FLUSH waits for without the cache, and when the rescue has ended (I54).
 
-use super::{RECORD_PAUSE_NS, Stage};
+use super::{FailureStage, RECORD_PAUSE_NS};
 use crate::api::{Device, Nanos, Notice, RequestKind};
 use crate::context::volume::Volume;
 use crate::engine::Engine;
@@ -18,7 +18,7 @@ impl Engine {
         let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
         if covers_dirty && self.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
             self.reqs.get_mut(req).pending += 1;
-            self.aside.waiting.push(req);
+            self.failure.waiting.push(req);
             return;
         }
         self.make_safe_parts(req);
@@ -52,9 +52,9 @@ impl Engine {
     }
 
     fn wait_for_record(&mut self, req: u32, needed: u64) {
-        if needed > self.aside.recorded {
+        if needed > self.failure.recorded {
             self.reqs.get_mut(req).pending += 1;
-            self.aside.recording.push((needed, req));
+            self.failure.recording.push((needed, req));
             self.ask_record();
         }
     }
@@ -72,13 +72,13 @@ impl Engine {
     fn is_any_lost(&self, req: u32) -> bool {
         let request = self.reqs.get(req);
         let range = request.range();
-        let mut gone = self.aside.gone.range(range.first..=range.last);
+        let mut gone = self.failure.gone.range(range.first..=range.last);
         gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
     }
 
     /// Serves those who wait for what is urgent of their volume, and tells when it has ended.
-    pub(crate) fn step_aside(&mut self) {
-        if self.aside.stage != Stage::Aside {
+    pub(crate) fn step_failure(&mut self) {
+        if self.failure.stage != FailureStage::WithoutCache {
             return;
         }
         self.step_sweeps();
@@ -86,18 +86,18 @@ impl Engine {
             let Some(volume) = &mut self.volumes[index] else { continue };
             let failed = core::mem::take(&mut volume.rescue_failed);
             let id = volume.id;
-            if !self.aside.waiting.is_empty() && (failed || !self.has_urgent(id)) {
+            if !self.failure.waiting.is_empty() && (failed || !self.has_urgent(id)) {
                 self.serve_waiting(id, failed);
             }
         }
-        if !self.aside.told && self.is_rescue_over() {
-            self.aside.told = true;
-            let lost_blocks = self.aside.lost_blocks();
+        if !self.failure.told && self.is_rescue_over() {
+            self.failure.told = true;
+            let lost_blocks = self.failure.lost_blocks();
             self.notice(Notice::RescueEnded { lost_blocks });
         }
-        let due = self.aside.told && !self.aside.record_failed
-            || self.now >= self.aside.recorded_at.saturating_add(RECORD_PAUSE_NS);
-        if self.aside.changes > self.aside.recorded && due && !self.stopping {
+        let due = self.failure.told && !self.failure.record_failed
+            || self.now >= self.failure.recorded_at.saturating_add(RECORD_PAUSE_NS);
+        if self.failure.changes > self.failure.recorded && due && !self.stopping {
             self.ask_record();
         }
     }
@@ -105,14 +105,15 @@ impl Engine {
     /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
     #[must_use]
     pub fn is_rescue_over(&self) -> bool {
-        self.is_aside() && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
+        self.runs_without_cache()
+            && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
     }
 
     fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
-        let all = core::mem::take(&mut self.aside.waiting);
+        let all = core::mem::take(&mut self.failure.waiting);
         let (served, left): (Vec<u32>, Vec<u32>) =
             all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
-        self.aside.waiting = left;
+        self.failure.waiting = left;
         for req in served {
             let request = self.reqs.get_mut(req);
             request.pending -= 1;
@@ -126,29 +127,29 @@ impl Engine {
         }
     }
 
-    pub(crate) fn aside_deadline(&self) -> Option<Nanos> {
-        let aside = &self.aside;
-        let waits = aside.stage == Stage::Aside
-            && aside.changes > aside.recorded
-            && aside.pending.is_none()
+    pub(crate) fn failure_deadline(&self) -> Option<Nanos> {
+        let failure = &self.failure;
+        let waits = failure.stage == FailureStage::WithoutCache
+            && failure.changes > failure.recorded
+            && failure.pending.is_none()
             && !self.stopping;
-        waits.then(|| aside.recorded_at.saturating_add(RECORD_PAUSE_NS))
+        waits.then(|| failure.recorded_at.saturating_add(RECORD_PAUSE_NS))
     }
 
     /// True while a shutdown has to wait: for the owner, for the rescue, for the last record.
-    pub(crate) fn is_aside_busy(&mut self) -> bool {
-        if self.aside.pending.is_some() {
+    pub(crate) fn is_rescue_busy(&mut self) -> bool {
+        if self.failure.pending.is_some() {
             return true;
         }
-        if self.aside.stage != Stage::Aside {
+        if self.failure.stage != FailureStage::WithoutCache {
             return false;
         }
         let gives_up = |volume: &Volume| volume.rescue_given_up;
         let rescues =
             self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
-        if !rescues && self.aside.changes > self.aside.recorded && !self.aside.record_failed {
+        if !rescues && self.failure.changes > self.failure.recorded && !self.failure.record_failed {
             self.ask_record();
         }
-        rescues || self.aside.pending.is_some()
+        rescues || self.failure.pending.is_some()
     }
 }

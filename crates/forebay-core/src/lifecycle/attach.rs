@@ -10,7 +10,7 @@ use crate::api::{Action, Device, Notice, OpId};
 use crate::context::pages::PageUse;
 use crate::engine::{BLOCK, Engine, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{Job, LifeError, Progress, Sweep, whole_volume};
+use crate::lifecycle::{Job, LifecycleError, Progress, Sweep, whole_volume};
 use crate::recovery::attach::Verdict;
 use alloc::boxed::Box;
 use forebay_format::VolumeId;
@@ -20,7 +20,7 @@ use forebay_format::checkpoint::VolumeEntry;
 const RETRY_NS: u64 = 1_000_000;
 
 #[derive(Debug)]
-enum Stage {
+enum AttachStage {
     /// Until nothing moves the blocks of the volume.
     Locking,
     /// Samples of the backing store are read and compared, one at a time.
@@ -46,7 +46,7 @@ pub(crate) struct Attaching {
     verdict: Verdict,
     unreadable: bool,
     changed: bool,
-    stage: Stage,
+    stage: AttachStage,
 }
 
 impl Engine {
@@ -61,38 +61,38 @@ impl Engine {
         now: crate::api::Nanos,
         entry: VolumeEntry,
         attachment: Attachment,
-    ) -> Result<(), LifeError> {
+    ) -> Result<(), LifecycleError> {
         self.advance(now);
         let id = entry.id;
-        let without_cache = self.is_aside() && !self.stopping && !self.has_job(id);
+        let without_cache = self.runs_without_cache() && !self.stopping && !self.has_job(id);
         if !without_cache {
             self.may_change(id)?;
         }
         Self::check_entry(&entry, &attachment)?;
         if self.is_attached(id) {
-            return Err(LifeError::Attached);
+            return Err(LifecycleError::Attached);
         }
         let known = self.table_entry(id).cloned();
         let new = known.is_none();
         if let Some(known) = &known {
             if known.uuid != entry.uuid {
-                return Err(LifeError::OtherVolume(id));
+                return Err(LifecycleError::OtherVolume(id));
             }
             if attachment.size_bytes < known.size_bytes {
                 let (recorded, now) = (known.size_bytes, attachment.size_bytes);
-                return Err(LifeError::BackingShrunk { recorded, now });
+                return Err(LifecycleError::BackingShrunk { recorded, now });
             }
         }
         if without_cache {
             // What only the cache has of it cannot be compared with a backing store any more.
             if self.dirty_blocks(id) > 0 {
-                return Err(LifeError::Fenced);
+                return Err(LifecycleError::Fenced);
             }
-            self.attach_aside(known.unwrap_or(entry), &attachment);
+            self.attach_without_cache(known.unwrap_or(entry), &attachment);
             return Ok(());
         }
         let entry = known.unwrap_or(entry);
-        let stage = Stage::Locking;
+        let stage = AttachStage::Locking;
         let verdict = Verdict::default();
         let attaching =
             Attaching { entry, attachment, new, verdict, unreadable: false, changed: false, stage };
@@ -101,28 +101,28 @@ impl Engine {
     }
 
     pub(crate) fn step_attach(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
-        if self.fenced || self.stopping && !matches!(job.stage, Stage::Checkpoint(_)) {
+        if self.fenced || self.stopping && !matches!(job.stage, AttachStage::Checkpoint(_)) {
             if job.is_waiting_for_device() {
                 return Progress::Waits(Job::Attach(job));
             }
-            let error = if self.fenced { LifeError::Fenced } else { LifeError::NotServing };
+            let error = if self.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
             return self.attach_failed(id, &job, error);
         }
         match &mut job.stage {
-            Stage::Locking => {
-                if !self.lock_for_life(id, whole_volume(id)) {
+            AttachStage::Locking => {
+                if !self.lock_for_lifecycle(id, whole_volume(id)) {
                     return Progress::Waits(Job::Attach(job));
                 }
                 if job.new {
                     return self.enter_table(id, job);
                 }
                 job.verdict = self.suspect_online(&job.attachment, &job.entry);
-                job.stage = Stage::Sampling { reading: false };
+                job.stage = AttachStage::Sampling { reading: false };
             }
-            Stage::Sampling { reading: true } => return Progress::Waits(Job::Attach(job)),
-            Stage::Sampling { reading } => {
+            AttachStage::Sampling { reading: true } => return Progress::Waits(Job::Attach(job)),
+            AttachStage::Sampling { reading } => {
                 if job.unreadable {
-                    return self.attach_failed(id, &job, LifeError::BackingUnreadable);
+                    return self.attach_failed(id, &job, LifecycleError::BackingUnreadable);
                 }
                 if let Some(block) = job.verdict.next_sample() {
                     let Some(page) = self.pages.take(PageUse::Destage) else {
@@ -132,28 +132,28 @@ impl Engine {
                     *reading = true;
                     let kind = OpKind::Sample { volume: id, index: 0 };
                     self.read(Device::Backing(id), block * BLOCK, &[page.span()], true, kind);
-                    self.life.pages.push((id, page));
+                    self.lifecycle.pages.push((id, page));
                     return Progress::Waits(Job::Attach(job));
                 }
-                job.stage = Stage::Flushing { started: false, ended: None };
+                job.stage = AttachStage::Flushing { started: false, ended: None };
             }
-            Stage::Flushing { started, ended } => match ended {
+            AttachStage::Flushing { started, ended } => match ended {
                 None if !*started => {
                     *started = true;
                     self.stats.backing_flushes += 1;
-                    let op = self.new_op(OpKind::LifeFlush(id));
+                    let op = self.new_op(OpKind::LifecycleFlush(id));
                     self.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
                     return Progress::Waits(Job::Attach(job));
                 }
                 None => return Progress::Waits(Job::Attach(job)),
-                Some(false) => return self.attach_failed(id, &job, LifeError::BackingFlush),
+                Some(false) => return self.attach_failed(id, &job, LifecycleError::BackingFlush),
                 Some(true) => return self.judge_online(id, job),
             },
-            Stage::Sweeping(sweep) => {
+            AttachStage::Sweeping(sweep) => {
                 let mut sweep = *sweep;
                 let ended = self.step_sweep(id, &mut sweep);
                 if !ended {
-                    job.stage = Stage::Sweeping(sweep);
+                    job.stage = AttachStage::Sweeping(sweep);
                     return Progress::Waits(Job::Attach(job));
                 }
                 let (volume, dropped, discarded) = (id, sweep.dropped, sweep.discarded);
@@ -163,7 +163,7 @@ impl Engine {
                 });
                 return self.enter_table(id, job);
             }
-            Stage::Checkpoint(ticket) => {
+            AttachStage::Checkpoint(ticket) => {
                 let ticket = *ticket;
                 if !self.is_checkpointed(ticket) {
                     return Progress::Waits(Job::Attach(job));
@@ -177,27 +177,27 @@ impl Engine {
         Progress::Goes(Job::Attach(job))
     }
 
-    pub(crate) fn life_sample_read(&mut self, id: VolumeId, ok: bool, crcs: &[u32]) {
-        if let Some(at) = self.life.pages.iter().position(|(volume, _)| *volume == id) {
-            let (_, page) = self.life.pages.swap_remove(at);
+    pub(crate) fn lifecycle_sample_read(&mut self, id: VolumeId, ok: bool, crcs: &[u32]) {
+        if let Some(at) = self.lifecycle.pages.iter().position(|(volume, _)| *volume == id) {
+            let (_, page) = self.lifecycle.pages.swap_remove(at);
             self.pages.give(PageUse::Destage, page);
         }
         if let Some(Job::Attach(job)) = self.job_mut(id) {
             job.unreadable |= !ok;
             job.verdict.compare(crcs.first().copied());
-            job.stage = Stage::Sampling { reading: false };
+            job.stage = AttachStage::Sampling { reading: false };
         }
     }
 
-    pub(crate) fn life_flushed(&mut self, id: VolumeId, ok: bool) {
+    pub(crate) fn lifecycle_flushed(&mut self, id: VolumeId, ok: bool) {
         if let Some(Job::Attach(job)) = self.job_mut(id) {
-            job.stage = Stage::Flushing { started: true, ended: Some(ok) };
+            job.stage = AttachStage::Flushing { started: true, ended: Some(ok) };
         }
     }
 
     fn judge_online(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
         if job.verdict.is_uncertain() {
-            job.stage = Stage::Sweeping(Sweep::new(0, true));
+            job.stage = AttachStage::Sweeping(Sweep::new(0, true));
             return Progress::Goes(Job::Attach(job));
         }
         job.changed = job.verdict.is_changed();
@@ -207,11 +207,11 @@ impl Engine {
         let dirty_blocks = self.dirty_blocks(id);
         let policy = job.attachment.on_change;
         if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
-            return self.attach_failed(id, &job, LifeError::BackingChanged { dirty_blocks });
+            return self.attach_failed(id, &job, LifecycleError::BackingChanged { dirty_blocks });
         }
         // The forced checkpoint says so before anything is destaged.
         self.forget_order(id);
-        job.stage = Stage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
+        job.stage = AttachStage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
         Progress::Goes(Job::Attach(job))
     }
 
@@ -231,12 +231,12 @@ impl Engine {
         }
         let ticket = self.force_checkpoint();
         let early = fault::planted(PlantedBug::ServeBeforeCheckpoint);
-        job.stage = Stage::Checkpoint(if early { 0 } else { ticket });
+        job.stage = AttachStage::Checkpoint(if early { 0 } else { ticket });
         Progress::Goes(Job::Attach(job))
     }
 
-    fn attach_failed(&mut self, id: VolumeId, job: &Attaching, error: LifeError) -> Progress {
-        if matches!(job.stage, Stage::Checkpoint(_)) {
+    fn attach_failed(&mut self, id: VolumeId, job: &Attaching, error: LifecycleError) -> Progress {
+        if matches!(job.stage, AttachStage::Checkpoint(_)) {
             // No checkpoint can be taken any more, so what the table in memory says does not matter.
             self.checkpoint.volume_table.retain(|other| other.id != id || !job.new);
         }
@@ -248,7 +248,7 @@ impl Attaching {
     fn is_waiting_for_device(&self) -> bool {
         matches!(
             self.stage,
-            Stage::Sampling { reading: true } | Stage::Flushing { started: true, ended: None }
+            AttachStage::Sampling { reading: true } | AttachStage::Flushing { started: true, ended: None }
         )
     }
 }

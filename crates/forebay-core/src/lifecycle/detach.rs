@@ -12,7 +12,7 @@ use crate::api::{Action, Nanos, Notice};
 use crate::destage::report::Drain;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{Job, LifeError, Progress, Sweep, whole_volume};
+use crate::lifecycle::{Job, LifecycleError, Progress, Sweep, whole_volume};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
@@ -28,7 +28,7 @@ pub enum DetachHow {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum DetachStage {
     /// Until all requests have ended, and, to be drained, their last blocks are written back.
     Quieting,
     /// Until nothing else is under way.
@@ -45,12 +45,12 @@ enum Stage {
 pub(crate) struct Detaching {
     how: DetachHow,
     cancelled: bool,
-    stage: Stage,
+    stage: DetachStage,
 }
 
 impl Detaching {
     fn can_be_cancelled(&self) -> bool {
-        !matches!(self.stage, Stage::Sweeping(_) | Stage::Checkpoint(_))
+        !matches!(self.stage, DetachStage::Sweeping(_) | DetachStage::Checkpoint(_))
     }
 
     fn refuses_requests(&self) -> bool {
@@ -64,35 +64,35 @@ impl Engine {
     ///
     /// # Errors
     /// The volume is not attached, or something else is under way.
-    pub fn begin_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifeError> {
+    pub fn begin_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifecycleError> {
         self.advance(now);
         self.may_change(volume)?;
         if !self.is_attached(volume) {
-            return Err(LifeError::NotAttached);
+            return Err(LifecycleError::NotAttached);
         }
         let volume = self.volume_mut(volume);
-        (volume.ending, volume.destage.control.drain) = (true, Drain::Full);
+        (volume.ending, volume.destage.rate.drain) = (true, Drain::Full);
         Ok(())
     }
 
     /// Goes back to serving: after [`Engine::begin_detach`], or after [`Engine::detach_volume`] as long as that has
-    /// not passed the point of no return. In the latter case [`Notice::DetachFailed`] with [`LifeError::Cancelled`]
+    /// not passed the point of no return. In the latter case [`Notice::DetachFailed`] with [`LifecycleError::Cancelled`]
     /// follows, and requests are taken again at once.
     ///
     /// # Errors
     /// It is too late, or there is nothing to cancel.
-    pub fn cancel_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifeError> {
+    pub fn cancel_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifecycleError> {
         self.advance(now);
         let attached = self.is_attached(volume);
         match self.job_mut(volume) {
             Some(Job::Detach(job)) if job.can_be_cancelled() => job.cancelled = true,
-            Some(_) => return Err(LifeError::Busy),
-            None if !attached => return Err(LifeError::NotAttached),
+            Some(_) => return Err(LifecycleError::Busy),
+            None if !attached => return Err(LifecycleError::NotAttached),
             None => {}
         }
         if attached {
             let volume = self.volume_mut(volume);
-            (volume.ending, volume.destage.control.drain) = (false, Drain::Off);
+            (volume.ending, volume.destage.rate.drain) = (false, Drain::Off);
         }
         Ok(())
     }
@@ -104,31 +104,36 @@ impl Engine {
     ///
     /// # Errors
     /// Something else is under way, or the volume has blocks that the chosen way does not allow for.
-    pub fn detach_volume(&mut self, now: Nanos, volume: VolumeId, how: DetachHow) -> Result<(), LifeError> {
+    pub fn detach_volume(
+        &mut self,
+        now: Nanos,
+        volume: VolumeId,
+        how: DetachHow,
+    ) -> Result<(), LifecycleError> {
         self.advance(now);
         self.may_change(volume)?;
         let attached = self.is_attached(volume);
         if !attached && (how != DetachHow::Discard || self.table_entry(volume).is_none()) {
-            return Err(LifeError::NotAttached);
+            return Err(LifecycleError::NotAttached);
         }
         let map = &self.map.volumes[usize::from(volume.0)];
         let (dirty, lost) = (map.dirty, map.lost);
         match how {
             DetachHow::Drained if dirty > 0 && !fault::planted(PlantedBug::ForgetDirtyAtDetach) => {
-                return Err(LifeError::Dirty { blocks: dirty });
+                return Err(LifecycleError::Dirty { blocks: dirty });
             }
-            DetachHow::Drained if lost > 0 => return Err(LifeError::Lost { blocks: lost }),
+            DetachHow::Drained if lost > 0 => return Err(LifecycleError::Lost { blocks: lost }),
             DetachHow::Keep => self.may_keep(dirty + lost)?,
             _ => {}
         }
-        let stage = if attached { Stage::Quieting } else { Stage::Locking };
+        let stage = if attached { DetachStage::Quieting } else { DetachStage::Locking };
         self.begin_job(volume, Job::Detach(Detaching { how, cancelled: false, stage }));
         Ok(())
     }
 
-    fn may_keep(&self, unclean: u64) -> Result<(), LifeError> {
+    fn may_keep(&self, unclean: u64) -> Result<(), LifecycleError> {
         let (blocks, most) = (self.kept_dirty() + unclean, Self::kept_dirty_max(self.data_capacity()));
-        if blocks > most { Err(LifeError::TooDirty { blocks, most }) } else { Ok(()) }
+        if blocks > most { Err(LifecycleError::TooDirty { blocks, most }) } else { Ok(()) }
     }
 
     /// Answers [`Action::VolumeQuiet`]: what the backing store looks like now that nothing writes to it. Samples must
@@ -142,20 +147,20 @@ impl Engine {
         now: Nanos,
         volume: VolumeId,
         backing: BackingRecord,
-    ) -> Result<(), LifeError> {
+    ) -> Result<(), LifecycleError> {
         self.advance(now);
         match self.job_mut(volume) {
-            Some(Job::Detach(Detaching { stage: Stage::Asking(answer), .. })) => {
+            Some(Job::Detach(Detaching { stage: DetachStage::Asking(answer), .. })) => {
                 *answer = Some(backing);
                 Ok(())
             }
-            _ => Err(LifeError::Cancelled),
+            _ => Err(LifecycleError::Cancelled),
         }
     }
 
     /// True if the volume is leaving and takes no requests any more.
     pub(crate) fn is_leaving(&self, id: VolumeId) -> bool {
-        self.has_life_jobs()
+        self.has_lifecycle_jobs()
             && self.jobs_of(id).any(|job| matches!(job, Job::Detach(job) if job.refuses_requests()))
     }
 
@@ -164,16 +169,16 @@ impl Engine {
     pub(crate) fn drains_to_leave(&self, id: VolumeId) -> bool {
         let waits =
             |job: &Job| matches!(job, Job::Detach(job) if job.how == DetachHow::Drained && !job.cancelled);
-        self.has_life_jobs() && self.jobs_of(id).any(waits)
+        self.has_lifecycle_jobs() && self.jobs_of(id).any(waits)
     }
 
     pub(crate) fn step_detach(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
         let attached = self.is_attached(id);
         if job.can_be_cancelled() && attached {
             let error = match () {
-                () if job.cancelled => Some(LifeError::Cancelled),
-                () if self.fenced => Some(LifeError::Fenced),
-                () if self.stopping => Some(LifeError::NotServing),
+                () if job.cancelled => Some(LifecycleError::Cancelled),
+                () if self.fenced => Some(LifecycleError::Fenced),
+                () if self.stopping => Some(LifecycleError::NotServing),
                 () => None,
             };
             if let Some(error) = error {
@@ -182,38 +187,38 @@ impl Engine {
             }
         }
         if self.fenced {
-            return self.job_failed(Notice::DetachFailed { volume: id, error: LifeError::Fenced });
+            return self.job_failed(Notice::DetachFailed { volume: id, error: LifecycleError::Fenced });
         }
         match &mut job.stage {
-            Stage::Quieting => {
+            DetachStage::Quieting => {
                 let dirty = job.how == DetachHow::Drained
                     && self.dirty_blocks(id) > 0
                     && !fault::planted(PlantedBug::ForgetDirtyAtDetach);
                 let lost = self.map.volumes[usize::from(id.0)].lost;
                 if job.how == DetachHow::Drained && lost > 0 {
-                    let error = LifeError::Lost { blocks: lost };
+                    let error = LifecycleError::Lost { blocks: lost };
                     return self.job_failed(Notice::DetachFailed { volume: id, error });
                 }
                 if !self.is_quiet(id) || dirty {
                     return Progress::Waits(Job::Detach(job));
                 }
-                job.stage = Stage::Locking;
+                job.stage = DetachStage::Locking;
             }
-            Stage::Locking => {
-                if !self.lock_for_life(id, whole_volume(id)) || attached && self.is_destaging(id) {
+            DetachStage::Locking => {
+                if !self.lock_for_lifecycle(id, whole_volume(id)) || attached && self.is_destaging(id) {
                     return Progress::Waits(Job::Detach(job));
                 }
                 if !attached || job.how == DetachHow::Discard {
                     return self.leave_table(id, job);
                 }
-                self.life_flush(id);
-                job.stage = Stage::Flushing;
+                self.lifecycle_flush(id);
+                job.stage = DetachStage::Flushing;
                 return Progress::Waits(Job::Detach(job));
             }
-            Stage::Flushing => match self.take_life_flush(id) {
+            DetachStage::Flushing => match self.take_lifecycle_flush(id) {
                 None => return Progress::Waits(Job::Detach(job)),
                 Some(false) => {
-                    let error = LifeError::BackingFlush;
+                    let error = LifecycleError::BackingFlush;
                     return self.job_failed(Notice::DetachFailed { volume: id, error });
                 }
                 Some(true) if job.how == DetachHow::Drained => return self.leave_table(id, job),
@@ -221,26 +226,26 @@ impl Engine {
                     if let Err(error) = self.may_keep(self.unclean_of(id)) {
                         return self.job_failed(Notice::DetachFailed { volume: id, error });
                     }
-                    job.stage = Stage::Asking(None);
+                    job.stage = DetachStage::Asking(None);
                     self.actions.push_back(Action::VolumeQuiet { volume: id });
                     return Progress::Waits(Job::Detach(job));
                 }
             },
-            Stage::Asking(None) => return Progress::Waits(Job::Detach(job)),
-            Stage::Asking(Some(backing)) => {
+            DetachStage::Asking(None) => return Progress::Waits(Job::Detach(job)),
+            DetachStage::Asking(Some(backing)) => {
                 let backing = backing.clone();
                 self.keep_in_table(id, backing);
-                job.stage = Stage::Checkpoint(self.force_checkpoint());
+                job.stage = DetachStage::Checkpoint(self.force_checkpoint());
             }
-            Stage::Sweeping(sweep) => {
+            DetachStage::Sweeping(sweep) => {
                 let mut sweep = *sweep;
                 if !self.step_sweep(id, &mut sweep) {
-                    job.stage = Stage::Sweeping(sweep);
+                    job.stage = DetachStage::Sweeping(sweep);
                     return Progress::Waits(Job::Detach(job));
                 }
-                job.stage = Stage::Checkpoint(self.force_checkpoint());
+                job.stage = DetachStage::Checkpoint(self.force_checkpoint());
             }
-            Stage::Checkpoint(ticket) => {
+            DetachStage::Checkpoint(ticket) => {
                 if !self.is_checkpointed(*ticket) {
                     return Progress::Waits(Job::Detach(job));
                 }
@@ -284,7 +289,7 @@ impl Engine {
             self.notice(Notice::Detached { volume: id });
             return Progress::Done;
         }
-        job.stage = Stage::Sweeping(Sweep::new(0, false));
+        job.stage = DetachStage::Sweeping(Sweep::new(0, false));
         Progress::Goes(Job::Detach(job))
     }
 }

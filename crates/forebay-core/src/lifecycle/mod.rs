@@ -1,6 +1,6 @@
 //! The life cycle of volumes: they come, change their size and go, while the others are served.
 //!
-//! Each volume has at most one *job* at a time. A job moves on in [`Engine::step_life`], once per settling, and never does
+//! Each volume has at most one *job* at a time. A job moves on in [`Engine::step_lifecycle`], once per settling, and never does
 //! more than a bounded amount of work at once. The jobs themselves are in `life_attach`, `life_detach` and
 //! `life_resize`; the pool's own changes are in `pool`.
 //!
@@ -23,7 +23,7 @@ pub(crate) mod resize;
 
 use crate::api::config::Attachment;
 use crate::api::{Nanos, Notice};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
 use crate::engine::{Engine, LockOwner, Status};
@@ -31,7 +31,7 @@ use crate::lifecycle::attach::Attaching;
 use crate::lifecycle::detach::Detaching;
 use crate::lifecycle::resize::Resizing;
 use crate::log::flush::Waiter;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -45,7 +45,7 @@ pub(crate) const BLOCK_LAST: u64 = (1 << 40) - 1;
 /// Why a volume or the pool was not changed. Everything is as it was, unless said otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum LifeError {
+pub enum LifecycleError {
     /// The engine is not serving.
     #[error("the cache is not open, or is being closed")]
     NotServing,
@@ -179,7 +179,7 @@ impl Sweep {
 
 /// All jobs.
 #[derive(Debug, Default)]
-pub(crate) struct Life {
+pub(crate) struct Lifecycle {
     jobs: Vec<(VolumeId, Job)>,
     locks: Vec<(VolumeId, BlockRange, Locks)>,
     /// Flushes of backing stores that have ended for a job, and how.
@@ -216,56 +216,56 @@ impl Engine {
     }
 
     pub(crate) fn has_job(&self, id: VolumeId) -> bool {
-        self.life.jobs.iter().any(|(volume, _)| *volume == id)
+        self.lifecycle.jobs.iter().any(|(volume, _)| *volume == id)
     }
 
     pub(crate) fn job_mut(&mut self, id: VolumeId) -> Option<&mut Job> {
-        self.life.jobs.iter_mut().find(|(volume, _)| *volume == id).map(|(_, job)| job)
+        self.lifecycle.jobs.iter_mut().find(|(volume, _)| *volume == id).map(|(_, job)| job)
     }
 
     pub(crate) fn jobs_of(&self, id: VolumeId) -> impl Iterator<Item = &Job> {
-        self.life.jobs.iter().filter(move |(volume, _)| *volume == id).map(|(_, job)| job)
+        self.lifecycle.jobs.iter().filter(move |(volume, _)| *volume == id).map(|(_, job)| job)
     }
 
-    pub(crate) fn has_life_jobs(&self) -> bool {
-        !self.life.jobs.is_empty()
+    pub(crate) fn has_lifecycle_jobs(&self) -> bool {
+        !self.lifecycle.jobs.is_empty()
     }
 
     /// What every change of a volume needs: a cache that can make it durable, and nothing else under way for it.
-    pub(crate) fn may_change(&self, id: VolumeId) -> Result<(), LifeError> {
+    pub(crate) fn may_change(&self, id: VolumeId) -> Result<(), LifecycleError> {
         self.may_change_pool()?;
-        if self.has_job(id) { Err(LifeError::Busy) } else { Ok(()) }
+        if self.has_job(id) { Err(LifecycleError::Busy) } else { Ok(()) }
     }
 
     /// What every change of the pool needs.
-    pub(crate) fn may_change_pool(&self) -> Result<(), LifeError> {
+    pub(crate) fn may_change_pool(&self) -> Result<(), LifecycleError> {
         if self.status != Status::Ready || self.stopping {
-            return Err(LifeError::NotServing);
+            return Err(LifecycleError::NotServing);
         }
-        if self.fenced { Err(LifeError::Fenced) } else { Ok(()) }
+        if self.fenced { Err(LifecycleError::Fenced) } else { Ok(()) }
     }
 
     pub(crate) fn begin_job(&mut self, id: VolumeId, job: Job) {
-        self.life.jobs.push((id, job));
+        self.lifecycle.jobs.push((id, job));
     }
 
     /// Checks that an entry can be stored in the volume table.
-    pub(crate) fn check_entry(entry: &VolumeEntry, attachment: &Attachment) -> Result<(), LifeError> {
+    pub(crate) fn check_entry(entry: &VolumeEntry, attachment: &Attachment) -> Result<(), LifecycleError> {
         let sound = entry.id == attachment.volume
             && u32::from(entry.id.0) < VOLUMES_MAX
             && entry.name.len() <= NAME_BYTES_MAX
             && attachment.size_bytes > 0
             && attachment.size_bytes.is_multiple_of(u64::from(attachment.backing_sector_bytes).max(512))
             && attachment.size_bytes / 4096 < BLOCK_LAST;
-        if sound { Ok(()) } else { Err(LifeError::OutOfRange) }
+        if sound { Ok(()) } else { Err(LifecycleError::OutOfRange) }
     }
 
     /// Lets every job move on as far as it can.
-    pub(crate) fn step_life(&mut self) {
-        if self.life.jobs.is_empty() {
+    pub(crate) fn step_lifecycle(&mut self) {
+        if self.lifecycle.jobs.is_empty() {
             return;
         }
-        for (id, job) in core::mem::take(&mut self.life.jobs) {
+        for (id, job) in core::mem::take(&mut self.lifecycle.jobs) {
             let mut job = Some(job);
             while let Some(now) = job.take() {
                 let progress = match now {
@@ -275,7 +275,7 @@ impl Engine {
                 };
                 match progress {
                     Progress::Goes(next) => job = Some(next),
-                    Progress::Waits(next) => self.life.jobs.push((id, next)),
+                    Progress::Waits(next) => self.lifecycle.jobs.push((id, next)),
                     Progress::Done => {
                         self.unlock(id);
                         // Destage and reclaim, which come before this step, may have found what the job held back.
@@ -286,19 +286,19 @@ impl Engine {
         }
     }
 
-    pub(crate) fn life_deadline(&self) -> Option<Nanos> {
-        self.life.wake_at
+    pub(crate) fn lifecycle_deadline(&self) -> Option<Nanos> {
+        self.lifecycle.wake_at
     }
 
     /// Has [`Engine::tick`] called again after this time.
     pub(crate) fn wake_in(&mut self, pause: Nanos) {
         let at = self.now + pause;
-        self.life.wake_at = Some(self.life.wake_at.map_or(at, |other| other.min(at)));
+        self.lifecycle.wake_at = Some(self.lifecycle.wake_at.map_or(at, |other| other.min(at)));
     }
 
     /// Forgets when it wanted to be called, as it is called now.
-    pub(crate) fn life_wakes(&mut self) {
-        self.life.wake_at = None;
+    pub(crate) fn lifecycle_wakes(&mut self) {
+        self.lifecycle.wake_at = None;
     }
 
     // --- waiting
@@ -309,51 +309,51 @@ impl Engine {
     }
 
     /// Asks for the locks of a range, both kinds, one after the other. True when they are held.
-    pub(crate) fn lock_for_life(&mut self, id: VolumeId, range: BlockRange) -> bool {
-        let at = self.life.locks.iter().position(|(volume, ..)| *volume == id);
+    pub(crate) fn lock_for_lifecycle(&mut self, id: VolumeId, range: BlockRange) -> bool {
+        let at = self.lifecycle.locks.iter().position(|(volume, ..)| *volume == id);
         let at = at.unwrap_or_else(|| {
-            self.life.locks.push((id, range, Locks::None));
-            self.life.locks.len() - 1
+            self.lifecycle.locks.push((id, range, Locks::None));
+            self.lifecycle.locks.len() - 1
         });
-        if self.life.locks[at].2 == Locks::None {
-            let taken = self.locks.acquire(range, life_owner(id));
-            self.life.locks[at].2 = if taken { Locks::Half } else { Locks::Waiting };
+        if self.lifecycle.locks[at].2 == Locks::None {
+            let taken = self.locks.acquire(range, lifecycle_owner(id));
+            self.lifecycle.locks[at].2 = if taken { Locks::Half } else { Locks::Waiting };
             if taken {
-                self.lock_backing_for_life(at);
+                self.lock_backing_for_lifecycle(at);
             }
         }
-        self.life.locks[at].2 == Locks::Held
+        self.lifecycle.locks[at].2 == Locks::Held
     }
 
-    fn lock_backing_for_life(&mut self, at: usize) {
-        let (id, range, _) = self.life.locks[at];
-        let taken = self.backing_locks.acquire(range, life_owner(id));
-        self.life.locks[at].2 = if taken { Locks::Held } else { Locks::Half };
+    fn lock_backing_for_lifecycle(&mut self, at: usize) {
+        let (id, range, _) = self.lifecycle.locks[at];
+        let taken = self.backing_locks.acquire(range, lifecycle_owner(id));
+        self.lifecycle.locks[at].2 = if taken { Locks::Held } else { Locks::Half };
     }
 
     /// A lock that a job waited for was granted; false if the owner is none.
-    pub(crate) fn life_lock_granted(&mut self, owner: LockOwner) -> bool {
-        let Some(at) = self.life.locks.iter().position(|(id, ..)| life_owner(*id) == owner) else {
+    pub(crate) fn lifecycle_lock_granted(&mut self, owner: LockOwner) -> bool {
+        let Some(at) = self.lifecycle.locks.iter().position(|(id, ..)| lifecycle_owner(*id) == owner) else {
             return false;
         };
-        match self.life.locks[at].2 {
-            Locks::Waiting => self.lock_backing_for_life(at),
-            _ => self.life.locks[at].2 = Locks::Held,
+        match self.lifecycle.locks[at].2 {
+            Locks::Waiting => self.lock_backing_for_lifecycle(at),
+            _ => self.lifecycle.locks[at].2 = Locks::Held,
         }
         true
     }
 
     /// Gives the locks of a job back. Only whole pairs are ever given back: a job that waits for one is not over.
     pub(crate) fn unlock(&mut self, id: VolumeId) {
-        let Some(at) = self.life.locks.iter().position(|(volume, ..)| *volume == id) else { return };
-        let (_, range, locks) = self.life.locks.swap_remove(at);
+        let Some(at) = self.lifecycle.locks.iter().position(|(volume, ..)| *volume == id) else { return };
+        let (_, range, locks) = self.lifecycle.locks.swap_remove(at);
         let mut granted = Vec::new();
         match locks {
             Locks::None => return,
-            Locks::Waiting => self.locks.forget(range, life_owner(id), &mut granted),
+            Locks::Waiting => self.locks.forget(range, lifecycle_owner(id), &mut granted),
             Locks::Half => {
                 let mut backing = Vec::new();
-                self.backing_locks.forget(range, life_owner(id), &mut backing);
+                self.backing_locks.forget(range, lifecycle_owner(id), &mut backing);
                 self.backing_granted(backing);
                 self.locks.release(range, &mut granted);
             }
@@ -365,19 +365,19 @@ impl Engine {
         self.lock_granted(granted);
     }
 
-    pub(crate) fn life_flush(&mut self, id: VolumeId) {
-        self.life.flushed.retain(|(volume, _)| *volume != id);
-        self.flush(crate::api::Device::Backing(id), Waiter::Life(id));
+    pub(crate) fn lifecycle_flush(&mut self, id: VolumeId) {
+        self.lifecycle.flushed.retain(|(volume, _)| *volume != id);
+        self.flush(crate::api::Device::Backing(id), Waiter::Lifecycle(id));
     }
 
-    pub(crate) fn life_flush_ended(&mut self, id: VolumeId, ok: bool) {
-        self.life.flushed.push((id, ok));
+    pub(crate) fn lifecycle_flush_ended(&mut self, id: VolumeId, ok: bool) {
+        self.lifecycle.flushed.push((id, ok));
     }
 
     /// How the flush that a job asked for ended, once.
-    pub(crate) fn take_life_flush(&mut self, id: VolumeId) -> Option<bool> {
-        let at = self.life.flushed.iter().position(|(volume, _)| *volume == id)?;
-        Some(self.life.flushed.swap_remove(at).1)
+    pub(crate) fn take_lifecycle_flush(&mut self, id: VolumeId) -> Option<bool> {
+        let at = self.lifecycle.flushed.iter().position(|(volume, _)| *volume == id)?;
+        Some(self.lifecycle.flushed.swap_remove(at).1)
     }
 
     // --- sweeping and checkpoint
@@ -406,14 +406,14 @@ impl Engine {
 
     fn sweep_slot(&mut self, id: VolumeId, sweep: &mut Sweep) {
         let state = self.map.segments[sweep.segment as usize].state(sweep.index);
-        if state == State::Void || sweep.clean_only && state != State::Clean {
+        if state == BlockState::Void || sweep.clean_only && state != BlockState::Clean {
             return;
         }
         let key = self.map.segments[sweep.segment as usize].key(sweep.index);
         if key.volume() == id && key.block() >= sweep.first_block {
             self.map.remove(key);
-            sweep.dropped += u64::from(state == State::Clean);
-            sweep.discarded += u64::from(state != State::Clean);
+            sweep.dropped += u64::from(state == BlockState::Clean);
+            sweep.discarded += u64::from(state != BlockState::Clean);
         }
     }
 
@@ -429,7 +429,7 @@ impl Engine {
 
     /// The last word on a job that failed.
     pub(crate) fn job_failed(&mut self, notice: Notice) -> Progress {
-        self.reached(Landmark::ChangeFailed);
+        self.cover(CoverageMark::ChangeFailed);
         self.notice(notice);
         Progress::Done
     }
@@ -455,7 +455,7 @@ pub(crate) fn whole_volume(id: VolumeId) -> BlockRange {
 }
 
 /// Jobs ask for locks under numbers that no request and no direct write has.
-fn life_owner(id: VolumeId) -> LockOwner {
+fn lifecycle_owner(id: VolumeId) -> LockOwner {
     LockOwner(u32::MAX - u32::from(id.0))
 }
 

@@ -12,11 +12,11 @@
 
 use crate::api::config::CacheMark;
 use crate::api::{Nanos, Notice};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{LifeError, sweep_slots};
-use crate::map::segment::{Phase, State};
+use crate::lifecycle::{LifecycleError, sweep_slots};
+use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::vec::Vec;
 use forebay_format::geometry::SEGMENTS_MIN;
 use forebay_format::{Geometry, Members, StreamKind};
@@ -49,7 +49,7 @@ impl Engine {
     ///
     /// # Errors
     /// Something else is under way, or the cache cannot grow so far ([`Geometry::segments_max`]).
-    pub fn grow_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifeError> {
+    pub fn grow_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifecycleError> {
         let members = self.superblock.members;
         self.resize_pool(now, device_bytes, members)
     }
@@ -59,7 +59,7 @@ impl Engine {
     ///
     /// # Errors
     /// Something else is under way, too few segments would be left, or too few for what must stay in the cache.
-    pub fn shrink_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifeError> {
+    pub fn shrink_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifecycleError> {
         self.grow_pool(now, device_bytes)
     }
 
@@ -68,20 +68,25 @@ impl Engine {
     ///
     /// # Errors
     /// As there.
-    pub fn resize_pool(&mut self, now: Nanos, device_bytes: u64, members: Members) -> Result<(), LifeError> {
+    pub fn resize_pool(
+        &mut self,
+        now: Nanos,
+        device_bytes: u64,
+        members: Members,
+    ) -> Result<(), LifecycleError> {
         self.advance(now);
         self.may_change_pool()?;
         if self.pool_job.is_some() {
-            return Err(LifeError::Busy);
+            return Err(LifecycleError::Busy);
         }
         if self.mirror.is_some() {
-            return Err(LifeError::Mirrored);
+            return Err(LifecycleError::Mirrored);
         }
         let old = self.map.geometry;
         let Ok(geometry) = old.resized(device_bytes) else {
             let blocks = device_bytes / crate::engine::BLOCK;
             let wanted = blocks.saturating_sub(old.segments_start_block) / u64::from(old.segment_blocks);
-            return Err(LifeError::PoolRange { wanted, least: SEGMENTS_MIN, most: old.segments_max() });
+            return Err(LifecycleError::PoolRange { wanted, least: SEGMENTS_MIN, most: old.segments_max() });
         };
         let count = geometry.segment_count;
         if count < old.segment_count {
@@ -108,30 +113,30 @@ impl Engine {
     }
 
     /// What stays must hold the dirty data that nobody can write back, and blocks that are lost cannot be moved.
-    fn may_shrink(&self, count: u32) -> Result<(), LifeError> {
+    fn may_shrink(&self, count: u32) -> Result<(), LifecycleError> {
         let most = Self::kept_dirty_max(self.capacity_of(count));
         let blocks = self.kept_dirty();
         if blocks > most {
-            return Err(LifeError::TooDirty { blocks, most });
+            return Err(LifecycleError::TooDirty { blocks, most });
         }
         let retired = &self.map.segments[count as usize..];
         let unreclaimable = retired.iter().filter(|segment| segment.unreclaimable).count() as u64;
-        if unreclaimable > 0 { Err(LifeError::Lost { blocks: unreclaimable }) } else { Ok(()) }
+        if unreclaimable > 0 { Err(LifecycleError::Lost { blocks: unreclaimable }) } else { Ok(()) }
     }
 
     /// Goes back to the size that the pool has. [`Notice::PoolResizeFailed`] follows.
     ///
     /// # Errors
     /// It is too late, or nothing is under way.
-    pub fn cancel_pool_resize(&mut self, now: Nanos) -> Result<(), LifeError> {
+    pub fn cancel_pool_resize(&mut self, now: Nanos) -> Result<(), LifecycleError> {
         self.advance(now);
         match &self.pool_job {
             Some(job) if job.ticket.is_none() => {
-                self.end_pool_job(LifeError::Cancelled);
+                self.end_pool_job(LifecycleError::Cancelled);
                 Ok(())
             }
-            Some(_) => Err(LifeError::Busy),
-            None => Err(LifeError::Cancelled),
+            Some(_) => Err(LifecycleError::Busy),
+            None => Err(LifecycleError::Cancelled),
         }
     }
 
@@ -180,14 +185,14 @@ impl Engine {
         }
     }
 
-    fn end_pool_job(&mut self, error: LifeError) {
+    fn end_pool_job(&mut self, error: LifecycleError) {
         let Some(job) = self.pool_job.take() else { return };
         self.checkpoint.window_size = crate::checkpoint::window_size(self.map.geometry.segment_count);
         self.map.relief += 1; // What was retired can be reclaimed again.
         if job.ticket.is_none() {
             self.checkpoint.pool.extend(job.idle);
         }
-        self.reached(Landmark::ChangeFailed);
+        self.cover(CoverageMark::ChangeFailed);
         self.notice(Notice::PoolResizeFailed { error });
     }
 
@@ -199,12 +204,12 @@ impl Engine {
                 let segments = self.map.geometry.segment_count;
                 self.notice(Notice::PoolResized { segments });
             } else if self.fenced {
-                self.end_pool_job(LifeError::Fenced);
+                self.end_pool_job(LifecycleError::Fenced);
             }
             return;
         }
         if self.fenced || self.stopping {
-            self.end_pool_job(if self.fenced { LifeError::Fenced } else { LifeError::NotServing });
+            self.end_pool_job(if self.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing });
         } else if !job.ready && self.evacuate() {
             if let Some(job) = &mut self.pool_job {
                 job.ready = true;
@@ -230,11 +235,14 @@ impl Engine {
         while left > 0 && (segment as usize) < self.map.segments.len() {
             let table = &self.map.segments[segment as usize];
             if table.unreclaimable {
-                self.end_pool_job(LifeError::Lost { blocks: 1 });
+                self.end_pool_job(LifecycleError::Lost { blocks: 1 });
                 return false;
             }
             left -= 1;
-            if table.phase != Phase::Sealed || table.live == 0 || index >= self.map.geometry.segment_blocks {
+            if table.phase != SegmentPhase::Sealed
+                || table.live == 0
+                || index >= self.map.geometry.segment_blocks
+            {
                 (segment, index) = (segment + 1, 0);
                 continue;
             }
@@ -259,22 +267,22 @@ impl Engine {
     fn evacuate_slot(&mut self, segment: u32, index: u32) -> bool {
         let slot = self.map.slot(segment, index);
         match self.map.state(slot) {
-            State::Void => true,
-            State::Clean if self.map.is_pinned(slot) && self.moves_pinned(slot) => true,
-            State::Clean => {
+            BlockState::Void => true,
+            BlockState::Clean if self.map.is_pinned(slot) && self.moves_pinned(slot) => true,
+            BlockState::Clean => {
                 let key = self.map.key(slot);
                 self.map.remove(key);
                 self.stats.evicted_blocks += 1;
                 self.counters.of(key.volume()).evicted_blocks += 1;
                 true
             }
-            State::Dirty if self.map.is_lost(slot) => {
+            BlockState::Dirty if self.map.is_lost(slot) => {
                 self.map.segments[segment as usize].unreclaimable = true;
                 false
             }
-            State::Dirty | State::Destaged => {
+            BlockState::Dirty | BlockState::Destaged => {
                 self.yield_order_of(slot);
-                self.reached(Landmark::Evacuated);
+                self.cover(CoverageMark::Evacuated);
                 self.relocate(slot)
             }
         }

@@ -16,8 +16,8 @@ use crate::api::{Nanos, Notice};
 use crate::context::locks::BlockRange;
 use crate::engine::{BLOCK, Engine};
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{BLOCK_LAST, Job, LifeError, Progress, Sweep};
-use crate::map::segment::{Key, State};
+use crate::lifecycle::{BLOCK_LAST, Job, LifecycleError, Progress, Sweep};
+use crate::map::segment::{BlockState, Key};
 use forebay_format::VolumeId;
 
 /// Time until another attempt to move a block for which there was no room.
@@ -27,7 +27,7 @@ const RETRY_NS: Nanos = 1_000_000;
 const DESTAGE_NS: Nanos = 10_000_000;
 
 #[derive(Debug)]
-enum Stage {
+enum ResizeStage {
     /// Growing: until nobody changes the block at an odd old end, and it holds nothing beyond it.
     Trimming,
     /// Shrinking: until everything beyond the new end has ended.
@@ -40,7 +40,7 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Resizing {
     bytes: u64,
-    stage: Stage,
+    stage: ResizeStage,
 }
 
 impl Engine {
@@ -51,34 +51,34 @@ impl Engine {
     /// # Errors
     /// The volume is not attached, something else is under way, or the size is not a multiple of the backing
     /// store's sectors.
-    pub fn resize_volume(&mut self, now: Nanos, volume: VolumeId, bytes: u64) -> Result<(), LifeError> {
+    pub fn resize_volume(&mut self, now: Nanos, volume: VolumeId, bytes: u64) -> Result<(), LifecycleError> {
         self.advance(now);
         self.may_change(volume)?;
         if !self.is_attached(volume) {
-            return Err(LifeError::NotAttached);
+            return Err(LifecycleError::NotAttached);
         }
         let state = self.volume_mut(volume);
         let unit = u64::from(state.sector_bytes).max(512);
         if bytes == 0 || !bytes.is_multiple_of(unit) || bytes / BLOCK >= BLOCK_LAST {
-            return Err(LifeError::OutOfRange);
+            return Err(LifecycleError::OutOfRange);
         }
         state.limit_bytes = bytes.min(state.size_bytes);
-        let stage = if bytes < state.size_bytes { Stage::Quieting } else { Stage::Trimming };
+        let stage = if bytes < state.size_bytes { ResizeStage::Quieting } else { ResizeStage::Trimming };
         self.begin_job(volume, Job::Resize(Resizing { bytes, stage }));
         Ok(())
     }
 
     pub(crate) fn step_resize(&mut self, id: VolumeId, mut job: Resizing) -> Progress {
-        let early = matches!(job.stage, Stage::Trimming | Stage::Quieting);
+        let early = matches!(job.stage, ResizeStage::Trimming | ResizeStage::Quieting);
         let fails = early || fault::planted(PlantedBug::FailAfterCut);
         if fails && self.fenced || early && self.stopping {
-            let error = if self.fenced { LifeError::Fenced } else { LifeError::NotServing };
+            let error = if self.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
             let volume = self.volume_mut(id);
             volume.limit_bytes = volume.size_bytes;
             return self.job_failed(Notice::ResizeFailed { volume: id, error });
         }
         match &mut job.stage {
-            Stage::Trimming => {
+            ResizeStage::Trimming => {
                 if !self.trim_end(id) {
                     return Progress::Waits(Job::Resize(job));
                 }
@@ -86,26 +86,26 @@ impl Engine {
                 if fault::planted(PlantedBug::ServeBeforeCheckpoint) {
                     self.serve_size(id, job.bytes);
                 }
-                job.stage = Stage::Checkpoint(self.force_checkpoint());
+                job.stage = ResizeStage::Checkpoint(self.force_checkpoint());
             }
-            Stage::Quieting => {
+            ResizeStage::Quieting => {
                 if !self.quiet_beyond(id, job.bytes) {
                     return Progress::Waits(Job::Resize(job));
                 }
                 self.cut(id, job.bytes);
-                job.stage = Stage::Sweeping(Sweep::new(job.bytes.div_ceil(BLOCK), false));
+                job.stage = ResizeStage::Sweeping(Sweep::new(job.bytes.div_ceil(BLOCK), false));
             }
-            Stage::Sweeping(sweep) => {
+            ResizeStage::Sweeping(sweep) => {
                 let mut sweep = *sweep;
                 let kept = fault::planted(PlantedBug::KeepBeyondShrink);
                 if !kept && !self.step_sweep(id, &mut sweep) {
-                    job.stage = Stage::Sweeping(sweep);
+                    job.stage = ResizeStage::Sweeping(sweep);
                     return Progress::Waits(Job::Resize(job));
                 }
-                job.stage = Stage::Checkpoint(self.force_checkpoint());
+                job.stage = ResizeStage::Checkpoint(self.force_checkpoint());
             }
-            Stage::Checkpoint(ticket) => {
-                if !self.is_checkpointed(*ticket) && !self.is_aside() {
+            ResizeStage::Checkpoint(ticket) => {
+                if !self.is_checkpointed(*ticket) && !self.runs_without_cache() {
                     if self.refuses_changes() {
                         // The checkpoint may never come, and nothing is written back: whoever waits for the locks gets his answer.
                         self.unlock(id);
@@ -135,7 +135,7 @@ impl Engine {
         }
         let key = Key::new(id, size / BLOCK);
         let range = BlockRange { first: key, last: key };
-        if !self.lock_for_life(id, range) {
+        if !self.lock_for_lifecycle(id, range) {
             return false;
         }
         // A fill that was read when the volume was larger may still be on its way.
@@ -154,7 +154,7 @@ impl Engine {
             return true;
         };
         match self.map.state(slot) {
-            State::Clean => {
+            BlockState::Clean => {
                 self.map.remove(key);
                 self.unlock(id);
                 true
@@ -180,7 +180,7 @@ impl Engine {
             return false;
         }
         // The block that the new end cuts belongs to it: nobody may be at work with its old length.
-        self.lock_for_life(id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
+        self.lock_for_lifecycle(id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
     }
 
     /// The point of no return: the volume has its new size. What lies beyond stays locked until a checkpoint says so, and
@@ -201,9 +201,9 @@ impl Engine {
     /// A volume has lost blocks beyond its new end, and a crash would bring them back.
     pub(crate) fn is_shrinking(&self, id: VolumeId) -> bool {
         let cut = |job: &Job| match job {
-            Job::Resize(job) => matches!(job.stage, Stage::Sweeping(_) | Stage::Checkpoint(_)),
+            Job::Resize(job) => matches!(job.stage, ResizeStage::Sweeping(_) | ResizeStage::Checkpoint(_)),
             _ => false,
         };
-        self.has_life_jobs() && self.jobs_of(id).any(cut)
+        self.has_lifecycle_jobs() && self.jobs_of(id).any(cut)
     }
 }

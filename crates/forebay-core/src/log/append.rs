@@ -11,12 +11,12 @@
 //! it, are written again, to a fresh segment, with the same stream sequence.
 
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::pages::Page;
 use crate::engine::{Engine, OpKind, push_span};
 use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
-use crate::map::segment::{Key, Phase, State};
+use crate::map::segment::{BlockState, Key, SegmentPhase};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -28,7 +28,7 @@ use forebay_format::{BLOCK_BYTES, Slot, StreamKind, VolumeId};
 const WORTHWHILE_ITEMS: usize = 8;
 /// Attempts to write a batch before its requests fail.
 const BATCH_TRIES: u32 = 4;
-/// Clean marks gather this long before a batch is written for them alone.
+/// Clean marks wait this long before a batch is written for them alone.
 const MARKS_DELAY_NS: u64 = 1_000_000_000;
 /// Clean marks that are worth a batch of their own.
 const MARKS_WORTH_A_BATCH: usize = 512;
@@ -38,7 +38,7 @@ pub(crate) const NO_OP: u32 = u32::MAX;
 
 /// Who is told when an item has been written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Done {
+pub(crate) enum ItemOwner {
     /// A whole block of a client's write.
     Request(u32),
     /// A merged block of a client's write, in its page.
@@ -70,7 +70,7 @@ pub(crate) struct Item {
     pub(crate) kind: ItemKind,
     /// The payload block of data.
     pub(crate) span: Option<Span>,
-    pub(crate) done: Done,
+    pub(crate) done: ItemOwner,
 }
 
 /// A batch in flight.
@@ -134,7 +134,7 @@ impl Stream {
     }
 
     /// Nothing of the stream is in flight.
-    pub(crate) fn is_still(&self) -> bool {
+    pub(crate) fn nothing_in_flight(&self) -> bool {
         self.in_flight.is_empty()
     }
 
@@ -144,7 +144,7 @@ impl Stream {
     }
 
     /// True if a batch of what waits should be written now, should one more be allowed. Group commit that adapts: with
-    /// nothing in flight nothing waits for company; beside one batch goes another that is as large, so that a few
+    /// nothing in flight nothing waits for more items; beside one batch goes another that is as large, so that a few
     /// clients get two equal ones in turn; a device that is kept busy anyway gets large ones, so that headers and device
     /// writes do not multiply.
     fn is_worth_a_batch(&self) -> bool {
@@ -221,7 +221,7 @@ impl Engine {
                 || stream.in_flight.len() >= limit
                 || self.fenced
                 || self.checkpoint.holds_log()
-                || self.gathers(kind)
+                || self.delays_batch(kind)
                 || self.mirror_asks()
             {
                 return;
@@ -260,7 +260,7 @@ impl Engine {
             return false;
         };
         let first = (self.streams[kind.index()].next_sequence, self.next_sequence);
-        self.map.begin_segment(segment, Phase::Open, kind, first);
+        self.map.begin_segment(segment, SegmentPhase::Open, kind, first);
         self.streams[kind.index()].open = Some((segment, 0));
         true
     }
@@ -301,14 +301,14 @@ impl Engine {
     fn drop_fills(&mut self, kind: StreamKind) {
         // In a mirrored cache clean blocks on the move are among them; they stay where they are.
         let is_fill = |item: &Item| match item.done {
-            Done::Fill(..) | Done::Copy(_) => true,
-            Done::Survivor(_) => kind == StreamKind::Fill,
+            ItemOwner::Fill(..) | ItemOwner::Copy(_) => true,
+            ItemOwner::Survivor(_) => kind == StreamKind::Fill,
             _ => false,
         };
         if !self.streams[kind.index()].queue.iter().any(is_fill) {
             return;
         }
-        self.reached(Landmark::FillsForgotten);
+        self.cover(CoverageMark::FillsForgotten);
         let queue = core::mem::take(&mut self.streams[kind.index()].queue);
         let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
         self.streams[kind.index()].queue = others;
@@ -347,7 +347,7 @@ impl Engine {
             return;
         }
         if entries.len() == ENTRIES_MAX {
-            self.reached(Landmark::FullBatch);
+            self.cover(CoverageMark::FullBatch);
         }
         (batch.op, batch.segment, batch.start, batch.blocks) = (op, segment, start, payload + 1);
         batch.is_summary = false;
@@ -428,7 +428,9 @@ impl Engine {
             }
             self.streams[kind.index()].queue.pop_front();
             match item.done {
-                Done::Fill(_, token) if !self.fills.is_valid(item.key, token) => self.item_done(item, None),
+                ItemOwner::Fill(_, token) if !self.fills.is_valid(item.key, token) => {
+                    self.item_done(item, None)
+                }
                 _ => return Some(item),
             }
         }
@@ -440,11 +442,11 @@ impl Engine {
     /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has ended, a crash brings the
     /// order back, and then what counts is what the batches say.
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
-        let still = self.streams[kind.index()].is_still();
+        let still = self.streams[kind.index()].nothing_in_flight();
         assert!(still, "I2: a segment is closed when all its batches have completed");
         let table = &self.map.segments[segment as usize];
         if table.forgot_epochs {
-            self.reached(Landmark::SummaryLeftOut);
+            self.cover(CoverageMark::SummaryLeftOut);
             self.close_segment(segment, at);
             return;
         }
@@ -534,7 +536,7 @@ impl Engine {
         if batch.is_summary {
             let segment = &mut self.map.segments[batch.segment as usize];
             segment.summary_block = batch.start;
-            segment.phase = Phase::Sealed;
+            segment.phase = SegmentPhase::Sealed;
             self.map.sealed(batch.segment);
         } else {
             let stream = &mut self.streams[kind.index()];
@@ -545,7 +547,7 @@ impl Engine {
             self.marks_ticket = self.cache_flush.ticket();
         }
         for slot in batch.marks.drain(..) {
-            if self.map.state(slot) == State::Destaged {
+            if self.map.state(slot) == BlockState::Destaged {
                 self.note_marked(slot);
                 self.map.mark_clean(slot);
             }
@@ -571,7 +573,7 @@ impl Engine {
         let stream = &mut self.streams[kind.index()];
         stream.broken = false;
         if was_summary {
-            self.landmarks.add(Landmark::SummaryFailed);
+            self.coverage.add(CoverageMark::SummaryFailed);
             // The segment is whole, it only has no summary; batches after it are in another segment.
             let mut rest = failed.into_iter();
             let summary = rest.next().expect("a batch failed");
@@ -581,7 +583,7 @@ impl Engine {
             self.spare_batches.push(summary);
             return;
         }
-        self.landmarks.add(Landmark::BatchMoved);
+        self.coverage.add(CoverageMark::BatchMoved);
         stream.tries += 1;
         stream.next_sequence = sequence;
         stream.open = None;
@@ -597,7 +599,7 @@ impl Engine {
         }
         self.close_segment(number, start);
         if give_up {
-            self.reached(Landmark::BatchGivenUp);
+            self.cover(CoverageMark::BatchGivenUp);
             // So many segments cannot all be bad: it is the device.
             self.fence();
             self.streams[kind.index()].tries = 0;
@@ -612,7 +614,7 @@ impl Engine {
         let segment = &mut self.map.segments[number as usize];
         debug_assert!(segment.completed <= completed);
         segment.completed = completed;
-        segment.phase = Phase::Sealed;
+        segment.phase = SegmentPhase::Sealed;
         self.map.sealed(number);
     }
 
@@ -629,26 +631,26 @@ impl Engine {
     /// be.
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         let ok = slot.is_some();
-        if let (Done::Request(req) | Done::Merge(req, _), Some(slot)) = (item.done, slot) {
-            let old = self.map.insert(slot, State::Dirty);
+        if let (ItemOwner::Request(req) | ItemOwner::Merge(req, _), Some(slot)) = (item.done, slot) {
+            let old = self.map.insert(slot, BlockState::Dirty);
             self.counters.logged(item.key.volume(), old);
-            self.stats.dirtied_blocks += u64::from(old != Some(State::Dirty));
-            if matches!(item.done, Done::Request(_)) && self.reqs.get(req).kind.may_unmap() {
+            self.stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
+            if matches!(item.done, ItemOwner::Request(_)) && self.reqs.get(req).kind.may_unmap() {
                 self.map.note_discard(item.key);
             }
             self.pin_for(self.reqs.get(req).treatment, slot);
         }
         match item.done {
-            Done::Request(req) => self.logged(req, ok),
-            Done::Merge(req, page) => {
+            ItemOwner::Request(req) => self.logged(req, ok),
+            ItemOwner::Merge(req, page) => {
                 self.pages.give(crate::context::pages::PageUse::Merge, page);
                 self.logged(req, ok);
             }
-            Done::Copy(direct) => self.copy_appended(direct, slot),
-            Done::Fill(page, token) => self.fill_done(item.key, page, token, slot),
-            Done::Survivor(relocation) => self.relocated(relocation, slot),
-            Done::Intent(direct) => self.intent_appended(direct, ok),
-            Done::Drop(direct) => self.drop_appended(direct, item.kind, ok),
+            ItemOwner::Copy(direct) => self.copy_appended(direct, slot),
+            ItemOwner::Fill(page, token) => self.fill_done(item.key, page, token, slot),
+            ItemOwner::Survivor(relocation) => self.relocated(relocation, slot),
+            ItemOwner::Intent(direct) => self.intent_appended(direct, ok),
+            ItemOwner::Drop(direct) => self.drop_appended(direct, item.kind, ok),
         }
     }
 
@@ -662,7 +664,7 @@ impl Engine {
         self.marks.push(slot);
     }
 
-    /// True if marks should be written now, with or without company.
+    /// True if marks should be written now, with or without payload.
     fn marks_are_due(&self) -> bool {
         !self.marks.is_empty()
             && (self.marks.len() >= MARKS_WORTH_A_BATCH
@@ -689,7 +691,7 @@ impl Engine {
         let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
         while entries.len() < most {
             let Some(slot) = self.marks.pop() else { break };
-            if self.map.state(slot) != State::Destaged {
+            if self.map.state(slot) != BlockState::Destaged {
                 continue;
             }
             slots.push(slot);

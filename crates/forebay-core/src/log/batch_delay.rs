@@ -1,7 +1,7 @@
-//! Batches that wait for company.
+//! Batch delay: batches of fills and survivors wait until one header serves more blocks.
 //!
 //! A batch costs a header block. Clients wait for batches of writes, so those go as soon as the device takes them; nobody
-//! waits for a read fill or a survivor. If each of those went alone, half of the cache would be headers. So they gather: until
+//! waits for a read fill or a survivor. If each of those went alone, half of the cache would be headers. So they wait: until
 //! [`WORTH_BLOCKS`] are together, and
 //!
 //! - **survivors** no longer than others are still being read (they come soon, or never);
@@ -9,12 +9,12 @@
 //!   yet: who reads it meanwhile reads it from the backing store again.
 //!
 //! What a client waits for (the clean copies of write-through) takes along everything in its queue. Nothing is promised
-//! of what gathers, so a crash loses nothing.
+//! of what waits, so a crash loses nothing.
 
 use crate::api::Nanos;
 use crate::context::pages::PageUse;
 use crate::engine::Engine;
-use crate::log::append::Done;
+use crate::log::append::ItemOwner;
 use forebay_format::StreamKind;
 
 /// Blocks of payload that are worth a header.
@@ -24,21 +24,21 @@ const DELAY_NS: Nanos = 250_000_000;
 
 impl Engine {
     /// True if what is queued in a stream should wait for more.
-    pub(crate) fn gathers(&self, kind: StreamKind) -> bool {
+    pub(crate) fn delays_batch(&self, kind: StreamKind) -> bool {
         let stream = &self.streams[kind.index()];
         if kind == StreamKind::Write || stream.queue.len() >= WORTH_BLOCKS || self.stopping {
             return false;
         }
         let late = self.now >= stream.queued_since + DELAY_NS;
         stream.queue.iter().all(|item| match item.done {
-            Done::Survivor(_) => self.relocation_reads > 0,
-            Done::Fill(..) => !late && self.pages.available(PageUse::Fill) > self.fills.len() as u32,
+            ItemOwner::Survivor(_) => self.relocation_reads > 0,
+            ItemOwner::Fill(..) => !late && self.pages.available(PageUse::Fill) > self.fills.len() as u32,
             _ => false,
         })
     }
 
-    /// When a batch that gathers goes though nothing happens.
-    pub(crate) fn gather_deadline(&self) -> Option<Nanos> {
+    /// When a batch that delays_batch goes though nothing happens.
+    pub(crate) fn batch_delay_deadline(&self) -> Option<Nanos> {
         let due = |kind: &StreamKind| {
             let stream = &self.streams[kind.index()];
             let at = stream.queued_since + DELAY_NS;

@@ -9,7 +9,7 @@
 //! - the backing store is flushed too if a write past the cache completed since its last flush was started.
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::{Engine, OpKind};
 use crate::fault::{self, PlantedBug};
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ pub(crate) enum Waiter {
     /// The checkpoint under way.
     Checkpoint,
     /// A job of the life cycle of this volume.
-    Life(VolumeId),
+    Lifecycle(VolumeId),
     /// Recovery, before it trusts what it read.
     Recovery,
     /// Nobody in particular.
@@ -174,9 +174,9 @@ impl Engine {
     pub(crate) fn fence(&mut self) {
         if !self.fenced {
             self.fenced = true;
-            self.reached(Landmark::Fenced);
+            self.cover(CoverageMark::Fenced);
             self.notice(Notice::CacheFenced);
-            self.ask_aside();
+            self.ask_to_go_on();
             self.fail_queued_items();
             self.end_mirroring();
         }
@@ -188,7 +188,7 @@ impl Engine {
             Waiter::Intent(direct) => self.intent_durable(direct, ok),
             Waiter::Direct(direct) => self.direct_flushed(direct, ok),
             Waiter::Checkpoint => self.checkpoint_flushed(ok),
-            Waiter::Life(volume) => self.life_flush_ended(volume, ok),
+            Waiter::Lifecycle(volume) => self.lifecycle_flush_ended(volume, ok),
             Waiter::Recovery => self.recovery_flushed(ok),
             Waiter::Nobody => {}
         }

@@ -3,7 +3,7 @@
 //! that is found when the slots get their cells, see [`CacheMap::settle_key`].)
 
 use crate::map::ages::Born;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use crate::map::{CacheMap, MASK_FULL, key_of};
 
 /// A slot as recovery found it.
@@ -15,7 +15,7 @@ pub(crate) struct FoundSlot {
     pub(crate) crc: u32,
     pub(crate) mask: u8,
     /// `Void`: it does not count, but it is known what it holds.
-    pub(crate) state: State,
+    pub(crate) state: BlockState,
 }
 
 /// Blocks to count for one volume.
@@ -40,7 +40,7 @@ impl CacheMap {
         let now = self.clock;
         for slot in found {
             let segment = &mut self.segments[number as usize];
-            if segment.state(slot.index) != State::Void {
+            if segment.state(slot.index) != BlockState::Void {
                 continue; // It was found before, in another way.
             }
             segment.describe(slot.index, slot.key, slot.crc);
@@ -48,7 +48,7 @@ impl CacheMap {
                 segment.set_partial(slot.index);
                 self.partial.insert(first + slot.index, slot.mask);
             }
-            if slot.state == State::Void {
+            if slot.state == BlockState::Void {
                 continue;
             }
             if !self.index.load(slot.key, first + slot.index) {
@@ -59,7 +59,7 @@ impl CacheMap {
             let segment = &mut self.segments[number as usize];
             segment.set_state(slot.index, slot.state);
             let mut born = tally.born;
-            if slot.state == State::Dirty {
+            if slot.state == BlockState::Dirty {
                 born = segment.written.note(slot.index, now);
                 self.volumes[volume].waiting.load(slot.key.block());
             }
@@ -70,7 +70,7 @@ impl CacheMap {
                 ));
             }
             tally.cached += 1;
-            tally.dirty += u64::from(slot.state == State::Dirty);
+            tally.dirty += u64::from(slot.state == BlockState::Dirty);
         }
         self.count_loaded(tally);
     }

@@ -19,7 +19,7 @@ use crate::base::bitset::BlockSet;
 use crate::fault::{self, PlantedBug};
 use crate::map::ages::{Births, Born};
 use crate::map::index::Index;
-use crate::map::segment::{Key, Phase, Segment, State};
+use crate::map::segment::{BlockState, Key, Segment, SegmentPhase};
 use crate::map::waiting::Waiting;
 use crate::request::write::ZERO_BLOCK_CRC;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -143,11 +143,11 @@ impl CacheMap {
         self.segments[segment as usize].crc(index)
     }
 
-    pub(crate) fn state(&self, slot: u32) -> State {
+    pub(crate) fn state(&self, slot: u32) -> BlockState {
         // A slot of a segment that was taken away since holds nothing either.
         let (segment, index) = self.place(slot);
         let segment = self.segments.get(segment as usize).filter(|segment| segment.has_table());
-        segment.map_or(State::Void, |segment| segment.state(index))
+        segment.map_or(BlockState::Void, |segment| segment.state(index))
     }
 
     pub(crate) fn mask(&self, slot: u32) -> u8 {
@@ -195,7 +195,7 @@ impl CacheMap {
 
     /// Asks reclaim to keep a block, until its content ends (I26).
     pub(crate) fn set_pinned(&mut self, slot: u32) {
-        if self.state(slot) != State::Void && !self.is_pinned(slot) {
+        if self.state(slot) != BlockState::Void && !self.is_pinned(slot) {
             let key = self.key(slot);
             self.volumes[usize::from(key.volume().0)].pinned += 1;
             let (segment, index) = self.segment_of_mut(slot);
@@ -236,7 +236,13 @@ impl CacheMap {
     }
 
     /// Takes a segment into use, see [`Segment::begin`].
-    pub(crate) fn begin_segment(&mut self, number: u32, phase: Phase, stream: StreamKind, first: (u64, u64)) {
+    pub(crate) fn begin_segment(
+        &mut self,
+        number: u32,
+        phase: SegmentPhase,
+        stream: StreamKind,
+        first: (u64, u64),
+    ) {
         let blocks = self.geometry.segment_blocks;
         let segment = &mut self.segments[number as usize];
         self.by_age.remove(&(segment.born, number));
@@ -257,7 +263,7 @@ impl CacheMap {
     }
 
     /// Ends the use of an empty segment.
-    pub(crate) fn end_segment(&mut self, number: u32, phase: Phase) {
+    pub(crate) fn end_segment(&mut self, number: u32, phase: SegmentPhase) {
         let first = self.slot(number, 0);
         let last = first + (self.geometry.segment_blocks - 1);
         while let Some((slot, _)) = self.partial.range(first..=last).next() {
@@ -270,7 +276,7 @@ impl CacheMap {
     }
 
     /// Makes `slot`, described before, the place of its key. The former place becomes void; its state is returned.
-    pub(crate) fn insert(&mut self, slot: u32, state: State) -> Option<State> {
+    pub(crate) fn insert(&mut self, slot: u32, state: BlockState) -> Option<BlockState> {
         self.forget_discard(self.key(slot));
         self.insert_born(slot, state, self.clock)
     }
@@ -302,8 +308,8 @@ impl CacheMap {
     }
 
     /// As [`CacheMap::insert`], of a block that was written at another time.
-    pub(crate) fn insert_born(&mut self, slot: u32, state: State, born: Born) -> Option<State> {
-        debug_assert!(state != State::Void);
+    pub(crate) fn insert_born(&mut self, slot: u32, state: BlockState, born: Born) -> Option<BlockState> {
+        debug_assert!(state != BlockState::Void);
         let key = self.key(slot);
         self.settle_key(key);
         let blocks = self.geometry.segment_blocks;
@@ -313,14 +319,14 @@ impl CacheMap {
             assert!(old != slot, "a slot is inserted once");
             old_state = Some(self.state(old));
             // Whoever read the block will read it again, whatever is in it.
-            if state == State::Dirty && self.is_hit(old) {
+            if state == BlockState::Dirty && self.is_hit(old) {
                 self.set_hit(slot);
             }
             self.succeed(old, slot, state);
         } else {
             self.volumes[usize::from(key.volume().0)].cached += 1;
         }
-        if state != State::Clean {
+        if state != BlockState::Clean {
             self.note_birth(slot, born);
         }
         self.set_state(slot, state);
@@ -346,13 +352,13 @@ impl CacheMap {
     }
 
     pub(crate) fn void(&mut self, slot: u32) {
-        self.set_state(slot, State::Void);
+        self.set_state(slot, BlockState::Void);
         let (number, _) = self.place(slot);
         self.note_if_empty(number);
     }
 
     /// Changes what a slot is worth and keeps all counts right.
-    pub(crate) fn set_state(&mut self, slot: u32, state: State) {
+    pub(crate) fn set_state(&mut self, slot: u32, state: BlockState) {
         let key = self.key(slot);
         let epoch = (self.epoch(slot), self.is_shadow(slot));
         let (segment, index) = self.segment_of_mut(slot);
@@ -364,35 +370,35 @@ impl CacheMap {
         let number = usize::from(key.volume().0);
         self.known_volumes = self.known_volumes.max(number + 1);
         let volume = &mut self.volumes[number];
-        volume.pinned -= u64::from(pinned && state == State::Void);
-        self.relief += u64::from(old != State::Void && state != State::Dirty);
+        volume.pinned -= u64::from(pinned && state == BlockState::Void);
+        self.relief += u64::from(old != BlockState::Void && state != BlockState::Dirty);
         match old {
-            State::Dirty if lost => {
+            BlockState::Dirty if lost => {
                 volume.lost -= 1;
                 self.lost.remove(&key);
             }
-            State::Dirty => {
+            BlockState::Dirty => {
                 volume.dirty -= 1;
                 volume.births.remove(born);
             }
-            State::Destaged => volume.destaged -= 1,
-            State::Void | State::Clean => {}
+            BlockState::Destaged => volume.destaged -= 1,
+            BlockState::Void | BlockState::Clean => {}
         }
         match state {
-            State::Dirty => {
+            BlockState::Dirty => {
                 volume.dirty += 1;
                 volume.births.add(born);
             }
-            State::Destaged => volume.destaged += 1,
-            State::Void | State::Clean => {}
+            BlockState::Destaged => volume.destaged += 1,
+            BlockState::Void | BlockState::Clean => {}
         }
-        if state == State::Dirty {
+        if state == BlockState::Dirty {
             self.enter(slot);
-        } else if old == State::Dirty {
+        } else if old == BlockState::Dirty {
             let (epoch, shadow) = epoch;
             volume.waiting.leave(slot, key.block(), epoch, shadow);
         }
-        if matches!(state, State::Destaged | State::Clean) && !epoch.1 {
+        if matches!(state, BlockState::Destaged | BlockState::Clean) && !epoch.1 {
             self.forget_discard(key);
         }
     }
@@ -401,7 +407,7 @@ impl CacheMap {
     pub(crate) fn set_lost(&mut self, slot: u32) {
         let key = self.key(slot);
         let (segment, index) = self.segment_of_mut(slot);
-        assert!(segment.state(index) == State::Dirty, "only dirty data can be lost");
+        assert!(segment.state(index) == BlockState::Dirty, "only dirty data can be lost");
         if !segment.is_lost(index) {
             segment.set_lost(index);
             let born = segment.written.of(index);
@@ -421,14 +427,14 @@ impl CacheMap {
 
     /// Puts a block back in line after a destage that failed.
     pub(crate) fn wait_again(&mut self, slot: u32) {
-        if self.state(slot) == State::Dirty && !self.is_lost(slot) {
+        if self.state(slot) == BlockState::Dirty && !self.is_lost(slot) {
             self.enter(slot);
         }
     }
 
     fn note_if_empty(&mut self, number: u32) {
         let segment = &self.segments[number as usize];
-        if segment.phase == Phase::Sealed && segment.live == 0 && segment.pins == 0 {
+        if segment.phase == SegmentPhase::Sealed && segment.live == 0 && segment.pins == 0 {
             self.emptied.push(number);
         }
     }
@@ -443,7 +449,7 @@ impl CacheMap {
     pub(crate) fn take_emptied(&mut self) -> Option<u32> {
         while let Some(number) = self.emptied.pop() {
             let segment = &self.segments[number as usize];
-            if segment.phase == Phase::Sealed && segment.live == 0 && segment.pins == 0 {
+            if segment.phase == SegmentPhase::Sealed && segment.live == 0 && segment.pins == 0 {
                 return Some(number);
             }
         }
@@ -480,7 +486,7 @@ impl CacheMap {
             }
             self.look_at(self.geometry.segment_blocks.into());
             for index in 0..self.geometry.segment_blocks {
-                if segment.state(index) != State::Void && !segment.is_shadow(index) {
+                if segment.state(index) != BlockState::Void && !segment.is_shadow(index) {
                     let key = segment.key(index);
                     if key.volume() == volume && (first..=last).contains(&key.block()) {
                         f(self.slot(number, index));
@@ -527,7 +533,7 @@ impl CacheMap {
             let (mut live, mut unclean, mut fixed, mut pinned) = (0, 0, 0, 0);
             for index in 0..self.geometry.segment_blocks {
                 let state = segment.state(index);
-                if state == State::Void {
+                if state == BlockState::Void {
                     continue;
                 }
                 let slot = self.slot(number, index);
@@ -542,14 +548,14 @@ impl CacheMap {
                     assert!(found, "I6: the index points at every live slot");
                     cached += 1;
                 }
-                unclean += u32::from(state != State::Clean);
+                unclean += u32::from(state != BlockState::Clean);
                 pinned += u32::from(segment.is_pinned(index));
                 let lost = segment.is_lost(index);
                 assert!(!lost || self.lost.contains(&key), "every lost block is listed");
                 let count = &mut counts[usize::from(key.volume().0)];
                 count[0] += u64::from(!segment.is_shadow(index));
-                count[1] += u64::from(state == State::Dirty && !lost);
-                count[2] += u64::from(state == State::Destaged);
+                count[1] += u64::from(state == BlockState::Dirty && !lost);
+                count[2] += u64::from(state == BlockState::Destaged);
                 count[3] += u64::from(lost);
                 count[4] += u64::from(segment.is_pinned(index));
             }

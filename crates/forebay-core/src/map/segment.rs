@@ -33,7 +33,7 @@ impl Key {
 /// What the block in a slot is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum BlockState {
     /// Nothing: overwritten, evicted, not yet complete, or no data.
     Void = 0,
     /// The backing store has it too, and the log says so.
@@ -141,7 +141,7 @@ struct SlotTable {
 
 /// Where a segment is in its life: `Free -> Open -> Sealed -> Freed -> Free`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum SegmentPhase {
     /// Holds nothing, and the checkpoint in effect says so.
     Free,
     /// The open segment of its stream.
@@ -156,7 +156,7 @@ pub(crate) enum Phase {
 
 #[derive(Debug)]
 pub(crate) struct Segment {
-    pub(crate) phase: Phase,
+    pub(crate) phase: SegmentPhase,
     pub(crate) stream: StreamKind,
     /// Stream sequence of the first batch.
     pub(crate) first_stream_sequence: u64,
@@ -194,7 +194,7 @@ pub(crate) struct Segment {
 impl Segment {
     pub(crate) fn free() -> Self {
         Self {
-            phase: Phase::Free,
+            phase: SegmentPhase::Free,
             stream: StreamKind::Write,
             first_stream_sequence: 0,
             born: 0,
@@ -216,7 +216,7 @@ impl Segment {
     }
 
     /// Takes the segment into use; `first` is the stream sequence and the sequence of its first batch.
-    pub(crate) fn begin(&mut self, phase: Phase, stream: StreamKind, first: (u64, u64), blocks: u32) {
+    pub(crate) fn begin(&mut self, phase: SegmentPhase, stream: StreamKind, first: (u64, u64), blocks: u32) {
         let blocks = blocks as usize;
         *self = Self {
             phase,
@@ -236,7 +236,7 @@ impl Segment {
     }
 
     /// Forgets the table; what is left can become `Free`.
-    pub(crate) fn end(&mut self, phase: Phase) {
+    pub(crate) fn end(&mut self, phase: SegmentPhase) {
         assert!(self.live == 0 && self.pins == 0, "I7: a segment is freed only when nothing refers to it");
         *self = Self { phase, ..Self::free() };
     }
@@ -289,12 +289,12 @@ impl Segment {
         self.table().crc[index as usize]
     }
 
-    pub(crate) fn state(&self, index: u32) -> State {
+    pub(crate) fn state(&self, index: u32) -> BlockState {
         match self.table().state[index as usize] & STATE_MASK {
-            0 => State::Void,
-            1 => State::Clean,
-            2 => State::Dirty,
-            _ => State::Destaged,
+            0 => BlockState::Void,
+            1 => BlockState::Clean,
+            2 => BlockState::Dirty,
+            _ => BlockState::Destaged,
         }
     }
 
@@ -309,19 +309,19 @@ impl Segment {
         packed.extend_from_slice(&packed_word(last).to_le_bytes()[..rest.len().div_ceil(4)]);
     }
 
-    pub(crate) fn set_state(&mut self, index: u32, state: State) {
+    pub(crate) fn set_state(&mut self, index: u32, state: BlockState) {
         let old = self.state(index);
-        self.live = self.live + u32::from(state != State::Void) - u32::from(old != State::Void);
-        let unclean = |state| u32::from(matches!(state, State::Dirty | State::Destaged));
+        self.live = self.live + u32::from(state != BlockState::Void) - u32::from(old != BlockState::Void);
+        let unclean = |state| u32::from(matches!(state, BlockState::Dirty | BlockState::Destaged));
         self.unclean = self.unclean + unclean(state) - unclean(old);
         self.fixed -= u32::from(self.is_fixed(index));
         let byte = &mut self.table_mut().state[index as usize];
         *byte = *byte & !STATE_MASK | state as u8;
-        if state != State::Dirty {
+        if state != BlockState::Dirty {
             // Only the one copy of a block can be lost: it may have reached the backing store before it was damaged.
             *byte &= !FLAG_LOST;
         }
-        if state == State::Void {
+        if state == BlockState::Void {
             self.pinned -= u32::from(self.is_pinned(index));
             self.table_mut().state[index as usize] &= FLAG_DATA | FLAG_PARTIAL;
         }
@@ -330,7 +330,7 @@ impl Segment {
 
     /// True if the slot is unclean and has a place in the order of destage.
     pub(crate) fn is_fixed(&self, index: u32) -> bool {
-        matches!(self.state(index), State::Dirty | State::Destaged)
+        matches!(self.state(index), BlockState::Dirty | BlockState::Destaged)
             && (self.epoch(index) != 0 || self.is_shadow(index))
     }
 
@@ -427,7 +427,7 @@ mod tests {
         let rows = 1024_u32;
         for (volumes, bytes) in [(1, 9), (2, 10), (60, 10), (700, 12)] {
             let mut segment = Segment::free();
-            segment.begin(Phase::Open, StreamKind::Write, (1, 1), rows);
+            segment.begin(SegmentPhase::Open, StreamKind::Write, (1, 1), rows);
             // 64 volumes at most; the rest of the upper half is the part of the block above 2^32.
             let key = |row: u32| {
                 let upper = u64::from(row % volumes);
@@ -455,7 +455,7 @@ mod tests {
         };
         for rows in [16_u32, 20, 1024] {
             let mut segment = Segment::free();
-            segment.begin(Phase::Open, StreamKind::Write, (1, 1), rows);
+            segment.begin(SegmentPhase::Open, StreamKind::Write, (1, 1), rows);
             let state = |row: u32| (row.wrapping_mul(0x9e37_79b1) >> 13) as u8;
             for row in 0..rows {
                 segment.table_mut().state[row as usize] = state(row);
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn a_slot_that_is_described_again_has_its_last_key() {
         let mut segment = Segment::free();
-        segment.begin(Phase::Open, StreamKind::Write, (1, 1), 16);
+        segment.begin(SegmentPhase::Open, StreamKind::Write, (1, 1), 16);
         let keys = [(3, 5), (4, 6), (3, 7), (9, 8)].map(|(volume, block)| Key::new(VolumeId(volume), block));
         for key in keys {
             segment.describe(2, key, 1);

@@ -3,7 +3,7 @@
 
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
@@ -54,14 +54,15 @@ impl CacheMap {
 
     /// `slot` takes the place of `old` in the index, with this state. What it holds is older, and stays as a shadow if it
     /// must reach the backing store first; otherwise it is void.
-    pub(crate) fn succeed(&mut self, old: u32, slot: u32, state: State) {
+    pub(crate) fn succeed(&mut self, old: u32, slot: u32, state: BlockState) {
         let key = self.key(slot);
         if self.volumes[usize::from(key.volume().0)].waiting.order.is_none() {
             self.void(old);
             return;
         }
-        let epoch = if state == State::Dirty { self.epoch(slot) } else { 0 };
-        let unclean = matches!(self.state(old), State::Dirty | State::Destaged) && !self.is_lost(old);
+        let epoch = if state == BlockState::Dirty { self.epoch(slot) } else { 0 };
+        let unclean =
+            matches!(self.state(old), BlockState::Dirty | BlockState::Destaged) && !self.is_lost(old);
         if unclean && self.epoch(old) < epoch && !fault::planted(PlantedBug::CoalesceEpochs) {
             self.make_shadow(old);
         } else {
@@ -88,7 +89,7 @@ impl CacheMap {
     pub(crate) fn insert_shadow(&mut self, slot: u32) {
         self.make_shadow(slot);
         self.note_birth(slot, self.clock);
-        self.set_state(slot, State::Dirty);
+        self.set_state(slot, BlockState::Dirty);
     }
 
     /// A shadow counts no longer.
@@ -113,7 +114,7 @@ impl CacheMap {
             return;
         }
         let key = self.key(slot);
-        self.set_state(slot, State::Clean);
+        self.set_state(slot, BlockState::Clean);
         self.end_shadows(key, key, 0);
     }
 
@@ -151,7 +152,7 @@ impl CacheMap {
         let waiting = &self.volumes[usize::from(volume.0)].waiting;
         waiting.each_shadow().all(|(block, slot)| {
             self.lookup(Key::new(volume, block)).is_some_and(|newest| {
-                self.state(newest) == State::Dirty && self.epoch(slot) < self.epoch(newest)
+                self.state(newest) == BlockState::Dirty && self.epoch(slot) < self.epoch(newest)
             })
         })
     }
@@ -162,10 +163,13 @@ impl CacheMap {
         let newest = self.lookup(key).expect("I24: a shadow has a newer version");
         let of_newest = (self.state(newest), self.epoch(newest));
         assert!(
-            of_newest.0 == State::Dirty && epoch < of_newest.1,
+            of_newest.0 == BlockState::Dirty && epoch < of_newest.1,
             "I24: {key:?} has a shadow of epoch {epoch} in slot {slot}, and {of_newest:?} in slot {newest}"
         );
-        assert!(matches!(self.state(slot), State::Dirty | State::Destaged), "I24: a shadow is unclean");
+        assert!(
+            matches!(self.state(slot), BlockState::Dirty | BlockState::Destaged),
+            "I24: a shadow is unclean"
+        );
         assert!(!self.is_pinned(slot), "I26: a pin ends with its content");
         let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
         let known = waiting.shadow_in(key.block(), key.block(), epoch);

@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 /// How far the guarantee of an ordered volume is. It begins and ends with a checkpoint that says so, for recovery must
 /// know what it may rely on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum OrderPhase {
     /// What was dirty before is being drained.
     Entering,
     /// That is done; the next checkpoint will say so.
@@ -36,7 +36,7 @@ pub(crate) enum Phase {
 /// Flush epochs of an ordered volume.
 #[derive(Debug)]
 pub(crate) struct Order {
-    pub(crate) phase: Phase,
+    pub(crate) phase: OrderPhase,
     /// The open epoch: what is logged now belongs to it. Its low 32 bits are never all zero.
     pub(crate) current: u64,
     /// Something was logged in it.
@@ -61,13 +61,13 @@ pub(crate) struct Order {
 
 impl Order {
     /// An order that begins in epoch `current`.
-    pub(crate) fn new(phase: Phase, current: u64) -> Self {
+    pub(crate) fn new(phase: OrderPhase, current: u64) -> Self {
         let current = if current as u32 == 0 { current + 1 } else { current };
         Self {
             phase,
             current,
             used: false,
-            base: if phase == Phase::Entering { current } else { 1 },
+            base: if phase == OrderPhase::Entering { current } else { 1 },
             active: 0,
             until: 0,
             barrier: 0,
@@ -105,12 +105,15 @@ impl Order {
 
     /// True if the volume's guarantee holds, and a checkpoint may say so.
     pub(crate) fn is_promised(&self) -> bool {
-        matches!(self.phase, Phase::Confirming | Phase::InForce)
+        matches!(self.phase, OrderPhase::Confirming | OrderPhase::InForce)
     }
 
     /// The epoch of which blocks may go.
     fn going(&self) -> Option<u64> {
-        (self.phase != Phase::Leaving).then(|| self.first()).flatten().filter(|epoch| *epoch <= self.active)
+        (self.phase != OrderPhase::Leaving)
+            .then(|| self.first())
+            .flatten()
+            .filter(|epoch| *epoch <= self.active)
     }
 }
 
@@ -127,7 +130,7 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// What waits now becomes epoch 0 of a new order.
     pub(crate) fn begin(&mut self, barrier: u64) {
-        let mut order = Order::new(Phase::Entering, self.last_epoch + 1);
+        let mut order = Order::new(OrderPhase::Entering, self.last_epoch + 1);
         order.barrier = barrier;
         self.order = Some(Box::new(order));
     }
@@ -155,7 +158,7 @@ impl Waiting {
     }
 
     fn blocks_may_go(&self) -> bool {
-        self.order.as_ref().is_none_or(|order| order.active == 0 && order.phase != Phase::Leaving)
+        self.order.as_ref().is_none_or(|order| order.active == 0 && order.phase != OrderPhase::Leaving)
     }
 
     /// True if the block may be destaged now.
@@ -278,7 +281,7 @@ mod tests {
     use super::*;
 
     fn ordered() -> Waiting {
-        Waiting { order: Some(Box::new(Order::new(Phase::InForce, 1))), ..Waiting::default() }
+        Waiting { order: Some(Box::new(Order::new(OrderPhase::InForce, 1))), ..Waiting::default() }
     }
 
     #[test]
@@ -300,7 +303,7 @@ mod tests {
 
     #[test]
     fn entries_name_the_nearest_epoch_also_across_the_wrap() {
-        let mut order = Order::new(Phase::InForce, (1 << 32) - 1);
+        let mut order = Order::new(OrderPhase::InForce, (1 << 32) - 1);
         assert_eq!(order.widen(u32::MAX), (1 << 32) - 1);
         order.advance();
         assert_eq!(order.current, (1 << 32) + 1, "an epoch that would be stored as zero is left out");
@@ -318,7 +321,7 @@ mod tests {
         let mut waiting = Waiting::default();
         waiting.enter(1, 5, 0, false);
         waiting.enter(2, 6, 0, false);
-        waiting.order = Some(Box::new(Order::new(Phase::Entering, 1)));
+        waiting.order = Some(Box::new(Order::new(OrderPhase::Entering, 1)));
         waiting.add_shadow(1, 5, 0);
         waiting.enter(3, 5, 1, false);
         assert_eq!((waiting.next_from(0), waiting.queued(5)), (Some(5), Some(1)));

@@ -1,10 +1,10 @@
 //! Columns: which segments the streams of a mirrored cache take, and when they are free again.
 
 use super::{Mirror, Standing};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::Engine;
 use crate::lifecycle::sweep_slots;
-use crate::map::segment::{Phase, State};
+use crate::map::segment::{BlockState, SegmentPhase};
 use crate::reclaim::FILL_RESERVE;
 use crate::reclaim::policy::Choice;
 use alloc::vec::Vec;
@@ -42,7 +42,7 @@ impl Engine {
         }
         let (first, twin) = mirror.halves(self.checkpoint.window.pop_front()?);
         if stream != StreamKind::Fill {
-            self.map.segments[twin as usize].phase = Phase::Twin;
+            self.map.segments[twin as usize].phase = SegmentPhase::Twin;
             return Some(first);
         }
         match mirror.standing {
@@ -60,12 +60,12 @@ impl Engine {
     pub(crate) fn half_freed(&mut self, number: u32) {
         let Some(mirror) = &mut self.mirror else { return };
         let (first, twin) = mirror.halves(number);
-        if self.map.segments[twin as usize].phase == Phase::Twin {
+        if self.map.segments[twin as usize].phase == SegmentPhase::Twin {
             mirror.pair_ended(first);
-            self.map.end_segment(twin, Phase::Freed);
+            self.map.end_segment(twin, SegmentPhase::Freed);
         } else {
             let other = first + twin - number;
-            if matches!(self.map.segments[other as usize].phase, Phase::Open | Phase::Sealed) {
+            if matches!(self.map.segments[other as usize].phase, SegmentPhase::Open | SegmentPhase::Sealed) {
                 mirror.wanted = Some(other);
                 return;
             }
@@ -78,7 +78,7 @@ impl Engine {
     pub(crate) fn column_is_free(&mut self, first: u32) {
         if let Some(mirror) = &self.mirror {
             let (_, twin) = mirror.halves(first);
-            self.map.end_segment(twin, Phase::Free);
+            self.map.end_segment(twin, SegmentPhase::Free);
         }
     }
 
@@ -87,7 +87,7 @@ impl Engine {
         let Some(mirror) = &self.mirror else { return };
         let columns = mirror.columns;
         for first in 0..columns {
-            let is_free = |number: u32| self.map.segments[number as usize].phase == Phase::Free;
+            let is_free = |number: u32| self.map.segments[number as usize].phase == SegmentPhase::Free;
             if is_free(first) && is_free(first + columns) {
                 self.checkpoint.pool.push_back(first);
             }
@@ -100,15 +100,15 @@ impl Engine {
         let segment = mirror.wanted.take()?;
         let held = {
             let segment = &self.map.segments[segment as usize];
-            segment.phase != Phase::Sealed || segment.live == 0 || segment.leaving > 0
+            segment.phase != SegmentPhase::Sealed || segment.live == 0 || segment.leaving > 0
         };
         let fits = !held && !skipped.contains(&segment);
-        fits.then_some(Choice { segment, hollow: false, forced: false })
+        fits.then_some(Choice { segment, sparse: false, forced: false })
     }
 
     /// In a mirrored cache: room for one more clean block in the fill stream, where it would go.
     pub(crate) fn has_room_for_single(&self, slot: u32) -> bool {
-        let Some(mirror) = self.mirror.as_ref().filter(|_| self.map.state(slot) == State::Clean) else {
+        let Some(mirror) = self.mirror.as_ref().filter(|_| self.map.state(slot) == BlockState::Clean) else {
             return true;
         };
         let (stream, blocks) = (&self.streams[StreamKind::Fill.index()], self.batch_blocks());
@@ -133,7 +133,7 @@ impl Engine {
                 continue;
             }
             let slot = self.map.slot(number, index);
-            if self.map.state(slot) == State::Clean {
+            if self.map.state(slot) == BlockState::Clean {
                 let key = self.map.key(slot);
                 self.map.remove(key);
                 self.stats.evicted_blocks += 1;
@@ -145,7 +145,7 @@ impl Engine {
         if let Some(mirror) = self.mirror.as_mut().filter(|_| (number as usize) < self.map.segments.len()) {
             mirror.sweep = Some((number, index));
         } else {
-            self.reached(Landmark::LostSwept);
+            self.cover(CoverageMark::LostSwept);
         }
     }
 

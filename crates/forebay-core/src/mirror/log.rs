@@ -6,11 +6,11 @@
 
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, OpId};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::{Engine, OpKind};
 use crate::fault::{self, PlantedBug};
 use crate::log::append::{Batch, NO_OP};
-use crate::map::segment::Phase;
+use crate::map::segment::SegmentPhase;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, MirrorMark, StreamKind};
 
@@ -126,7 +126,7 @@ impl Engine {
         for batch in &mut self.streams[kind.index()].in_flight {
             let ended = batch.op == NO_OP && batch.twin == NO_OP;
             let pair = self.map.segments.get((batch.segment + mirror.columns) as usize);
-            let pair = pair.is_some_and(|twin| twin.phase == Phase::Twin);
+            let pair = pair.is_some_and(|twin| twin.phase == SegmentPhase::Twin);
             if batch.completed == Some(true) && !pair && !keeps {
                 batch.completed = mirror.verdict(batch, pair);
             }
@@ -141,7 +141,7 @@ impl Engine {
             half |= !fenced && pair && batch.kept != 0 && batch.completed == Some(false);
         }
         if half {
-            self.reached(Landmark::HalfRewritten);
+            self.cover(CoverageMark::HalfRewritten);
         }
     }
 
@@ -237,7 +237,7 @@ impl Engine {
         let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
         let good = (0..2).any(|member| mirror.flushed[usize::from(member)] && mirror.counts(member));
         if asks && good && !fenced {
-            self.reached(Landmark::FlushWaitsForNote);
+            self.cover(CoverageMark::FlushWaitsForNote);
             return;
         }
         mirror.flush_waits = false;

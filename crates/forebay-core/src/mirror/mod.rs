@@ -17,7 +17,7 @@
 //! is asked to note durably, outside of it, that what it holds does not count any more (I61). Until then nothing is promised that only the other
 //! member has: no batch counts that is not on both, no flush of the cache ends (I60), and no batch begins. Then clean blocks that only it had are
 //! forgotten (I62), and everything goes on with the other member.
-//! If that one fails as well, the cache has failed (`aside`).
+//! If that one fails as well, the cache has failed (`failure`).
 //!
 //! A copy that turns out to be bad while the other one is good is written again (`repair`).
 //!
@@ -39,10 +39,10 @@ pub(crate) use repair::Outcome;
 use repair::Repairs;
 
 use crate::api::{Action, Nanos, Notice};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::{Engine, Status};
 use crate::fault::{self, PlantedBug};
-use crate::map::segment::Phase;
+use crate::map::segment::SegmentPhase;
 use crate::recovery::OpenError;
 use crate::request::read::CACHE_READ_TRIES;
 use alloc::boxed::Box;
@@ -168,7 +168,7 @@ impl Engine {
     pub(crate) fn is_pair(&self, segment: u32) -> bool {
         let Some(mirror) = &self.mirror else { return false };
         let twin = (segment + mirror.columns) as usize;
-        segment < mirror.columns && self.map.segments[twin].phase == Phase::Twin
+        segment < mirror.columns && self.map.segments[twin].phase == SegmentPhase::Twin
     }
 
     /// Batches may not begin: the owner is asked for a note.
@@ -227,7 +227,7 @@ impl Engine {
         }
         let Some(mirror) = &mut self.mirror else { return };
         mirror.standing = Standing::Asking(member);
-        self.reached(Landmark::MemberFailed);
+        self.cover(CoverageMark::MemberFailed);
         self.notice(Notice::MemberFailed { member });
         self.ask_out();
         if fault::planted(PlantedBug::CountBeforeNote) {
@@ -257,11 +257,11 @@ impl Engine {
         if ok {
             self.put_out(member);
         } else if opening {
-            self.reached(Landmark::NoteRefused);
+            self.cover(CoverageMark::NoteRefused);
             self.fail_opening(OpenError::NoNote);
         } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be promised any more, with one member or two.
-            self.reached(Landmark::NoteRefused);
+            self.cover(CoverageMark::NoteRefused);
             self.fence();
         } else {
             mirror.ask_again_at = Some(now + ASK_PAUSE_NS);
@@ -403,9 +403,9 @@ impl Engine {
                 !lost || segment.live == 0,
                 "I62: nothing counts that only the lost member has: segment {number}"
             );
-            if segment.phase == Phase::Twin {
+            if segment.phase == SegmentPhase::Twin {
                 let first = &self.map.segments[(number - mirror.columns) as usize];
-                let used = matches!(first.phase, Phase::Open | Phase::Sealed);
+                let used = matches!(first.phase, SegmentPhase::Open | SegmentPhase::Sealed);
                 assert!(used, "a twin belongs to a pair that is in use");
             }
         }

@@ -11,12 +11,12 @@
 
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::pages::{Page, PageUse};
 use crate::engine::{Engine, Op, OpKind, Status, push_span};
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::LifeError;
-use crate::map::segment::{Phase, State};
+use crate::lifecycle::LifecycleError;
+use crate::map::segment::{BlockState, SegmentPhase};
 use crate::request::read::CACHE_READ_TRIES;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -89,29 +89,29 @@ impl Engine {
     /// `tag`. [`Notice::MirrorWhole`] or [`Notice::RebuildFailed`] follows.
     ///
     /// # Errors
-    /// No member is out; the tag is not a new one; or ([`LifeError::Busy`]: try again soon) something else, or an operation of the old device, is
+    /// No member is out; the tag is not a new one; or ([`LifecycleError::Busy`]: try again soon) something else, or an operation of the old device, is
     /// under way.
-    pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifeError> {
+    pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifecycleError> {
         self.advance(now);
         if self.status != Status::Ready || self.stopping {
-            return Err(LifeError::NotServing);
+            return Err(LifecycleError::NotServing);
         }
         if self.fenced {
-            return Err(LifeError::Fenced);
+            return Err(LifecycleError::Fenced);
         }
-        let Some(mirror) = &mut self.mirror else { return Err(LifeError::NotMirrored) };
-        let Standing::Out(member) = mirror.standing else { return Err(LifeError::NotMirrored) };
+        let Some(mirror) = &mut self.mirror else { return Err(LifecycleError::NotMirrored) };
+        let Standing::Out(member) = mirror.standing else { return Err(LifecycleError::NotMirrored) };
         if tag == 0 || self.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
-            return Err(LifeError::TagInUse);
+            return Err(LifecycleError::TagInUse);
         }
         // What the old device says of an operation says nothing of the new one. Reads that wait for better times are not under way.
         let old = |op: &&Op| op.member == member && op.kind.is_of_cache();
-        let waiting = self.patience.operations().map(|op| self.ops.get(op)).filter(old).count();
+        let waiting = self.read_retry.operations().map(|op| self.ops.get(op)).filter(old).count();
         if mirror.rebuild.is_some() || self.ops.iter().filter(old).count() > waiting {
-            return Err(LifeError::Busy);
+            return Err(LifecycleError::Busy);
         }
         let columns = mirror.columns;
-        let is_pair = |first: &u32| self.map.segments[(first + columns) as usize].phase == Phase::Twin;
+        let is_pair = |first: &u32| self.map.segments[(first + columns) as usize].phase == SegmentPhase::Twin;
         let pending: BTreeSet<u32> = (0..columns).filter(is_pair).collect();
         mirror.unreadable[usize::from(member)].clear();
         let all = pending.len() as u32;
@@ -139,7 +139,7 @@ impl Engine {
         }
         rebuild.abandoned = true;
         let listed = rebuild.ticket.is_some();
-        self.reached(Landmark::RebuildFailed);
+        self.cover(CoverageMark::RebuildFailed);
         self.notice(Notice::RebuildFailed);
         self.drop_abandoned();
         listed
@@ -197,7 +197,7 @@ impl Engine {
         let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
             return false;
         };
-        let sealed = |first: &&u32| self.map.segments[**first as usize].phase == Phase::Sealed;
+        let sealed = |first: &&u32| self.map.segments[**first as usize].phase == SegmentPhase::Sealed;
         let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
             // What is left is open: closed, it can be copied. Those that were begun since are on both members.
             for kind in [StreamKind::Write, StreamKind::Survivor] {
@@ -283,7 +283,7 @@ impl Engine {
         copying.tries += 1;
         let first = self.map.slot(copying.segment, copying.at);
         let wrong = |slot: u32, crc: Option<&u32>| {
-            self.map.state(slot) != State::Void && crc != Some(&self.map.crc(slot))
+            self.map.state(slot) != BlockState::Void && crc != Some(&self.map.crc(slot))
         };
         let damaged = !ok || (0..copying.blocks).any(|at| wrong(first + at, crcs.get(at as usize)));
         if !damaged {
@@ -294,7 +294,7 @@ impl Engine {
             (copying.careful_until, copying.tries) = (copying.at + copying.blocks, 0);
         } else if copying.tries >= CACHE_READ_TRIES {
             // The new member does not get what nobody can read.
-            let counts = self.map.state(first) != State::Void;
+            let counts = self.map.state(first) != BlockState::Void;
             if counts && !self.map.is_lost(first) {
                 self.give_up(first);
             }
@@ -378,7 +378,7 @@ impl Engine {
         let ended = |rebuild: &mut Rebuild| rebuild.ticket == Some(generation) && !rebuild.abandoned;
         if mirror.rebuild.take_if(ended).is_some() {
             mirror.standing = Standing::Whole;
-            self.reached(Landmark::RebuildEnded);
+            self.cover(CoverageMark::RebuildEnded);
             self.notice(Notice::MirrorWhole);
         }
     }

@@ -12,10 +12,10 @@
 use super::{Mirror, Standing};
 use crate::api::Nanos;
 use crate::api::config::{Attachment, EngineConfig};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::{Engine, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::map::segment::Phase;
+use crate::map::segment::SegmentPhase;
 use crate::recovery::scan::{After, Bytes};
 use crate::recovery::{CopyOf, OpenError, What};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -134,7 +134,7 @@ impl Engine {
             mirror.standing = Standing::Out(other as u8);
             // Even if a superblock says so already: the owner may have lost its notes, and gives the other one alone some day.
             mirror.unnoted = !fault::planted(PlantedBug::TrustStaleMember);
-            self.reached(Landmark::MemberMissing);
+            self.cover(CoverageMark::MemberMissing);
         }
         self.begin_mirrored_map(superblock, &all);
         Ok(())
@@ -313,7 +313,7 @@ impl Engine {
         }
         let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         for (member, start, end) in lacks {
-            self.reached(Landmark::MemberMended);
+            self.cover(CoverageMark::MemberMended);
             let offset = self.map.geometry.segment_offset(first + member * columns, start);
             let bytes = a.bytes[start as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES].to_vec();
             self.recovering().pairs.mends.push((offset, bytes));
@@ -328,7 +328,7 @@ impl Engine {
         stream == StreamKind::Fill && !self.is_pair(first)
             || number == first
                 && stream != StreamKind::Fill
-                && matches!(self.map.segments[twin as usize].phase, Phase::Free | Phase::Twin)
+                && matches!(self.map.segments[twin as usize].phase, SegmentPhase::Free | SegmentPhase::Twin)
     }
 
     /// A segment was written since the checkpoint: if it is a pair, it has a twin.
@@ -336,7 +336,7 @@ impl Engine {
         let Some(mirror) = &self.mirror else { return };
         if stream != StreamKind::Fill {
             let (_, twin) = mirror.halves(number);
-            self.map.segments[twin as usize].phase = Phase::Twin;
+            self.map.segments[twin as usize].phase = SegmentPhase::Twin;
         }
     }
 
@@ -362,9 +362,9 @@ impl Engine {
     pub(crate) fn end_with_twin(&mut self, number: u32) {
         let twin =
             self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
-        self.map.end_segment(number, Phase::Free);
+        self.map.end_segment(number, SegmentPhase::Free);
         if let Some(twin) = twin {
-            self.map.end_segment(twin, Phase::Free);
+            self.map.end_segment(twin, SegmentPhase::Free);
         }
     }
 

@@ -9,10 +9,10 @@
 
 use super::Standing;
 use crate::api::{Action, Device, Nanos, OpId};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::pages::{Page, PageUse};
 use crate::engine::{Engine, OpKind};
-use crate::map::segment::State;
+use crate::map::segment::BlockState;
 use crate::request::read::CACHE_READ_TRIES;
 use alloc::collections::BTreeSet;
 use forebay_format::BLOCK_BYTES;
@@ -126,7 +126,7 @@ impl Engine {
         }
         while let Some(slot) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first()) {
             // It may have been overwritten, or moved, since.
-            if self.map.state(slot) != State::Void && self.is_pair(self.map.place(slot).0) {
+            if self.map.state(slot) != BlockState::Void && self.is_pair(self.map.place(slot).0) {
                 self.begin_repair(slot);
                 return;
             }
@@ -167,7 +167,7 @@ impl Engine {
         let Some(mut repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
             return;
         };
-        if self.map.state(repair.slot) == State::Void {
+        if self.map.state(repair.slot) == BlockState::Void {
             self.end_repair(repair, Outcome::Sound);
             return;
         }
@@ -219,7 +219,7 @@ impl Engine {
             self.end_repair(repair, if ok { Outcome::Mended } else { Outcome::Alone });
         }
         if ok {
-            self.reached(Landmark::CopyMended);
+            self.cover(CoverageMark::CopyMended);
         } else {
             self.member_failed(member);
         }

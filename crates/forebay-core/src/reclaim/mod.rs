@@ -13,13 +13,13 @@ pub(crate) mod policy;
 pub(crate) mod shares;
 
 use crate::api::Device;
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
 use crate::context::pages::{Page, PageUse};
 use crate::engine::{Engine, LockOwner, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Done, Item, ItemKind};
-use crate::map::segment::{Key, Phase, State};
+use crate::log::append::{Item, ItemKind, ItemOwner};
+use crate::map::segment::{BlockState, Key, SegmentPhase};
 use crate::map::{CacheMap, MASK_FULL};
 use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, View};
 use alloc::vec::Vec;
@@ -48,7 +48,7 @@ impl Reclaim {
 /// How far the victim is.
 enum Emptying {
     /// Empty.
-    Done,
+    ItemOwner,
     /// Moves are under way.
     Moving,
     /// Nothing more can be done for this segment now.
@@ -89,7 +89,7 @@ fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     let segment = map.segments.get(number as usize)?;
     // What is on its way out of a victim would look like something that cannot be moved, and be evicted.
     let held = segment.leaving > 0 || segment.fixed > 0 || segment.unreclaimable;
-    let offered = segment.phase == Phase::Sealed && segment.live > 0 && !held;
+    let offered = segment.phase == SegmentPhase::Sealed && segment.live > 0 && !held;
     offered.then_some(Candidate {
         segment: number,
         born: segment.born,
@@ -117,13 +117,13 @@ impl Engine {
             if self.reclaim.as_ref().is_some_and(|reclaim| reclaim.segment == number) {
                 self.reclaim = None;
             }
-            self.map.end_segment(number, Phase::Freed);
+            self.map.end_segment(number, SegmentPhase::Freed);
             if self.mirror.is_some() {
                 self.half_freed(number);
                 continue;
             }
             if fault::planted(PlantedBug::ReuseSegmentEarly) {
-                self.map.end_segment(number, Phase::Free);
+                self.map.end_segment(number, SegmentPhase::Free);
                 self.checkpoint.window.push_front(number);
             } else if !self.keep_retired(number) {
                 self.checkpoint.pool.push_back(number);
@@ -148,7 +148,7 @@ impl Engine {
                 }
                 let Some(choice) = self.choose_victim(&skipped) else {
                     self.reclaim_wants_destage = true;
-                    self.reached(Landmark::ReclaimWantsDestage);
+                    self.cover(CoverageMark::ReclaimWantsDestage);
                     self.yield_kept_orders();
                     return;
                 };
@@ -158,13 +158,13 @@ impl Engine {
                 }
                 self.memory.victims_since_enough += 1;
                 if self.is_moving_in_vain() {
-                    self.reached(Landmark::ReclaimInVain);
+                    self.cover(CoverageMark::ReclaimInVain);
                 }
                 let all = self.map.segments[segment as usize].unclean;
                 self.reclaim = Some(Reclaim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
             }
             match self.empty_victim() {
-                Emptying::Done => self.collect_emptied(),
+                Emptying::ItemOwner => self.collect_emptied(),
                 Emptying::Moving => return,
                 Emptying::Stuck(segment) => skipped.push(segment),
             }
@@ -214,7 +214,7 @@ impl Engine {
         let relief = skipped.is_empty().then_some(map.relief);
         let choice = victims.pass(&view, relief, (0..count).filter_map(look), count, look);
         if victims.has_more() {
-            self.landmarks.add(Landmark::VictimsListed);
+            self.coverage.add(CoverageMark::VictimsListed);
         }
         choice
     }
@@ -239,9 +239,11 @@ impl Engine {
         let blocks = self.map.geometry.segment_blocks;
         self.map.look_at(blocks.into());
         let kept = (0..blocks).filter(|index| match segment.state(*index) {
-            State::Void => false,
-            State::Clean => segment.is_pinned(*index) || within >> segment.key(*index).volume().0 & 1 == 1,
-            State::Dirty | State::Destaged => true,
+            BlockState::Void => false,
+            BlockState::Clean => {
+                segment.is_pinned(*index) || within >> segment.key(*index).volume().0 & 1 == 1
+            }
+            BlockState::Dirty | BlockState::Destaged => true,
         });
         let spared = kept.count() as u32 >= blocks * 5 / 8;
         if spared {
@@ -253,14 +255,14 @@ impl Engine {
     /// Goes on with the victim.
     fn empty_victim(&mut self) -> Emptying {
         let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else {
-            return Emptying::Done;
+            return Emptying::ItemOwner;
         };
         while next < self.map.geometry.segment_blocks {
             let slot = self.map.slot(segment, next);
             self.map.look_at(1);
             let moves = match self.map.state(slot) {
-                State::Void => false,
-                State::Clean => {
+                BlockState::Void => false,
+                BlockState::Clean => {
                     let keep = self.keeps(slot, &kept);
                     if keep != Keep::No && self.is_busy_relocating() {
                         self.reclaim = Some(Reclaim { segment, next, kept });
@@ -276,11 +278,11 @@ impl Engine {
                         false
                     }
                 }
-                State::Dirty if self.map.is_lost(slot) => {
+                BlockState::Dirty if self.map.is_lost(slot) => {
                     self.map.segments[segment as usize].unreclaimable = true;
                     return Emptying::Stuck(segment);
                 }
-                State::Dirty | State::Destaged => true,
+                BlockState::Dirty | BlockState::Destaged => true,
             };
             if moves && !self.relocate(slot) {
                 return self.wait_with_victim(Reclaim { segment, next, kept });
@@ -289,7 +291,11 @@ impl Engine {
             next += 1;
         }
         // Everything is dropped or on its way. It frees itself when the last move has ended.
-        if self.map.segments[segment as usize].live == 0 { Emptying::Done } else { Emptying::Stuck(segment) }
+        if self.map.segments[segment as usize].live == 0 {
+            Emptying::ItemOwner
+        } else {
+            Emptying::Stuck(segment)
+        }
     }
 
     /// What becomes of a clean block of the victim.
@@ -348,7 +354,7 @@ impl Engine {
     /// A block of the victim cannot be moved now. If moves are under way, they will make it possible; if not, the
     /// block is being changed or there is no room: another victim may do.
     fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
-        self.reached(Landmark::VictimWaits);
+        self.cover(CoverageMark::VictimWaits);
         if self.relocations.len() == 0 {
             self.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
@@ -427,22 +433,22 @@ impl Engine {
         let current = self.map.lookup(key) == Some(slot);
         self.map.unpin(slot);
         if !current {
-            self.reached(Landmark::RelocationLost);
+            self.cover(CoverageMark::RelocationLost);
             self.end_relocation(number);
         } else if right {
             let dirty =
-                self.map.state(slot) == State::Dirty && !fault::planted(PlantedBug::ForgetDirtySurvivor);
+                self.map.state(slot) == BlockState::Dirty && !fault::planted(PlantedBug::ForgetDirtySurvivor);
             self.relocations.get_mut(number).recorded_dirty = dirty;
             let item = Item {
                 key,
                 crc: self.map.crc(slot),
                 kind: ItemKind::Data { mask: self.map.mask(slot) & mask, dirty },
                 span: Some(page.span()),
-                done: Done::Survivor(number),
+                done: ItemOwner::Survivor(number),
             };
             self.map.pin(slot);
             // A record that says something of dirty data, be it that it is clean now, belongs on both members.
-            let single = self.mirror.is_some() && self.map.state(slot) == State::Clean;
+            let single = self.mirror.is_some() && self.map.state(slot) == BlockState::Clean;
             self.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
         } else if tries <= self.slot_tries(slot) {
             self.read_for_relocation(number);
@@ -461,15 +467,15 @@ impl Engine {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
             let state = self.map.state(from);
             let state = match state {
-                State::Void => State::Dirty,
-                State::Dirty if fault::planted(PlantedBug::ForgetDirtySurvivor) => State::Clean,
-                State::Clean if recorded_dirty => State::Destaged,
+                BlockState::Void => BlockState::Dirty,
+                BlockState::Dirty if fault::planted(PlantedBug::ForgetDirtySurvivor) => BlockState::Clean,
+                BlockState::Clean if recorded_dirty => BlockState::Destaged,
                 state => state,
             };
             match state {
-                State::Dirty => self.reached(Landmark::DirtySurvivor),
-                State::Destaged => self.reached(Landmark::SurvivorDestaged),
-                State::Clean | State::Void => {}
+                BlockState::Dirty => self.cover(CoverageMark::DirtySurvivor),
+                BlockState::Destaged => self.cover(CoverageMark::SurvivorDestaged),
+                BlockState::Clean | BlockState::Void => {}
             }
             let (pinned, born) = (self.map.is_pinned(from), self.map.born(from));
             self.map.insert_born(slot, state, born);
@@ -477,13 +483,13 @@ impl Engine {
                 self.map.set_pinned(slot);
             }
             self.stats.relocated_blocks += 1;
-            if state == State::Destaged {
+            if state == BlockState::Destaged {
                 self.add_mark(slot);
             }
             // The record of a clean survivor is a clean mark as well, if that of the original says dirty.
             self.marks_ticket = self.cache_flush.ticket();
         } else {
-            self.reached(Landmark::RelocationLost);
+            self.cover(CoverageMark::RelocationLost);
         }
         self.map.unpin(from);
         self.end_relocation(number);

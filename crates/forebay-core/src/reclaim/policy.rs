@@ -10,7 +10,7 @@
 //! on *probation*, survivors are *main*; probation gives way while it holds more than its tenth. All but `Fifo` keep
 //! blocks that were hit, within the endurance budget.
 //!
-//! **Hollow segments** go first under every policy, the emptiest before the others, and what counts in them is kept: headers of small
+//! **Sparse segments** go first under every policy, the emptiest before the others, and what counts in them is kept: headers of small
 //! batches and blocks that were overwritten leave holes, and as long as room can be made by putting together what is left, nothing
 //! needs to be evicted. At 3/8 two moved blocks make room for more than three.
 //!
@@ -23,8 +23,8 @@ use alloc::vec::Vec;
 
 /// Share of the segments that is on probation under `S3Fifo`: one in this many.
 const PROBATION_ONE_IN: u32 = 10;
-/// A segment of which no more than so many eighths count is hollow.
-const HOLLOW_EIGHTHS: u32 = 3;
+/// A segment of which no more than so many eighths count is sparse.
+const SPARSE_EIGHTHS: u32 = 3;
 /// Choices served by one pass over the segments: one in this many segments, and at most so many.
 const LISTED_ONE_IN: u32 = 64;
 
@@ -61,14 +61,14 @@ pub(crate) struct View {
 pub(crate) struct Choice {
     pub(crate) segment: u32,
     /// Nearly empty, and taken for that: what is left of it is kept.
-    pub(crate) hollow: bool,
+    pub(crate) sparse: bool,
     /// There was nothing better: pinned blocks that cannot be moved are given up.
     pub(crate) forced: bool,
 }
 
 impl View {
-    fn is_hollow(&self, candidate: &Candidate) -> bool {
-        8 * candidate.live <= HOLLOW_EIGHTHS * self.segment_blocks
+    fn is_sparse(&self, candidate: &Candidate) -> bool {
+        8 * candidate.live <= SPARSE_EIGHTHS * self.segment_blocks
     }
 
     /// Few enough of its blocks must be moved.
@@ -84,7 +84,7 @@ impl View {
     /// Worth of reclaiming a segment; comparable within a queue.
     fn rank(&self, candidate: &Candidate) -> u128 {
         let age = u128::from(self.newest.saturating_sub(candidate.born) + 1);
-        if self.is_hollow(candidate) {
+        if self.is_sparse(candidate) {
             return u128::MAX - u128::from(candidate.live);
         }
         if self.policy != ReclaimPolicy::Lru {
@@ -96,7 +96,7 @@ impl View {
         u128::from(all - counts + 1) * age * 1024 / u128::from(all + counts)
     }
 
-    fn is_rank_of_hollow(&self, rank: u128) -> bool {
+    fn is_rank_of_sparse(&self, rank: u128) -> bool {
         rank > u128::MAX - u128::from(self.segment_blocks)
     }
 
@@ -155,16 +155,16 @@ impl Victims {
         self.fresh = false;
         let (rank, segment) = self.lists[queue].pop()?;
         self.sizes[queue] = self.sizes[queue].saturating_sub(1);
-        Some(Choice { segment, hollow: view.is_rank_of_hollow(rank), forced: false })
+        Some(Choice { segment, sparse: view.is_rank_of_sparse(rank), forced: false })
     }
 
-    /// The queue of a hollow segment; else probation if it is too large, and main if not.
+    /// The queue of a sparse segment; else probation if it is too large, and main if not.
     fn queue_to_serve(&self, view: &View) -> usize {
-        let hollow = (0..2).find(|queue: &usize| {
-            self.lists[*queue].last().is_some_and(|(rank, _)| view.is_rank_of_hollow(*rank))
+        let sparse = (0..2).find(|queue: &usize| {
+            self.lists[*queue].last().is_some_and(|(rank, _)| view.is_rank_of_sparse(*rank))
         });
         let all = self.sizes[0] + self.sizes[1];
-        hollow.unwrap_or(usize::from(self.sizes[0] <= (all / PROBATION_ONE_IN).max(1)))
+        sparse.unwrap_or(usize::from(self.sizes[0] <= (all / PROBATION_ONE_IN).max(1)))
     }
 
     /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was left out now may be on
@@ -195,7 +195,7 @@ impl Victims {
         }
         self.fresh = true;
         let choice = self.next(view, look);
-        let forced = last_resort.map(|(_, segment)| Choice { segment, hollow: false, forced: true });
+        let forced = last_resort.map(|(_, segment)| Choice { segment, sparse: false, forced: true });
         let choice = choice.or(forced);
         self.barren = relief.filter(|_| choice.is_none()).map(|relief| (relief, view.movable));
         choice
@@ -285,7 +285,7 @@ impl Keeping {
             Priority::High => block.probation || block.hit && self.policy != ReclaimPolicy::Fifo,
         };
         let in_budget = kept.hits < self.segment_blocks * self.survivors_max_pct / 100;
-        if block.within_minimum || kept.choice.hollow || second_chance && in_budget {
+        if block.within_minimum || kept.choice.sparse || second_chance && in_budget {
             Keep::IfPossible
         } else {
             Keep::No

@@ -67,15 +67,15 @@ fn segments_that_must_be_moved_are_not_offered_and_pinned_ones_are_the_last_reso
     let pinned = Candidate { pinned: 12, ..candidate(2, 1, 16, 0) };
     assert_eq!(chosen(&view, &[candidate(1, 1, 16, 11)]), None);
     assert_eq!(chosen(&view, &[pinned, candidate(3, 9, 16, 0)]), Some(3));
-    assert_eq!(choose(&view, &[pinned]), Some(Choice { segment: 2, hollow: false, forced: true }));
+    assert_eq!(choose(&view, &[pinned]), Some(Choice { segment: 2, sparse: false, forced: true }));
 }
 
 #[test]
-fn hollow_segments_go_first() {
+fn sparse_segments_go_first() {
     let view = view(ReclaimPolicy::S3Fifo);
-    let hollow = Candidate { probation: false, ..candidate(2, 90, 3, 0) };
-    let candidates = [candidate(1, 1, 16, 0), hollow, candidate(3, 2, 16, 0), candidate(4, 3, 16, 0)];
-    assert_eq!(choose(&view, &candidates), Some(Choice { segment: 2, hollow: true, forced: false }));
+    let sparse = Candidate { probation: false, ..candidate(2, 90, 3, 0) };
+    let candidates = [candidate(1, 1, 16, 0), sparse, candidate(3, 2, 16, 0), candidate(4, 3, 16, 0)];
+    assert_eq!(choose(&view, &candidates), Some(Choice { segment: 2, sparse: true, forced: false }));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn block() -> Block {
 }
 
 fn kept(hits: u32, all: u32) -> Kept {
-    Kept { choice: Choice { segment: 0, hollow: false, forced: false }, hits, all }
+    Kept { choice: Choice { segment: 0, sparse: false, forced: false }, hits, all }
 }
 
 fn keeping(policy: ReclaimPolicy) -> Keeping {
@@ -148,6 +148,6 @@ fn nothing_is_kept_beyond_what_leaves_room() {
     let all = Block { pinned: true, within_minimum: true, hit: true, ..block() };
     assert_eq!(keeping.decide(&all, &kept(0, 53)), Keep::Must);
     assert_eq!(keeping.decide(&all, &kept(0, 54)), Keep::No, "I25");
-    let forced = Kept { choice: Choice { segment: 0, hollow: false, forced: true }, hits: 0, all: 0 };
+    let forced = Kept { choice: Choice { segment: 0, sparse: false, forced: true }, hits: 0, all: 0 };
     assert_eq!(keeping.decide(&all, &forced), Keep::IfPossible);
 }

@@ -1,7 +1,7 @@
 //! How volumes share the pool: smallest and largest share, priority, and walks over all blocks of a volume.
 //!
 //! **Largest share.** Blocks of a volume that has more are never kept by reclaim, and a *trim* takes its clean blocks
-//! out of the map like the hand of a clock: hit ones get off once, pinned ones stay. So its content is renewed by its own
+//! out of the map like the hand of a clock: hit ones get off once, pinned ones stay. So its content is rewritten by its own
 //! fills and at its own cost. Segments that are left nearly empty are reclaimed before others, and what they hold of
 //! other volumes is moved, not evicted. Dirty blocks count, but only destage can make them go: while they alone
 //! exceed the share, nothing of the volume is filled. The tolerance is one trim: what is filled between two turns.
@@ -19,7 +19,7 @@
 use crate::api::settings::{Priority, VolumeSettings};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::map::segment::{Key, Phase, State};
+use crate::map::segment::{BlockState, Key, SegmentPhase};
 use forebay_format::VolumeId;
 
 /// Share of the pool that all smallest shares together may hold, percent.
@@ -29,7 +29,7 @@ const TRIM_STEPS: u32 = 4096;
 /// Segments that an operator's walk looks at between two events.
 const SWEEP_SEGMENTS: u32 = 2;
 /// A trim that has found nothing rests for so long.
-const TRIM_REST_NS: u64 = 100_000_000;
+const TRIM_PAUSE_NS: u64 = 100_000_000;
 
 /// The hand of the clock that keeps a volume at its largest share.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,12 +38,12 @@ pub(crate) struct Trim {
     index: u32,
     /// Segments looked at since something was taken.
     fruitless: u32,
-    rests_until: u64,
+    paused_until: u64,
 }
 
 /// What a walk does to the blocks of its volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Task {
+pub(crate) enum SweepTask {
     Unpin,
     DropClean,
 }
@@ -52,7 +52,7 @@ pub(crate) enum Task {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sweep {
     pub(crate) volume: VolumeId,
-    task: Task,
+    task: SweepTask,
     next_segment: u32,
 }
 
@@ -128,7 +128,7 @@ impl Engine {
             let id = volume.id;
             if volume.settings.max_share_pct < 100
                 && self.is_above_maximum(id)
-                && self.now >= self.memory.trims[number].rests_until
+                && self.now >= self.memory.trims[number].paused_until
             {
                 self.trim(id, &mut steps);
             }
@@ -143,14 +143,15 @@ impl Engine {
         while *steps > 0 && self.is_above_maximum(id) {
             *steps -= 1;
             let closed = self.map.segments.get(trim.segment as usize);
-            let useful = closed.is_some_and(|segment| segment.phase == Phase::Sealed && segment.live > 0);
+            let useful =
+                closed.is_some_and(|segment| segment.phase == SegmentPhase::Sealed && segment.live > 0);
             if !useful || trim.index >= self.map.geometry.segment_blocks {
                 trim.segment = if trim.segment + 1 < segments { trim.segment + 1 } else { 0 };
                 trim.index = 0;
                 trim.fruitless += 1;
                 // Hit blocks get off once, so the second turn takes what the first did not.
                 if trim.fruitless > 2 * segments {
-                    (trim.fruitless, trim.rests_until) = (0, self.now + TRIM_REST_NS);
+                    (trim.fruitless, trim.paused_until) = (0, self.now + TRIM_PAUSE_NS);
                     break;
                 }
                 continue;
@@ -166,8 +167,8 @@ impl Engine {
     /// Takes a block out if it is one of the volume's, clean, and was not used since the hand passed.
     fn trim_slot(&mut self, id: VolumeId, slot: u32) -> bool {
         let state = self.map.state(slot);
-        let droppable = state == State::Clean
-            || state != State::Void && fault::planted(PlantedBug::TrimDirty) && !self.map.is_lost(slot);
+        let droppable = state == BlockState::Clean
+            || state != BlockState::Void && fault::planted(PlantedBug::TrimDirty) && !self.map.is_lost(slot);
         if !droppable || self.map.key(slot).volume() != id || self.map.is_pinned(slot) {
             return false;
         }
@@ -188,14 +189,14 @@ impl Engine {
     /// meanwhile may be released too.
     pub fn unpin_all(&mut self, now: u64, volume: VolumeId) {
         self.advance(now);
-        self.sweep(volume, Task::Unpin);
+        self.sweep(volume, SweepTask::Unpin);
     }
 
     /// Forgets the clean blocks of a volume, pinned ones included. Takes effect bit by bit; what is filled meanwhile may
     /// stay. Blocks that only the cache has are not touched.
     pub fn forget_clean(&mut self, now: u64, volume: VolumeId) {
         self.advance(now);
-        self.sweep(volume, Task::DropClean);
+        self.sweep(volume, SweepTask::DropClean);
     }
 
     /// True while a walk of [`Engine::unpin_all`] or [`Engine::forget_clean`] is under way for a volume.
@@ -204,7 +205,7 @@ impl Engine {
         self.memory.sweeps.iter().any(|sweep| sweep.volume == volume)
     }
 
-    pub(crate) fn sweep(&mut self, volume: VolumeId, task: Task) {
+    pub(crate) fn sweep(&mut self, volume: VolumeId, task: SweepTask) {
         // One of each kind for a volume; a second one starts it over.
         self.memory.sweeps.retain(|sweep| sweep.volume != volume || sweep.task != task);
         self.memory.sweeps.push_back(Sweep { volume, task, next_segment: 0 });
@@ -220,7 +221,7 @@ impl Engine {
             sweep.next_segment += 1;
             self.memory.sweeps.push_front(sweep);
             let segment = &self.map.segments[number as usize];
-            if segment.live > 0 && (sweep.task == Task::DropClean || segment.pinned > 0) {
+            if segment.live > 0 && (sweep.task == SweepTask::DropClean || segment.pinned > 0) {
                 self.sweep_segment(sweep, number);
             }
         }
@@ -230,17 +231,20 @@ impl Engine {
         for index in 0..self.map.geometry.segment_blocks {
             let slot = self.map.slot(number, index);
             let state = self.map.state(slot);
-            if state == State::Void || self.map.key(slot).volume() != sweep.volume {
+            if state == BlockState::Void || self.map.key(slot).volume() != sweep.volume {
                 continue;
             }
             match sweep.task {
-                Task::Unpin => self.map.clear_pinned(slot),
-                Task::DropClean if state == State::Clean || state == State::Destaged && self.is_aside() => {
+                SweepTask::Unpin => self.map.clear_pinned(slot),
+                SweepTask::DropClean
+                    if state == BlockState::Clean
+                        || state == BlockState::Destaged && self.runs_without_cache() =>
+                {
                     self.map.remove(self.map.key(slot));
                     self.stats.evicted_blocks += 1;
                     self.counters.of(sweep.volume).evicted_blocks += 1;
                 }
-                Task::DropClean => {}
+                SweepTask::DropClean => {}
             }
         }
     }

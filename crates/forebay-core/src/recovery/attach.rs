@@ -7,13 +7,13 @@
 
 use crate::api::config::{Attachment, OnBackingChange, Suspicion};
 use crate::api::{Device, Notice};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::pages::PageUse;
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::BLOCK_LAST;
 use crate::map::MASK_FULL;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use crate::recovery::OpenError;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -104,7 +104,7 @@ impl Engine {
             return entry.size_bytes;
         }
         match self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !inside != 0) {
-            Some(slot) if self.map.state(slot) != State::Clean => entry.size_bytes,
+            Some(slot) if self.map.state(slot) != BlockState::Clean => entry.size_bytes,
             Some(_) => {
                 self.map.remove(key);
                 attachment.size_bytes
@@ -153,7 +153,7 @@ impl Engine {
             let of_volume = |index: &u32| {
                 let slot = self.map.slot(number, *index);
                 let key = segment.key(*index);
-                segment.state(*index) == State::Clean
+                segment.state(*index) == BlockState::Clean
                     && key.volume() == entry.id
                     && key.block() < whole
                     && self.map.mask(slot) == MASK_FULL
@@ -186,7 +186,7 @@ impl Engine {
         let mut samples = Vec::new();
         let mut seen = 0_u64;
         self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
-            if self.map.state(slot) == State::Clean && self.map.mask(slot) == MASK_FULL {
+            if self.map.state(slot) == BlockState::Clean && self.map.mask(slot) == MASK_FULL {
                 if seen.is_multiple_of(stride) && samples.len() < SAMPLES_UNCLEAN {
                     samples.push(Sample { block: self.map.key(slot).block(), crc32c: self.map.crc(slot) });
                 }
@@ -217,7 +217,7 @@ impl Engine {
 
     pub(crate) fn sample_read(&mut self, volume: VolumeId, index: u32, ok: bool, crcs: &[u32]) {
         if self.recovery.is_none() {
-            self.life_sample_read(volume, ok, crcs);
+            self.lifecycle_sample_read(volume, ok, crcs);
             return;
         }
         if !ok {
@@ -254,7 +254,7 @@ impl Engine {
                 OnBackingChange::DiscardDirty => discarded = self.discard_dirty(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
-            self.reached(Landmark::BackingChanged);
+            self.cover(CoverageMark::BackingChanged);
             self.forget_order(*id);
             let dropped = self.drop_clean(*id, 0, BLOCK_LAST);
             self.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
@@ -267,7 +267,7 @@ impl Engine {
     fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
         let mut keys = Vec::new();
         self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
-            if self.map.state(slot) != State::Clean {
+            if self.map.state(slot) != BlockState::Clean {
                 keys.push(self.map.key(slot));
             }
         });

@@ -12,7 +12,7 @@
 //! 5. The records of all streams are applied in the order of their sequence.
 //! 6. Clean blocks in regions with write intent are dropped (I10).
 //! 7. The backing stores are compared with what was noted of them; see `attach`.
-//! 8. What may not be durable is written again where it is, see `renew`. Cache device and backing stores are flushed. A checkpoint
+//! 8. What may not be durable is written again where it is, see `rewrite`. Cache device and backing stores are flushed. A checkpoint
 //!    with the next epoch is taken; from then on nothing that an earlier run left behind can be mistaken for new.
 //!
 //! Up to step 8 nothing is written, so a crash in the middle, or a refusal, leaves everything as it was.
@@ -23,17 +23,17 @@ pub(crate) mod scan;
 
 use crate::api::config::Attachment;
 use crate::api::{Device, DeviceFailure};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::{BLOCK, Engine, Status, sector_mask};
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::BLOCK_LAST;
 use crate::log::flush::Waiter;
 use crate::map::CacheMap;
 use crate::map::load::FoundSlot;
-use crate::map::segment::{Key, Phase, State};
+use crate::map::segment::{BlockState, Key, SegmentPhase};
 use crate::mirror::Pairs;
 use crate::recovery::attach::Verdict;
-use crate::recovery::rewrite::Renewal;
+use crate::recovery::rewrite::Rewrite;
 use crate::recovery::scan::{After, Bytes, Found, Place, Tail};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -195,7 +195,7 @@ pub(crate) enum What {
     /// One block of a segment that cannot be read as a whole.
     Block(u32, u32),
     /// A part of a segment that is written again.
-    Renewed(u32),
+    Rewritten(u32),
 }
 
 /// A segment that is read block by block.
@@ -221,7 +221,7 @@ pub(crate) struct Recovery {
     pub(crate) checkpoints: Vec<(usize, u64)>,
     /// A mirrored cache: pairs of which both halves are read.
     pub(crate) pairs: Pairs,
-    pub(crate) renewal: Renewal,
+    pub(crate) rewrite: Rewrite,
     pub(crate) checkpoint: Checkpoint,
     /// Size of every volume of the table in bytes, 0 for those that it does not list.
     ends: Vec<u64>,
@@ -284,7 +284,7 @@ impl Engine {
             unreadable: 0,
             checkpoints: Vec::new(),
             pairs: Pairs::default(),
-            renewal: Renewal::default(),
+            rewrite: Rewrite::default(),
             checkpoint: Checkpoint::default(),
             ends: Vec::new(),
             jobs: Vec::new(),
@@ -330,12 +330,12 @@ impl Engine {
             return self.fail_opening(OpenError::CacheEnded);
         }
         if result.is_err() && read.tries < READ_TRIES {
-            self.reached(Landmark::RecoveryRetried);
+            self.cover(CoverageMark::RecoveryRetried);
             self.read_meta(RecoveryRead { tries: read.tries + 1, ..read });
             return;
         }
-        if let What::Renewed(number) = read.what {
-            self.renewal_read(number, read.offset, result);
+        if let What::Rewritten(number) = read.what {
+            self.rewrite_read(number, read.offset, result);
             return;
         }
         let recovery = self.recovering();
@@ -348,7 +348,7 @@ impl Engine {
             What::Whole(number) => self.segment_read(number, result),
             What::Head(number) => self.head_read(number, result),
             What::Block(number, index) => self.block_read(number, index, result),
-            What::Renewed(_) => unreachable!("it does not come here"),
+            What::Rewritten(_) => unreachable!("it does not come here"),
         };
         if let Err(error) = next.and_then(|()| self.next_jobs()) {
             self.fail_opening(error);
@@ -385,7 +385,7 @@ impl Engine {
         let device_bytes = recovery.device_bytes;
         let right = [0, 1].map(|copy: usize| copies[copy].as_ref() == Ok(&superblock));
         if !right[0] {
-            self.reached(Landmark::SecondSuperblock);
+            self.cover(CoverageMark::SecondSuperblock);
         }
         // First the one that is stale; the other one may not be durable.
         let mut again = Vec::from([0, 1]);
@@ -441,7 +441,7 @@ impl Engine {
         match decoded.and_then(|checkpoint| self.fits(checkpoint)) {
             Ok(checkpoint) => {
                 if at > 0 {
-                    self.reached(Landmark::SecondCheckpoint);
+                    self.cover(CoverageMark::SecondCheckpoint);
                 }
                 self.recovering().checkpoint = checkpoint;
                 self.plan_segments();
@@ -515,7 +515,7 @@ impl Engine {
             match entry.state {
                 SegmentState::Free => continue,
                 SegmentState::Twin => {
-                    self.map.segments[number as usize].phase = Phase::Twin;
+                    self.map.segments[number as usize].phase = SegmentPhase::Twin;
                     continue;
                 }
                 SegmentState::Open if unclean => jobs.push(What::Whole(number)),
@@ -525,7 +525,7 @@ impl Engine {
             }
             let stream = StreamKind::from_u8(entry.stream).expect("the decoder checked it");
             let first = (entry.first_stream_sequence, entry.first_sequence);
-            self.map.begin_segment(number, Phase::Sealed, stream, first);
+            self.map.begin_segment(number, SegmentPhase::Sealed, stream, first);
             let segment = &mut self.map.segments[number as usize];
             segment.completed = entry.used_blocks;
             segment.durable = entry.used_blocks;
@@ -570,7 +570,7 @@ impl Engine {
                 What::Head(number) => (number, 0, 1),
                 What::Whole(number) => (number, 0, geometry.segment_blocks),
                 What::Block(number, index) => (number, index, 1),
-                What::Superblock(_) | What::Checkpoint(_) | What::Renewed(_) => {
+                What::Superblock(_) | What::Checkpoint(_) | What::Rewritten(_) => {
                     unreachable!("they are read before or later")
                 }
             };
@@ -599,10 +599,10 @@ impl Engine {
         let found = self.recovering().checkpoint.segments[number as usize].slots.get(index);
         let state = match found {
             SlotState::Void => return,
-            SlotState::Clean => State::Clean,
-            SlotState::Dirty | SlotState::Shadow => State::Dirty,
+            SlotState::Clean => BlockState::Clean,
+            SlotState::Dirty | SlotState::Shadow => BlockState::Dirty,
         };
-        if self.map.state(self.map.slot(number, index)) != State::Void {
+        if self.map.state(self.map.slot(number, index)) != BlockState::Void {
             return;
         }
         let slot = self.map.slot(number, index);
@@ -610,7 +610,7 @@ impl Engine {
         if !self.belongs(key, mask) {
             return;
         }
-        let ordered = state == State::Dirty && self.recover_epoch(slot, epoch);
+        let ordered = state == BlockState::Dirty && self.recover_epoch(slot, epoch);
         match found {
             SlotState::Shadow if ordered => self.map.insert_shadow(slot),
             SlotState::Shadow => {}
@@ -631,13 +631,13 @@ impl Engine {
         let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, self.place(number), at))
         else {
             // The batch headers say the same.
-            self.reached(Landmark::SummaryDamaged);
+            self.cover(CoverageMark::SummaryDamaged);
             self.map.segments[number as usize].summary_block = 0;
             self.read_whole(number);
             return Ok(());
         };
         if payload.len() > BLOCK_BYTES {
-            self.reached(Landmark::LongSummary);
+            self.cover(CoverageMark::LongSummary);
         }
         let items = (0..).zip(summary::decode(payload, at));
         let items = items.filter_map(|(index, item)| Some((index, item?)));
@@ -665,10 +665,10 @@ impl Engine {
             let (key, mask) = (Key::new(item.volume, item.block), item.sector_mask);
             let state = match counted.get(index) {
                 SlotState::Void => return None,
-                _ if !belongs(&recovery.ends, key, mask, keep) => State::Void,
-                SlotState::Clean => State::Clean,
-                SlotState::Dirty => State::Dirty,
-                SlotState::Shadow => State::Void, // Of an order that there is no more.
+                _ if !belongs(&recovery.ends, key, mask, keep) => BlockState::Void,
+                SlotState::Clean => BlockState::Clean,
+                SlotState::Dirty => BlockState::Dirty,
+                SlotState::Shadow => BlockState::Void, // Of an order that there is no more.
             };
             found += 1;
             Some(FoundSlot { index, key, crc: item.crc32c, mask, state })
@@ -681,7 +681,7 @@ impl Engine {
         if let Ok(all) = result {
             return self.segment_bytes(number, Bytes { all, bad: &[] });
         }
-        self.reached(Landmark::SegmentInPieces);
+        self.cover(CoverageMark::SegmentInPieces);
         // One bad sector fails the whole read: read block by block and lose only what is really gone.
         let blocks = self.map.geometry.segment_blocks;
         let pieces = Pieces {
@@ -735,7 +735,7 @@ impl Engine {
             let after = After { epoch: self.superblock.epoch, sequence };
             let scan = scan::tail(bytes, self.place(number), used, after, trust);
             if scan.torn {
-                self.reached(Landmark::TornBatch);
+                self.cover(CoverageMark::TornBatch);
             }
             if scan.unreadable && !self.has_fills_only(number) {
                 return Err(OpenError::TailUnreadable { segment: number });
@@ -762,7 +762,7 @@ impl Engine {
             }
         }
         if lost > 0 {
-            self.reached(Landmark::SegmentLost);
+            self.cover(CoverageMark::SegmentLost);
             return Err(OpenError::SegmentLost { segment: number, dirty_blocks: lost });
         }
         Ok(())
@@ -819,21 +819,21 @@ impl Engine {
         let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
         for (tail, limit) in tails.into_iter().zip(limits) {
             if tail.first().0 != expected {
-                self.reached(Landmark::BatchesBehindGap);
+                self.cover(CoverageMark::BatchesBehindGap);
                 break;
             }
             let whole = tail.batches.len();
             let batches: Vec<Found> =
                 tail.batches.into_iter().take_while(|batch| batch.header.stream_sequence < limit).collect();
             if batches.len() < whole {
-                self.reached(Landmark::BatchesWrittenTwice);
+                self.cover(CoverageMark::BatchesWrittenTwice);
             }
             let Some(last) = batches.last() else { continue };
             expected = last.header.stream_sequence + 1;
             let (end, all) = (last.end(), batches.len() == whole);
             let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
             if !self.map.segments[tail.segment as usize].has_table() {
-                self.map.begin_segment(tail.segment, Phase::Sealed, stream, first);
+                self.map.begin_segment(tail.segment, SegmentPhase::Sealed, stream, first);
                 self.begin_twin(tail.segment, stream);
             }
             let segment = &mut self.map.segments[tail.segment as usize];
@@ -843,14 +843,14 @@ impl Engine {
                 segment.summary_block = at;
                 segment.completed = at + 1 + summary::payload_blocks(at);
             }
-            if self.renews(stream) {
+            if self.rewrites(stream) {
                 let unflushed = batches.iter().filter(|batch| batch.header.stream_sequence >= flushed);
-                unflushed.for_each(|batch| self.recovering().renewal.add(tail.segment, batch));
+                unflushed.for_each(|batch| self.recovering().rewrite.add(tail.segment, batch));
             }
             counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
         }
         if flushed > expected && !self.may_lack(stream) {
-            self.reached(Landmark::LostFlushFound);
+            self.cover(CoverageMark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
         // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse everything else.
@@ -876,21 +876,21 @@ impl Engine {
                 if dirty {
                     self.replay_epoch(slot, flush_epoch);
                 }
-                let state = if dirty { State::Dirty } else { State::Clean };
+                let state = if dirty { BlockState::Dirty } else { BlockState::Clean };
                 self.map.insert(slot, state);
             }
         }
         for entry in &batch.entries {
             match *entry {
                 Entry::CleanMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
-                    if engine.map.state(slot) == State::Dirty {
+                    if engine.map.state(slot) == BlockState::Dirty {
                         engine.map.mark_clean(slot);
                     }
                 }),
                 Entry::DropMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
                     if engine.map.is_shadow(slot) {
                         engine.map.end_shadow(slot);
-                    } else if engine.map.state(slot) != State::Void {
+                    } else if engine.map.state(slot) != BlockState::Void {
                         engine.map.remove(engine.map.key(slot));
                     }
                 }),
@@ -916,7 +916,7 @@ impl Engine {
             let blocks = u64::from(count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
             let last = first.saturating_add(blocks - 1).min(BLOCK_LAST);
             if self.drop_clean(volume, first, last) > 0 {
-                self.reached(Landmark::IntentDropsClean);
+                self.cover(CoverageMark::IntentDropsClean);
             }
         }
     }
@@ -924,7 +924,7 @@ impl Engine {
     pub(crate) fn drop_clean(&mut self, volume: VolumeId, first: u64, last: u64) -> u64 {
         let mut clean = Vec::new();
         self.map.for_each_in(volume, first, last, |slot| {
-            if self.map.state(slot) == State::Clean {
+            if self.map.state(slot) == BlockState::Clean {
                 clean.push(self.map.key(slot));
             }
         });
@@ -937,7 +937,7 @@ impl Engine {
     // --- the end
 
     pub(crate) fn settle_devices(&mut self, volumes: &[VolumeId]) {
-        if self.mirror.is_some() && !self.mend_members(volumes) || !self.renew(volumes) {
+        if self.mirror.is_some() && !self.mend_members(volumes) || !self.rewrite_unflushed(volumes) {
             return;
         }
         self.recovering().pending_flushes = 1 + volumes.len() as u32;
@@ -965,7 +965,7 @@ impl Engine {
         while self.map.take_emptied().is_some() {}
         for number in 0..self.map.segments.len() as u32 {
             let segment = &self.map.segments[number as usize];
-            if segment.live == 0 && segment.phase != Phase::Twin {
+            if segment.live == 0 && segment.phase != SegmentPhase::Twin {
                 self.end_with_twin(number);
                 if self.mirror.is_none() {
                     self.checkpoint.pool.push_back(number);

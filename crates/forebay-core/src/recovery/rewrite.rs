@@ -10,7 +10,7 @@
 //! given its own copy again.
 
 use crate::api::DeviceFailure;
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::engine::{BLOCK, Engine, OpKind};
 use crate::fault::{self, PlantedBug};
 use crate::recovery::scan::Found;
@@ -26,7 +26,7 @@ const IN_FLIGHT: usize = 16;
 
 /// What is to be written again: segments, and blocks from and to.
 #[derive(Debug, Default)]
-pub(crate) struct Renewal {
+pub(crate) struct Rewrite {
     ranges: Vec<(u32, u32, u32)>,
     /// Segment, first byte in the cache, bytes.
     pieces: Vec<(u32, u64, u64)>,
@@ -34,7 +34,7 @@ pub(crate) struct Renewal {
     volumes: Vec<VolumeId>,
 }
 
-impl Renewal {
+impl Rewrite {
     /// This batch of a segment counts, and none says that it was flushed.
     pub(crate) fn add(&mut self, segment: u32, batch: &Found) {
         match self.ranges.last_mut() {
@@ -46,7 +46,7 @@ impl Renewal {
 
 impl Engine {
     /// Batches of this stream are written again.
-    pub(crate) fn renews(&self, stream: StreamKind) -> bool {
+    pub(crate) fn rewrites(&self, stream: StreamKind) -> bool {
         stream != StreamKind::Fill && !fault::planted(PlantedBug::TrustWhatIsRead)
     }
 
@@ -56,18 +56,18 @@ impl Engine {
         let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
         let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
         if again.iter().any(|(right, _)| !right) {
-            self.reached(Landmark::SuperblockMended);
+            self.cover(CoverageMark::SuperblockMended);
         }
         self.checkpoint.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
     }
 
     /// Writes again what may not be durable; false while that is under way.
-    pub(crate) fn renew(&mut self, volumes: &[VolumeId]) -> bool {
-        let ranges = core::mem::take(&mut self.recovering().renewal.ranges);
+    pub(crate) fn rewrite_unflushed(&mut self, volumes: &[VolumeId]) -> bool {
+        let ranges = core::mem::take(&mut self.recovering().rewrite.ranges);
         if ranges.is_empty() {
             return true;
         }
-        self.reached(Landmark::Renewed);
+        self.cover(CoverageMark::Rewritten);
         let mut pieces = Vec::new();
         for (segment, from, to) in ranges {
             for start in (from..to).step_by(PIECE_BLOCKS as usize) {
@@ -76,9 +76,9 @@ impl Engine {
             }
         }
         pieces.reverse();
-        let renewal = &mut self.recovering().renewal;
-        (renewal.pieces, renewal.volumes) = (pieces, volumes.to_vec());
-        self.renew_more();
+        let rewrite = &mut self.recovering().rewrite;
+        (rewrite.pieces, rewrite.volumes) = (pieces, volumes.to_vec());
+        self.rewrite_more();
         false
     }
 
@@ -94,47 +94,47 @@ impl Engine {
     }
 
     /// The member that has this byte still counts.
-    fn is_renewed(&self, offset: u64) -> bool {
+    fn is_rewritten(&self, offset: u64) -> bool {
         self.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.member_at(offset)))
     }
 
-    fn renew_more(&mut self) {
+    fn rewrite_more(&mut self) {
         loop {
-            let renewal = &mut self.recovering().renewal;
-            if renewal.in_flight == IN_FLIGHT {
+            let rewrite = &mut self.recovering().rewrite;
+            if rewrite.in_flight == IN_FLIGHT {
                 return;
             }
-            let Some((segment, offset, len)) = renewal.pieces.pop() else { break };
-            if !self.is_renewed(offset) {
+            let Some((segment, offset, len)) = rewrite.pieces.pop() else { break };
+            if !self.is_rewritten(offset) {
                 continue;
             }
-            self.recovering().renewal.in_flight += 1;
-            self.read_meta(RecoveryRead { what: What::Renewed(segment), offset, len, tries: 1 });
+            self.recovering().rewrite.in_flight += 1;
+            self.read_meta(RecoveryRead { what: What::Rewritten(segment), offset, len, tries: 1 });
         }
-        if self.recovering().renewal.in_flight == 0 {
-            let volumes = core::mem::take(&mut self.recovering().renewal.volumes);
+        if self.recovering().rewrite.in_flight == 0 {
+            let volumes = core::mem::take(&mut self.recovering().rewrite.volumes);
             self.settle_devices(&volumes);
         }
     }
 
     /// A piece was read again.
-    pub(crate) fn renewal_read(&mut self, segment: u32, offset: u64, result: Result<&[u8], DeviceFailure>) {
+    pub(crate) fn rewrite_read(&mut self, segment: u32, offset: u64, result: Result<&[u8], DeviceFailure>) {
         match result {
-            _ if !self.is_renewed(offset) => self.renewed(self.member_at(offset), false),
-            Ok(bytes) => self.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::Renew),
+            _ if !self.is_rewritten(offset) => self.rewritten(self.member_at(offset), false),
+            Ok(bytes) => self.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::RewriteUnflushed),
             Err(_) => {
                 let member = self.member_at(offset);
                 if !self.goes_on_without(member) {
                     self.fail_opening(OpenError::TailUnreadable { segment });
                     return;
                 }
-                self.renewed(member, false);
+                self.rewritten(member, false);
             }
         }
     }
 
     /// A piece was written again, or cannot be.
-    pub(crate) fn renewed(&mut self, member: u8, ok: bool) {
+    pub(crate) fn rewritten(&mut self, member: u8, ok: bool) {
         if self.recovery.is_none() {
             return; // Opening failed already.
         }
@@ -142,7 +142,7 @@ impl Engine {
             self.fail_opening(OpenError::CacheWrite);
             return;
         }
-        self.recovering().renewal.in_flight -= 1;
-        self.renew_more();
+        self.recovering().rewrite.in_flight -= 1;
+        self.rewrite_more();
     }
 }

@@ -5,7 +5,7 @@
 //! write-through copy also if it replaces one. `Treatment::Pin`, `Treatment::WriteThrough` (for its copy) and a prefetch
 //! say that the block is wanted and are not asked twice.
 //!
-//! **Sequential bypass.** The request of a stream that has passed the threshold (`flows`) is treated as
+//! **Sequential bypass.** The request of a stream that has passed the threshold (`sequential`) is treated as
 //! `Treatment::Bypass`: reads are answered from the cache where it has the data and do not fill it, writes go to the
 //! backing store at once. FlashCache and bcache do the same in write-back mode too: a long stream is what a disk does
 //! well. A write over dirty blocks stays on the normal path: past the cache it would have to wait for a flush of the
@@ -21,10 +21,10 @@ use crate::api::{Request, RequestKind};
 use crate::engine::{BLOCK, Engine};
 use crate::fault::{self, PlantedBug};
 use crate::map::recent::Recent;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use crate::reclaim::policy::Victims;
-use crate::reclaim::shares::{Sweep, Task, Trim};
-use crate::request::sequential::Flows;
+use crate::reclaim::shares::{Sweep, SweepTask, Trim};
+use crate::request::sequential::SequentialDetector;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -46,7 +46,7 @@ pub(crate) struct Memory {
     /// Blocks missed, and not admitted, not long ago.
     missed: Option<Recent>,
     /// Streams of reads and of writes, by volume; there once a volume has a threshold.
-    flows: Vec<Option<Box<[Flows; 2]>>>,
+    sequential: Vec<Option<Box<[SequentialDetector; 2]>>>,
     /// How far the enforcement of the largest share is, by volume.
     pub(crate) trims: Vec<Trim>,
     /// Walks over all blocks that an operator asked for.
@@ -57,8 +57,8 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new() -> Self {
-        let mut flows = Vec::new();
-        flows.resize_with(VOLUMES_MAX as usize, || None);
+        let mut sequential = Vec::new();
+        sequential.resize_with(VOLUMES_MAX as usize, || None);
         let mut trims = Vec::new();
         trims.resize_with(VOLUMES_MAX as usize, Trim::default);
         Self {
@@ -68,7 +68,7 @@ impl Memory {
             victims_since_enough: 0,
             ghosts: None,
             missed: None,
-            flows,
+            sequential,
             trims,
             sweeps: VecDeque::new(),
             owners: vec![0; VOLUMES_MAX as usize],
@@ -83,8 +83,8 @@ impl Memory {
     /// Bytes allocated for what was seen not long ago.
     pub(crate) fn bytes(&self) -> usize {
         let tables = [&self.ghosts, &self.missed];
-        let flows = self.flows.iter().flatten().count() * size_of::<[Flows; 2]>();
-        tables.into_iter().flatten().map(Recent::bytes).sum::<usize>() + flows
+        let sequential = self.sequential.iter().flatten().count() * size_of::<[SequentialDetector; 2]>();
+        tables.into_iter().flatten().map(Recent::bytes).sum::<usize>() + sequential
     }
 }
 
@@ -117,13 +117,14 @@ impl Engine {
             _ => return false,
         };
         let threshold = self.volume(request.volume).settings.skip_sequential_bytes;
-        let flows = &mut self.memory.flows[usize::from(request.volume.0)];
+        let sequential = &mut self.memory.sequential[usize::from(request.volume.0)];
         if threshold == 0 {
-            *flows = None;
+            *sequential = None;
             return false;
         }
-        let flows = flows.get_or_insert_with(|| Box::new([Flows::new(), Flows::new()]));
-        flows[direction].note(request.offset, request.len, threshold)
+        let sequential = sequential
+            .get_or_insert_with(|| Box::new([SequentialDetector::new(), SequentialDetector::new()]));
+        sequential[direction].note(request.offset, request.len, threshold)
     }
 
     /// True if a write past the cache would have to wait until earlier flush epochs are written back.
@@ -137,7 +138,7 @@ impl Engine {
         let (first, last) = (request.offset / BLOCK, (request.offset + request.len - 1) / BLOCK);
         (first..=last).any(|block| {
             let slot = self.map.lookup(Key::new(request.volume, block));
-            slot.is_some_and(|slot| self.map.state(slot) != State::Clean)
+            slot.is_some_and(|slot| self.map.state(slot) != BlockState::Clean)
         })
     }
 
@@ -239,13 +240,13 @@ impl Engine {
     /// released, since nobody could do it; if it goes, they go with its blocks, and nothing is remembered of those.
     pub(crate) fn forget_policies(&mut self, id: VolumeId, goes: bool) {
         let number = usize::from(id.0);
-        self.memory.flows[number] = None;
+        self.memory.sequential[number] = None;
         self.memory.trims[number] = Trim::default();
         self.memory.sweeps.retain(|sweep| sweep.volume != id);
         if goes {
             self.memory.owners[number] += 1;
         } else if self.map.volumes[number].pinned > 0 {
-            self.sweep(id, Task::Unpin);
+            self.sweep(id, SweepTask::Unpin);
         }
     }
 

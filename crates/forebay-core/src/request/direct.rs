@@ -1,4 +1,4 @@
-//! Life of a write past the cache: every write in write-through, write-around and passthrough, and large zeroes and
+//! Lifecycle of a write past the cache: every write in write-through, write-around and passthrough, and large zeroes and
 //! discards in every mode.
 //!
 //! Its danger is the stale copy: a cached block that is older than what the backing store now has. The order that
@@ -21,16 +21,16 @@
 //! 7. Locks are given back, the part of the request ends.
 
 use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
 use crate::context::pages::{Page, PageUse, ZERO_PAGE};
 use crate::context::volume::Volume;
 use crate::engine::{BLOCK, Engine, LockOwner, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Done, Item, ItemKind};
+use crate::log::append::{Item, ItemKind, ItemOwner};
 use crate::log::flush::Waiter;
 use crate::map::MASK_FULL;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use crate::request::merge::MergeFor;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -88,7 +88,7 @@ impl Region {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum DirectStage {
     Intent,
     /// Until the log says durably of every clean block that it is clean.
     Settling,
@@ -109,7 +109,7 @@ pub(crate) struct Direct {
     to: u64,
     /// A range to zero instead of data to write.
     zero: bool,
-    stage: Stage,
+    stage: DirectStage,
     pending: u32,
     failed: bool,
     locked: bool,
@@ -150,7 +150,7 @@ impl Engine {
             from,
             to,
             zero,
-            stage: Stage::Intent,
+            stage: DirectStage::Intent,
             pending: 0,
             failed: false,
             locked: false,
@@ -164,7 +164,7 @@ impl Engine {
         for region in regions.clone() {
             durable &= state.intents.enter(region, state.flusher.succeeded).durable;
         }
-        if durable || self.is_aside() || fault::planted(PlantedBug::SkipIntent) {
+        if durable || self.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
             self.await_turn(direct, volume);
             return;
         }
@@ -175,7 +175,7 @@ impl Engine {
             crc: 0,
             kind: ItemKind::Intent { volume, region: *regions.start(), count },
             span: None,
-            done: Done::Intent(direct),
+            done: ItemOwner::Intent(direct),
         };
         self.enqueue(StreamKind::Write, item);
     }
@@ -224,13 +224,13 @@ impl Engine {
         d.locked = true;
         let (volume, range) = (d.volume, d.blocks());
         let trusts = fault::planted(PlantedBug::TrustUnflushedMarks);
-        if self.is_aside() || self.fenced || trusts {
+        if self.runs_without_cache() || self.fenced || trusts {
             self.direct_settled(direct);
             return;
         }
         let mut unclean = Vec::new();
         self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
-            if self.map.state(slot) != State::Clean {
+            if self.map.state(slot) != BlockState::Clean {
                 unclean.push(slot);
             }
         });
@@ -240,16 +240,16 @@ impl Engine {
             self.direct_settled(direct);
             return;
         }
-        self.reached(Landmark::MarksSettled);
+        self.cover(CoverageMark::MarksSettled);
         let d = self.directs.get_mut(direct);
-        d.stage = Stage::Settling;
+        d.stage = DirectStage::Settling;
         d.pending = 1;
         self.flush(Device::Cache, Waiter::Direct(direct));
     }
 
     /// All marks for these blocks are durable.
     fn direct_settled(&mut self, direct: u32) {
-        if self.fenced && !self.is_aside() {
+        if self.fenced && !self.runs_without_cache() {
             // Drop marks that were appended before may not be durable, and cannot be made so any more.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(direct);
@@ -260,14 +260,14 @@ impl Engine {
 
     fn begin_direct(&mut self, direct: u32) {
         let d = self.directs.get_mut(direct);
-        d.stage = Stage::Merging;
+        d.stage = DirectStage::Merging;
         d.pending = 1;
         let (volume, req, zero, from, to) = (d.volume, d.req, d.zero, d.from, d.to);
         let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
         let (mut clean, mut unclean) = (Vec::new(), Vec::new());
         self.map.for_each_in(volume, first, last, |slot| match self.map.state(slot) {
-            State::Clean => clean.push(self.map.key(slot)),
-            State::Destaged if self.is_aside() => clean.push(self.map.key(slot)),
+            BlockState::Clean => clean.push(self.map.key(slot)),
+            BlockState::Destaged if self.runs_without_cache() => clean.push(self.map.key(slot)),
             _ => unclean.push(slot),
         });
         let forgets = fault::planted(PlantedBug::ForgetInvalidation)
@@ -315,7 +315,7 @@ impl Engine {
 
     /// A part of the present stage has ended; when all have, the next stage begins.
     fn direct_part_done(&mut self, direct: u32, ok: bool) {
-        let (aside, chases) = (self.is_aside(), fault::planted(PlantedBug::ChaseMarks));
+        let (failed, chases) = (self.runs_without_cache(), fault::planted(PlantedBug::ChaseMarks));
         let d = self.directs.get_mut(direct);
         d.failed |= !ok;
         d.pending -= 1;
@@ -327,36 +327,36 @@ impl Engine {
             return;
         }
         match d.stage {
-            Stage::Intent => unreachable!("an intent is not a part"),
-            Stage::Settling if chases => self.direct_locked(direct),
-            Stage::Settling => self.direct_settled(direct),
-            Stage::Merging => self.write_direct(direct),
-            Stage::Writing if d.over_dirty => {
-                d.stage = Stage::Flushing;
+            DirectStage::Intent => unreachable!("an intent is not a part"),
+            DirectStage::Settling if chases => self.direct_locked(direct),
+            DirectStage::Settling => self.direct_settled(direct),
+            DirectStage::Merging => self.write_direct(direct),
+            DirectStage::Writing if d.over_dirty => {
+                d.stage = DirectStage::Flushing;
                 d.pending = 1;
                 let volume = d.volume;
                 self.flush(Device::Backing(volume), Waiter::Direct(direct));
             }
-            Stage::Flushing if aside => self.supersede_direct(direct),
-            Stage::Flushing => self.drop_dirty(direct),
-            Stage::Dropping => {
-                d.stage = Stage::Sealing;
+            DirectStage::Flushing if failed => self.supersede_direct(direct),
+            DirectStage::Flushing => self.drop_dirty(direct),
+            DirectStage::Dropping => {
+                d.stage = DirectStage::Sealing;
                 d.pending = 1;
                 self.flush(Device::Cache, Waiter::Direct(direct));
             }
-            Stage::Sealing => {
-                d.stage = Stage::Copying;
+            DirectStage::Sealing => {
+                d.stage = DirectStage::Copying;
                 d.pending = 1;
                 self.append_copies(direct);
                 self.direct_part_done(direct, true);
             }
-            Stage::Writing | Stage::Copying => self.end_direct(direct),
+            DirectStage::Writing | DirectStage::Copying => self.end_direct(direct),
         }
     }
 
     fn write_direct(&mut self, direct: u32) {
         let d = self.directs.get_mut(direct);
-        d.stage = Stage::Writing;
+        d.stage = DirectStage::Writing;
         d.pending = 1;
         let (volume, req, from, to, over_dirty) = (d.volume, d.req, d.from, d.to, d.over_dirty);
         if d.zero {
@@ -426,24 +426,24 @@ impl Engine {
     /// The backing store is durable: void the dirty blocks in the range.
     fn drop_dirty(&mut self, direct: u32) {
         let d = self.directs.get_mut(direct);
-        d.stage = Stage::Dropping;
+        d.stage = DirectStage::Dropping;
         d.pending = 1;
         let (volume, range) = (d.volume, d.blocks());
         let (mut slots, mut clean) = (Vec::new(), Vec::new());
         self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
             match self.map.state(slot) {
-                State::Clean => clean.push(self.map.key(slot)),
+                BlockState::Clean => clean.push(self.map.key(slot)),
                 _ => slots.push(slot),
             }
         });
         // Destaged blocks may have become clean meanwhile. What they hold is no less stale for that.
         for key in clean {
-            self.reached(Landmark::CleanUnderDirect);
+            self.cover(CoverageMark::CleanUnderDirect);
             self.map.remove(key);
         }
         slots.sort_unstable();
         if !slots.is_empty() {
-            self.reached(Landmark::DirtyDropped);
+            self.cover(CoverageMark::DirtyDropped);
         }
         let mut at = 0;
         while at < slots.len() {
@@ -457,7 +457,7 @@ impl Engine {
                 crc: 0,
                 kind: ItemKind::Drop { slot: slots[at], count: (end - at) as u32 },
                 span: None,
-                done: Done::Drop(direct),
+                done: ItemOwner::Drop(direct),
             };
             self.enqueue(StreamKind::Write, item);
             at = end;
@@ -476,7 +476,7 @@ impl Engine {
     pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
         let ItemKind::Drop { slot, count } = kind else { return };
         for slot in slot..slot + count {
-            if self.map.state(slot) != State::Void {
+            if self.map.state(slot) != BlockState::Void {
                 self.map.remove(self.map.key(slot));
             }
         }
@@ -501,7 +501,7 @@ impl Engine {
                 crc: request.crcs[(block - request.first_block) as usize],
                 kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
                 span: Some(request.block_span(block, 1)),
-                done: Done::Copy(direct),
+                done: ItemOwner::Copy(direct),
             };
             self.directs.get_mut(direct).pending += 1;
             self.enqueue(StreamKind::Fill, item);
@@ -533,8 +533,8 @@ impl Engine {
     fn end_direct(&mut self, direct: u32) {
         let d = self.directs.remove(direct);
         for slot in &d.copies {
-            if !d.failed && !self.is_aside() {
-                self.map.insert(*slot, State::Clean);
+            if !d.failed && !self.runs_without_cache() {
+                self.map.insert(*slot, BlockState::Clean);
                 self.pin_for(self.reqs.get(d.req).treatment, *slot);
             }
             self.map.unpin(*slot);
@@ -563,7 +563,7 @@ impl Engine {
 
     pub(crate) fn backing_granted(&mut self, granted: Vec<LockOwner>) {
         for owner in granted {
-            if !self.life_lock_granted(owner) {
+            if !self.lifecycle_lock_granted(owner) {
                 self.direct_locked(owner.0);
             }
         }

@@ -12,8 +12,8 @@ use crate::api::{Action, Device, OpId, RequestKind, Span};
 use crate::context::pages::{Page, PageUse};
 use crate::engine::{BLOCK, Engine, OpKind, sector_mask, sector_mask_inside, sector_runs};
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Done, Item, ItemKind};
-use crate::map::segment::{Key, State};
+use crate::log::append::{Item, ItemKind, ItemOwner};
+use crate::map::segment::{BlockState, Key};
 use crate::request::read::Damage;
 use forebay_format::{StreamKind, VolumeId};
 
@@ -97,19 +97,19 @@ impl Engine {
             let pages = (self.pages.take(PageUse::Merge), self.pages.take(PageUse::Merge));
             let (Some(base), Some(cached)) = pages else { unreachable!("two pages are available") };
             self.merges.get_mut(merge).pages = Some((base, cached));
-            self.gather(merge);
+            self.read_parts(merge);
         }
     }
 
     /// Decides which parts are needed and reads them.
-    fn gather(&mut self, merge: u32) {
+    fn read_parts(&mut self, merge: u32) {
         let m = self.merges.get(merge);
         let (volume, block, purpose) = (m.volume, m.block, m.purpose);
         let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
         let all = self.block_mask(volume, block);
         let key = Key::new(volume, block);
-        let aside = self.is_aside();
-        let counts = |slot: &u32| !aside || self.map.state(*slot) == State::Dirty;
+        let failed = self.runs_without_cache();
+        let counts = |slot: &u32| !failed || self.map.state(*slot) == BlockState::Dirty;
         let slot = self.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
         let have = slot.map_or(0, |slot| self.map.mask(slot)) & all;
         let (written, covered) = match purpose {
@@ -228,7 +228,7 @@ impl Engine {
         m.again = true;
         m.without_cached = damage == Damage::Kept;
         // Without the cache, what a write covers heals, and only the rest stays lost.
-        let heals = matches!(m.purpose, MergeFor::Direct(_)) && self.is_aside();
+        let heals = matches!(m.purpose, MergeFor::Direct(_)) && self.runs_without_cache();
         self.merge_part_done(merge, damage != Damage::Lost || heals);
     }
 
@@ -242,7 +242,7 @@ impl Engine {
         if m.failed {
             self.end_merge(merge, None);
         } else if m.again {
-            self.gather(merge);
+            self.read_parts(merge);
         } else {
             self.assemble(merge);
         }
@@ -302,7 +302,7 @@ impl Engine {
                     crc,
                     kind: ItemKind::Data { mask: m.mask, dirty: true },
                     span: Some(base.span()),
-                    done: Done::Merge(m.req, base),
+                    done: ItemOwner::Merge(m.req, base),
                 };
                 self.enqueue(StreamKind::Write, item);
             }
@@ -316,6 +316,6 @@ impl Engine {
 
     /// True if the cached copy of a block, if any, is one that a write past the cache may simply drop.
     pub(crate) fn is_droppable(&self, key: Key) -> bool {
-        self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == State::Clean)
+        self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == BlockState::Clean)
     }
 }

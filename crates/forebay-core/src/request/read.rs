@@ -1,4 +1,4 @@
-//! Life of a read.
+//! Lifecycle of a read.
 //!
 //! The range is cut into runs: blocks that lie in consecutive slots of one segment become one read of the cache
 //! device, missing blocks one read of the backing store, both straight into the client's buffer. A block of which only
@@ -15,14 +15,14 @@
 
 use crate::api::settings::{Admission, Treatment};
 use crate::api::{Action, Device, Notice, RequestKind};
-use crate::context::coverage::Landmark;
+use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
 use crate::context::pages::{Page, PageUse};
 use crate::engine::{BLOCK, Engine, OpKind};
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Done, Item, ItemKind};
+use crate::log::append::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
-use crate::map::segment::{Key, State};
+use crate::map::segment::{BlockState, Key};
 use crate::request::merge::MergeFor;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -169,14 +169,15 @@ impl Engine {
 
     fn find(&self, req: u32, block: u64) -> Found {
         let volume = self.reqs.get(req).volume;
-        if self.is_aside() {
-            return self.find_aside(req, Key::new(volume, block));
+        if self.runs_without_cache() {
+            return self.find_without_cache(req, Key::new(volume, block));
         }
         let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
         if self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
             return Found::Miss;
         }
-        if self.map.state(slot) == State::Clean && self.volume(volume).settings.mode == Mode::Passthrough {
+        if self.map.state(slot) == BlockState::Clean && self.volume(volume).settings.mode == Mode::Passthrough
+        {
             return Found::Miss;
         }
         let (mask, wanted) = (self.map.mask(slot), self.reqs.get(req).sectors_of(block));
@@ -193,7 +194,7 @@ impl Engine {
     fn may_heal(&self, req: u32, slot: u32) -> bool {
         let key = self.map.key(slot);
         let idle = !self.locks.is_held(BlockRange { first: key, last: key });
-        let dispensable = self.map.state(slot) == State::Clean || fault::planted(PlantedBug::HealDirty);
+        let dispensable = self.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
         let room = u64::from(self.pages.available(PageUse::Fill)) > self.fills.len() as u64;
         let whole = self.volume(key.volume()).size_bytes / BLOCK > key.block();
         dispensable
@@ -209,7 +210,7 @@ impl Engine {
 
     /// Gives way to a fill of the whole block, and registers it.
     fn begin_heal(&mut self, req: u32, slot: u32) -> u64 {
-        self.reached(Landmark::PartialHealed);
+        self.cover(CoverageMark::PartialHealed);
         let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
         self.map.remove(key);
         let pinned = pinned || self.reqs.get(req).treatment == Treatment::Pin;
@@ -217,12 +218,12 @@ impl Engine {
     }
 
     /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
-    fn find_aside(&self, req: u32, key: Key) -> Found {
+    fn find_without_cache(&self, req: u32, key: Key) -> Found {
         let wanted = self.reqs.get(req).sectors_of(key.block());
         if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
             return Found::Lost;
         }
-        let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == State::Dirty);
+        let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == BlockState::Dirty);
         match dirty.map(|slot| (slot, self.map.mask(slot))) {
             Some((slot, MASK_FULL)) => Found::Hit(slot),
             Some((_, mask)) if mask & wanted != 0 => Found::Partial,
@@ -275,7 +276,7 @@ impl Engine {
         let current = self.map.lookup(Key::new(volume, block));
         if current != Some(slot) {
             // Overwritten or evicted meanwhile: the new place answers.
-            self.reached(Landmark::HitMoved);
+            self.cover(CoverageMark::HitMoved);
             self.read_blocks(req, block, block);
         } else if tries < self.slot_tries(slot) {
             self.read_hits(req, block, slot, 1, tries + 1);
@@ -292,24 +293,24 @@ impl Engine {
     pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
         let key = self.map.key(slot);
         let damage = match self.map.state(slot) {
-            State::Dirty if self.map.is_shadow(slot) => {
+            BlockState::Dirty if self.map.is_shadow(slot) => {
                 self.break_order(key);
                 self.map.end_shadow(slot);
                 Damage::Dropped
             }
-            State::Dirty if self.is_aside() => {
+            BlockState::Dirty if self.runs_without_cache() => {
                 self.lose(slot);
                 Damage::Lost
             }
-            State::Dirty if self.map.is_lost(slot) => return Damage::Lost,
-            State::Dirty => {
+            BlockState::Dirty if self.map.is_lost(slot) => return Damage::Lost,
+            BlockState::Dirty => {
                 self.break_order(key);
                 self.map.set_lost(slot);
                 self.note_lost(key.volume());
                 Damage::Lost
             }
-            State::Destaged => Damage::Kept,
-            State::Clean | State::Void => {
+            BlockState::Destaged => Damage::Kept,
+            BlockState::Clean | BlockState::Void => {
                 self.map.remove(key);
                 self.stats.read_invalidated_blocks += 1;
                 self.counters.of(key.volume()).read_invalidated_blocks += 1;
@@ -319,7 +320,7 @@ impl Engine {
         self.stats.damaged_blocks += 1;
         self.counters.of(key.volume()).damaged_blocks += 1;
         let lost = damage == Damage::Lost;
-        self.reached(if lost { Landmark::DirtyLost } else { Landmark::CleanDamaged });
+        self.cover(if lost { CoverageMark::DirtyLost } else { CoverageMark::CleanDamaged });
         self.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
         damage
     }
@@ -330,7 +331,7 @@ impl Engine {
         let volume = self.volume(request.volume);
         let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
         let refused = volume.settings.admission == Admission::Never && !wanted;
-        request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.is_aside()
+        request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.runs_without_cache()
     }
 
     pub(crate) fn count_hits(&mut self, req: u32, blocks: u64) {
@@ -448,7 +449,7 @@ impl Engine {
             crc,
             kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
             span: Some(page.span()),
-            done: Done::Fill(page, token),
+            done: ItemOwner::Fill(page, token),
         };
         let stream = self.stream_of_fill(key);
         self.enqueue(stream, item);
@@ -464,13 +465,13 @@ impl Engine {
         self.settle_again();
         let overtaken = self.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
         if overtaken || !valid {
-            self.reached(Landmark::FillOvertaken);
+            self.cover(CoverageMark::FillOvertaken);
         }
         if (overtaken || !valid || slot.is_none()) && !self.fenced {
             self.count_fill_given_up(key.volume(), overtaken || !valid);
         }
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
-            self.map.insert(slot, State::Clean);
+            self.map.insert(slot, BlockState::Clean);
             self.stats.filled_blocks += 1;
             self.counters.of(key.volume()).filled_blocks += 1;
             if pinned {

@@ -10,36 +10,36 @@
 //! they line up. A look costs one pass over 1 KiB.
 
 /// Streams of one direction that are told apart.
-pub(crate) const FLOWS_MAX: usize = 128;
+pub(crate) const STREAMS_MAX: usize = 128;
 /// Largest distance from the expected place at which a request still belongs to its stream.
 const SLACK_BYTES_MAX: u64 = 256 << 10;
 
 /// Streams of one direction of a volume.
 #[derive(Debug)]
-pub(crate) struct Flows {
+pub(crate) struct SequentialDetector {
     /// Where each goes on.
-    next: [u64; FLOWS_MAX],
-    first: [u64; FLOWS_MAX],
-    bytes: [u64; FLOWS_MAX],
+    next: [u64; STREAMS_MAX],
+    first: [u64; STREAMS_MAX],
+    bytes: [u64; STREAMS_MAX],
     /// When each was used last, in requests; 0: free.
-    used: [u64; FLOWS_MAX],
+    used: [u64; STREAMS_MAX],
     clock: u64,
 }
 
-impl Flows {
+impl SequentialDetector {
     pub(crate) fn new() -> Self {
-        let none = [0; FLOWS_MAX];
+        let none = [0; STREAMS_MAX];
         // A free entry is expected nowhere near a request.
-        Self { next: [u64::MAX / 2; FLOWS_MAX], first: none, bytes: none, used: none, clock: 0 }
+        Self { next: [u64::MAX / 2; STREAMS_MAX], first: none, bytes: none, used: none, clock: 0 }
     }
 
     /// Takes note of a request; true if the stream that it belongs to had passed `threshold` bytes before.
     pub(crate) fn note(&mut self, offset: u64, len: u64, threshold: u64) -> bool {
         self.clock += 1;
         let slack = len.saturating_mul(4).min(SLACK_BYTES_MAX);
-        let nearest = (0..FLOWS_MAX).min_by_key(|at| self.next[*at].abs_diff(offset)).unwrap_or(0);
+        let nearest = (0..STREAMS_MAX).min_by_key(|at| self.next[*at].abs_diff(offset)).unwrap_or(0);
         if self.next[nearest].abs_diff(offset) > slack {
-            let oldest = (0..FLOWS_MAX).min_by_key(|at| self.used[*at]).unwrap_or(0);
+            let oldest = (0..STREAMS_MAX).min_by_key(|at| self.used[*at]).unwrap_or(0);
             (self.first[oldest], self.next[oldest]) = (offset, offset + len);
             (self.bytes[oldest], self.used[oldest]) = (len, self.clock);
             return false;
@@ -63,31 +63,31 @@ mod tests {
 
     #[test]
     fn the_first_bytes_up_to_the_threshold_do_not_count() {
-        let mut flows = Flows::new();
-        let passed: Vec<bool> = (0..100).map(|at| flows.note(at * BLOCK, BLOCK, THRESHOLD)).collect();
+        let mut sequential = SequentialDetector::new();
+        let passed: Vec<bool> = (0..100).map(|at| sequential.note(at * BLOCK, BLOCK, THRESHOLD)).collect();
         assert_eq!(passed.iter().position(|passed| *passed), Some(64));
         assert!(passed[64..].iter().all(|passed| *passed));
     }
 
     #[test]
     fn a_hundred_and_twenty_eight_streams_are_told_apart() {
-        let mut flows = Flows::new();
+        let mut sequential = SequentialDetector::new();
         let mut late = 0;
         for at in 0..80 {
-            for stream in 0..FLOWS_MAX as u64 {
-                late += u64::from(flows.note((stream << 30) + at * BLOCK, BLOCK, THRESHOLD));
+            for stream in 0..STREAMS_MAX as u64 {
+                late += u64::from(sequential.note((stream << 30) + at * BLOCK, BLOCK, THRESHOLD));
             }
         }
-        assert_eq!(late, 16 * FLOWS_MAX as u64);
+        assert_eq!(late, 16 * STREAMS_MAX as u64);
     }
 
     #[test]
     fn neighbours_that_swap_places_stay_in_their_stream() {
-        let mut flows = Flows::new();
+        let mut sequential = SequentialDetector::new();
         let mut passed = 0;
         for group in 0..40_u64 {
             for at in [2, 0, 3, 1] {
-                passed += u32::from(flows.note((group * 4 + at) * BLOCK, BLOCK, THRESHOLD));
+                passed += u32::from(sequential.note((group * 4 + at) * BLOCK, BLOCK, THRESHOLD));
             }
         }
         assert!((90..=100).contains(&passed), "{passed} of the 96 behind the threshold");
@@ -95,12 +95,12 @@ mod tests {
 
     #[test]
     fn random_and_repeated_requests_are_no_streams() {
-        let mut flows = Flows::new();
+        let mut sequential = SequentialDetector::new();
         let mut seed = 1_u64;
         for _ in 0..200_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            assert!(!flows.note((seed >> 40) * BLOCK, BLOCK, THRESHOLD));
+            assert!(!sequential.note((seed >> 40) * BLOCK, BLOCK, THRESHOLD));
         }
-        assert!((0..1000).all(|_| !flows.note(77 * BLOCK, BLOCK, THRESHOLD)), "one place is no stream");
+        assert!((0..1000).all(|_| !sequential.note(77 * BLOCK, BLOCK, THRESHOLD)), "one place is no stream");
     }
 }

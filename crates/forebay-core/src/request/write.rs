@@ -1,4 +1,4 @@
-//! Life of a write, zero or discard that goes through the log (write-back).
+//! Lifecycle of a write, zero or discard that goes through the log (write-back).
 //!
 //! 1. `throttle` lets it pass.
 //! 2. The block lock: nothing else changes these blocks until the request ends (I8).
@@ -13,7 +13,7 @@
 use crate::api::RequestKind;
 use crate::context::pages::ZERO_PAGE;
 use crate::engine::{BLOCK, Engine, LockOwner};
-use crate::log::append::{Done, Item, ItemKind};
+use crate::log::append::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
 use crate::map::segment::Key;
 use crate::request::merge::MergeFor;
@@ -125,7 +125,7 @@ impl Engine {
                 crc,
                 kind: ItemKind::Data { mask: MASK_FULL, dirty: true },
                 span: Some(span),
-                done: Done::Request(req),
+                done: ItemOwner::Request(req),
             };
             self.enqueue(StreamKind::Write, item);
         }
@@ -147,7 +147,7 @@ impl Engine {
         }
         let failed = request.failed;
         // What went well in part through the log, before the cache failed, is at risk there: all of it is done over as well.
-        if (failed && self.fenced || self.is_aside()) && self.redo_mutation(req) {
+        if (failed && self.fenced || self.runs_without_cache()) && self.redo_mutation(req) {
             return;
         }
         let request = self.reqs.get_mut(req);
@@ -166,7 +166,7 @@ impl Engine {
         self.locks.release(range, &mut granted);
         if fua && !failed {
             self.flush_for(req);
-        } else if !failed && self.is_aside() {
+        } else if !failed && self.runs_without_cache() {
             self.make_readable(req);
         }
         if self.reqs.get(req).pending == 0 {

@@ -94,17 +94,17 @@ impl Counters {
 
 impl Path {
     /// The path that a request went; `None` if its duration says nothing: it was refused, or nobody waited for it.
-    pub fn of_request(path: forebay_core::Path) -> Option<Self> {
+    pub fn of_request(path: forebay_core::RequestOutcome) -> Option<Self> {
         Some(match path {
-            forebay_core::Path::ReadHit => Self::ReadHit,
-            forebay_core::Path::ReadMiss => Self::ReadMiss,
-            forebay_core::Path::ReadBypass => Self::ReadBypass,
-            forebay_core::Path::Write => Self::Write,
-            forebay_core::Path::WriteThrough => Self::WriteThrough,
-            forebay_core::Path::WritePast => Self::WritePast,
-            forebay_core::Path::Flush => Self::Flush,
-            forebay_core::Path::Zero => Self::Zero,
-            forebay_core::Path::Prefetch | forebay_core::Path::Refused => return None,
+            forebay_core::RequestOutcome::ReadHit => Self::ReadHit,
+            forebay_core::RequestOutcome::ReadMiss => Self::ReadMiss,
+            forebay_core::RequestOutcome::ReadBypass => Self::ReadBypass,
+            forebay_core::RequestOutcome::Write => Self::Write,
+            forebay_core::RequestOutcome::WriteThrough => Self::WriteThrough,
+            forebay_core::RequestOutcome::WritePast => Self::WritePast,
+            forebay_core::RequestOutcome::Flush => Self::Flush,
+            forebay_core::RequestOutcome::Zero => Self::Zero,
+            forebay_core::RequestOutcome::Prefetch | forebay_core::RequestOutcome::Refused => return None,
         })
     }
 }

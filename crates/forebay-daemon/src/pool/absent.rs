@@ -4,7 +4,7 @@ use super::handle::PromiseSender;
 use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::control::ControlError;
-use forebay_core::{DetachHow, LifeError};
+use forebay_core::{DetachHow, LifecycleError};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
@@ -58,8 +58,8 @@ impl Pool {
                     self.discarding.retain(|(other, _)| *other != id);
                 })
             }
-            Some(_) => Err(LifeError::Attached),
-            None => Err(LifeError::NotAttached),
+            Some(_) => Err(LifecycleError::Attached),
+            None => Err(LifecycleError::NotAttached),
         };
         if let Err(error) = begun {
             let _ = done.try_send(Err(refused("detach", name, &error)));
@@ -68,7 +68,7 @@ impl Pool {
     }
 
     /// The cache has forgotten a volume that was not attached, or could not.
-    pub(super) fn discarded(&mut self, id: VolumeId, result: Result<(), LifeError>) {
+    pub(super) fn discarded(&mut self, id: VolumeId, result: Result<(), LifecycleError>) {
         let name = self.name_of(id);
         let (ended, others) = std::mem::take(&mut self.discarding).into_iter().partition(|(of, _)| *of == id);
         self.discarding = others;

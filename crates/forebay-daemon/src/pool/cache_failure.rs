@@ -208,7 +208,7 @@ impl Pool {
         self.cache_failure.under_way = None;
         if let Err(why) = &result {
             let path = self.cache_failure.path().unwrap_or_default();
-            if self.engine.is_aside() {
+            if self.engine.runs_without_cache() {
                 let what = "until it can be, a FLUSH of a volume that had dirty data, and a write over what the record lists, fail";
                 self.emit(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
             } else {
@@ -345,7 +345,7 @@ mod tests {
         // The time has passed.
         pool.ask(move |pool| pool.cache_failure.under_way = Some((ticket, Instant::now()))).unwrap();
         waits_for(&told, "it takes longer than 20 s");
-        assert!(!pool.ask(|pool| pool.engine.is_aside()).unwrap());
+        assert!(!pool.ask(|pool| pool.engine.runs_without_cache()).unwrap());
         // The attempt ends well after all. What is added then is no more than what came to be safe since.
         let ended = Instant::now();
         pool.ask(move |pool| {
@@ -354,7 +354,7 @@ mod tests {
             pool.writer_ended(ticket, Ok(Written::Whole(Arc::new(record))));
         })
         .unwrap();
-        while !pool.ask(|pool| pool.engine.is_aside()).unwrap() {
+        while !pool.ask(|pool| pool.engine.runs_without_cache()).unwrap() {
             assert!(ended.elapsed() < Duration::from_secs(5), "the record does not count");
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -44,7 +44,7 @@ pub(super) struct DeviceWatch {
 impl Pool {
     /// Records how much of each cache device is used: what lies behind may be cut off.
     pub(super) fn note_cache_ends(&mut self) {
-        if self.engine.is_aside() {
+        if self.engine.runs_without_cache() {
             return;
         }
         let (cache, geometry) = (self.io.cache(), self.engine.geometry());
@@ -113,7 +113,7 @@ impl Pool {
 
     /// The cache failed, or one of its devices is shorter than what is used of it: that it cannot be read says nothing of its blocks.
     pub(super) fn is_cache_gone(&self) -> bool {
-        let failed = self.engine.is_fenced() || self.engine.is_aside();
+        let failed = self.engine.is_fenced() || self.engine.runs_without_cache();
         failed || self.watch.short.values().any(|short| short.volume.is_none())
     }
 

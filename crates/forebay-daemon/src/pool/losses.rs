@@ -86,7 +86,7 @@ impl Pool {
         if self.engine.has_lost_nothing() && self.losses.told.is_empty() && self.losses.damaged.is_empty() {
             return None;
         }
-        if self.engine.is_aside() && !self.engine.is_rescue_over() {
+        if self.engine.runs_without_cache() && !self.engine.is_rescue_over() {
             return Some(PAUSE); // It is told when nothing more can be lost: there may be millions of pieces.
         }
         let now = Instant::now();

@@ -316,7 +316,7 @@ impl Pool {
         }
         self.tell_losses();
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
-        if self.engine.is_fenced() && !self.engine.is_aside() {
+        if self.engine.is_fenced() && !self.engine.runs_without_cache() {
             let devices = self.cache_paths();
             let event = PoolEvent::NotClosed { devices, dirty_bytes };
             let error = RunError::failed(
@@ -336,7 +336,7 @@ impl Pool {
 
     /// How the cache is now, for its record; none if it has failed.
     pub(crate) fn facts(&self) -> Option<(CacheUuid, Facts)> {
-        if self.engine.is_fenced() || self.engine.is_aside() {
+        if self.engine.is_fenced() || self.engine.runs_without_cache() {
             return None;
         }
         let facts = Facts {

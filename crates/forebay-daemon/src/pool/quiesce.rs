@@ -43,7 +43,7 @@ impl Pool {
     pub(crate) fn hand_over(&mut self) -> Inheritance {
         let inheritance = {
             let engine = &self.engine;
-            self.server.hand_over(&mut self.reactor, |volume| engine.is_loss_untold(volume))
+            self.server.hand_over(&mut self.reactor, |volume| engine.is_loss_unreported(volume))
         };
         self.stop_without_limit();
         inheritance

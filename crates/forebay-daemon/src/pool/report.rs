@@ -445,7 +445,7 @@ impl Pool {
             Notice::MemberOut { member } => return self.member_out(member),
             Notice::MirrorWhole => PoolEvent::MirrorWhole,
             Notice::RebuildFailed => return self.rebuild_failed(),
-            Notice::CachePutAside => return self.cache_failed(),
+            Notice::RunsWithoutCache => return self.cache_failed(),
             Notice::RescueEnded { .. } => return self.rescue_ended(),
             Notice::OrderBroken { volume, .. }
             | Notice::OrderYielded { volume }

@@ -13,7 +13,7 @@ use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::control::{ControlError, ErrorKind};
 use crate::members::write_header;
-use forebay_core::LifeError;
+use forebay_core::LifecycleError;
 use forebay_format::member::{DATA_START_BLOCK, MemberHeader, Members};
 use forebay_format::{BLOCK_BYTES, Geometry};
 use forebay_io::{Device, DeviceId};
@@ -137,7 +137,7 @@ impl Pool {
         let (done, promise) = Promise::pair();
         let now = self.io.now();
         let begun = match &self.resizing {
-            Some(_) => Err(LifeError::Busy),
+            Some(_) => Err(LifecycleError::Busy),
             None => self.engine.resize_pool(now, bytes, members),
         };
         match begun {
@@ -179,7 +179,7 @@ impl Pool {
         let device = self.reactor.device(self.last_device());
         let device = device.ok_or_else(|| self.failed("grow", &"no device"))?;
         if self.resizing.is_some() {
-            return Err(refused("grow pool", &self.name, &LifeError::Busy));
+            return Err(refused("grow pool", &self.name, &LifecycleError::Busy));
         }
         if let Some(now) = device.ended() {
             let why =
@@ -194,7 +194,7 @@ impl Pool {
     /// [`Pool::device_to_grow`] gave: if it is something else, another change came in between, and the device may have been cut.
     pub(crate) fn grow_last(&mut self, wanted: u64, there: u64, resized: u64) -> Answer {
         if self.resizing.is_some() || self.resized != resized {
-            return Self::refuse(refused("grow pool", &self.name, &LifeError::Busy));
+            return Self::refuse(refused("grow pool", &self.name, &LifecycleError::Busy));
         }
         if let Some(device) = self.reactor.device_mut(self.last_device()) {
             device.set_size(there);
@@ -231,7 +231,7 @@ impl Pool {
             Err(error) => return Self::refuse(error),
         };
         if self.resizing.is_some() || wanted != *header {
-            return Self::refuse(refused("grow pool", &self.name, &LifeError::Busy));
+            return Self::refuse(refused("grow pool", &self.name, &LifecycleError::Busy));
         }
         let id = self.reactor.add_device(device);
         self.reactor.prefer_device(id);
@@ -276,13 +276,13 @@ impl Pool {
         }
         let now = self.io.now();
         match self.engine.cancel_pool_resize(now) {
-            Ok(()) | Err(LifeError::Busy | LifeError::Cancelled) => Ok(()),
+            Ok(()) | Err(LifecycleError::Busy | LifecycleError::Cancelled) => Ok(()),
             Err(error) => Err(refused("cancel", &self.name, &error)),
         }
     }
 
     /// The engine has changed the size of the pool, or could not.
-    pub(super) fn pool_resized(&mut self, result: Result<(), LifeError>) {
+    pub(super) fn pool_resized(&mut self, result: Result<(), LifecycleError>) {
         let Some(Resizing { done, then }) = self.resizing.take() else { return };
         self.resized += 1;
         let answer = result.map_err(|error| refused("resize pool", &self.name, &error));

@@ -99,7 +99,7 @@ impl Pool {
             lost: self.lost_in_all(),
             growable_to_bytes: self.growable_to_bytes(),
             fenced: self.engine.is_fenced(),
-            cache_failed: self.engine.is_aside(),
+            cache_failed: self.engine.runs_without_cache(),
             mirror: self.mirrored(),
             rescue_over: self.engine.is_rescue_over(),
             record: self.cache_failure.record().cloned(),
@@ -122,7 +122,7 @@ impl Pool {
     }
 
     fn mirrored(&self) -> Option<Mirrored> {
-        let state = self.engine.mirror_state().filter(|_| !self.engine.is_aside())?;
+        let state = self.engine.mirror_state().filter(|_| !self.engine.runs_without_cache())?;
         Some(Mirrored { state, paths: [0, 1].map(|member| self.member_path(member)) })
     }
 
@@ -226,7 +226,13 @@ impl Pool {
         }
     }
 
-    pub(super) fn time_request(&mut self, id: VolumeId, path: forebay_core::Path, took: Nanos, bytes: u64) {
+    pub(super) fn time_request(
+        &mut self,
+        id: VolumeId,
+        path: forebay_core::RequestOutcome,
+        took: Nanos,
+        bytes: u64,
+    ) {
         let now = self.io.now();
         if let (Some(path), Some(served)) = (Path::of_request(path), self.served_mut(id)) {
             served.meter.record(path, took, bytes, now);

@@ -13,7 +13,8 @@ use crate::rules::RuleSet;
 use crate::server::{Offer, Socket};
 use crate::witness::Prepared;
 use forebay_core::{
-    Attachment, DestageReport, DetachHow, Drain, LifeError, OnBackingChange, PoolSettings, VolumeSettings,
+    Attachment, DestageReport, DetachHow, Drain, LifecycleError, OnBackingChange, PoolSettings,
+    VolumeSettings,
 };
 use forebay_export::directory::ExportInfo;
 use forebay_export::uri::{BackingUri, ExportUri};
@@ -80,26 +81,28 @@ enum Then {
     /// The volume is attached.
     Attached,
     /// It is served as before, because of this.
-    Back(LifeError),
+    Back(LifecycleError),
     /// It has more exports than before.
     More(Done),
 }
 
 /// What the operator is told when the engine refuses a change.
-pub(super) fn refused(doing: &str, name: &str, error: &LifeError) -> ControlError {
+pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> ControlError {
     let kind = match error {
-        LifeError::OutOfRange | LifeError::PoolRange { .. } => ErrorKind::Invalid,
-        LifeError::NotServing => ErrorKind::Unavailable,
-        LifeError::NotAttached => ErrorKind::NotFound,
-        LifeError::Fenced | LifeError::BackingUnreadable | LifeError::BackingFlush => ErrorKind::Failed,
+        LifecycleError::OutOfRange | LifecycleError::PoolRange { .. } => ErrorKind::Invalid,
+        LifecycleError::NotServing => ErrorKind::Unavailable,
+        LifecycleError::NotAttached => ErrorKind::NotFound,
+        LifecycleError::Fenced | LifecycleError::BackingUnreadable | LifecycleError::BackingFlush => {
+            ErrorKind::Failed
+        }
         _ => ErrorKind::Conflict,
     };
     let hint = match error {
-        LifeError::BackingChanged { .. } => return changed(name, error),
-        LifeError::BackingShrunk { .. } => {
+        LifecycleError::BackingChanged { .. } => return changed(name, error),
+        LifecycleError::BackingShrunk { .. } => {
             "give the backing store that belongs to this volume, at its full size"
         }
-        LifeError::BackingUnreadable | LifeError::BackingFlush => {
+        LifecycleError::BackingUnreadable | LifecycleError::BackingFlush => {
             "check the backing device; nothing was changed"
         }
         _ => "",
@@ -108,7 +111,7 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifeError) -> ControlErro
 }
 
 /// A backing store was changed under dirty data: the commands must work as they stand.
-fn changed(name: &str, error: &LifeError) -> ControlError {
+fn changed(name: &str, error: &LifecycleError) -> ControlError {
     ControlError::new(
         ErrorKind::Conflict,
         format!("cannot attach {name}: {error}"),
@@ -214,7 +217,7 @@ impl Pool {
         let entry = self.entry(&spec, &backing, size_bytes, prepared.uuid)?;
         let id = entry.id;
         // Beyond its end when the cache failed nobody knows what the volume had: a shrink may have been under way.
-        let without_cache = self.engine.is_aside();
+        let without_cache = self.engine.runs_without_cache();
         let size_bytes = if without_cache { size_bytes.min(entry.size_bytes) } else { size_bytes };
         let attachment = Attachment {
             volume: id,
@@ -421,12 +424,12 @@ impl Pool {
     }
 
     /// The engine refuses the volume.
-    pub(super) fn attach_failed(&mut self, id: VolumeId, error: &LifeError) {
+    pub(super) fn attach_failed(&mut self, id: VolumeId, error: &LifecycleError) {
         if let Some(mut served) = self.forget(id)
             && let Some(waiting) = served.waiting.take()
         {
             let mut refusal = refused("attach", &served.spec.name, error);
-            if let (LifeError::BackingChanged { .. }, Some(prepared)) = (error, &served.prepared)
+            if let (LifecycleError::BackingChanged { .. }, Some(prepared)) = (error, &served.prepared)
                 && !prepared.why.is_empty()
             {
                 refusal.what += &format!(" ({})", prepared.why);
@@ -541,7 +544,7 @@ impl Pool {
     }
 
     /// The volume stays, and is served as before.
-    pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifeError) {
+    pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifecycleError) {
         self.discarded(id, Err(*error));
         if self.engine.volume_size_bytes(id).is_none() {
             // The cache was fenced in the middle of it: the volume is gone from it until the next start.
@@ -641,7 +644,7 @@ impl Pool {
     }
 
     /// The engine has changed the size, or could not.
-    pub(super) fn resized(&mut self, id: VolumeId, result: Result<u64, LifeError>) {
+    pub(super) fn resized(&mut self, id: VolumeId, result: Result<u64, LifecycleError>) {
         let Some(served) = self.served_mut(id) else { return };
         let (name, waiting) = (served.spec.name.clone(), served.waiting.take());
         if let Ok(size_bytes) = result {

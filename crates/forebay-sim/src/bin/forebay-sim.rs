@@ -87,9 +87,9 @@ fn main() -> ExitCode {
         seconds,
         report.crash_points as f64 / seconds,
         report.digest,
-        Counters { landmarks: Default::default(), ..report.counters }
+        Counters { coverage: Default::default(), ..report.counters }
     );
-    print_landmarks(&report.counters);
+    print_coverage(&report.counters);
     ExitCode::from(u8::from(!report.violations.is_empty()))
 }
 
@@ -109,8 +109,8 @@ fn run_scattered(options: &SimOptions, per_seed: u64, progress: &mut dyn FnMut(&
     all
 }
 
-fn print_landmarks(counters: &Counters) {
-    for (name, _, count) in counters.landmarks.iter() {
+fn print_coverage(counters: &Counters) {
+    for (name, _, count) in counters.coverage.iter() {
         println!("{count:>10} {name}");
     }
 }
@@ -139,6 +139,6 @@ fn exhaust(options: &ExhaustiveOptions, follow: bool, start: Instant) -> ExitCod
         seconds,
         report.judged as f64 / seconds
     );
-    print_landmarks(&report.counters);
+    print_coverage(&report.counters);
     ExitCode::from(u8::from(!report.violations.is_empty()))
 }

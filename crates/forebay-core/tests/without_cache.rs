@@ -48,12 +48,12 @@ fn told(rig: &Rig, what: &Notice) -> usize {
 fn what_is_dirty_is_rescued_and_the_flush_that_found_the_failure_succeeds() {
     let mut rig = rig();
     fail(&mut rig);
-    assert!(rig.engine.is_aside() && rig.engine.is_rescue_over());
+    assert!(rig.engine.runs_without_cache() && rig.engine.is_rescue_over());
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 0);
     let stats = rig.engine.stats();
     assert_eq!((stats.requests_in_flight, stats.lost_blocks), (0, 0));
     assert_eq!(stats.gap_filled_blocks, 0, "nothing is rewritten that nobody asks for");
-    for what in [Notice::CacheFenced, Notice::CachePutAside, Notice::RescueEnded { lost_blocks: 0 }] {
+    for what in [Notice::CacheFenced, Notice::RunsWithoutCache, Notice::RescueEnded { lost_blocks: 0 }] {
         assert_eq!(told(&rig, &what), 1, "{what:?}");
     }
 }
@@ -96,7 +96,7 @@ fn a_write_with_fua_waits_for_no_rescue_of_other_blocks() {
     flush(&mut rig);
     rig.rest(SECOND_NS);
     assert!(
-        rig.engine.is_aside() && rig.engine.dirty_blocks(VOLUME) > DIRTY / 2,
+        rig.engine.runs_without_cache() && rig.engine.dirty_blocks(VOLUME) > DIRTY / 2,
         "the rescue takes its time"
     );
     rig.request(0, RequestKind::Write { fua: true }, 500, 1, Treatment::Cache);

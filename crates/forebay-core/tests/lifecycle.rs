@@ -3,7 +3,7 @@
 #[path = "rig/mod.rs"]
 mod rig;
 
-use forebay_core::{DetachHow, LifeError, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{DetachHow, LifecycleError, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use rig::{GATHERED_NS, Rig};
 
@@ -44,7 +44,7 @@ fn a_detach_that_waits_for_requests_can_be_cancelled() {
         rig.engine.detach_volume(rig.now(), VOLUME, how).expect("it can be detached");
         rig.engine.cancel_detach(rig.now(), VOLUME).expect("a request is still open");
         rig.rest(GATHERED_NS);
-        let cancelled = Notice::DetachFailed { volume: VOLUME, error: LifeError::Cancelled };
+        let cancelled = Notice::DetachFailed { volume: VOLUME, error: LifecycleError::Cancelled };
         assert_eq!(rig.notices, [cancelled], "{how:?}");
         assert_eq!(dirty_after_a_write(&mut rig, 21), 22, "{how:?}");
     }
@@ -56,10 +56,10 @@ fn a_detach_cannot_be_cancelled_once_the_volume_has_left_the_table() {
     rig.engine.detach_volume(rig.now(), VOLUME, DetachHow::Discard).expect("it can be detached");
     rig.start();
     assert!(rig.engine.volume_stats(VOLUME).is_none(), "it is not served any more");
-    assert_eq!(rig.engine.cancel_detach(rig.now(), VOLUME), Err(LifeError::Busy));
+    assert_eq!(rig.engine.cancel_detach(rig.now(), VOLUME), Err(LifecycleError::Busy));
     rig.rest(GATHERED_NS);
     assert!(rig.notices.contains(&Notice::Detached { volume: VOLUME }));
-    assert_eq!(rig.engine.cancel_detach(rig.now(), VOLUME), Err(LifeError::NotAttached));
+    assert_eq!(rig.engine.cancel_detach(rig.now(), VOLUME), Err(LifecycleError::NotAttached));
 }
 
 #[test]
@@ -79,10 +79,14 @@ fn a_volume_that_is_kept_can_only_be_discarded() {
     let mut rig = rig();
     rig.detach(0, DetachHow::Keep);
     for how in [DetachHow::Keep, DetachHow::Drained] {
-        assert_eq!(rig.engine.detach_volume(rig.now(), VOLUME, how), Err(LifeError::NotAttached), "{how:?}");
+        assert_eq!(
+            rig.engine.detach_volume(rig.now(), VOLUME, how),
+            Err(LifecycleError::NotAttached),
+            "{how:?}"
+        );
     }
     let unknown = rig.engine.detach_volume(rig.now(), VolumeId(5), DetachHow::Discard);
-    assert_eq!(unknown, Err(LifeError::NotAttached));
+    assert_eq!(unknown, Err(LifecycleError::NotAttached));
     rig.attach(0, &settings());
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 20);
     rig.detach(0, DetachHow::Keep);

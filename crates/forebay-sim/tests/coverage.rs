@@ -2,7 +2,7 @@
 
 use forebay_sim::{Counters, SimOptions, run};
 
-/// Crash points within which all landmarks must have been reached.
+/// Crash points within which all coverage must have been reached.
 const BOUND: u64 = 40_000;
 /// Reached too, but less than once in 4,000 crash points, so not by every set of plans within the bound: `forebay sim` prints what a
 /// longer run came by.
@@ -20,10 +20,10 @@ fn every_rare_path_is_taken() {
         counters.add(&report.counters);
         (seed, crash_points) = (seed + 7919, crash_points + report.crash_points);
         let missing: Vec<&str> =
-            counters.landmarks.iter().filter(|(.., count)| *count == 0).map(|(name, ..)| name).collect();
+            counters.coverage.iter().filter(|(.., count)| *count == 0).map(|(name, ..)| name).collect();
         let missing: Vec<&str> = missing.into_iter().filter(|name| !RARE.contains(name)).collect();
         if missing.is_empty() {
-            println!("all landmarks within {crash_points} crash points");
+            println!("all coverage within {crash_points} crash points");
             return;
         }
         assert!(crash_points < BOUND, "not reached within {crash_points} crash points: {missing:?}");
