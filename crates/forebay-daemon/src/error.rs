@@ -33,3 +33,13 @@ impl From<RunError> for ControlError {
         }
     }
 }
+
+impl From<ControlError> for RunError {
+    fn from(error: ControlError) -> Self {
+        match error.kind {
+            ErrorKind::Invalid if error.hint.is_empty() => Self::Usage(error.what),
+            ErrorKind::Invalid => Self::Usage(format!("{}; {}", error.what, error.hint)),
+            _ => Self::failed(error.what, error.hint),
+        }
+    }
+}

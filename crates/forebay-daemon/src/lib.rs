@@ -1,6 +1,6 @@
 //! The Forebay daemon: names, settings and lifetimes around one engine.
 //!
-//! [`serve`](fn@serve) and [`run`] are the two ways in. `service` is the operator's side: it implements [`control::Control`] over pools,
+//! [`serve`](fn@serve) is the way in; [`run`](fn@run) is the same with a configuration that is made from options. `service` is the operator's side: it implements [`control::Control`] over pools,
 //! configuration, `jobs` and `events`. Each `pool` is a thread that owns one engine and everything that it needs:
 //! `engine_io` carries out its actions, `server` and `fuse_server` bring requests, `rules` say which of them are cached,
 //! `meter` counts and times. [`host`] is the export path of a pool in front of something that is no engine. `open` opens devices and decides whether there is a cache to open or one to make. [`api`]
@@ -29,6 +29,7 @@ pub mod host;
 pub mod jobs;
 mod limits;
 mod loss_record;
+mod main_thread;
 pub mod members;
 pub mod meter;
 mod mirror_notes;
@@ -38,12 +39,11 @@ mod open;
 mod pool;
 mod register;
 pub mod rules;
+mod run;
 mod secret_file;
 mod serve;
 mod server;
 mod service;
-mod settings;
-mod start;
 mod thread_priority;
 mod time_limit;
 mod witness;
@@ -54,9 +54,8 @@ pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
 pub use mirror_notes::is_noted_out;
 pub use pool::{Lost, PoolEvent};
 pub use register::{CacheRecord, Standing, cache_record};
+pub use run::{SettingHelp, run, settings, state_dir};
 pub use serve::serve;
-pub use settings::{SettingHelp, settings};
-pub use start::{run, state_dir};
 
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;

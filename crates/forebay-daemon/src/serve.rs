@@ -1,23 +1,23 @@
 //! `forebay serve`: the daemon, from its configuration file to its end, or to its successor.
 //!
-//! The main thread waits for messages: what is to be told, signals, and wishes for an upgrade. An upgrade is carried out here: a
-//! successor is started while everything goes on; then the API and the control files end, the service quiesces and gives
-//! everything away (`service::handover`). If the successor serves, this process ends. If it does not, a new service takes
-//! everything back. See `handover` for what must hold.
+//! `forebay run` serves in the same way, with a configuration that has no file (`run`).
+//!
+//! An upgrade is carried out here: a successor is started while everything goes on. Then the API and the control files end, the
+//! service quiesces and gives everything away (`service::handover`). If the successor serves, this process ends. If it does not,
+//! a new service takes everything back. See `handover` for what must hold.
 
-use crate::api::ApiServer;
+use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
 use crate::config::{Config, ConfigFile, DaemonConfig};
 use crate::control::{Control, ControlError, UpgradeBegun, UpgradeInfo};
 use crate::control_fs::{self, AlarmSource, ControlFs};
 use crate::encryption::Key;
 use crate::error::RunError;
 use crate::handover::{Duties, ListenerStore, Manager, Predecessor, Successor};
+use crate::main_thread::{
+    LOOK, Message, event_sender, pass_on_events, run_event, start_service, stop, watch_signals,
+};
 use crate::open::check_key;
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
-use crate::start::{
-    LOOK, Message, api_failed, event_sender, open_api, pass_on_events, run_event, start_service, stop,
-    watch_signals,
-};
 use crate::{RunEvent, ServeOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::path::Path;
@@ -41,31 +41,47 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
         true => Some(Predecessor::from_stdin().map_err(|error| RunError::failed(error, USE_UPGRADE))?),
         false => None,
     };
-    let place = Place { program: &program, config: &options.config, new_cache: &options.new_cache };
-    let served = serve_after(predecessor.as_ref(), &place, report);
+    let file = ServedFile { program: &program, config: &options.config };
+    let origin =
+        Origin { file: Some(file), new_cache: &options.new_cache, force: false, has_api: true, drain: None };
+    let served = serve_after(predecessor.as_ref(), &file, &origin, report);
     if let (Some(predecessor), Err(error)) = (&predecessor, &served) {
         predecessor.give_up(&error.to_string()); // of no consequence if it is gone
     }
     served
 }
 
+/// Where the configuration of a daemon comes from, and what its start allows.
+pub(crate) struct Origin<'a> {
+    /// Without a file the first problem of the start ends it, and so does the end of a pool.
+    pub(crate) file: Option<ServedFile<'a>>,
+    /// Pools for which a new cache may be made where one is recorded.
+    pub(crate) new_cache: &'a [String],
+    /// Cache devices that are there may be taken if they begin with zeroes, and file systems filled.
+    pub(crate) force: bool,
+    /// The admin API is served.
+    pub(crate) has_api: bool,
+    /// This volume is written back as fast as possible.
+    pub(crate) drain: Option<&'a str>,
+}
+
 /// What a successor is started with.
-struct Place<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct ServedFile<'a> {
     program: &'a Path,
     config: &'a Path,
-    /// Pools for which a new cache may be made where one is recorded.
-    new_cache: &'a [String],
 }
 
 const USE_UPGRADE: &str = "a running daemon starts its successor itself: forebay upgrade";
 
 fn serve_after(
     predecessor: Option<&Predecessor>,
-    place: &Place<'_>,
+    served: &ServedFile<'_>,
+    origin: &Origin<'_>,
     report: Report<'_>,
 ) -> Result<(), RunError> {
     let load = || {
-        let loaded = crate::service::load(place.config)
+        let loaded = crate::service::load(served.config)
             .map_err(|error| RunError::failed(error, "nothing was started"))?;
         // Whoever takes over must be able to open what the predecessor closes.
         predecessor.map_or(Ok(()), |_| check_keys(&loaded.1.config))?;
@@ -75,7 +91,6 @@ fn serve_after(
     for line in checked.warnings.lines() {
         report(RunEvent::Problem(line));
     }
-    crate::limits::raise_descriptors();
     crate::limits::lock_memory(checked.config.daemon.lock_memory)?;
     let manager = Manager::from_env();
     let (listener_store, duties) = match predecessor {
@@ -88,25 +103,36 @@ fn serve_after(
         }
         None => (ListenerStore::from_manager(manager), None),
     };
-    let (messages, received) = mpsc::channel();
-    watch_signals(&messages, &[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
-    let messages = (messages, received);
-    let mut house =
-        House::open(place, checked.config, Some(file), Arc::new(listener_store), &messages, report)?;
-    if let Err(error) = house.open_api() {
-        return Err(house.close(&messages.1, report).err().unwrap_or(error));
+    let followed = predecessor.zip(duties.as_ref());
+    serve_on(origin, checked.config, Some(file), listener_store, followed, report)
+}
+
+/// Serves a configuration that has no file, until SIGINT or SIGTERM, or until its pool has ended.
+///
+/// # Errors
+/// A device, the cache or a socket cannot be used, or the pool has ended by itself.
+pub(crate) fn serve_config(origin: &Origin<'_>, config: Config, report: Report<'_>) -> Result<(), RunError> {
+    serve_on(origin, config, None, ListenerStore::default(), None, report)
+}
+
+fn serve_on(
+    origin: &Origin<'_>,
+    config: Config,
+    file: Option<ConfigFile>,
+    listener_store: ListenerStore,
+    followed: Option<(&Predecessor, &Duties)>,
+    report: Report<'_>,
+) -> Result<(), RunError> {
+    crate::limits::raise_descriptors();
+    let messages = mpsc::channel();
+    let signals: &[i32] =
+        if origin.file.is_some() { &[SIGINT, SIGTERM, SIGHUP, SIGUSR2] } else { &[SIGINT, SIGTERM] };
+    watch_signals(&messages.0, signals)?;
+    let mut daemon = Daemon::open(origin, config, file, Arc::new(listener_store), &messages, report)?;
+    match daemon.begin(origin, followed, report) {
+        Ok(()) => daemon.keep_on(origin, &messages, report),
+        Err(error) => Err(daemon.close(&messages.1, report).err().unwrap_or(error)),
     }
-    if let (Some(predecessor), Some(duties)) = (predecessor, &duties) {
-        let ready = house.service.check_duties(duties);
-        let ready = ready.and_then(|()| predecessor.ready().map_err(|error| error.to_string()));
-        if let Err(why) = ready {
-            return Err(house.close(&messages.1, report).err().unwrap_or(RunError::failed(why, "")));
-        }
-    }
-    if let Err(error) = house.begin(duties.as_ref(), report) {
-        return Err(house.close(&messages.1, report).err().unwrap_or(error));
-    }
-    house.keep_on(place, &messages, report)
 }
 
 /// Whether the caches of all pools can be opened with the keys that are configured.
@@ -119,7 +145,7 @@ fn check_keys(config: &Config) -> Result<(), RunError> {
 }
 
 /// Everything that is open while the daemon serves.
-struct House {
+struct Daemon {
     service: Arc<Service>,
     listener_store: Arc<ListenerStore>,
     daemon: DaemonConfig,
@@ -130,35 +156,35 @@ struct House {
 /// The admin API.
 enum Api {
     /// Its sockets are open.
-    Ready(Box<crate::api::ReadyApi>),
+    Ready(Box<ReadyApi>),
     Serving(ApiServer),
     /// It has ended, or is in the middle of a change.
     Gone,
 }
 
-type Words = (mpsc::Sender<Message>, mpsc::Receiver<Message>);
+type Messages = (mpsc::Sender<Message>, mpsc::Receiver<Message>);
 
-impl House {
+impl Daemon {
     /// Opens pools and volumes.
     fn open(
-        place: &Place<'_>,
+        origin: &Origin<'_>,
         config: Config,
         file: Option<ConfigFile>,
         listener_store: Arc<ListenerStore>,
-        messages: &Words,
+        messages: &Messages,
         report: Report<'_>,
     ) -> Result<Self, RunError> {
         let daemon = config.daemon.clone();
         let start = ServiceStart {
             config,
             file,
-            path: Some(place.config.display().to_string()),
-            strict: false,
-            new_cache: place.new_cache.to_vec(),
-            force: false,
+            path: origin.file.map(|file| file.config.display().to_string()),
+            strict: origin.file.is_none(),
+            new_cache: origin.new_cache.to_vec(),
+            force: origin.force,
             on_event: event_sender(&messages.0),
             listener_store: Arc::clone(&listener_store),
-            upgrader: Some(upgrader(&messages.0)),
+            upgrader: origin.file.map(|_| upgrader(&messages.0)),
         };
         let service = start_service(start, messages, report)?;
         Ok(Self { service, listener_store, daemon, api: Api::Gone, control_fs: None })
@@ -166,13 +192,30 @@ impl House {
 
     /// Opens the sockets of the API.
     fn open_api(&mut self) -> Result<(), RunError> {
-        self.api = Api::Ready(Box::new(open_api(&self.daemon, &self.service, &self.listener_store)?));
+        let options = ApiOptions::from(&self.daemon);
+        let ready = ReadyApi::open(&options, self.service.services(), Arc::clone(&self.listener_store));
+        self.api = Api::Ready(Box::new(ready.map_err(api_failed)?));
         Ok(())
     }
 
-    /// Clients are answered from now on; `duties` if they have waited for it.
-    fn begin(&mut self, duties: Option<&Duties>, report: Report<'_>) -> Result<(), RunError> {
-        if let Some(duties) = duties {
+    /// Clients are answered from now on; `followed` if they have waited for it.
+    fn begin(
+        &mut self,
+        origin: &Origin<'_>,
+        followed: Option<(&Predecessor, &Duties)>,
+        report: Report<'_>,
+    ) -> Result<(), RunError> {
+        if let Some(volume) = origin.drain {
+            self.service.drain(volume)?;
+        }
+        if origin.has_api {
+            self.open_api()?;
+        }
+        if let Some((predecessor, duties)) = followed {
+            let ready = self.service.check_duties(duties);
+            ready
+                .and_then(|()| predecessor.ready().map_err(|error| error.to_string()))
+                .map_err(|why| RunError::failed(why, ""))?;
             self.service.go_on();
             self.service.note_upgrade(UpgradeInfo {
                 from_pid: duties.pid,
@@ -203,25 +246,36 @@ impl House {
     }
 
     /// Serves until a signal asks to stop, or a successor serves.
-    fn keep_on(mut self, place: &Place<'_>, messages: &Words, report: Report<'_>) -> Result<(), RunError> {
+    fn keep_on(
+        mut self,
+        origin: &Origin<'_>,
+        messages: &Messages,
+        report: Report<'_>,
+    ) -> Result<(), RunError> {
         loop {
             match messages.1.recv_timeout(LOOK) {
                 Ok(Message::Event(event)) => report(run_event(event)),
                 Ok(Message::Signal(SIGHUP)) => reload(&self.service, report),
                 Ok(Message::Signal(SIGUSR2)) => {
-                    if self.upgrade(None, place, messages, report)? {
+                    if self.upgrade(None, origin, messages, report)? {
                         return Ok(());
                     }
                 }
                 Ok(Message::Upgrade(answer)) => {
-                    if self.upgrade(answer, place, messages, report)? {
+                    if self.upgrade(answer, origin, messages, report)? {
                         return Ok(());
                     }
                 }
                 Ok(Message::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => {
                     return self.close(&messages.1, report);
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => self.service.look_for_ended_pools(),
+                Err(mpsc::RecvTimeoutError::Timeout) if origin.file.is_some() => {
+                    self.service.look_for_ended_pools();
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) if self.service.ended() => {
+                    return self.close(&messages.1, report);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -246,13 +300,14 @@ impl House {
     fn upgrade(
         &mut self,
         answer: Option<UpgradeAnswer>,
-        place: &Place<'_>,
-        messages: &Words,
+        origin: &Origin<'_>,
+        messages: &Messages,
         report: Report<'_>,
     ) -> Result<bool, RunError> {
+        let Some(served) = origin.file else { return Ok(false) };
         let possible = self.service.check_upgradable().and_then(|()| self.service.check_recordable());
         let successor = possible.and_then(|()| {
-            Successor::start(place.program, place.config)
+            Successor::start(served.program, served.config)
                 .map_err(|failed| RunError::failed(format!("no upgrade: {failed}"), "").into())
         });
         let successor = match successor {
@@ -300,7 +355,7 @@ impl House {
                     return Ok(true);
                 };
                 drop(successor); // its process has ended after this
-                self.take_back(place, estate, messages, report)?;
+                self.take_back(origin, estate, messages, report)?;
                 self.service.note_upgrade(failed(why, since(&duties)));
             }
             Err(error) => {
@@ -323,15 +378,15 @@ impl House {
     /// Opens again what was given away to a successor that is no more.
     fn take_back(
         &mut self,
-        place: &Place<'_>,
+        origin: &Origin<'_>,
         estate: Estate,
-        messages: &Words,
+        messages: &Messages,
         report: Report<'_>,
     ) -> Result<(), RunError> {
         let Estate { inheritance, config, file, unclosed: _ } = estate;
         self.listener_store.put_back(inheritance);
-        let house = Self::open(place, config, file, Arc::clone(&self.listener_store), messages, report)?;
-        *self = house;
+        let daemon = Self::open(origin, config, file, Arc::clone(&self.listener_store), messages, report)?;
+        *self = daemon;
         self.service.go_on();
         Ok(())
     }
@@ -397,4 +452,8 @@ fn reload(service: &Service, report: &mut dyn FnMut(RunEvent)) {
         }
         Err(error) => report(RunEvent::Problem(format!("not reloaded: {error}"))),
     }
+}
+
+fn api_failed(error: ApiError) -> RunError {
+    RunError::failed(error, "correct [daemon] of the configuration, or choose another socket")
 }
