@@ -104,3 +104,29 @@ fn destage_keeps_the_level_under_a_steady_load_and_does_not_empty_the_cache() {
     assert!(dirty > low + low / 10 && dirty < high, "{dirty} blocks between {low} and {high}");
     assert!((50..200).contains(&report.rate_blocks_per_s), "as much as comes: {report:?}");
 }
+
+#[test]
+fn a_gap_that_somebody_else_writes_holds_up_no_block_beside_it() {
+    let write = RequestKind::Write { fua: false };
+    for writes_gap in [true, false] {
+        let mut rig = rig();
+        write_backs(&mut rig, (0..8).map(|at| 2 * at)); // From now on gaps are filled.
+        rig.request(0, write, 1009, 1, Treatment::Bypass); // The next one needs no intent.
+        (0..6).for_each(|at| rig.write(0, 1000 + 2 * at));
+        rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
+        rig.rest(SECOND_NS / 2);
+        let before = rig.engine.stats();
+        assert_eq!(before.dirty_blocks, 6);
+        if writes_gap {
+            rig.request(0, write, 1009, 1, Treatment::Bypass);
+            rig.start(); // It is under way.
+        }
+        rig.engine.set_drain(rig.now(), VOLUME, Drain::Full);
+        rig.rest(SECOND_NS / 2);
+        let stats = rig.engine.stats();
+        assert_eq!(stats.dirty_blocks, 0);
+        let destaged = stats.destage_writes - before.destage_writes;
+        let filled = stats.gap_filled_blocks - before.gap_filled_blocks;
+        assert_eq!((destaged, filled), if writes_gap { (6, 0) } else { (1, 5) });
+    }
+}

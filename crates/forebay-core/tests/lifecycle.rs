@@ -3,7 +3,9 @@
 #[path = "rig/mod.rs"]
 mod rig;
 
-use forebay_core::{DetachHow, LifecycleError, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{
+    DestageOrder, DetachHow, LifecycleError, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings,
+};
 use forebay_format::VolumeId;
 use rig::{GATHERED_NS, Rig};
 
@@ -22,7 +24,11 @@ fn settings() -> VolumeSettings {
 
 /// A volume with twenty dirty blocks, which stay so.
 fn rig() -> Rig {
-    let mut rig = Rig::new((16, 64), 1 << 10, &[settings()], PoolSettings::default());
+    rig_with(settings())
+}
+
+fn rig_with(settings: VolumeSettings) -> Rig {
+    let mut rig = Rig::new((16, 64), 1 << 10, &[settings], PoolSettings::default());
     (0..20).for_each(|block| rig.write(0, block));
     rig.rest(GATHERED_NS);
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 20);
@@ -131,4 +137,19 @@ fn a_block_of_which_only_sectors_beyond_the_new_end_are_cached_goes_with_them() 
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 21, "the sector is inside of the volume");
     cut(&mut rig, 100 * BLOCK + 2048);
     assert_eq!((rig.engine.dirty_blocks(VOLUME), rig.engine.stats().cached_blocks), (20, 20));
+}
+
+#[test]
+fn a_volume_grows_beyond_an_odd_end_though_the_block_there_must_be_written_back_first() {
+    // A block of a flush epoch cannot be moved to a copy without what lies beyond the end.
+    let ordered = VolumeSettings { destage_order: DestageOrder::Ordered, ..settings() };
+    let mut rig = rig_with(ordered);
+    assert!(rig.engine.is_ordered(VOLUME));
+    cut(&mut rig, 11 * BLOCK + 512);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 12);
+    let bytes = 1 << 20;
+    rig.engine.resize_volume(rig.now(), VOLUME, bytes).expect("it can grow");
+    rig.rest(60_000_000_000);
+    assert!(rig.notices.contains(&Notice::VolumeResized { volume: VOLUME, bytes }), "{:?}", rig.notices);
+    rig.engine.check_invariants();
 }

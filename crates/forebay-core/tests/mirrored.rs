@@ -7,6 +7,7 @@ use forebay_core::{Notice, PoolSettings, VolumeSettings};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
 use rig::{Fault, GATHERED_NS, Rig};
+use std::collections::BTreeSet;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const VOLUME: VolumeId = VolumeId(0);
@@ -178,4 +179,58 @@ fn what_both_members_have_and_what_one_has_is_found_again_after_a_kill_and_after
         );
         rig.engine.check_invariants();
     }
+}
+
+#[test]
+fn a_member_that_was_filled_counts_and_can_be_read_alone() {
+    for member in [0, 1] {
+        let mut rig = rig();
+        rig.engine.member_gone(rig.now(), member);
+        rig.rest(SECOND_NS);
+        rig.engine.begin_rebuild(rig.now(), 3).expect("it is out");
+        rig.rest(60 * SECOND_NS);
+        assert_eq!(rig.notices.iter().filter(|notice| **notice == Notice::MirrorWhole).count(), 1);
+        let state = rig.engine.mirror_state().expect("it is mirrored");
+        assert!(state.out.is_none() && state.rebuild.is_none(), "{state:?}");
+        assert_eq!([said_to_be_out(&rig, 0), said_to_be_out(&rig, 1)], [[None; 2]; 2]);
+        rig.unreadable_member = Some(1 - usize::from(member));
+        read_all(&mut rig);
+        assert_eq!((rig.engine.dirty_blocks(VOLUME), rig.engine.stats().lost_blocks), (DIRTY, 0));
+        rig.engine.check_invariants();
+    }
+}
+
+#[test]
+fn a_cache_opens_though_the_half_of_a_column_for_clean_blocks_that_comes_next_cannot_be_read() {
+    let mut rig = rig();
+    rig.reopen(); // From now on everything is kept.
+    let geometry = rig.engine.geometry();
+    let (start, bytes) = (geometry.segment_offset(0, 0), geometry.segment_bytes());
+    let columns = u64::from(geometry.segment_count / 2);
+    let mut next = 5000..;
+    let mut filled = |rig: &mut Rig| {
+        let block = next.next().expect("the volume has more");
+        rig.read(0, block);
+        rig.rest(GATHERED_NS);
+        (rig.place_of(0, block) - start) / bytes
+    };
+    // Clean blocks come to a column whose second half is filled first.
+    let mut seen = BTreeSet::new();
+    let first = loop {
+        let segment = filled(&mut rig);
+        seen.insert(segment);
+        if segment >= columns && !seen.contains(&(segment - columns)) {
+            break segment - columns;
+        }
+    };
+    // A checkpoint says so, and the first half is begun after it.
+    let before = rig.engine.stats().checkpoints;
+    rig.engine.resize_volume(rig.now(), VOLUME, (1 << 27) - 4096).expect("it can be cut");
+    rig.rest(SECOND_NS);
+    assert!(rig.engine.stats().checkpoints > before);
+    while filled(&mut rig) != first {}
+    rig.unreadable_meta = start + first * bytes..start + (first + 1) * bytes;
+    rig.reopen();
+    assert_eq!((rig.engine.dirty_blocks(VOLUME), rig.engine.stats().lost_blocks), (DIRTY, 0));
+    rig.engine.check_invariants();
 }

@@ -3,10 +3,11 @@
 #[path = "rig/mod.rs"]
 mod rig;
 
-use forebay_core::{Notice, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{Loss, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use rig::{GATHERED_NS, Rig};
 
+const BLOCK: u64 = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
 const VOLUME: VolumeId = VolumeId(0);
 const DIRTY: u64 = 40;
@@ -116,4 +117,26 @@ fn a_stop_waits_for_no_rescue_that_fails_again_and_again() {
     assert_eq!(rig.engine.dirty_blocks(VOLUME), DIRTY);
     assert_eq!(rig.errors, Some(1), "what it should make durable is not");
     rig.stop_within(600 * SECOND_NS);
+}
+
+#[test]
+fn what_was_rescued_since_the_last_record_is_told_block_by_block() {
+    let mut rig = rig();
+    let slow = VolumeSettings { max_destage_bytes_per_s: 4 * BLOCK, ..settings() };
+    rig.engine.configure_volume(rig.now(), VOLUME, slow).expect("these settings");
+    let blocks = |losses: Vec<(VolumeId, Vec<Loss>)>| {
+        losses.iter().flat_map(|(_, losses)| losses).map(|loss| loss.bytes / BLOCK).sum::<u64>()
+    };
+    assert_eq!(blocks(rig.engine.at_risk()), DIRTY);
+    rig.unflushable = true;
+    flush(&mut rig);
+    let mut most = 0;
+    for _ in 0..50 {
+        rig.rest(SECOND_NS / 10);
+        let safe = blocks(rig.engine.made_safe().expect("these few can be remembered"));
+        assert!(safe + blocks(rig.engine.at_risk()) <= DIRTY, "no block is both");
+        most = most.max(safe);
+    }
+    assert!(rig.engine.is_aside() && rig.engine.dirty_blocks(VOLUME) > 0, "the rescue goes on");
+    assert!((2..10).contains(&most), "{most} blocks in a second, after which a record knows them");
 }

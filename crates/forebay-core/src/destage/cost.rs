@@ -142,6 +142,12 @@ impl Cost {
         ops * self.op_ns + blocks * self.block_ns
     }
 
+    /// Time of so many writes of an extent of `blocks` blocks, and of the one read before them that its gaps need, of `reads`
+    /// blocks, if that is not 0.
+    pub(crate) fn of_extent(&self, writes: u64, blocks: u64, reads: u64) -> Nanos {
+        self.of(writes + u64::from(reads > 0), blocks + reads)
+    }
+
     /// Blocks that pass in the time that an operation costs besides its blocks.
     pub(crate) fn blocks_per_op(&self) -> u64 {
         self.op_ns / self.block_ns.max(1)
@@ -208,5 +214,13 @@ mod tests {
             (0..8).for_each(|_| cost.ends(now, 1));
         }
         assert_near(cost.of(1, 1), 100_000);
+    }
+
+    #[test]
+    fn the_read_of_gaps_is_an_operation_of_its_own() {
+        let cost = Cost::default();
+        assert_eq!(cost.of_extent(1, 8, 0), cost.of(1, 8));
+        assert_eq!(cost.of_extent(1, 8, 3), cost.of(2, 11));
+        assert_eq!(cost.of_extent(4, 1, 0), cost.of(4, 1), "sectors of one block, in four runs");
     }
 }

@@ -128,8 +128,7 @@ impl Tally {
     }
 
     fn filled(&self, cost: &Cost) -> u64 {
-        let read = self.read.map_or(0, |(first, last)| cost.of(1, last - first + 1));
-        cost.of(1, self.blocks) + read
+        cost.of_extent(1, self.blocks, self.read.map_or(0, |(first, last)| last - first + 1))
     }
 }
 

@@ -211,7 +211,7 @@ impl Engine {
         let read = extent.to_read();
         let destage = &mut self.volume_mut(id).destage;
         let reads = read.map_or(0, |(first, last)| (last - first + 1) as u64);
-        let time = destage.cost.of(writes + u64::from(reads > 0), u64::from(blocks) + reads);
+        let time = destage.cost.of_extent(writes, blocks.into(), reads);
         destage.in_flight += 1;
         destage.started += 1;
         destage.pages_held += blocks;

@@ -16,6 +16,7 @@ use forebay_core::{
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// CRC32C of 4096 zero bytes.
 const ZERO_CRC: u32 = 0x98f9_4189;
@@ -89,7 +90,7 @@ pub(crate) struct Rig {
     pub(crate) keeps: bool,
     /// What was moved while counting.
     pub(crate) moved: Moved,
-    /// Bytes of the cache device at which data is damaged. Metadata never is.
+    /// Bytes of the cache device at which data is damaged. Metadata is not.
     pub(crate) faults: BTreeMap<u64, Fault>,
     /// After so many writes to the cache device, so many fail.
     pub(crate) failing_writes: (u32, u32),
@@ -101,6 +102,8 @@ pub(crate) struct Rig {
     /// The owner cannot note a member that has failed; and when it was asked to.
     pub(crate) refuses_notes: bool,
     pub(crate) asked_for_notes: Vec<u64>,
+    /// Metadata cannot be read from these bytes of the cache device.
+    pub(crate) unreadable_meta: Range<u64>,
     /// Flushes of the cache device fail.
     pub(crate) unflushable: bool,
     /// Where data was read from the cache device last.
@@ -187,6 +190,7 @@ impl Rig {
             unreadable_member: None,
             refuses_notes: false,
             asked_for_notes: Vec::new(),
+            unreadable_meta: 0..0,
             unflushable: false,
             last_read: 0,
             notices: Vec::new(),
@@ -405,7 +409,10 @@ impl Rig {
             }
             Action::ReadMeta { op, offset, len } => {
                 let bytes = self.load(offset, len);
-                self.ask(|engine, now| engine.complete_meta(now, op, Ok(&bytes)));
+                let bad = &self.unreadable_meta;
+                let fails = offset < bad.end && bad.start < offset + u64::from(len);
+                let result = if fails { Err(DeviceFailure::Failed) } else { Ok(&bytes[..]) };
+                self.ask(|engine, now| engine.complete_meta(now, op, result));
             }
             Action::Write { op, device: Device::Cache, .. } | Action::WriteMeta { op, .. }
                 if !took_one(&mut self.failing_writes.0) && took_one(&mut self.failing_writes.1) =>
