@@ -26,8 +26,8 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	target/venv/bin/ruff check --no-cache bench
 	target/venv/bin/ruff format --no-cache --check bench
-	target/venv/bin/ruff check --no-cache --config bench/ruff.toml scripts/mutants scripts/structure
-	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/mutants scripts/structure
+	target/venv/bin/ruff check --no-cache --config bench/ruff.toml scripts/mutants scripts/structure tests/golden-caches/golden.py
+	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/mutants scripts/structure tests/golden-caches/golden.py
 	lab/check style
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
