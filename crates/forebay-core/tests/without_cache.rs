@@ -137,6 +137,6 @@ fn what_was_rescued_since_the_last_record_is_told_block_by_block() {
         assert!(safe + blocks(rig.engine.at_risk()) <= DIRTY, "no block is both");
         most = most.max(safe);
     }
-    assert!(rig.engine.is_aside() && rig.engine.dirty_blocks(VOLUME) > 0, "the rescue goes on");
+    assert!(rig.engine.runs_without_cache() && rig.engine.dirty_blocks(VOLUME) > 0, "the rescue goes on");
     assert!((2..10).contains(&most), "{most} blocks in a second, after which a record knows them");
 }
