@@ -16,8 +16,10 @@ use crate::api::{Device, Nanos, Notice};
 use crate::base::bucket::Bucket;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
+use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
-use crate::engine::{BLOCK, Engine, OpKind};
+use crate::context::sectors::BLOCK;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::{LifecycleError, sweep_slots};
 use crate::map::segment::{BlockState, Key};
@@ -115,14 +117,15 @@ impl Engine {
     /// # Errors
     /// A scrub is under way, or the engine does not serve.
     pub fn begin_scrub(&mut self, now: Nanos, bytes_per_s: u64) -> Result<(), LifecycleError> {
-        self.advance(now);
-        self.may_change_pool()?;
+        self.cx.advance(now);
+        self.cx.may_change_pool()?;
         if self.scrub.as_ref().is_some_and(|scrub| !scrub.dirty_only) {
             return Err(LifecycleError::Busy);
         }
         let copies = |number: u32| 1 + u64::from(self.has_two_copies(number));
-        let live =
-            (0..).zip(&self.map.segments).map(|(number, segment)| u64::from(segment.live) * copies(number));
+        let live = (0..)
+            .zip(&self.cx.map.segments)
+            .map(|(number, segment)| u64::from(segment.live) * copies(number));
         let total_blocks = live.sum();
         let report = ScrubReport { total_blocks, ..ScrubReport::default() };
         self.start_scrub(bytes_per_s, false, report);
@@ -133,8 +136,8 @@ impl Engine {
     /// though nobody reads it. Nobody is told when it ends; a scrub that is begun takes its place, and nothing happens if one is
     /// under way.
     pub fn check_dirty(&mut self, now: Nanos, bytes_per_s: u64) {
-        self.advance(now);
-        if self.may_change_pool().is_ok() && self.scrub.is_none() {
+        self.cx.advance(now);
+        if self.cx.may_change_pool().is_ok() && self.scrub.is_none() {
             self.start_scrub(bytes_per_s, true, ScrubReport::default());
         }
     }
@@ -160,7 +163,7 @@ impl Engine {
 
     /// Ends a scrub early; [`Notice::ScrubEnded`] follows. Nothing happens if there is none.
     pub fn cancel_scrub(&mut self, now: Nanos) {
-        self.advance(now);
+        self.cx.advance(now);
         if let Some(scrub) = self.scrub.as_mut().filter(|scrub| !scrub.dirty_only) {
             scrub.cancelled = true;
         }
@@ -179,14 +182,14 @@ impl Engine {
     pub(crate) fn step_scrub(&mut self) {
         let Some(mut scrub) = self.scrub.take() else { return };
         scrub.wake_at = None;
-        let ends = scrub.cancelled || self.fenced || self.stopping;
+        let ends = scrub.cancelled || self.cx.fenced || self.cx.stopping;
         if ends {
             scrub.under_way -= self.forget_asked_repairs();
         }
         let through = !ends && self.scrub_on(&mut scrub);
         if scrub.under_way == 0 && (ends || through) {
             if !scrub.dirty_only {
-                self.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
+                self.cx.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
             }
         } else {
             self.scrub = Some(scrub);
@@ -195,9 +198,9 @@ impl Engine {
 
     /// Begins what may be read now. True if there is nothing more to be read.
     fn scrub_on(&mut self, scrub: &mut Scrub) -> bool {
-        scrub.bucket.settle(self.now, scrub.bytes_per_s);
-        let mut looks = sweep_slots(self.map.geometry.slot_count());
-        while scrub.under_way < READS_MAX && self.pages.available(PageUse::Scrub) > 0 {
+        scrub.bucket.settle(self.cx.now, scrub.bytes_per_s);
+        let mut looks = sweep_slots(self.cx.map.geometry.slot_count());
+        while scrub.under_way < READS_MAX && self.cx.pages.available(PageUse::Scrub) > 0 {
             if !scrub.bucket.is_open(scrub.bytes_per_s) {
                 scrub.wake_at = scrub.bucket.opens_at(scrub.bytes_per_s);
                 return false;
@@ -217,7 +220,7 @@ impl Engine {
                     self.read_for_scrub(slot, count, From { member, tries: 1 });
                 }
                 None if looks == 0 => {
-                    scrub.wake_at = Some(self.now + 1);
+                    scrub.wake_at = Some(self.cx.now + 1);
                     return false;
                 }
                 None => return scrub.under_way == 0,
@@ -234,18 +237,18 @@ impl Engine {
 
     /// The member of a pair that this copy is read from: the one that counts, if only one does.
     fn scrubbed_member(&self, slot: u32, copy: u8) -> Option<u8> {
-        let mirror = self.mirror.as_ref().filter(|_| self.is_pair(self.map.place(slot).0))?;
+        let mirror = self.mirror.as_ref().filter(|_| self.is_pair(self.cx.map.place(slot).0))?;
         Some(mirror.failed().map_or(copy, |failed| 1 - failed))
     }
 
     /// True if a slot counts, is not known to be lost, and was not on a member that is.
     fn is_worth_scrubbing(&self, slot: u32) -> bool {
-        let state = self.map.state(slot);
-        if state == BlockState::Void || self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+        let state = self.cx.map.state(slot);
+        if state == BlockState::Void || self.mirror.is_some() && self.is_gone(self.cx.map.place(slot).0) {
             return false;
         }
         let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == BlockState::Dirty;
-        let lost = state == BlockState::Dirty && self.map.is_lost(slot);
+        let lost = state == BlockState::Dirty && self.cx.map.is_lost(slot);
         !overlooked && !lost
     }
 
@@ -256,11 +259,11 @@ impl Engine {
 
     /// The next slots that count and follow one another on the device, and which copy of them.
     fn next_run(&self, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32, u8)> {
-        let blocks = self.map.geometry.segment_blocks;
-        let most = RUN_BLOCKS.min(self.pages.available(PageUse::Scrub));
+        let blocks = self.cx.map.geometry.segment_blocks;
+        let most = RUN_BLOCKS.min(self.cx.pages.available(PageUse::Scrub));
         let mut run: Option<(u32, u32, u8)> = None;
-        while (scrub.segment as usize) < self.map.segments.len() && *looks > 0 {
-            let empty = self.map.segments[scrub.segment as usize].live == 0;
+        while (scrub.segment as usize) < self.cx.map.segments.len() && *looks > 0 {
+            let empty = self.cx.map.segments[scrub.segment as usize].live == 0;
             if empty || scrub.index >= blocks {
                 let second = scrub.copy == 0 && !fault::planted(PlantedBug::ScrubOneCopy);
                 let again = !empty && second && self.has_two_copies(scrub.segment);
@@ -272,8 +275,8 @@ impl Engine {
                     None => continue,
                 }
             }
-            let slot = self.map.slot(scrub.segment, scrub.index);
-            let wanted = !scrub.dirty_only || self.map.state(slot) == BlockState::Dirty;
+            let slot = self.cx.map.slot(scrub.segment, scrub.index);
+            let wanted = !scrub.dirty_only || self.cx.map.state(slot) == BlockState::Dirty;
             let counts = wanted && self.is_worth_scrubbing(slot);
             if !counts && run.is_some() {
                 return run;
@@ -291,32 +294,32 @@ impl Engine {
     }
 
     fn read_for_scrub(&mut self, slot: u32, count: u32, from: From) {
-        let pages: Vec<Page> = (0..count).filter_map(|_| self.pages.take(PageUse::Scrub)).collect();
+        let pages: Vec<Page> = (0..count).filter_map(|_| self.cx.pages.take(PageUse::Scrub)).collect();
         let spans: Vec<_> = pages.iter().map(|page| page.span()).collect();
-        self.map.pin(slot);
+        self.cx.map.pin(slot);
         let offset = self.copy_offset(slot, from.member);
         let read = self.scrub_reads.insert(ScrubRead { slot, pages, from });
-        self.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
+        self.cx.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
     }
 
     /// Byte of the cache where a slot lies, on this member if it is of a pair.
     fn copy_offset(&self, slot: u32, member: Option<u8>) -> u64 {
-        let (segment, index) = self.map.place(slot);
-        member.map_or_else(|| self.map.offset(slot), |member| self.half_offset(segment, member, index))
+        let (segment, index) = self.cx.map.place(slot);
+        member.map_or_else(|| self.cx.map.offset(slot), |member| self.half_offset(segment, member, index))
     }
 
     pub(crate) fn scrub_read(&mut self, read: u32, ok: bool, crcs: &[u32]) {
         let ScrubRead { slot: first, pages, from } = self.scrub_reads.remove(read);
         for ((slot, page), index) in (first..).zip(pages).zip(0..) {
-            self.pages.give(PageUse::Scrub, page);
+            self.cx.pages.give(PageUse::Scrub, page);
             let found = match crcs.get(index) {
                 _ if !ok => Found::Nothing,
-                Some(crc) if *crc == self.map.crc(slot) => Found::Right,
+                Some(crc) if *crc == self.cx.map.crc(slot) => Found::Right,
                 _ => Found::Wrong,
             };
             self.scrubbed(slot, found, from);
         }
-        self.map.unpin(first);
+        self.cx.map.unpin(first);
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way -= 1;
         }
@@ -325,7 +328,7 @@ impl Engine {
     /// A slot was read; its segment is still pinned.
     fn scrubbed(&mut self, slot: u32, found: Found, from: From) {
         let stale = !self.is_worth_judging(slot);
-        let paired = self.has_two_copies(self.map.place(slot).0);
+        let paired = self.has_two_copies(self.cx.map.place(slot).0);
         let elsewhere =
             self.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
         let elsewhere = elsewhere && !fault::planted(PlantedBug::JudgeFailedCopy);
@@ -342,7 +345,7 @@ impl Engine {
             return;
         }
         scrub.report.checked_blocks += 1;
-        if right || stale || self.fenced {
+        if right || stale || self.cx.fenced {
             return;
         }
         if paired {
@@ -355,13 +358,13 @@ impl Engine {
 
     /// No copy of a slot is right; `certain`: it was read, and is wrong.
     fn condemn(&mut self, slot: u32, certain: bool) {
-        if !certain && self.map.state(slot) != BlockState::Clean {
+        if !certain && self.cx.map.state(slot) != BlockState::Clean {
             // A path that fails over takes seconds, and this is the only copy: whoever needs it decides.
             self.scrub_does(|scrub| scrub.report.unreadable_blocks += 1);
             return;
         }
         self.scrub_does(|scrub| scrub.report.damaged_blocks += 1);
-        let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
+        let (key, pinned) = (self.cx.map.key(slot), self.cx.map.is_pinned(slot));
         match self.give_up(slot) {
             Damage::Lost => self.scrub_does(|scrub| scrub.report.lost_blocks += 1),
             Damage::Dropped => self.fetch_again(key, pinned),
@@ -372,8 +375,8 @@ impl Engine {
     /// What was found out about a slot with two copies, of which one was not right.
     pub(crate) fn scrub_repaired(&mut self, slot: u32, outcome: Outcome) {
         self.scrub_does(|scrub| scrub.under_way -= 1);
-        self.settle_again();
-        if !self.is_worth_judging(slot) || self.fenced {
+        self.cx.settle_again();
+        if !self.is_worth_judging(slot) || self.cx.fenced {
             return;
         }
         match outcome {
@@ -393,13 +396,13 @@ impl Engine {
 
     /// Where the copies of each block lie that both members have, with its checksum: for oracles. Slow.
     pub fn pair_copies(&self) -> impl Iterator<Item = ([u64; 2], u32)> + '_ {
-        let slots = (0..self.map.geometry.slot_count()).filter(|slot| {
-            let (segment, index) = self.map.place(*slot);
-            let table = &self.map.segments[segment as usize];
+        let slots = (0..self.cx.map.geometry.slot_count()).filter(|slot| {
+            let (segment, index) = self.cx.map.place(*slot);
+            let table = &self.cx.map.segments[segment as usize];
             self.has_two_copies(segment) && table.live > 0 && table.state(index) != BlockState::Void
         });
         let place = |slot, member| self.copy_offset(slot, Some(member));
-        slots.map(move |slot| ([place(slot, 0), place(slot, 1)], self.map.crc(slot)))
+        slots.map(move |slot| ([place(slot, 0), place(slot, 1)], self.cx.map.crc(slot)))
     }
 
     fn scrub_does(&mut self, change: impl FnOnce(&mut Scrub)) {
@@ -412,36 +415,36 @@ impl Engine {
     fn fetch_again(&mut self, key: Key, pinned: bool) {
         let range = BlockRange { first: key, last: key };
         let volume = key.volume();
-        let serves = self.is_attached(volume) && {
-            let volume = self.volume(volume);
+        let serves = self.cx.is_attached(volume) && {
+            let volume = self.cx.volume(volume);
             volume.fills() && (key.block() + 1) * BLOCK <= volume.limit_bytes
         };
-        let idle = serves && !self.locks.is_held(range) && !self.fills.any_in(range);
-        if !idle || self.map.lookup(key).is_some() || self.stopping {
+        let idle = serves && !self.cx.locks.is_held(range) && !self.fills.any_in(range);
+        if !idle || self.cx.map.lookup(key).is_some() || self.cx.stopping {
             return;
         }
-        let Some(page) = self.pages.take(PageUse::Fill) else { return };
+        let Some(page) = self.cx.pages.take(PageUse::Fill) else { return };
         let token = self.fills.register(key, pinned);
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way += 1;
         }
         let kind = OpKind::ScrubFetch { key, page, token };
-        self.read(Device::Backing(volume), key.block() * BLOCK, &[page.span()], true, kind);
+        self.cx.read(Device::Backing(volume), key.block() * BLOCK, &[page.span()], true, kind);
     }
 
     pub(crate) fn scrub_fetched(&mut self, key: Key, page: Page, token: u64, ok: bool, crcs: &[u32]) {
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way -= 1;
         }
-        let crc = crcs.first().filter(|_| ok && self.fills.is_valid(key, token) && !self.fenced);
+        let crc = crcs.first().filter(|_| ok && self.fills.is_valid(key, token) && !self.cx.fenced);
         let Some(crc) = crc else {
             self.fills.end(key, token);
-            self.pages.give(PageUse::Fill, page);
-            self.settle_again();
+            self.cx.pages.give(PageUse::Fill, page);
+            self.cx.settle_again();
             return;
         };
         self.scrub_does(|scrub| scrub.report.repaired_blocks += 1);
-        self.cover(CoverageMark::ScrubRepaired);
+        self.cx.cover(CoverageMark::ScrubRepaired);
         self.append_fill(key, *crc, page, token);
     }
 }

@@ -22,8 +22,11 @@
 pub(crate) mod create;
 
 use crate::api::{Device, Nanos, Notice};
+use crate::context::Context;
+use crate::context::Status;
 use crate::context::coverage::CoverageMark;
-use crate::engine::{Engine, OpKind, Status};
+use crate::context::operations::OpKind;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::append::Item;
 use crate::log::flush::Waiter;
@@ -133,168 +136,7 @@ pub(crate) fn window_size(segments: u32) -> u32 {
     (segments / 16).clamp(4, 256)
 }
 
-impl Engine {
-    /// Has a checkpoint taken as soon as that is possible; [`Notice::Checkpointed`] tells when it is in effect.
-    pub fn take_checkpoint(&mut self, now: Nanos) {
-        self.advance(now);
-        self.checkpoint.want();
-    }
-
-    fn checkpoint_is_due(&self) -> bool {
-        let state = &self.checkpoint;
-        match self.status {
-            Status::Opening => return state.wanted, // There is no map yet to judge by.
-            Status::Failed(_) => return false,      // There may be no geometry either.
-            Status::Ready | Status::Stopping => {}
-        }
-        let (window, pool) = (state.window.len(), state.pool.len());
-        let low = state.window_size as usize / 2;
-        state.wanted
-            || window <= low && pool >= (state.window_size as usize / 4).max(1)
-            || window <= 2 && pool > 0
-            || self.wants_marks_by_checkpoint()
-            || self.has_ended_intents() && self.now >= state.last_at + INTENTS_PAUSE_NS
-    }
-
-    /// Segments that hold nothing are about to join the window: a checkpoint that lists them is under way, or due.
-    pub(crate) fn is_room_coming(&self) -> bool {
-        let state = &self.checkpoint;
-        !self.fenced && (!state.joining.is_empty() || !state.pool.is_empty() && self.checkpoint_is_due())
-    }
-
-    /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
-    fn wants_marks_by_checkpoint(&self) -> bool {
-        let stream = &self.streams[StreamKind::Write.index()];
-        self.checkpoint.window.len() <= 1
-            && stream.room(self.batch_blocks()) == 0
-            && (!self.marks.is_empty() || stream.waits_without_payload())
-    }
-
-    pub(crate) fn checkpoint_deadline(&self) -> Option<Nanos> {
-        let due = self.checkpoint.last_at + INTENTS_PAUSE_NS;
-        (self.checkpoint.is_idle() && self.may_checkpoint() && self.has_ended_intents()).then_some(due)
-    }
-
-    /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may need segments to end.
-    fn may_checkpoint(&self) -> bool {
-        let is_closing = self.is_winding_down()
-            && self.relocations.len() == 0
-            && self.checkpoint.purpose != Purpose::Opening;
-        !self.fenced && !is_closing
-    }
-
-    /// The checkpoint that ends recovery.
-    pub(crate) fn begin_opening_checkpoint(&mut self) {
-        self.checkpoint.purpose = Purpose::Opening;
-        self.checkpoint.wanted = true;
-    }
-
-    /// The checkpoint that ends everything.
-    pub(crate) fn begin_final_checkpoint(&mut self) {
-        self.checkpoint.purpose = Purpose::Closing;
-        if self.fenced {
-            // No promise can be made; the cache stays marked as open and is recovered at the next start.
-            self.actions.push_back(crate::api::Action::Closed);
-            return;
-        }
-        self.checkpoint.step = CheckpointStep::Holding;
-        self.hold_and_snapshot();
-    }
-
-    pub(crate) fn step_checkpoint(&mut self) {
-        match self.checkpoint.step {
-            CheckpointStep::Idle if self.may_checkpoint() && self.checkpoint_is_due() => {
-                self.checkpoint.step = CheckpointStep::Holding;
-                self.hold_and_snapshot();
-            }
-            CheckpointStep::Holding => self.hold_and_snapshot(),
-            _ => {}
-        }
-    }
-
-    fn hold_and_snapshot(&mut self) {
-        if self.fenced || !self.streams.iter().all(crate::log::append::Stream::nothing_in_flight) {
-            if self.fenced {
-                self.checkpoint.step = CheckpointStep::Idle;
-            }
-            return;
-        }
-        self.checkpoint.wanted = false;
-        self.checkpoint.last_at = self.now;
-        if self.wants_marks_by_checkpoint() {
-            self.cover(CoverageMark::CheckpointOfFullLog);
-        }
-        self.apply_pool_job();
-        self.apply_rebuild();
-        let snapshot = self.snapshot();
-        self.map.look_at(self.map.geometry.slot_count().into());
-        let segments = &self.map.segments;
-        self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
-        self.checkpoint.step = CheckpointStep::Flushing;
-        self.flush(Device::Cache, Waiter::Checkpoint);
-    }
-
-    /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the log says.
-    fn snapshot(&mut self) -> Checkpoint {
-        self.checkpoint.absorbed = core::mem::take(&mut self.marks);
-        self.checkpoint.settled = self.streams[StreamKind::Write.index()].take_without_payload();
-        for item in self.checkpoint.settled.clone() {
-            self.apply_drop(item.kind);
-        }
-        if !self.checkpoint.absorbed.is_empty() {
-            self.cover(CoverageMark::MarksByCheckpoint);
-        }
-        if !self.checkpoint.settled.is_empty() {
-            self.cover(CoverageMark::ItemsByCheckpoint);
-        }
-        if self.has_ended_intents() {
-            self.cover(CoverageMark::IntentCleared);
-        }
-        let size = self.checkpoint.window_size as usize;
-        let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
-        self.checkpoint.joining = self.checkpoint.pool.drain(..joining).collect();
-        let spare = self.mirror.as_ref().and_then(|mirror| mirror.spare());
-        let window =
-            self.checkpoint.window.iter().chain(&self.checkpoint.joining).copied().chain(spare).collect();
-        let intents = self.settle_intents();
-        let opening = self.checkpoint.purpose == Purpose::Opening;
-        self.superblock.epoch += u64::from(opening);
-        self.superblock.checkpoint_generation += 1;
-        self.note_order_claims();
-        Checkpoint {
-            uuid: self.superblock.uuid,
-            generation: self.superblock.checkpoint_generation,
-            epoch: self.superblock.epoch,
-            next_sequence: self.next_sequence,
-            next_stream_sequence: [0, 1, 2].map(|index| self.streams[index].next_sequence),
-            segment_blocks: self.map.geometry.segment_blocks,
-            volumes: self.volume_table(),
-            segments: (0..self.map.segments.len()).map(|number| self.segment_entry(number)).collect(),
-            window,
-            intents,
-        }
-    }
-
-    /// The volume table as the next checkpoint will have it: volumes that are not attached included.
-    #[must_use]
-    pub fn volume_table(&self) -> Vec<VolumeEntry> {
-        let closing = self.checkpoint.purpose == Purpose::Closing;
-        let mut table = self.checkpoint.volume_table.clone();
-        for entry in &mut table {
-            entry.flush_epoch = self.order_claim(entry.id);
-            let Some(Some(volume)) = self.volumes.get(usize::from(entry.id.0)) else { continue };
-            entry.mode = volume.settings.mode;
-            entry.size_bytes = volume.table_bytes;
-            entry.backing = volume.backing.clone();
-            if !closing {
-                // While in use the backing store changes under our own hands: no stamp, no samples.
-                entry.backing.stamp_ns = None;
-                entry.backing.samples.clear();
-            }
-        }
-        table
-    }
-
+impl Context {
     fn segment_entry(&self, number: usize) -> SegmentEntry {
         let segment = &self.map.segments[number];
         let state = match segment.phase {
@@ -314,6 +156,169 @@ impl Engine {
             summary_block: segment.summary_block,
             slots: SlotStates::default(),
         }
+    }
+}
+
+impl Engine {
+    /// Has a checkpoint taken as soon as that is possible; [`Notice::Checkpointed`] tells when it is in effect.
+    pub fn take_checkpoint(&mut self, now: Nanos) {
+        self.cx.advance(now);
+        self.checkpoint.want();
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        let state = &self.checkpoint;
+        match self.cx.status {
+            Status::Opening => return state.wanted, // There is no map yet to judge by.
+            Status::Failed(_) => return false,      // There may be no geometry either.
+            Status::Ready | Status::Stopping => {}
+        }
+        let (window, pool) = (state.window.len(), state.pool.len());
+        let low = state.window_size as usize / 2;
+        state.wanted
+            || window <= low && pool >= (state.window_size as usize / 4).max(1)
+            || window <= 2 && pool > 0
+            || self.wants_marks_by_checkpoint()
+            || self.cx.has_ended_intents() && self.cx.now >= state.last_at + INTENTS_PAUSE_NS
+    }
+
+    /// Segments that hold nothing are about to join the window: a checkpoint that lists them is under way, or due.
+    pub(crate) fn is_room_coming(&self) -> bool {
+        let state = &self.checkpoint;
+        !self.cx.fenced && (!state.joining.is_empty() || !state.pool.is_empty() && self.checkpoint_is_due())
+    }
+
+    /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
+    fn wants_marks_by_checkpoint(&self) -> bool {
+        let stream = &self.streams[StreamKind::Write.index()];
+        self.checkpoint.window.len() <= 1
+            && stream.room(self.cx.batch_blocks()) == 0
+            && (!self.marks.is_empty() || stream.waits_without_payload())
+    }
+
+    pub(crate) fn checkpoint_deadline(&self) -> Option<Nanos> {
+        let due = self.checkpoint.last_at + INTENTS_PAUSE_NS;
+        (self.checkpoint.is_idle() && self.may_checkpoint() && self.cx.has_ended_intents()).then_some(due)
+    }
+
+    /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may need segments to end.
+    fn may_checkpoint(&self) -> bool {
+        let is_closing = self.cx.is_winding_down()
+            && self.relocations.len() == 0
+            && self.checkpoint.purpose != Purpose::Opening;
+        !self.cx.fenced && !is_closing
+    }
+
+    /// The checkpoint that ends recovery.
+    pub(crate) fn begin_opening_checkpoint(&mut self) {
+        self.checkpoint.purpose = Purpose::Opening;
+        self.checkpoint.wanted = true;
+    }
+
+    /// The checkpoint that ends everything.
+    pub(crate) fn begin_final_checkpoint(&mut self) {
+        self.checkpoint.purpose = Purpose::Closing;
+        if self.cx.fenced {
+            // No promise can be made; the cache stays marked as open and is recovered at the next start.
+            self.cx.actions.push_back(crate::api::Action::Closed);
+            return;
+        }
+        self.checkpoint.step = CheckpointStep::Holding;
+        self.hold_and_snapshot();
+    }
+
+    pub(crate) fn step_checkpoint(&mut self) {
+        match self.checkpoint.step {
+            CheckpointStep::Idle if self.may_checkpoint() && self.checkpoint_is_due() => {
+                self.checkpoint.step = CheckpointStep::Holding;
+                self.hold_and_snapshot();
+            }
+            CheckpointStep::Holding => self.hold_and_snapshot(),
+            _ => {}
+        }
+    }
+
+    fn hold_and_snapshot(&mut self) {
+        if self.cx.fenced || !self.streams.iter().all(crate::log::append::Stream::nothing_in_flight) {
+            if self.cx.fenced {
+                self.checkpoint.step = CheckpointStep::Idle;
+            }
+            return;
+        }
+        self.checkpoint.wanted = false;
+        self.checkpoint.last_at = self.cx.now;
+        if self.wants_marks_by_checkpoint() {
+            self.cx.cover(CoverageMark::CheckpointOfFullLog);
+        }
+        self.apply_pool_job();
+        self.apply_rebuild();
+        let snapshot = self.snapshot();
+        self.cx.map.look_at(self.cx.map.geometry.slot_count().into());
+        let segments = &self.cx.map.segments;
+        self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
+        self.checkpoint.step = CheckpointStep::Flushing;
+        self.flush(Device::Cache, Waiter::Checkpoint);
+    }
+
+    /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the log says.
+    fn snapshot(&mut self) -> Checkpoint {
+        self.checkpoint.absorbed = core::mem::take(&mut self.marks);
+        self.checkpoint.settled = self.streams[StreamKind::Write.index()].take_without_payload();
+        for item in self.checkpoint.settled.clone() {
+            self.cx.apply_drop(item.kind);
+        }
+        if !self.checkpoint.absorbed.is_empty() {
+            self.cx.cover(CoverageMark::MarksByCheckpoint);
+        }
+        if !self.checkpoint.settled.is_empty() {
+            self.cx.cover(CoverageMark::ItemsByCheckpoint);
+        }
+        if self.cx.has_ended_intents() {
+            self.cx.cover(CoverageMark::IntentCleared);
+        }
+        let size = self.checkpoint.window_size as usize;
+        let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
+        self.checkpoint.joining = self.checkpoint.pool.drain(..joining).collect();
+        let spare = self.mirror.as_ref().and_then(|mirror| mirror.spare());
+        let window =
+            self.checkpoint.window.iter().chain(&self.checkpoint.joining).copied().chain(spare).collect();
+        let intents = self.cx.settle_intents();
+        let opening = self.checkpoint.purpose == Purpose::Opening;
+        self.cx.superblock.epoch += u64::from(opening);
+        self.cx.superblock.checkpoint_generation += 1;
+        self.cx.note_order_claims();
+        Checkpoint {
+            uuid: self.cx.superblock.uuid,
+            generation: self.cx.superblock.checkpoint_generation,
+            epoch: self.cx.superblock.epoch,
+            next_sequence: self.next_sequence,
+            next_stream_sequence: [0, 1, 2].map(|index| self.streams[index].next_sequence),
+            segment_blocks: self.cx.map.geometry.segment_blocks,
+            volumes: self.volume_table(),
+            segments: (0..self.cx.map.segments.len()).map(|number| self.cx.segment_entry(number)).collect(),
+            window,
+            intents,
+        }
+    }
+
+    /// The volume table as the next checkpoint will have it: volumes that are not attached included.
+    #[must_use]
+    pub fn volume_table(&self) -> Vec<VolumeEntry> {
+        let closing = self.checkpoint.purpose == Purpose::Closing;
+        let mut table = self.checkpoint.volume_table.clone();
+        for entry in &mut table {
+            entry.flush_epoch = self.cx.order_claim(entry.id);
+            let Some(Some(volume)) = self.cx.volumes.get(usize::from(entry.id.0)) else { continue };
+            entry.mode = volume.settings.mode;
+            entry.size_bytes = volume.table_bytes;
+            entry.backing = volume.backing.clone();
+            if !closing {
+                // While in use the backing store changes under our own hands: no stamp, no samples.
+                entry.backing.stamp_ns = None;
+                entry.backing.samples.clear();
+            }
+        }
+        table
     }
 
     pub(crate) fn checkpoint_flushed(&mut self, ok: bool) {
@@ -344,7 +349,8 @@ impl Engine {
     fn mend_superblock(&mut self) {
         if self.mirror.is_some() {
             let mut stale = core::mem::take(&mut self.checkpoint.stale_superblocks);
-            stale.retain(|(offset, _)| self.meta_members().contains(&usize::from(self.member_at(*offset))));
+            stale
+                .retain(|(offset, _)| self.meta_members().contains(&usize::from(self.cx.member_at(*offset))));
             self.checkpoint.stale_superblocks = stale;
         }
         let Some((offset, bytes)) = self.checkpoint.stale_superblocks.first().cloned() else {
@@ -354,7 +360,7 @@ impl Engine {
         self.checkpoint.step = CheckpointStep::Mending;
         self.checkpoint.pending = 1;
         self.checkpoint.failed = false;
-        self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
+        self.cx.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
     }
 
     fn write_copies(&mut self) {
@@ -362,11 +368,11 @@ impl Engine {
         let members = self.meta_members();
         self.checkpoint.pending = 2 * members.len() as u32;
         self.checkpoint.failed = false;
-        let (generation, geometry) = (self.superblock.checkpoint_generation, self.map.geometry);
+        let (generation, geometry) = (self.cx.superblock.checkpoint_generation, self.cx.map.geometry);
         for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
             let offset = geometry.mirror_meta(member, geometry.checkpoint_offset(generation, copy));
             let bytes = self.checkpoint.bytes.clone();
-            self.write_meta(offset, bytes, OpKind::Checkpoint);
+            self.cx.write_meta(offset, bytes, OpKind::Checkpoint);
         }
     }
 
@@ -377,17 +383,17 @@ impl Engine {
         self.checkpoint.pending = members.len() as u32;
         self.checkpoint.failed = false;
         if copy == 0 && self.checkpoint.tries == 0 && !second {
-            self.checkpoint.mark = self.superblock.mirror;
+            self.checkpoint.mark = self.cx.superblock.mirror;
             // A member that goes on alone counts by two: then its superblock is newer than any that the other one was left with.
             let alone = self.checkpoint.mark.is_some_and(|mark| mark.out.is_some());
-            self.superblock.generation += 1 + u64::from(alone);
+            self.cx.superblock.generation += 1 + u64::from(alone);
         }
         let closing = self.checkpoint.purpose == Purpose::Closing;
-        self.superblock.state = if closing { CacheState::Clean } else { CacheState::Open };
+        self.cx.superblock.state = if closing { CacheState::Clean } else { CacheState::Open };
         for member in members {
-            let offset = self.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
-            let bytes = self.superblock_of(member, self.checkpoint.mark).encode();
-            self.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
+            let offset = self.cx.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
+            let bytes = self.cx.superblock_of(member, self.checkpoint.mark).encode();
+            self.cx.write_meta(offset, Arc::new(bytes), OpKind::Checkpoint);
         }
     }
 
@@ -401,7 +407,7 @@ impl Engine {
             return;
         }
         if state.failed {
-            self.coverage.add(CoverageMark::CheckpointRetried);
+            self.cx.coverage.add(CoverageMark::CheckpointRetried);
             state.tries += 1;
             let tries = state.tries;
             match state.step {
@@ -432,7 +438,7 @@ impl Engine {
         }
         match self.checkpoint.purpose {
             Purpose::Opening => self.fail_opening(crate::recovery::OpenError::CacheWrite),
-            Purpose::Closing => self.actions.push_back(crate::api::Action::Closed),
+            Purpose::Closing => self.cx.actions.push_back(crate::api::Action::Closed),
             Purpose::Running => {}
         }
     }
@@ -442,40 +448,40 @@ impl Engine {
         self.checkpoint.second = false;
         self.checkpoint.bytes = Arc::default();
         for number in core::mem::take(&mut self.checkpoint.joining) {
-            self.map.end_segment(number, SegmentPhase::Free);
+            self.cx.map.end_segment(number, SegmentPhase::Free);
             self.column_is_free(number);
             if !self.keep_retired(number) {
                 self.checkpoint.window.push_back(number);
             }
         }
         for slot in core::mem::take(&mut self.checkpoint.absorbed) {
-            if self.map.state(slot) == BlockState::Destaged {
-                self.map.mark_clean(slot);
+            if self.cx.map.state(slot) == BlockState::Destaged {
+                self.cx.map.mark_clean(slot);
             }
         }
-        self.orders_checkpointed();
+        self.cx.orders_checkpointed();
         self.rebuild_checkpointed();
-        if self.checkpoint.mark != self.superblock.mirror {
+        if self.checkpoint.mark != self.cx.superblock.mirror {
             self.checkpoint.want(); // A member was put out meanwhile.
         }
         for item in core::mem::take(&mut self.checkpoint.settled) {
             self.item_done(item, Some(0));
         }
-        self.checkpoint.in_effect = self.superblock.checkpoint_generation;
-        self.checkpoint.super_generation = self.superblock.generation;
-        self.stats.checkpoints += 1;
-        self.notice(Notice::Checkpointed { generation: self.superblock.checkpoint_generation });
+        self.checkpoint.in_effect = self.cx.superblock.checkpoint_generation;
+        self.checkpoint.super_generation = self.cx.superblock.generation;
+        self.cx.stats.checkpoints += 1;
+        self.cx.notice(Notice::Checkpointed { generation: self.cx.superblock.checkpoint_generation });
         match core::mem::take(&mut self.checkpoint.purpose) {
             Purpose::Running => {}
             Purpose::Opening => {
                 self.recovery = None;
-                self.status = Status::Ready;
+                self.cx.status = Status::Ready;
             }
             Purpose::Closing => {
                 // What only waited for a checkpoint has it now.
                 self.step_lifecycle();
                 self.step_pool();
-                self.actions.push_back(crate::api::Action::Closed);
+                self.cx.actions.push_back(crate::api::Action::Closed);
             }
         }
     }

@@ -2,7 +2,9 @@
 //! addition.
 
 use crate::api::{Nanos, Request, RequestKind, RequestOutcome};
-use crate::engine::{Engine, OpKind};
+use crate::context::Context;
+use crate::context::operations::OpKind;
+use crate::engine::Engine;
 use crate::map::segment::BlockState;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -169,23 +171,7 @@ impl Counters {
     }
 }
 
-impl Engine {
-    /// Counters and gauges of a volume; `None` if it is not attached.
-    #[must_use]
-    pub fn volume_stats(&self, volume: VolumeId) -> Option<VolumeStats> {
-        self.is_attached(volume).then(|| {
-            let map = &self.map.volumes[usize::from(volume.0)];
-            VolumeStats {
-                cached_blocks: map.cached,
-                dirty_blocks: map.dirty,
-                lost_blocks: self.lost_blocks(volume),
-                lost_bytes: self.lost_bytes(volume),
-                pinned_blocks: map.pinned,
-                ..self.counters.0[usize::from(volume.0)]
-            }
-        })
-    }
-
+impl Context {
     /// What a fill came to that was not kept.
     pub(crate) fn count_fill_given_up(&mut self, volume: VolumeId, changed: bool) {
         let (all, one) = (&mut self.stats, self.counters.of(volume));
@@ -197,52 +183,70 @@ impl Engine {
             one.fill_no_room_blocks += 1;
         }
     }
+}
+
+impl Engine {
+    /// Counters and gauges of a volume; `None` if it is not attached.
+    #[must_use]
+    pub fn volume_stats(&self, volume: VolumeId) -> Option<VolumeStats> {
+        self.cx.is_attached(volume).then(|| {
+            let map = &self.cx.map.volumes[usize::from(volume.0)];
+            VolumeStats {
+                cached_blocks: map.cached,
+                dirty_blocks: map.dirty,
+                lost_blocks: self.lost_blocks(volume),
+                lost_bytes: self.lost_bytes(volume),
+                pinned_blocks: map.pinned,
+                ..self.cx.counters.0[usize::from(volume.0)]
+            }
+        })
+    }
 
     /// An operation has failed.
     pub(crate) fn count_failure(&mut self, kind: &OpKind) {
         use crate::api::Device;
         match *kind {
             OpKind::ReadMiss { req, .. } => {
-                self.counters.of(self.reqs.get(req).volume).backing_read_errors += 1;
+                self.cx.counters.of(self.cx.reqs.get(req).volume).backing_read_errors += 1;
             }
             OpKind::MergeBacking { merge } => {
-                self.counters.of(self.merges.get(merge).volume()).backing_read_errors += 1;
+                self.cx.counters.of(self.merges.get(merge).volume()).backing_read_errors += 1;
             }
             OpKind::DirectWrite { direct } => {
-                self.counters.of(self.directs.get(direct).volume()).backing_write_errors += 1;
+                self.cx.counters.of(self.directs.get(direct).volume()).backing_write_errors += 1;
             }
             OpKind::GapRead { extent } => {
-                self.counters.of(self.extents.get(extent).volume()).backing_read_errors += 1;
+                self.cx.counters.of(self.extents.get(extent).volume()).backing_read_errors += 1;
             }
             OpKind::DestageRead { extent, .. } => {
-                self.counters.of(self.extents.get(extent).volume()).cache_read_errors += 1;
+                self.cx.counters.of(self.extents.get(extent).volume()).cache_read_errors += 1;
             }
             OpKind::DestageWrite { extent } => {
-                self.counters.of(self.extents.get(extent).volume()).backing_write_errors += 1;
+                self.cx.counters.of(self.extents.get(extent).volume()).backing_write_errors += 1;
             }
-            OpKind::Flush(Device::Backing(id)) => self.counters.of(id).backing_flush_errors += 1,
+            OpKind::Flush(Device::Backing(id)) => self.cx.counters.of(id).backing_flush_errors += 1,
             OpKind::ReadHit { slot, .. } => {
-                self.counters.of(self.map.key(slot).volume()).cache_read_errors += 1;
+                self.cx.counters.of(self.cx.map.key(slot).volume()).cache_read_errors += 1;
             }
             OpKind::MergeCached { merge, .. } => {
-                self.counters.of(self.merges.get(merge).volume()).cache_read_errors += 1;
+                self.cx.counters.of(self.merges.get(merge).volume()).cache_read_errors += 1;
             }
             OpKind::RelocateRead { relocation } => {
                 let volume = self.relocations.get(relocation).volume();
-                self.counters.of(volume).cache_read_errors += 1;
+                self.cx.counters.of(volume).cache_read_errors += 1;
             }
             OpKind::ScrubRead { read } => {
-                let volume = self.map.key(self.scrub_reads.get(read).slot()).volume();
-                self.counters.of(volume).cache_read_errors += 1;
+                let volume = self.cx.map.key(self.scrub_reads.get(read).slot()).volume();
+                self.cx.counters.of(volume).cache_read_errors += 1;
             }
-            OpKind::ScrubFetch { key, .. } => self.counters.of(key.volume()).backing_read_errors += 1,
+            OpKind::ScrubFetch { key, .. } => self.cx.counters.of(key.volume()).backing_read_errors += 1,
             OpKind::Batch(_)
             | OpKind::Flush(Device::Cache)
             | OpKind::Checkpoint
             | OpKind::CopyWrite
             | OpKind::Mend
             | OpKind::RewriteUnflushed
-            | OpKind::RepairWrite => self.stats.cache_write_errors += 1,
+            | OpKind::RepairWrite => self.cx.stats.cache_write_errors += 1,
             _ => {}
         }
     }

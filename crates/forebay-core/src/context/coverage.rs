@@ -4,6 +4,7 @@
 //! the paths of ordinary requests, one instruction elsewhere. The simulator counts the engines that reached each and
 //! demands that none is left out (`forebay sim`, `docs/simulation.md`).
 
+use crate::context::Context;
 use crate::engine::Engine;
 
 /// CoverageMarks that an engine has reached since it was opened.
@@ -179,16 +180,18 @@ coverage! {
     ChangeFailed = "change-failed",
 }
 
-impl Engine {
+impl Context {
     /// A rare path was taken.
     pub(crate) fn cover(&mut self, mark: CoverageMark) {
         self.coverage.add(mark);
     }
+}
 
+impl Engine {
     /// Rare paths taken since the engine was opened.
     #[must_use]
     pub fn coverage(&self) -> CoverageMarks {
-        self.coverage
+        self.cx.coverage
     }
 }
 

@@ -1,7 +1,328 @@
-//! What all parts of the engine share: locks, pages, volumes, counters, coverage marks.
+//! What all parts of the engine share: clock, configuration, map, volumes, requests, operations and their buffers, locks, pages, the
+//! queue of actions, counters.
+//!
+//! A part of the engine owns its own state and is handed the context. Nothing here calls a part.
 
 pub(crate) mod counters;
 pub(crate) mod coverage;
 pub(crate) mod locks;
+pub(crate) mod operations;
 pub(crate) mod pages;
+pub(crate) mod requests;
+pub(crate) mod sectors;
 pub(crate) mod volume;
+
+use crate::api::config::EngineConfig;
+use crate::api::settings::VolumeSettings;
+use crate::api::stats::Stats;
+use crate::api::{Action, Device, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request, RequestKind, Span};
+use crate::base::slab::Slab;
+use crate::context::counters::Counters;
+use crate::context::coverage::{CoverageMark, CoverageMarks};
+use crate::context::locks::RangeLocks;
+use crate::context::operations::{DoneOp, Op, OpKind};
+use crate::context::pages::Pages;
+use crate::context::requests::Req;
+use crate::context::sectors::{BLOCK, sector_mask};
+use crate::context::volume::Volume;
+use crate::fault::{self, PlantedBug};
+use crate::map::ages::Born;
+use crate::map::segment::Key;
+use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
+use crate::recovery::{OpenError, RecoveryRead};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, VolumeId};
+
+/// Where an engine stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// Reading the cache device; requests are refused.
+    Opening,
+    /// Serving.
+    Ready,
+    /// The cache could not be opened; nothing was changed on it.
+    Failed(OpenError),
+    /// Shutting down or shut down.
+    Stopping,
+}
+
+/// Who is granted a delayed block lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LockOwner(pub(crate) u32);
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) config: EngineConfig,
+    pub(crate) status: Status,
+    pub(crate) now: Nanos,
+    pub(crate) superblock: Superblock,
+    pub(crate) map: CacheMap,
+    pub(crate) volumes: Vec<Option<Volume>>,
+    pub(crate) actions: VecDeque<Action>,
+    pub(crate) ops: Slab<Op>,
+    pub(crate) spare_spans: Vec<Vec<Span>>,
+    pub(crate) spare_headers: Vec<Box<[u8; BLOCK_BYTES]>>,
+    pub(crate) reqs: Slab<Req>,
+    pub(crate) spare_crcs: Vec<Vec<u32>>,
+    pub(crate) pages: Pages,
+    /// Serialises everything that changes the content of a block.
+    pub(crate) locks: RangeLocks<LockOwner>,
+    /// Serialises writes to the backing stores.
+    pub(crate) backing_locks: RangeLocks<LockOwner>,
+    /// A cache flush failed: no promise can be made any more.
+    pub(crate) fenced: bool,
+    pub(crate) coverage: CoverageMarks,
+    pub(crate) counters: Counters,
+    pub(crate) stopping: bool,
+    pub(crate) stats: Stats,
+    /// Something happened since the last settling.
+    pub(crate) unsettled: bool,
+}
+
+impl Context {
+    pub(crate) fn new(config: EngineConfig, now: Nanos) -> Self {
+        let pages = Pages::new(config.scratch_blocks);
+        Self {
+            status: Status::Opening,
+            now,
+            superblock: crate::recovery::blank_superblock(),
+            map: CacheMap::new(crate::recovery::blank_geometry()),
+            volumes: Vec::new(),
+            actions: VecDeque::new(),
+            ops: Slab::new(),
+            spare_spans: Vec::new(),
+            spare_headers: Vec::new(),
+            reqs: Slab::new(),
+            spare_crcs: Vec::new(),
+            pages,
+            locks: RangeLocks::new(),
+            backing_locks: RangeLocks::new(),
+            fenced: false,
+            coverage: CoverageMarks::default(),
+            counters: Counters::new(),
+            stopping: false,
+            stats: Stats::default(),
+            unsettled: true,
+            config,
+        }
+    }
+
+    /// Prepares the index for requests on a range, unless it is so long that looking at all slots is faster.
+    pub(crate) fn settle_range(&mut self, volume: VolumeId, first: u64, blocks: u64) {
+        if self.map.is_unsettled()
+            && !fault::planted(PlantedBug::OverlookListed)
+            && blocks <= UNSETTLED_LOOKUPS_MAX
+        {
+            for block in first..first + blocks {
+                if self.map.index.is_listed(Key::new(volume, block)) {
+                    self.cover(CoverageMark::ListedBlockAsked);
+                }
+                self.map.settle_key(Key::new(volume, block));
+            }
+        }
+    }
+
+    pub(crate) fn is_valid(&self, request: &Request<'_>) -> bool {
+        let Some(Some(volume)) = self.volumes.get(usize::from(request.volume.0)) else { return false };
+        if request.kind == RequestKind::Flush {
+            return true;
+        }
+        let has_buffer =
+            !matches!(request.kind, RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. });
+        let end = request.offset.checked_add(request.len);
+        let blocks = request.offset % BLOCK + request.len;
+        request.len > 0
+            && end.is_some_and(|end| end <= volume.limit_bytes)
+            && (!has_buffer || request.buf.is_some() && request.len <= REQUEST_BYTES_MAX)
+            && (!matches!(request.kind, RequestKind::Write { .. })
+                || request.block_crcs.len() as u64 == blocks.div_ceil(BLOCK))
+    }
+
+    pub(crate) fn count_write_past(&mut self, done: &Req) {
+        let blocks = done.last_block - done.first_block + 1;
+        let sequential = if done.sequential { blocks } else { 0 };
+        let one = self.counters.of(done.volume);
+        one.write_bypass_blocks += blocks;
+        one.write_sequential_blocks += sequential;
+        self.stats.write_bypass_blocks += blocks;
+        self.stats.write_sequential_blocks += sequential;
+    }
+
+    pub(crate) fn advance(&mut self, now: Nanos) {
+        debug_assert!(now >= self.now, "time never goes back");
+        self.now = self.now.max(now);
+        self.map.clock = Born::at(self.now);
+        self.unsettled = true;
+    }
+
+    /// A late step of settling has changed what an earlier one decides by, and there may be no event after it.
+    pub(crate) fn settle_again(&mut self) {
+        self.unsettled = true;
+    }
+
+    /// Prepares the index a bit further after a start; true if it is ready.
+    pub(crate) fn index_settles(&mut self) -> bool {
+        let goes_on = self.map.settle_some();
+        if goes_on && !self.map.is_unsettled() {
+            // That was the last bit. What waited for it has nothing else that would wake it.
+            self.unsettled = true;
+        }
+        !goes_on
+    }
+
+    /// Settings of an attached volume.
+    pub(crate) fn volume_settings(&self, volume: VolumeId) -> Option<VolumeSettings> {
+        self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.settings)
+    }
+
+    /// Stopping, and nobody waits for anything any more.
+    pub(crate) fn is_winding_down(&self) -> bool {
+        self.stopping && self.reqs.len() == 0
+    }
+
+    pub(crate) fn volume(&self, id: VolumeId) -> &Volume {
+        self.volumes[usize::from(id.0)].as_ref().expect("requests name attached volumes")
+    }
+
+    pub(crate) fn volume_mut(&mut self, id: VolumeId) -> &mut Volume {
+        self.volumes[usize::from(id.0)].as_mut().expect("requests name attached volumes")
+    }
+
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        self.actions.push_back(Action::Notice(notice));
+    }
+
+    pub(crate) fn new_op(&mut self, kind: OpKind) -> u32 {
+        let spans = self.spare_spans.pop().unwrap_or_default();
+        self.ops.insert(Op {
+            kind,
+            started_at: self.now,
+            backing: None,
+            member: 0,
+            asked: 0,
+            action: None,
+            ended: 0,
+            len: 0,
+            spans,
+            header: None,
+            meta: None,
+        })
+    }
+
+    pub(crate) fn spare_header(&mut self) -> Box<[u8; BLOCK_BYTES]> {
+        self.spare_headers.pop().unwrap_or_else(|| Box::new([0; BLOCK_BYTES]))
+    }
+
+    pub(crate) fn take_op(&mut self, op: OpId) -> DoneOp {
+        let mut done = self.ops.remove(op.0);
+        done.spans.clear();
+        self.spare_spans.push(done.spans);
+        if let Some(header) = done.header {
+            self.spare_headers.push(header);
+        }
+        DoneOp {
+            id: op.0,
+            kind: done.kind,
+            started_at: done.started_at,
+            backing: done.backing,
+            member: done.member,
+            len: done.len,
+        }
+    }
+
+    /// How long an operation on a backing store took is what `control` goes by.
+    pub(crate) fn note_latency(&mut self, op: &DoneOp, ok: bool) {
+        let Some(id) = op.backing else { return };
+        let (now, took) = (self.now, self.now - op.started_at);
+        // A volume that is being attached is read before it is there.
+        let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) else { return };
+        volume.destage.cost.ends(now, u64::from(op.len).div_ceil(BLOCK));
+        if !ok || self.status != Status::Ready {
+            return;
+        }
+        let control = &mut volume.destage.rate;
+        match op.kind {
+            OpKind::DestageWrite { .. } | OpKind::GapRead { .. } | OpKind::Sample { .. } => {}
+            _ => control.note_foreground(now, took),
+        }
+    }
+
+    pub(crate) fn backing_begins(&mut self, id: VolumeId) {
+        let now = self.now;
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) {
+            volume.destage.cost.begins(now);
+        }
+    }
+
+    /// Writes spans to a backing store.
+    pub(crate) fn write_backing(&mut self, volume: VolumeId, offset: u64, spans: &[Span], kind: OpKind) {
+        let op = self.new_op(kind);
+        let len = spans.iter().map(|span| span.len).sum();
+        let state = self.ops.get_mut(op);
+        state.spans.extend_from_slice(spans);
+        (state.backing, state.len) = (Some(volume), len);
+        self.backing_begins(volume);
+        self.stats.count_write(Device::Backing(volume), len);
+        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
+    }
+
+    pub(crate) fn read_meta(&mut self, read: RecoveryRead) {
+        let RecoveryRead { offset, len, .. } = read;
+        let op = self.new_op(OpKind::Recovery(read));
+        self.actions.push_back(Action::ReadMeta { op: OpId(op), offset, len: len as u32 });
+    }
+
+    /// Bytes of a block that lie inside the volume: less than a block at an odd end.
+    pub(crate) fn block_len(&self, volume: VolumeId, block: u64) -> u64 {
+        (self.volume(volume).size_bytes - block * BLOCK).min(BLOCK)
+    }
+
+    /// Sectors of a block that lie inside the volume.
+    pub(crate) fn block_mask(&self, volume: VolumeId, block: u64) -> u8 {
+        sector_mask(0, self.block_len(volume, block))
+    }
+
+    /// Blocks of data that so many segments hold.
+    pub(crate) fn capacity_of(&self, segments: u32) -> u64 {
+        let blocks = self.map.geometry.segment_blocks;
+        u64::from(segments) * u64::from(blocks - forebay_format::summary::reserved_blocks(blocks))
+    }
+
+    /// Reads from a device into the spans that `fill` gives.
+    pub(crate) fn read(&mut self, device: Device, offset: u64, spans: &[Span], crc: bool, kind: OpKind) {
+        let op = self.new_op(kind);
+        let len = spans.iter().map(|span| span.len).sum();
+        let member = self.member_at(offset);
+        let state = self.ops.get_mut(op);
+        state.spans.extend_from_slice(spans);
+        state.len = len;
+        state.member = member;
+        if let Device::Backing(volume) = device {
+            state.backing = Some(volume);
+            self.backing_begins(volume);
+        }
+        self.stats.count_read(device, len);
+        self.actions.push_back(Action::Read { op: OpId(op), device, offset, len, crc });
+    }
+
+    /// Writes metadata to the cache device.
+    pub(crate) fn write_meta(&mut self, offset: u64, meta: Arc<Vec<u8>>, kind: OpKind) {
+        let op = self.new_op(kind);
+        self.stats.count_write(Device::Cache, meta.len() as u32);
+        self.stats.cache_metadata_writes += 1;
+        let member = self.member_at(offset);
+        let state = self.ops.get_mut(op);
+        (state.meta, state.member) = (Some(meta), member);
+        self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
+    }
+
+    /// The member that has this byte of the cache.
+    pub(crate) fn member_at(&self, offset: u64) -> u8 {
+        if self.superblock.mirror.is_none() { 0 } else { self.map.geometry.mirror_place(offset).0 as u8 }
+    }
+}

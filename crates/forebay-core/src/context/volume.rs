@@ -3,6 +3,7 @@
 use crate::api::Nanos;
 use crate::api::config::Attachment;
 use crate::api::settings::{Admission, Treatment, VolumeSettings};
+use crate::context::Context;
 use crate::destage::Destage;
 use crate::engine::Engine;
 use crate::failure::Promised;
@@ -117,7 +118,7 @@ impl Volume {
     }
 }
 
-impl Engine {
+impl Context {
     /// Attaches a volume. The table is only as long as the highest number that was attached needs it: every settling
     /// walks it from end to end.
     pub(crate) fn enter_volume(&mut self, attachment: &Attachment) {
@@ -130,15 +131,17 @@ impl Engine {
         volume.losses_found = u64::from(self.map.volumes[number].lost > 0);
         self.volumes[number] = Some(volume);
     }
+}
 
+impl Engine {
     /// When something is due for a volume though nothing happens.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;
-        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
-            && (!self.fenced || self.runs_without_cache());
+        let waiting = self.cx.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
+            && (!self.cx.fenced || self.runs_without_cache());
         let wake = destage.rate.wake().filter(|_| waiting);
         let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
         let destage = wake.into_iter().chain(flush).min();
-        [destage, self.intents_deadline(volume)].into_iter().flatten().min()
+        [destage, self.cx.intents_deadline(volume)].into_iter().flatten().min()
     }
 }

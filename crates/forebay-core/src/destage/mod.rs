@@ -22,14 +22,17 @@ pub(crate) mod rate_controller;
 pub(crate) mod report;
 
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
+use crate::context::sectors::{BLOCK, push_span, sector_runs};
 use crate::destage::cost::Cost;
 use crate::destage::extent::{Extent, Most, Part};
 use crate::destage::order::DestageWalk;
 use crate::destage::rate_controller::{DestagePlan, RateController};
 use crate::destage::report::Limit;
-use crate::engine::{BLOCK, Engine, OpKind, push_span, sector_runs};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::flush::Waiter;
 use crate::map::MASK_FULL;
@@ -110,18 +113,32 @@ fn limit_is_of_operator(limit: Limit) -> bool {
     matches!(limit, Limit::MaxIops | Limit::MaxBandwidth)
 }
 
+impl Context {
+    fn count_destage_write(&mut self, id: VolumeId) {
+        self.stats.destage_writes += 1;
+        self.volume_mut(id).destage.rate.count_write();
+    }
+
+    /// A flush is under way, and enough for the next one has been written since. Some stores let new writes overtake a
+    /// flush: it would never end.
+    fn flush_is_behind(&self, id: VolumeId) -> bool {
+        let volume = self.volume(id);
+        volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
+    }
+}
+
 impl Engine {
     pub(crate) fn step_destage(&mut self) {
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &self.volumes[index] else { continue };
+        for index in 0..self.cx.volumes.len() {
+            let Some(volume) = &self.cx.volumes[index] else { continue };
             let id = volume.id;
             let plan = self.destage_plan(id);
             let limit = self.start_extents(id, &plan);
             let wake = match limit {
                 (_, Some(at)) => Some(at),
-                (limit, None) => self.wake_for(id, limit),
+                (limit, None) => self.cx.wake_for(id, limit),
             };
-            self.volume_mut(id).destage.rate.rest(&plan, limit.0, wake);
+            self.cx.volume_mut(id).destage.rate.rest(&plan, limit.0, wake);
             self.flush_extents(id, plan.pressed);
         }
     }
@@ -131,19 +148,19 @@ impl Engine {
         if plan.depth == 0 {
             return (plan.why, None);
         }
-        let quota = self.page_quota(id, self.pages.limit(PageUse::Destage));
-        let settings = self.volume(id).settings;
+        let quota = self.cx.page_quota(id, self.cx.pages.limit(PageUse::Destage));
+        let settings = self.cx.volume(id).settings;
         let mut busy = 0;
         while busy < BUSY_MAX {
-            if self.volume(id).destage.in_flight >= plan.depth {
+            if self.cx.volume(id).destage.in_flight >= plan.depth {
                 let yields = plan.why == Limit::ForegroundLatency;
                 return (if yields { plan.why } else { Limit::BackingStore }, None);
             }
-            if self.flush_is_behind(id) {
+            if self.cx.flush_is_behind(id) {
                 return (Limit::BackingStore, None);
             }
-            let now = self.now;
-            if let Some((limit, at)) = self.volume_mut(id).destage.rate.gate(now, plan, &settings)
+            let now = self.cx.now;
+            if let Some((limit, at)) = self.cx.volume_mut(id).destage.rate.gate(now, plan, &settings)
                 && !(limit_is_of_operator(limit) && fault::planted(PlantedBug::ExceedLimits))
             {
                 return (limit, Some(at));
@@ -151,8 +168,8 @@ impl Engine {
             let Some(block) = self.next_to_destage(id) else {
                 return (if busy > 0 { Limit::BusyBlocks } else { Limit::BackingStore }, None);
             };
-            let held = self.volume(id).destage.pages_held;
-            let room = quota.saturating_sub(held).min(self.pages.available(PageUse::Destage));
+            let held = self.cx.volume(id).destage.pages_held;
+            let room = quota.saturating_sub(held).min(self.cx.pages.available(PageUse::Destage));
             if held > 0 && room < plan.extent_blocks.min(quota) / 2 {
                 // Better a long extent soon than a short one now.
                 return (Limit::Scratch, None);
@@ -169,8 +186,8 @@ impl Engine {
 
     /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then backwards.
     fn pick(&mut self, id: VolumeId, block: u64, most: Most) -> Pick {
-        self.volume_mut(id).destage.cursor = block + 1;
-        let slot = self.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
+        self.cx.volume_mut(id).destage.cursor = block + 1;
+        let slot = self.cx.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
         if !self.is_destageable(slot) {
             if (self.cache_flush.unflushed || self.cache_flush.is_running())
                 && !self.cache_flush.waits(Waiter::Nobody)
@@ -182,22 +199,22 @@ impl Engine {
         if most.blocks == 0 {
             return Pick::Wait(Limit::Scratch);
         }
-        if self.order(id).is_some() && self.map.is_shadow(slot) {
-            self.cover(CoverageMark::Shadow);
+        if self.cx.order(id).is_some() && self.cx.map.is_shadow(slot) {
+            self.cx.cover(CoverageMark::Shadow);
         }
         let extent = self.plan_extent(id, block, slot, most);
         let end = extent.first + extent.parts.len() as u64;
         let locked = extent.locked(fault::planted(PlantedBug::FillGapsUnlocked));
-        if !self.backing_locks.try_acquire(locked) {
+        if !self.cx.backing_locks.try_acquire(locked) {
             return Pick::Busy;
         }
-        self.volume_mut(id).destage.cursor = end;
+        self.cx.volume_mut(id).destage.cursor = end;
         self.start_extent(extent);
         Pick::Started
     }
 
     pub(crate) fn is_destageable(&self, slot: u32) -> bool {
-        self.map.is_durable(slot)
+        self.cx.map.is_durable(slot)
             || self.runs_without_cache()
             || fault::planted(PlantedBug::DestageBeforeDurable)
     }
@@ -206,31 +223,31 @@ impl Engine {
     fn start_extent(&mut self, extent: Extent) {
         let id = extent.volume;
         let (blocks, dirty) = (extent.parts.len() as u32, extent.slots.len() as u32);
-        let mask = self.map.mask(extent.slots[0]);
+        let mask = self.cx.map.mask(extent.slots[0]);
         let writes = if mask == MASK_FULL { 1 } else { sector_runs(mask).count() as u64 };
         let read = extent.to_read();
-        let destage = &mut self.volume_mut(id).destage;
+        let destage = &mut self.cx.volume_mut(id).destage;
         let reads = read.map_or(0, |(first, last)| (last - first + 1) as u64);
         let time = destage.cost.of_extent(writes, blocks.into(), reads);
         destage.in_flight += 1;
         destage.started += 1;
         destage.pages_held += blocks;
         destage.rate.charge(dirty.into(), blocks.into(), writes, time);
-        self.stats.gap_filled_blocks += u64::from(blocks - dirty);
+        self.cx.stats.gap_filled_blocks += u64::from(blocks - dirty);
         if blocks > dirty {
-            self.cover(if reads > 0 { CoverageMark::GapFromBacking } else { CoverageMark::GapFromCache });
+            self.cx.cover(if reads > 0 { CoverageMark::GapFromBacking } else { CoverageMark::GapFromCache });
         }
         let (first, number) = (extent.first, self.extents.insert(extent));
         for at in 0..blocks as usize {
-            let page = self.pages.take(PageUse::Destage).expect("pages were counted");
+            let page = self.cx.pages.take(PageUse::Destage).expect("pages were counted");
             let extent = self.extents.get_mut(number);
             extent.pages.push(page);
             let part = extent.parts[at];
             if let Part::Dirty(_) = part {
-                self.map.volumes[usize::from(id.0)].waiting.remove(first + at as u64);
+                self.cx.map.volumes[usize::from(id.0)].waiting.remove(first + at as u64);
             }
             if let Some(slot) = part.slot() {
-                self.map.pin(slot);
+                self.cx.map.pin(slot);
             }
         }
         match read {
@@ -245,7 +262,7 @@ impl Engine {
         let (id, offset) = (extent.volume, (extent.first + from as u64) * BLOCK);
         let mut spans: Vec<Span> = Vec::new();
         extent.pages[from..=to].iter().for_each(|page| push_span(&mut spans, page.span()));
-        self.read(Device::Backing(id), offset, &spans, false, OpKind::GapRead { extent: number });
+        self.cx.read(Device::Backing(id), offset, &spans, false, OpKind::GapRead { extent: number });
     }
 
     pub(crate) fn gaps_read(&mut self, number: u32, ok: bool) {
@@ -253,11 +270,11 @@ impl Engine {
             self.read_extent(number);
             return;
         }
-        self.cover(CoverageMark::GapUnreadable);
+        self.cx.cover(CoverageMark::GapUnreadable);
         // Perhaps a sector between dirty blocks cannot be read: they are written without it.
         let id = self.extents.get(number).volume;
-        let until = self.now + FILL_PAUSE_NS;
-        self.volume_mut(id).destage.fill_pause_until = until;
+        let until = self.cx.now + FILL_PAUSE_NS;
+        self.cx.volume_mut(id).destage.fill_pause_until = until;
         self.end_extent_io(number);
         self.retry_extent(number);
     }
@@ -271,7 +288,7 @@ impl Engine {
                 at += 1;
                 continue;
             };
-            let room = (self.map.geometry.segment_blocks - self.map.place(slot).1) as usize;
+            let room = (self.cx.map.geometry.segment_blocks - self.cx.map.place(slot).1) as usize;
             let follows = |count: usize| {
                 parts.get(at + count).is_some_and(|part| part.slot() == Some(slot + count as u32))
             };
@@ -295,7 +312,7 @@ impl Engine {
         }
         let (at, count) = (at as u32, count as u32);
         let kind = OpKind::DestageRead { extent: number, at, count, tries };
-        self.read(Device::Cache, self.slot_offset(slot, tries), &spans, true, kind);
+        self.cx.read(Device::Cache, self.slot_offset(slot, tries), &spans, true, kind);
     }
 
     pub(crate) fn destage_read(
@@ -313,7 +330,7 @@ impl Engine {
             let at = (at + index) as usize;
             let part = self.extents.get(number).parts[at];
             let slot = part.slot().expect("what was read from the cache has a slot");
-            if ok && (trust || crcs.get(index as usize) == Some(&self.map.crc(slot))) {
+            if ok && (trust || crcs.get(index as usize) == Some(&self.cx.map.crc(slot))) {
                 continue;
             }
             if tries < self.slot_tries(slot) {
@@ -322,8 +339,8 @@ impl Engine {
             }
             fine = false;
             let counts = match part {
-                Part::Dirty(_) => self.map.state(slot) == BlockState::Dirty,
-                _ => self.map.state(slot) == BlockState::Clean,
+                Part::Dirty(_) => self.cx.map.state(slot) == BlockState::Dirty,
+                _ => self.cx.map.state(slot) == BlockState::Clean,
             };
             if counts {
                 self.give_up(slot);
@@ -350,27 +367,27 @@ impl Engine {
     fn write_extent(&mut self, number: u32) {
         let extent = self.extents.get(number);
         let (id, first) = (extent.volume, extent.first);
-        let mask = if extent.parts.len() == 1 { self.map.mask(extent.slots[0]) } else { MASK_FULL };
+        let mask = if extent.parts.len() == 1 { self.cx.map.mask(extent.slots[0]) } else { MASK_FULL };
         if mask != MASK_FULL {
-            let mask = self.block_mask(id, first) & mask;
+            let mask = self.cx.block_mask(id, first) & mask;
             let page = extent.pages[0];
             let runs: Vec<(u32, u32)> = sector_runs(mask).collect();
             self.extents.get_mut(number).pending = runs.len() as u32;
             for (from, to) in runs {
                 let offset = first * BLOCK + u64::from(from);
                 let kind = OpKind::DestageWrite { extent: number };
-                self.count_destage_write(id);
-                self.write_backing(id, offset, &[page.part(from, to)], kind);
+                self.cx.count_destage_write(id);
+                self.cx.write_backing(id, offset, &[page.part(from, to)], kind);
             }
             return;
         }
         if extent.is_discard {
             let last = first + extent.parts.len() as u64 - 1;
-            let len = (last - first) * BLOCK + self.block_len(id, last);
+            let len = (last - first) * BLOCK + self.cx.block_len(id, last);
             self.extents.get_mut(number).pending = 1;
-            self.count_destage_write(id);
-            let op = OpId(self.new_op(OpKind::DestageWrite { extent: number }));
-            self.actions.push_back(Action::Zero {
+            self.cx.count_destage_write(id);
+            let op = OpId(self.cx.new_op(OpKind::DestageWrite { extent: number }));
+            self.cx.actions.push_back(Action::Zero {
                 op,
                 volume: id,
                 offset: first * BLOCK,
@@ -381,17 +398,12 @@ impl Engine {
         }
         let mut spans: Vec<Span> = Vec::new();
         for (at, page) in extent.pages.iter().enumerate() {
-            let len = self.block_len(id, first + at as u64) as u32;
+            let len = self.cx.block_len(id, first + at as u64) as u32;
             push_span(&mut spans, page.part(0, len));
         }
         self.extents.get_mut(number).pending = 1;
-        self.count_destage_write(id);
-        self.write_backing(id, first * BLOCK, &spans, OpKind::DestageWrite { extent: number });
-    }
-
-    fn count_destage_write(&mut self, id: VolumeId) {
-        self.stats.destage_writes += 1;
-        self.volume_mut(id).destage.rate.count_write();
+        self.cx.count_destage_write(id);
+        self.cx.write_backing(id, first * BLOCK, &spans, OpKind::DestageWrite { extent: number });
     }
 
     pub(crate) fn destage_written(&mut self, number: u32, ok: bool) {
@@ -403,14 +415,14 @@ impl Engine {
         }
         let (id, failed, blocks) = (extent.volume, extent.failed, extent.slots.len() as u64);
         self.end_extent_io(number);
-        self.volume_mut(id).flusher.unflushed = true;
+        self.cx.volume_mut(id).flusher.unflushed = true;
         if failed {
             self.back_off(id);
             self.retry_extent(number);
             return;
         }
-        let now = self.now;
-        let destage = &mut self.volume_mut(id).destage;
+        let now = self.cx.now;
+        let destage = &mut self.cx.volume_mut(id).destage;
         destage.rate.succeeded();
         if destage.written.is_empty() {
             destage.written_since = now;
@@ -418,8 +430,8 @@ impl Engine {
         destage.written.push(number);
         destage.written_blocks += blocks;
         if fault::planted(PlantedBug::CleanBeforeBackingFlush) {
-            let early = core::mem::take(&mut self.volume_mut(id).destage.written);
-            self.volume_mut(id).destage.flushing.extend(early);
+            let early = core::mem::take(&mut self.cx.volume_mut(id).destage.written);
+            self.cx.volume_mut(id).destage.flushing.extend(early);
             self.extents_flushed(id, true);
         }
     }
@@ -431,15 +443,15 @@ impl Engine {
         let (id, range) = (extent.volume, extent.locked(forgets_gaps));
         let pages = core::mem::take(&mut extent.pages);
         let parts = core::mem::take(&mut extent.parts);
-        let destage = &mut self.volume_mut(id).destage;
+        let destage = &mut self.cx.volume_mut(id).destage;
         destage.in_flight -= 1;
         destage.pages_held -= pages.len() as u32;
         for page in pages {
-            self.pages.give(PageUse::Destage, page);
+            self.cx.pages.give(PageUse::Destage, page);
         }
         for part in parts {
             if let Part::Cached(slot) = part {
-                self.map.unpin(slot);
+                self.cx.map.unpin(slot);
             }
         }
         self.release_backing(range);
@@ -449,58 +461,51 @@ impl Engine {
     fn retry_extent(&mut self, number: u32) {
         let extent = self.extents.remove(number);
         for slot in extent.slots {
-            self.map.wait_again(slot);
-            self.rewind_walk(extent.volume, slot);
-            self.map.unpin(slot);
+            self.cx.map.wait_again(slot);
+            self.cx.rewind_walk(extent.volume, slot);
+            self.cx.map.unpin(slot);
         }
     }
 
     fn back_off(&mut self, id: VolumeId) {
-        let now = self.now;
-        self.stats.destage_failures += 1;
-        let paused = self.volume_mut(id).destage.rate.failed(now);
+        let now = self.cx.now;
+        self.cx.stats.destage_failures += 1;
+        let paused = self.cx.volume_mut(id).destage.rate.failed(now);
         if let Some(retry_in) = paused {
-            self.notice(Notice::DestageFailed { volume: id, retry_in });
+            self.cx.notice(Notice::DestageFailed { volume: id, retry_in });
         }
-        if self.runs_without_cache() && self.volume(id).destage.rate.failures() >= RESCUE_TRIES {
-            let stopping = self.stopping;
-            let volume = self.volume_mut(id);
+        if self.runs_without_cache() && self.cx.volume(id).destage.rate.failures() >= RESCUE_TRIES {
+            let stopping = self.cx.stopping;
+            let volume = self.cx.volume_mut(id);
             (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
         }
     }
 
-    /// A flush is under way, and enough for the next one has been written since. Some stores let new writes overtake a
-    /// flush: it would never end.
-    fn flush_is_behind(&self, id: VolumeId) -> bool {
-        let volume = self.volume(id);
-        volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
-    }
-
     /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is nothing else to do for it.
     fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
-        let volume = self.volume(id);
+        let volume = self.cx.volume(id);
         let destage = &volume.destage;
         // What waits for a later flush epoch waits for this flush.
-        let may_go = self.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
-        let nothing_else = !may_go || pressed || self.stopping;
+        let may_go = self.cx.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
+        let nothing_else = !may_go || pressed || self.cx.stopping;
         let due = destage.in_flight == 0 && nothing_else
             || destage.written_blocks >= FLUSH_WORTH_BLOCKS
-            || self.now >= destage.written_since + FLUSH_DELAY_NS;
-        let resting = destage.rate.is_backing_off(self.now);
+            || self.cx.now >= destage.written_since + FLUSH_DELAY_NS;
+        let resting = destage.rate.is_backing_off(self.cx.now);
         if !destage.written.is_empty() && due && !volume.flusher.is_running() && !resting {
-            self.volume_mut(id).destage.written_blocks = 0;
+            self.cx.volume_mut(id).destage.written_blocks = 0;
             self.flush(Device::Backing(id), Waiter::Nobody);
         }
     }
 
     /// A backing flush has ended: the extents that it covers are destaged, or wait again.
     pub(crate) fn extents_flushed(&mut self, id: VolumeId, ok: bool) {
-        let extents = core::mem::take(&mut self.volume_mut(id).destage.flushing);
+        let extents = core::mem::take(&mut self.cx.volume_mut(id).destage.flushing);
         if extents.is_empty() {
             return;
         }
         if !ok {
-            self.cover(CoverageMark::DestageFlushFailed);
+            self.cx.cover(CoverageMark::DestageFlushFailed);
             self.back_off(id);
             for number in extents {
                 self.retry_extent(number);
@@ -511,28 +516,28 @@ impl Engine {
         for number in extents {
             let extent = self.extents.remove(number);
             for slot in extent.slots {
-                if self.map.state(slot) == BlockState::Dirty && self.runs_without_cache() {
+                if self.cx.map.state(slot) == BlockState::Dirty && self.runs_without_cache() {
                     self.rescued(slot);
                     blocks += 1;
-                } else if self.map.state(slot) == BlockState::Dirty {
+                } else if self.cx.map.state(slot) == BlockState::Dirty {
                     // A shadow is an older version: of its block a newer one is at risk.
-                    if self.fenced && !self.map.is_shadow(slot) {
-                        self.note_safer(self.map.key(slot), self.map.mask(slot));
+                    if self.cx.fenced && !self.cx.map.is_shadow(slot) {
+                        self.note_safer(self.cx.map.key(slot), self.cx.map.mask(slot));
                     }
-                    self.map.set_state(slot, BlockState::Destaged);
+                    self.cx.map.set_state(slot, BlockState::Destaged);
                     self.add_mark(slot);
                     blocks += 1;
                 }
-                self.map.unpin(slot);
+                self.cx.map.unpin(slot);
             }
         }
-        self.stats.destaged_blocks += blocks;
-        self.counters.of(id).destaged_blocks += blocks;
-        let control = &mut self.volume_mut(id).destage.rate;
+        self.cx.stats.destaged_blocks += blocks;
+        self.cx.counters.of(id).destaged_blocks += blocks;
+        let control = &mut self.cx.volume_mut(id).destage.rate;
         control.succeeded();
         control.note_destaged(blocks);
         let saturated = !core::mem::take(&mut control.paced);
-        self.throttle.note_destaged(self.now, id, blocks, saturated);
+        self.throttle.note_destaged(self.cx.now, id, blocks, saturated);
     }
 
     /// What was written back of these blocks is about to be written over: whatever a flush makes durable, it is not
@@ -541,7 +546,7 @@ impl Engine {
         if slots.is_empty() {
             return;
         }
-        let destage = &self.volume(id).destage;
+        let destage = &self.cx.volume(id).destage;
         let extents: Vec<u32> = destage.written.iter().chain(&destage.flushing).copied().collect();
         for number in extents {
             let all = core::mem::take(&mut self.extents.get_mut(number).slots);
@@ -549,31 +554,31 @@ impl Engine {
             self.extents.get_mut(number).slots = kept;
             let undone: Vec<u32> = undone;
             if !undone.is_empty() {
-                self.cover(CoverageMark::DestageUndone);
+                self.cx.cover(CoverageMark::DestageUndone);
             }
             for slot in undone {
-                self.map.unpin(slot);
+                self.cx.map.unpin(slot);
             }
         }
         for slot in slots {
-            match self.map.state(*slot) {
-                BlockState::Destaged => self.map.set_state(*slot, BlockState::Dirty),
-                _ => self.map.wait_again(*slot),
+            match self.cx.map.state(*slot) {
+                BlockState::Destaged => self.cx.map.set_state(*slot, BlockState::Dirty),
+                _ => self.cx.map.wait_again(*slot),
             }
-            self.rewind_walk(id, *slot);
+            self.cx.rewind_walk(id, *slot);
         }
     }
 
     /// Flushes the backing stores before a shutdown; returns true while that is under way.
     pub(crate) fn flush_backings_for_shutdown(&mut self) -> bool {
         let mut busy = false;
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &self.volumes[index] else { continue };
+        for index in 0..self.cx.volumes.len() {
+            let Some(volume) = &self.cx.volumes[index] else { continue };
             let id = volume.id;
             if volume.flusher.is_running() {
                 busy = true;
             } else if volume.flusher.unflushed && !volume.gave_up {
-                self.volume_mut(id).gave_up = true;
+                self.cx.volume_mut(id).gave_up = true;
                 self.flush(Device::Backing(id), Waiter::Nobody);
                 busy = true;
             }

@@ -12,6 +12,7 @@
 //! young as its copy for fifo and lru (not for `flush_period`).
 
 use crate::api::settings::DestageOrder;
+use crate::context::Context;
 use crate::engine::Engine;
 use crate::map::segment::BlockState;
 use forebay_format::VolumeId;
@@ -29,22 +30,7 @@ pub(crate) struct DestageWalk {
     takes_hits: bool,
 }
 
-impl Engine {
-    /// The block to write back next, if any waits.
-    pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
-        if self.runs_without_cache()
-            && let Some(urgent) = self.next_urgent(id, self.volume(id).destage.cursor)
-        {
-            return Some(urgent);
-        }
-        let by_age = match self.volume(id).settings.destage_order {
-            DestageOrder::Elevator | DestageOrder::Ordered => None,
-            DestageOrder::Fifo => self.next_by_age(id, false),
-            DestageOrder::Lru => self.next_by_age(id, true),
-        };
-        by_age.or_else(|| self.next_in_sweep(id))
-    }
-
+impl Context {
     fn next_in_sweep(&self, id: VolumeId) -> Option<u64> {
         let waiting = &self.map.volumes[usize::from(id.0)].waiting;
         waiting.next_from(self.volume(id).destage.cursor).or_else(|| waiting.next_from(0))
@@ -112,5 +98,22 @@ impl Engine {
         if (segment, index) < (walk.segment, walk.slot) {
             (walk.segment, walk.slot) = (segment, index);
         }
+    }
+}
+
+impl Engine {
+    /// The block to write back next, if any waits.
+    pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
+        if self.runs_without_cache()
+            && let Some(urgent) = self.cx.next_urgent(id, self.cx.volume(id).destage.cursor)
+        {
+            return Some(urgent);
+        }
+        let by_age = match self.cx.volume(id).settings.destage_order {
+            DestageOrder::Elevator | DestageOrder::Ordered => None,
+            DestageOrder::Fifo => self.cx.next_by_age(id, false),
+            DestageOrder::Lru => self.cx.next_by_age(id, true),
+        };
+        by_age.or_else(|| self.cx.next_in_sweep(id))
     }
 }

@@ -20,6 +20,7 @@
 
 use crate::api::settings::DestageOrder;
 use crate::api::{Device, Notice, RequestKind};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::volume::Volume;
 use crate::engine::Engine;
@@ -41,23 +42,7 @@ pub(crate) struct OrderWaiter {
     epoch: u64,
 }
 
-impl Engine {
-    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone, whatever happens to the
-    /// cache device, is a crash-consistent, older image of the volume (but for blocks reported as lost). A volume that is
-    /// kept in the cache without being attached keeps the guarantee that it had, see [`Notice::OrderYielded`].
-    #[must_use]
-    pub fn is_ordered(&self, volume: VolumeId) -> bool {
-        let wanted = self.volume_settings(volume).map(|settings| settings.destage_order);
-        let phase = self.order(volume).map(|order| order.phase);
-        wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
-    }
-
-    /// Older versions of blocks that ordered destage still has to write; they are among [`Engine::dirty_blocks`].
-    #[must_use]
-    pub fn shadow_blocks(&self, volume: VolumeId) -> u64 {
-        self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.waiting.shadows() as u64)
-    }
-
+impl Context {
     pub(crate) fn order(&self, volume: VolumeId) -> Option<&Order> {
         self.map.volumes.get(usize::from(volume.0))?.waiting.order.as_deref()
     }
@@ -65,8 +50,6 @@ impl Engine {
     fn order_mut(&mut self, volume: VolumeId) -> Option<&mut Order> {
         self.map.volumes.get_mut(usize::from(volume.0))?.waiting.order.as_deref_mut()
     }
-
-    // --- epochs
 
     /// What a batch says of the epoch of an item.
     pub(crate) fn flush_epoch(&mut self, stream: StreamKind, item: &Item) -> u32 {
@@ -79,206 +62,6 @@ impl Engine {
             _ => 0,
         }
     }
-
-    /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is later.
-    pub(crate) fn end_flush_epoch(&mut self, volume: VolumeId, kind: RequestKind) {
-        let barrier = self.streams[StreamKind::Write.index()].next_sequence;
-        if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
-            return;
-        }
-        if let Some(order) = self.order_mut(volume).filter(|order| order.used) {
-            order.advance();
-            order.barrier = barrier;
-        }
-    }
-
-    /// The clean mark of a slot was appended.
-    pub(crate) fn note_marked(&mut self, slot: u32) {
-        let ticket = self.cache_flush.ticket();
-        if let Some(order) = self.order_mut(self.map.key(slot).volume()) {
-            order.marks_ticket = ticket;
-        }
-    }
-
-    /// Begins and ends orders as the settings say, and lets epochs become active.
-    pub(crate) fn step_ordered(&mut self) {
-        self.order_waits_for_marks = false;
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &self.volumes[index] else { continue };
-            let (id, wanted) = (volume.id, volume.settings.destage_order == DestageOrder::Ordered);
-            if self.order(id).is_none() {
-                if !wanted {
-                    continue;
-                }
-                let barrier = self.streams[StreamKind::Write.index()].next_sequence;
-                self.map.volumes[index].waiting.begin(barrier);
-            }
-            self.advance_epoch(id);
-            self.step_order_phase(id, wanted);
-        }
-        self.wake_order_waiters();
-    }
-
-    /// Makes the next epoch active once the earlier ones are complete.
-    fn advance_epoch(&mut self, id: VolumeId) {
-        let map = &self.map.volumes[usize::from(id.0)];
-        let Some(order) = &map.waiting.order else { return };
-        let next = order.first().unwrap_or(order.current);
-        if order.phase == OrderPhase::Leaving || next <= order.active || map.waiting.next_from(0).is_some() {
-            return;
-        }
-        if self.is_shrinking(id) && !fault::planted(PlantedBug::AdvanceInShrink) {
-            return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
-        }
-        let stream = &self.streams[StreamKind::Write.index()];
-        let all_applied = stream.nothing_in_flight() || stream.completed_sequence >= order.barrier;
-        if order.first().is_none() && !all_applied {
-            return; // Something of an earlier epoch is on its way to the log.
-        }
-        let urgent =
-            order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
-        let marked = map.destaged == 0;
-        let durable = self.cache_flush.succeeded >= order.marks_ticket;
-        if !fault::planted(PlantedBug::MixFlushEpochs) {
-            if self.volume(id).destage.is_under_way() {
-                return;
-            }
-            if !marked {
-                self.cover(CoverageMark::EpochWaitsForMarks);
-                self.order_waits_for_marks |= urgent;
-                return;
-            }
-            if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
-                if urgent && !self.cache_flush.waits(Waiter::Nobody) {
-                    self.flush(Device::Cache, Waiter::Nobody);
-                }
-                return;
-            }
-        }
-        if let Some(order) = self.order_mut(id) {
-            order.active = next;
-        }
-    }
-
-    fn step_order_phase(&mut self, id: VolumeId, wanted: bool) {
-        let entering = self.order(id).is_some_and(|order| order.phase == OrderPhase::Entering);
-        let moving = entering && self.relocations.iter().any(|relocation| relocation.volume() == id);
-        let Some(order) = self.order_mut(id) else { return };
-        match order.phase {
-            OrderPhase::Entering if !wanted => self.map.dissolve_order(usize::from(id.0)),
-            // A move that began before may still leave a record without an epoch in the log.
-            OrderPhase::Entering if order.active >= order.until.max(1) && !moving => {
-                order.phase = OrderPhase::Confirming;
-                self.checkpoint.want();
-            }
-            OrderPhase::Confirming | OrderPhase::InForce if !wanted => {
-                order.phase = OrderPhase::Leaving;
-                self.checkpoint.want();
-            }
-            _ => {}
-        }
-    }
-
-    /// Nobody writes back what a volume that is not attached has dirty, and its place in the order keeps it from being
-    /// moved: its order gives way to whoever needs the room. True if it was attached, or has no order.
-    fn yield_order(&mut self, volume: VolumeId) -> bool {
-        if self.is_attached(volume) {
-            return true;
-        }
-        let Some(order) = self.order_mut(volume) else { return true };
-        match order.phase {
-            OrderPhase::Entering => self.map.dissolve_order(usize::from(volume.0)),
-            OrderPhase::Confirming | OrderPhase::InForce => {
-                order.phase = OrderPhase::Leaving;
-                self.checkpoint.want();
-                self.cover(CoverageMark::OrderYielded);
-                self.notice(Notice::OrderYielded { volume });
-            }
-            OrderPhase::Leaving => {}
-        }
-        false
-    }
-
-    /// This block is in the way.
-    pub(crate) fn yield_order_of(&mut self, slot: u32) {
-        if self.map.is_fixed(slot) {
-            self.yield_order(self.map.key(slot).volume());
-        }
-    }
-
-    /// Reclaim has found no segment to empty. If somebody needs one and nothing else can make room, volumes that are not
-    /// attached give up their order. (After a start nobody needs any: whoever is attached then finds its order as it was.)
-    pub(crate) fn yield_kept_orders(&mut self) {
-        let stream = &self.streams[StreamKind::Write.index()];
-        let needed = stream.room(self.batch_blocks()) == 0 && !stream.is_idle();
-        let unclean = |volume: &Volume| {
-            let map = &self.map.volumes[usize::from(volume.id.0)];
-            map.dirty + map.destaged > 0
-        };
-        let hope = self.relocations.len() > 0
-            || !self.checkpoint.is_idle()
-            || !self.checkpoint.pool.is_empty()
-            || self.volumes.iter().flatten().any(unclean);
-        if !needed || hope {
-            return;
-        }
-        for index in 0..self.map.volumes.len() as u16 {
-            if !self.yield_order(VolumeId(index)) {
-                return; // One after the other: it may be enough.
-            }
-        }
-    }
-
-    /// The version of a block that must reach the backing store is lost.
-    pub(crate) fn break_order(&mut self, key: Key) {
-        let Some(order) = self.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
-        order.phase = OrderPhase::Leaving;
-        self.checkpoint.want();
-        self.cover(CoverageMark::OrderBroken);
-        self.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
-    }
-
-    // --- writes past the cache
-
-    /// Lets a write past the cache go on when its epoch is active.
-    pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
-        let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
-        let Some(order) = self.order_mut(volume).filter(|_| !overtakes) else {
-            self.lock_backing(direct);
-            return;
-        };
-        let epoch = order.current;
-        if order.phase == OrderPhase::Entering && order.active == 0 {
-            // What was dirty before may take hours. The guarantee begins only when it holds for this write too.
-            order.until = order.until.max(epoch);
-            self.lock_backing(direct);
-            return;
-        }
-        self.order_waiters.push(OrderWaiter { direct, volume, epoch });
-        self.wake_order_waiters();
-    }
-
-    /// True if a write past the cache waits for destage of a volume.
-    pub(crate) fn writes_wait_for_order(&self, volume: VolumeId) -> bool {
-        self.order_waiters.iter().any(|waiter| waiter.volume == volume)
-    }
-
-    fn wake_order_waiters(&mut self) {
-        let mut at = 0;
-        while let Some(OrderWaiter { direct, volume, epoch }) = self.order_waiters.get(at).copied() {
-            let passes = self
-                .order(volume)
-                .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
-            if passes || self.fenced {
-                self.order_waiters.remove(at);
-                self.lock_backing(direct);
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    // --- checkpoints and recovery
 
     /// What a checkpoint taken now says of a volume: its open epoch if the guarantee holds, else 0.
     pub(crate) fn order_claim(&self, volume: VolumeId) -> u64 {
@@ -361,4 +144,225 @@ impl Engine {
             }
         }
     }
+}
+
+impl Engine {
+    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone, whatever happens to the
+    /// cache device, is a crash-consistent, older image of the volume (but for blocks reported as lost). A volume that is
+    /// kept in the cache without being attached keeps the guarantee that it had, see [`Notice::OrderYielded`].
+    #[must_use]
+    pub fn is_ordered(&self, volume: VolumeId) -> bool {
+        let wanted = self.cx.volume_settings(volume).map(|settings| settings.destage_order);
+        let phase = self.cx.order(volume).map(|order| order.phase);
+        wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
+    }
+
+    /// Older versions of blocks that ordered destage still has to write; they are among [`Engine::dirty_blocks`].
+    #[must_use]
+    pub fn shadow_blocks(&self, volume: VolumeId) -> u64 {
+        self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.waiting.shadows() as u64)
+    }
+
+    // --- epochs
+
+    /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is later.
+    pub(crate) fn end_flush_epoch(&mut self, volume: VolumeId, kind: RequestKind) {
+        let barrier = self.streams[StreamKind::Write.index()].next_sequence;
+        if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
+            return;
+        }
+        if let Some(order) = self.cx.order_mut(volume).filter(|order| order.used) {
+            order.advance();
+            order.barrier = barrier;
+        }
+    }
+
+    /// The clean mark of a slot was appended.
+    pub(crate) fn note_marked(&mut self, slot: u32) {
+        let ticket = self.cache_flush.ticket();
+        if let Some(order) = self.cx.order_mut(self.cx.map.key(slot).volume()) {
+            order.marks_ticket = ticket;
+        }
+    }
+
+    /// Begins and ends orders as the settings say, and lets epochs become active.
+    pub(crate) fn step_ordered(&mut self) {
+        self.order_waits_for_marks = false;
+        for index in 0..self.cx.volumes.len() {
+            let Some(volume) = &self.cx.volumes[index] else { continue };
+            let (id, wanted) = (volume.id, volume.settings.destage_order == DestageOrder::Ordered);
+            if self.cx.order(id).is_none() {
+                if !wanted {
+                    continue;
+                }
+                let barrier = self.streams[StreamKind::Write.index()].next_sequence;
+                self.cx.map.volumes[index].waiting.begin(barrier);
+            }
+            self.advance_epoch(id);
+            self.step_order_phase(id, wanted);
+        }
+        self.wake_order_waiters();
+    }
+
+    /// Makes the next epoch active once the earlier ones are complete.
+    fn advance_epoch(&mut self, id: VolumeId) {
+        let map = &self.cx.map.volumes[usize::from(id.0)];
+        let Some(order) = &map.waiting.order else { return };
+        let next = order.first().unwrap_or(order.current);
+        if order.phase == OrderPhase::Leaving || next <= order.active || map.waiting.next_from(0).is_some() {
+            return;
+        }
+        if self.is_shrinking(id) && !fault::planted(PlantedBug::AdvanceInShrink) {
+            return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
+        }
+        let stream = &self.streams[StreamKind::Write.index()];
+        let all_applied = stream.nothing_in_flight() || stream.completed_sequence >= order.barrier;
+        if order.first().is_none() && !all_applied {
+            return; // Something of an earlier epoch is on its way to the log.
+        }
+        let urgent =
+            order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
+        let marked = map.destaged == 0;
+        let durable = self.cache_flush.succeeded >= order.marks_ticket;
+        if !fault::planted(PlantedBug::MixFlushEpochs) {
+            if self.cx.volume(id).destage.is_under_way() {
+                return;
+            }
+            if !marked {
+                self.cx.cover(CoverageMark::EpochWaitsForMarks);
+                self.order_waits_for_marks |= urgent;
+                return;
+            }
+            if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
+                if urgent && !self.cache_flush.waits(Waiter::Nobody) {
+                    self.flush(Device::Cache, Waiter::Nobody);
+                }
+                return;
+            }
+        }
+        if let Some(order) = self.cx.order_mut(id) {
+            order.active = next;
+        }
+    }
+
+    fn step_order_phase(&mut self, id: VolumeId, wanted: bool) {
+        let entering = self.cx.order(id).is_some_and(|order| order.phase == OrderPhase::Entering);
+        let moving = entering && self.relocations.iter().any(|relocation| relocation.volume() == id);
+        let Some(order) = self.cx.order_mut(id) else { return };
+        match order.phase {
+            OrderPhase::Entering if !wanted => self.cx.map.dissolve_order(usize::from(id.0)),
+            // A move that began before may still leave a record without an epoch in the log.
+            OrderPhase::Entering if order.active >= order.until.max(1) && !moving => {
+                order.phase = OrderPhase::Confirming;
+                self.checkpoint.want();
+            }
+            OrderPhase::Confirming | OrderPhase::InForce if !wanted => {
+                order.phase = OrderPhase::Leaving;
+                self.checkpoint.want();
+            }
+            _ => {}
+        }
+    }
+
+    /// Nobody writes back what a volume that is not attached has dirty, and its place in the order keeps it from being
+    /// moved: its order gives way to whoever needs the room. True if it was attached, or has no order.
+    fn yield_order(&mut self, volume: VolumeId) -> bool {
+        if self.cx.is_attached(volume) {
+            return true;
+        }
+        let Some(order) = self.cx.order_mut(volume) else { return true };
+        match order.phase {
+            OrderPhase::Entering => self.cx.map.dissolve_order(usize::from(volume.0)),
+            OrderPhase::Confirming | OrderPhase::InForce => {
+                order.phase = OrderPhase::Leaving;
+                self.checkpoint.want();
+                self.cx.cover(CoverageMark::OrderYielded);
+                self.cx.notice(Notice::OrderYielded { volume });
+            }
+            OrderPhase::Leaving => {}
+        }
+        false
+    }
+
+    /// This block is in the way.
+    pub(crate) fn yield_order_of(&mut self, slot: u32) {
+        if self.cx.map.is_fixed(slot) {
+            self.yield_order(self.cx.map.key(slot).volume());
+        }
+    }
+
+    /// Reclaim has found no segment to empty. If somebody needs one and nothing else can make room, volumes that are not
+    /// attached give up their order. (After a start nobody needs any: whoever is attached then finds its order as it was.)
+    pub(crate) fn yield_kept_orders(&mut self) {
+        let stream = &self.streams[StreamKind::Write.index()];
+        let needed = stream.room(self.cx.batch_blocks()) == 0 && !stream.is_idle();
+        let unclean = |volume: &Volume| {
+            let map = &self.cx.map.volumes[usize::from(volume.id.0)];
+            map.dirty + map.destaged > 0
+        };
+        let hope = self.relocations.len() > 0
+            || !self.checkpoint.is_idle()
+            || !self.checkpoint.pool.is_empty()
+            || self.cx.volumes.iter().flatten().any(unclean);
+        if !needed || hope {
+            return;
+        }
+        for index in 0..self.cx.map.volumes.len() as u16 {
+            if !self.yield_order(VolumeId(index)) {
+                return; // One after the other: it may be enough.
+            }
+        }
+    }
+
+    /// The version of a block that must reach the backing store is lost.
+    pub(crate) fn break_order(&mut self, key: Key) {
+        let Some(order) = self.cx.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
+        order.phase = OrderPhase::Leaving;
+        self.checkpoint.want();
+        self.cx.cover(CoverageMark::OrderBroken);
+        self.cx.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
+    }
+
+    // --- writes past the cache
+
+    /// Lets a write past the cache go on when its epoch is active.
+    pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
+        let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
+        let Some(order) = self.cx.order_mut(volume).filter(|_| !overtakes) else {
+            self.lock_backing(direct);
+            return;
+        };
+        let epoch = order.current;
+        if order.phase == OrderPhase::Entering && order.active == 0 {
+            // What was dirty before may take hours. The guarantee begins only when it holds for this write too.
+            order.until = order.until.max(epoch);
+            self.lock_backing(direct);
+            return;
+        }
+        self.order_waiters.push(OrderWaiter { direct, volume, epoch });
+        self.wake_order_waiters();
+    }
+
+    /// True if a write past the cache waits for destage of a volume.
+    pub(crate) fn writes_wait_for_order(&self, volume: VolumeId) -> bool {
+        self.order_waiters.iter().any(|waiter| waiter.volume == volume)
+    }
+
+    fn wake_order_waiters(&mut self) {
+        let mut at = 0;
+        while let Some(OrderWaiter { direct, volume, epoch }) = self.order_waiters.get(at).copied() {
+            let passes = self
+                .cx
+                .order(volume)
+                .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
+            if passes || self.cx.fenced {
+                self.order_waiters.remove(at);
+                self.lock_backing(direct);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    // --- checkpoints and recovery
 }

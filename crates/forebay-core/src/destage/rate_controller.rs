@@ -34,8 +34,10 @@
 use crate::api::Nanos;
 use crate::api::settings::{Priority, VolumeSettings};
 use crate::base::bucket::{Bucket, Meter};
+use crate::context::Context;
+use crate::context::sectors::BLOCK;
 use crate::destage::report::{Drain, Limit};
-use crate::engine::{BLOCK, Engine};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::request::throttle::{Level, Levels};
 use forebay_format::VolumeId;
@@ -357,63 +359,10 @@ impl RateController {
     }
 }
 
-impl Engine {
-    /// What destage of a volume may do now.
-    pub(crate) fn destage_plan(&mut self, id: VolumeId) -> DestagePlan {
-        let (now, settings) = (self.now, self.volume(id).settings);
-        let dirty = self.map.volumes[usize::from(id.0)].dirty;
-        let starved = fault::planted(PlantedBug::StarveLimiter);
-        let levels = self.levels(id);
-        let low = self.low_level(id, &levels);
-        let share = least_share(&levels, low);
-        let control = &mut self.volume_mut(id).destage.rate;
-        if !starved {
-            control.settle(now, dirty, share, &settings);
-        }
-        if control.is_backing_off(now) {
-            return DestagePlan::shut(Limit::RetryAfterFailure);
-        }
-        let probing = control.failures > 0;
-        if self.map.volumes[usize::from(id.0)].waiting.len() == 0 {
-            return DestagePlan::shut(Limit::NothingToDo);
-        }
-        let failed = self.runs_without_cache();
-        if !failed && (self.fenced || self.is_winding_down()) {
-            return DestagePlan::shut(Limit::Stopped);
-        }
-        let rescue =
-            failed.then(|| DestagePlan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
-        let mut plan = rescue
-            .or_else(|| self.pressed_plan(id, &levels))
-            .unwrap_or_else(|| self.paced_plan(id, levels.volume, low, share));
-        if probing {
-            plan.depth = plan.depth.min(1);
-        }
-        if settings.max_destage_bytes_per_s > 0 {
-            // An eighth of a second at most, or the limit would be kept in fits and starts.
-            let most = (settings.max_destage_bytes_per_s / 8 / BLOCK).max(1);
-            plan.extent_blocks = plan.extent_blocks.min(most.min(u64::from(EXTENT_BLOCKS_MAX)) as u32);
-        }
-        plan
-    }
-
+impl Context {
     /// Dirty blocks of a volume below which its level asks for nothing.
     fn low_level(&self, id: VolumeId, levels: &Levels) -> u64 {
         levels.capacity * u64::from(self.volume(id).settings.dirty_low_pct) / 100
-    }
-
-    /// As fast as it goes, if something asks for it.
-    fn pressed_plan(&self, id: VolumeId, levels: &Levels) -> Option<DestagePlan> {
-        let volume = self.volume(id);
-        let depth = volume.settings.destage_depth_max.max(1);
-        let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
-        let crowded = awaited || !levels.are_free();
-        let drains = volume.destage.rate.drain == Drain::Full || self.drains_to_leave(id);
-        if drains || self.reclaim_wants_destage || crowded {
-            return Some(DestagePlan::full(depth, Limit::BackingStore));
-        }
-        let late = self.age_rate(id).is_some_and(|rate| rate == u64::MAX);
-        late.then(|| DestagePlan::full(depth, Limit::AgeDeadline))
     }
 
     /// Thousandths of blocks per second that keep `flush_period`: `u64::MAX` if it is nearly over, `None` without one.
@@ -518,6 +467,61 @@ impl Engine {
         });
         let total: u32 = busy.map(|volume| weight(volume.settings.priority)).sum();
         (all * weight(self.volume(id).settings.priority) / total.max(1)).max(1)
+    }
+}
+
+impl Engine {
+    /// What destage of a volume may do now.
+    pub(crate) fn destage_plan(&mut self, id: VolumeId) -> DestagePlan {
+        let (now, settings) = (self.cx.now, self.cx.volume(id).settings);
+        let dirty = self.cx.map.volumes[usize::from(id.0)].dirty;
+        let starved = fault::planted(PlantedBug::StarveLimiter);
+        let levels = self.levels(id);
+        let low = self.cx.low_level(id, &levels);
+        let share = least_share(&levels, low);
+        let control = &mut self.cx.volume_mut(id).destage.rate;
+        if !starved {
+            control.settle(now, dirty, share, &settings);
+        }
+        if control.is_backing_off(now) {
+            return DestagePlan::shut(Limit::RetryAfterFailure);
+        }
+        let probing = control.failures > 0;
+        if self.cx.map.volumes[usize::from(id.0)].waiting.len() == 0 {
+            return DestagePlan::shut(Limit::NothingToDo);
+        }
+        let failed = self.runs_without_cache();
+        if !failed && (self.cx.fenced || self.cx.is_winding_down()) {
+            return DestagePlan::shut(Limit::Stopped);
+        }
+        let rescue =
+            failed.then(|| DestagePlan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
+        let mut plan = rescue
+            .or_else(|| self.pressed_plan(id, &levels))
+            .unwrap_or_else(|| self.cx.paced_plan(id, levels.volume, low, share));
+        if probing {
+            plan.depth = plan.depth.min(1);
+        }
+        if settings.max_destage_bytes_per_s > 0 {
+            // An eighth of a second at most, or the limit would be kept in fits and starts.
+            let most = (settings.max_destage_bytes_per_s / 8 / BLOCK).max(1);
+            plan.extent_blocks = plan.extent_blocks.min(most.min(u64::from(EXTENT_BLOCKS_MAX)) as u32);
+        }
+        plan
+    }
+
+    /// As fast as it goes, if something asks for it.
+    fn pressed_plan(&self, id: VolumeId, levels: &Levels) -> Option<DestagePlan> {
+        let volume = self.cx.volume(id);
+        let depth = volume.settings.destage_depth_max.max(1);
+        let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
+        let crowded = awaited || !levels.are_free();
+        let drains = volume.destage.rate.drain == Drain::Full || self.drains_to_leave(id);
+        if drains || self.reclaim_wants_destage || crowded {
+            return Some(DestagePlan::full(depth, Limit::BackingStore));
+        }
+        let late = self.cx.age_rate(id).is_some_and(|rate| rate == u64::MAX);
+        late.then(|| DestagePlan::full(depth, Limit::AgeDeadline))
     }
 }
 

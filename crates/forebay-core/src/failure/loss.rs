@@ -2,8 +2,10 @@
 
 use super::{Gone, SAFE_BLOCKS_MAX, Safe};
 use crate::api::{Loss, LossTotal, Nanos};
+use crate::context::Context;
 use crate::context::locks::BlockRange;
-use crate::engine::{BLOCK, Engine, sector_mask, sector_mask_inside, sector_runs};
+use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::whole_volume;
 use crate::map::segment::{BlockState, Key};
@@ -30,10 +32,32 @@ impl AtRisk {
     }
 }
 
+impl Context {
+    /// A dirty block of an attached volume was found to be lost.
+    pub(crate) fn note_lost(&mut self, volume: VolumeId) {
+        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
+            volume.losses_found += 1;
+        }
+    }
+
+    /// Whether a FLUSH ends with an error, and keeps in mind that it does: every one that had not ended when something was lost
+    /// fails, or else the next one, and those after it do not. That is what `fsync` does. `told`: losses that had been told when
+    /// it was made.
+    pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
+        let silent = fault::planted(PlantedBug::FlushOverLoss);
+        let volume = self.volume_mut(id);
+        let fails = failed || volume.losses_found > told && !silent;
+        if fails {
+            volume.losses_reported = volume.losses_found;
+        }
+        fails
+    }
+}
+
 impl Engine {
     pub(super) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
         let end = loss.offset + loss.bytes;
-        let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
+        let written_at = (self.cx.now as i64).saturating_sub_unsigned(loss.age);
         for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
             let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
             let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
@@ -54,20 +78,20 @@ impl Engine {
     /// Goes on with a walk over what is at risk, by so many segments at most; gives what it is when all have been looked at. What comes to be
     /// safe meanwhile may be listed all the same ([`Engine::made_safe`] has it), what comes to be lost is.
     pub fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
-        let all = self.map.segments.len() as u32;
+        let all = self.cx.map.segments.len() as u32;
         let end = walk.next.saturating_add(segments_max).min(all);
         let parts = &mut walk.parts;
         for number in walk.next..end {
-            let segment = &self.map.segments[number as usize];
+            let segment = &self.cx.map.segments[number as usize];
             if segment.unclean == 0 {
                 continue;
             }
-            self.map.look_at(self.map.geometry.segment_blocks.into());
-            for index in 0..self.map.geometry.segment_blocks {
+            self.cx.map.look_at(self.cx.map.geometry.segment_blocks.into());
+            for index in 0..self.cx.map.geometry.segment_blocks {
                 if segment.state(index) == BlockState::Dirty && !segment.is_shadow(index) {
-                    let slot = self.map.slot(number, index);
-                    let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
-                    parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
+                    let slot = self.cx.map.slot(number, index);
+                    let mask = self.valid_mask(segment.key(index), self.cx.map.mask(slot));
+                    parts.push((segment.key(index), mask, self.cx.map.born(slot).age(self.cx.now)));
                 }
             }
         }
@@ -111,9 +135,10 @@ impl Engine {
     #[must_use]
     pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         let mut parts = self.gone_parts();
-        let damaged = self.map.lost.iter().filter_map(|key| self.map.lookup(*key).map(|slot| (*key, slot)));
+        let damaged =
+            self.cx.map.lost.iter().filter_map(|key| self.cx.map.lookup(*key).map(|slot| (*key, slot)));
         parts.extend(damaged.map(|(key, slot)| {
-            (key, self.valid_mask(key, self.map.mask(slot)), self.map.born(slot).age(self.now))
+            (key, self.valid_mask(key, self.cx.map.mask(slot)), self.cx.map.born(slot).age(self.cx.now))
         }));
         losses_of(parts)
     }
@@ -133,41 +158,22 @@ impl Engine {
     /// Nothing is lost, of any volume.
     #[must_use]
     pub fn has_lost_nothing(&self) -> bool {
-        self.map.lost.is_empty() && self.failure.gone.is_empty()
+        self.cx.map.lost.is_empty() && self.failure.gone.is_empty()
     }
 
     /// Blocks of a volume of which something is lost.
     pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
         let gone = self.failure.gone.range(all.first..=all.last).count() as u64;
-        self.map.volumes[usize::from(volume.0)].lost + gone
-    }
-
-    /// A dirty block of an attached volume was found to be lost.
-    pub(crate) fn note_lost(&mut self, volume: VolumeId) {
-        if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
-            volume.losses_found += 1;
-        }
-    }
-
-    /// Whether a FLUSH ends with an error, and keeps in mind that it does: every one that had not ended when something was lost
-    /// fails, or else the next one, and those after it do not. That is what `fsync` does. `told`: losses that had been told when
-    /// it was made.
-    pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
-        let silent = fault::planted(PlantedBug::FlushOverLoss);
-        let volume = self.volume_mut(id);
-        let fails = failed || volume.losses_found > told && !silent;
-        if fails {
-            volume.losses_reported = volume.losses_found;
-        }
-        fails
+        self.cx.map.volumes[usize::from(volume.0)].lost + gone
     }
 
     /// Something of a volume was lost, and no FLUSH has been answered with an error since. An engine that is opened later does
     /// not know that (I54): whoever goes on with this volume's clients there must tell them in another way.
     #[must_use]
     pub fn is_loss_unreported(&self, volume: VolumeId) -> bool {
-        self.volumes
+        self.cx
+            .volumes
             .get(usize::from(volume.0))
             .and_then(Option::as_ref)
             .is_some_and(|volume| volume.losses_found > volume.losses_reported)
@@ -179,23 +185,23 @@ impl Engine {
         let all = whole_volume(volume);
         let gone = self.failure.gone.range(all.first..=all.last);
         let gone: u64 = gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum();
-        let damaged = self.map.lost.range(all.first..=all.last).filter_map(|key| self.map.lookup(*key));
+        let damaged = self.cx.map.lost.range(all.first..=all.last).filter_map(|key| self.cx.map.lookup(*key));
         let damaged: u64 = damaged
             .map(|slot| {
-                u64::from(self.valid_mask(self.map.key(slot), self.map.mask(slot)).count_ones()) * 512
+                u64::from(self.valid_mask(self.cx.map.key(slot), self.cx.map.mask(slot)).count_ones()) * 512
             })
             .sum();
         gone + damaged
     }
 
     fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
-        let age = |gone: &Gone| (self.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
+        let age = |gone: &Gone| (self.cx.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
         self.failure.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
     }
 
     /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
     fn valid_mask(&self, key: Key, mask: u8) -> u8 {
-        let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+        let attached = self.cx.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
         let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
         let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
         let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
@@ -216,25 +222,26 @@ impl Engine {
 
     /// The only copy of a block cannot be read.
     pub(crate) fn lose(&mut self, slot: u32) {
-        let key = self.map.key(slot);
-        let mask = self.valid_mask(key, self.map.mask(slot));
-        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
-        let known = self.map.is_lost(slot);
-        self.map.remove(key);
+        let key = self.cx.map.key(slot);
+        let mask = self.valid_mask(key, self.cx.map.mask(slot));
+        let written_at =
+            (self.cx.now as i64).saturating_sub_unsigned(self.cx.map.born(slot).age(self.cx.now));
+        let known = self.cx.map.is_lost(slot);
+        self.cx.map.remove(key);
         if mask == 0 {
             return;
         }
         self.failure.gone.insert(key, Gone { mask, written_at });
         if !known {
-            self.note_lost(key.volume());
+            self.cx.note_lost(key.volume());
         }
-        self.settle_again();
+        self.cx.settle_again();
     }
 
     /// The backing store holds a block durably: the copy in the cache is no more.
     pub(crate) fn rescued(&mut self, slot: u32) {
-        let (key, mask) = (self.map.key(slot), self.map.mask(slot));
-        self.map.remove(key);
+        let (key, mask) = (self.cx.map.key(slot), self.cx.map.mask(slot));
+        self.cx.map.remove(key);
         self.note_safer(key, mask);
     }
 
@@ -242,7 +249,7 @@ impl Engine {
     pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
         self.failure.changes += 1;
         let change = self.failure.changes;
-        self.volume_mut(key.volume()).safer_at = change;
+        self.cx.volume_mut(key.volume()).safer_at = change;
         let mask = self.valid_mask(key, mask);
         let safe = self.failure.safe.entry(key).or_insert(Safe { mask: 0, change });
         (safe.mask, safe.change) = (safe.mask | mask, change);
@@ -250,7 +257,7 @@ impl Engine {
             self.failure.safe.clear();
             self.failure.forgotten = change;
         }
-        self.settle_again();
+        self.cx.settle_again();
     }
 
     /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
@@ -258,7 +265,7 @@ impl Engine {
     pub(crate) fn supersede(&mut self, range: BlockRange, from: u64, to: u64) {
         let volume = range.first.volume();
         let mut slots = Vec::new();
-        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
+        self.cx.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
         if !fault::planted(PlantedBug::RescueSuperseded) {
             for slot in slots {
                 // Of a block of which only a part was written the rest was written with it.

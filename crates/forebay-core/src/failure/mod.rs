@@ -35,7 +35,12 @@ pub(crate) use promise::Promised;
 
 use crate::api::config::{Attachment, EngineConfig};
 use crate::api::{Action, Loss, Nanos, Notice};
-use crate::engine::{BLOCK, Engine, OpKind, Req, Status, sector_mask};
+use crate::context::Context;
+use crate::context::Status;
+use crate::context::operations::OpKind;
+use crate::context::requests::Req;
+use crate::context::sectors::{BLOCK, sector_mask};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, Key};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -128,6 +133,16 @@ impl Req {
     }
 }
 
+impl Context {
+    fn serve_without_cache(&mut self, attachment: &Attachment) {
+        self.enter_volume(attachment);
+        self.counters.begin(attachment.volume);
+        // What was written before this engine began may still be volatile: the first FLUSH covers it too.
+        let volume = self.volume_mut(attachment.volume);
+        (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
+    }
+}
+
 impl Engine {
     /// An engine that serves its volumes without a cache, because theirs was given up before and must not be opened again.
     /// `losses`: what the record says; those sectors answer with an error until they are written. Their ages are as of now.
@@ -142,27 +157,19 @@ impl Engine {
         let mut engine = Self::blank(config, now);
         // No segment; the size of one is only there to be divided by.
         let geometry = Geometry { segment_blocks: 16, ..crate::recovery::blank_geometry() };
-        engine.map = crate::map::CacheMap::new(geometry);
-        engine.superblock.geometry = geometry;
+        engine.cx.map = crate::map::CacheMap::new(geometry);
+        engine.cx.superblock.geometry = geometry;
         engine.checkpoint.volume_table = entries;
-        engine.status = Status::Ready;
-        engine.fenced = true;
+        engine.cx.status = Status::Ready;
+        engine.cx.fenced = true;
         engine.failure.stage = FailureStage::WithoutCache;
         for attachment in attachments {
-            engine.serve_without_cache(&attachment);
+            engine.cx.serve_without_cache(&attachment);
         }
         for (volume, loss) in losses {
             engine.note_loss(*volume, loss);
         }
         engine
-    }
-
-    fn serve_without_cache(&mut self, attachment: &Attachment) {
-        self.enter_volume(attachment);
-        self.counters.begin(attachment.volume);
-        // What was written before this engine began may still be volatile: the first FLUSH covers it too.
-        let volume = self.volume_mut(attachment.volume);
-        (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
     }
 
     /// The cache device failed, and the engine serves its volumes without it.
@@ -173,8 +180,8 @@ impl Engine {
 
     /// The owner knows that the cache device is gone: it need not be found out one error after the other.
     pub fn cache_gone(&mut self, now: Nanos) {
-        self.advance(now);
-        if self.status == Status::Ready {
+        self.cx.advance(now);
+        if self.cx.status == Status::Ready {
             self.read_retry.end_for_good();
             self.fence();
         }
@@ -208,8 +215,8 @@ impl Engine {
             self.failure.unreadable.clear();
             return;
         }
-        let segment = self.map.place(slot).0;
-        if !self.fenced && !self.failure.unreadable.contains(&segment) {
+        let segment = self.cx.map.place(slot).0;
+        if !self.cx.fenced && !self.failure.unreadable.contains(&segment) {
             self.failure.unreadable.push(segment);
             if self.failure.unreadable.len() >= READS_FAILED_MAX {
                 self.fence();
@@ -219,7 +226,7 @@ impl Engine {
 
     /// The cache was fenced just now: the owner is asked to give it up.
     pub(crate) fn ask_to_go_on(&mut self) {
-        if self.status == Status::Ready && self.failure.stage == FailureStage::Sound {
+        if self.cx.status == Status::Ready && self.failure.stage == FailureStage::Sound {
             self.failure.stage = FailureStage::Asking;
             self.ask_record();
             if fault::planted(PlantedBug::PassBeforeRecord) {
@@ -234,12 +241,12 @@ impl Engine {
         }
         self.failure.last_ticket += 1;
         self.failure.pending = Some((self.failure.last_ticket, self.failure.changes));
-        self.actions.push_back(Action::RecordLoss { ticket: self.failure.last_ticket });
+        self.cx.actions.push_back(Action::RecordLoss { ticket: self.failure.last_ticket });
     }
 
     /// Asks for the record once more, after the owner could not make it.
     pub fn record_again(&mut self, now: Nanos) {
-        self.advance(now);
+        self.cx.advance(now);
         if self.failure.stage == FailureStage::Refused {
             self.ask_record();
         }
@@ -247,7 +254,7 @@ impl Engine {
 
     /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
     pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
-        self.advance(now);
+        self.cx.advance(now);
         let Some((_, changes)) = self.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
             return;
         };
@@ -264,7 +271,7 @@ impl Engine {
             }
             FailureStage::WithoutCache => self.record_ended(changes, ok),
         }
-        self.failure.recorded_at = self.now;
+        self.failure.recorded_at = self.cx.now;
     }
 
     fn record_ended(&mut self, changes: u64, ok: bool) {
@@ -285,25 +292,25 @@ impl Engine {
     /// The record is durable: from here on the cache is no more than a place from which dirty blocks are rescued.
     fn go_on_without_cache(&mut self) {
         self.failure.stage = FailureStage::WithoutCache;
-        self.notice(Notice::RunsWithoutCache);
-        for index in 0..self.map.volumes.len() {
+        self.cx.notice(Notice::RunsWithoutCache);
+        for index in 0..self.cx.map.volumes.len() {
             let volume = VolumeId(index as u16);
-            if self.order(volume).is_some() {
-                if self.is_ordered(volume) && self.is_attached(volume) {
-                    self.notice(Notice::OrderEnded { volume });
+            if self.cx.order(volume).is_some() {
+                if self.is_ordered(volume) && self.cx.is_attached(volume) {
+                    self.cx.notice(Notice::OrderEnded { volume });
                 }
-                self.map.dissolve_order(index);
+                self.cx.map.dissolve_order(index);
             }
-            if self.map.volumes[index].cached > 0 {
-                self.forget_clean(self.now, volume);
+            if self.cx.map.volumes[index].cached > 0 {
+                self.forget_clean(self.cx.now, volume);
             }
         }
         self.marks.clear();
         self.reclaim = None;
         self.move_lost();
-        self.find_urgent();
+        self.cx.find_urgent();
         self.release_held();
-        self.settle_again();
+        self.cx.settle_again();
     }
 
     /// What was found to be lost before is kept with what will be.
@@ -312,13 +319,13 @@ impl Engine {
             let segment = &map.segments[number as usize];
             segment.state(index) == BlockState::Dirty && segment.is_lost(index)
         };
-        for number in 0..self.map.segments.len() as u32 {
-            if self.map.segments[number as usize].unclean == 0 {
+        for number in 0..self.cx.map.segments.len() as u32 {
+            if self.cx.map.segments[number as usize].unclean == 0 {
                 continue;
             }
-            for index in 0..self.map.geometry.segment_blocks {
-                if lost(&self.map, number, index) {
-                    self.lose(self.map.slot(number, index));
+            for index in 0..self.cx.map.geometry.segment_blocks {
+                if lost(&self.cx.map, number, index) {
+                    self.lose(self.cx.map.slot(number, index));
                 }
             }
         }
@@ -328,13 +335,13 @@ impl Engine {
 
     /// True if a request that changes something cannot succeed.
     pub(crate) fn refuses_changes(&self) -> bool {
-        self.fenced && matches!(self.failure.stage, FailureStage::Sound | FailureStage::Refused)
+        self.cx.fenced && matches!(self.failure.stage, FailureStage::Sound | FailureStage::Refused)
     }
 
     /// True if what fails now because of the cache may succeed without it.
     fn may_redo(&self, req: u32) -> bool {
         let undecided = matches!(self.failure.stage, FailureStage::Asking | FailureStage::WithoutCache);
-        undecided && !self.reqs.get(req).redone
+        undecided && !self.cx.reqs.get(req).redone
     }
 
     /// A write, zero or discard has got its block lock. True if it waits for the owner's answer.
@@ -342,12 +349,12 @@ impl Engine {
         match self.failure.stage {
             FailureStage::Sound | FailureStage::Refused => false,
             FailureStage::Asking => {
-                self.reqs.get_mut(req).pending = 1;
+                self.cx.reqs.get_mut(req).pending = 1;
                 self.failure.held.push_back(Held::Redo(req));
                 true
             }
             FailureStage::WithoutCache => {
-                let request = self.reqs.get_mut(req);
+                let request = self.cx.reqs.get_mut(req);
                 (request.redone, request.write_back, request.copies) = (true, false, false);
                 false
             }
@@ -359,7 +366,7 @@ impl Engine {
         if !self.may_redo(req) {
             return false;
         }
-        self.reqs.get_mut(req).failed = false;
+        self.cx.reqs.get_mut(req).failed = false;
         self.mutation_locked(req);
         true
     }
@@ -367,9 +374,9 @@ impl Engine {
     /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it durable without the cache.
     pub(crate) fn flush_fenced(&mut self, req: u32) {
         match self.failure.stage {
-            FailureStage::Sound | FailureStage::Refused => self.reqs.get_mut(req).failed = true,
+            FailureStage::Sound | FailureStage::Refused => self.cx.reqs.get_mut(req).failed = true,
             FailureStage::Asking => {
-                self.reqs.get_mut(req).pending += 1;
+                self.cx.reqs.get_mut(req).pending += 1;
                 self.failure.held.push_back(Held::Durable(req));
             }
             FailureStage::WithoutCache => self.make_safe(req),
@@ -378,11 +385,11 @@ impl Engine {
 
     /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if it goes on.
     pub(crate) fn flush_again(&mut self, req: u32) -> bool {
-        if self.reqs.get(req).failed || !self.may_redo(req) {
+        if self.cx.reqs.get(req).failed || !self.may_redo(req) {
             return false;
         }
         self.flush_fenced(req);
-        self.reqs.get(req).pending > 0
+        self.cx.reqs.get(req).pending > 0
     }
 
     /// The owner has answered.
@@ -393,9 +400,9 @@ impl Engine {
                 Held::Redo(req) if refused => self.mutation_part_done(req, false),
                 Held::Redo(req) => self.mutation_locked(req),
                 Held::Durable(req) => {
-                    self.reqs.get_mut(req).pending -= 1;
+                    self.cx.reqs.get_mut(req).pending -= 1;
                     self.flush_fenced(req);
-                    if self.reqs.get(req).pending == 0 {
+                    if self.cx.reqs.get(req).pending == 0 {
                         self.reply(req);
                     }
                 }
@@ -408,9 +415,9 @@ impl Engine {
         let id = entry.id;
         self.checkpoint.volume_table.retain(|other| other.id != id);
         self.checkpoint.volume_table.push(entry);
-        self.serve_without_cache(attachment);
+        self.cx.serve_without_cache(attachment);
         // Clients that come now were told of nothing that was lost before.
-        self.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
-        self.notice(Notice::Attached { volume: id });
+        self.cx.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
+        self.cx.notice(Notice::Attached { volume: id });
     }
 }

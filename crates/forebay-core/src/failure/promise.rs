@@ -7,8 +7,10 @@
 //! for blocks that were moved since, too many are called urgent, never too few.
 
 use crate::base::bitset::BlockSet;
+use crate::context::Context;
 use crate::context::locks::BlockRange;
-use crate::engine::{Engine, Req};
+use crate::context::requests::Req;
+use crate::engine::Engine;
 use crate::lifecycle::whole_volume;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
@@ -38,24 +40,7 @@ pub(crate) struct Promised {
     urgent: BlockSet,
 }
 
-impl Engine {
-    /// A FLUSH is taken in.
-    pub(crate) fn follow_flush(&mut self, req: u32) {
-        let volume = self.reqs.get(req).volume;
-        if self.volume(volume).promised.following.is_some() {
-            return;
-        }
-        let open = StreamKind::ALL.map(|kind| {
-            let segment = self.streams[kind.index()].open_segment()?;
-            Some((segment, self.map.segments[segment as usize].completed))
-        });
-        let mut busy = core::mem::take(&mut self.volume_mut(volume).promised.spare);
-        busy.clear();
-        busy.extend_from_slice(self.locks.held_inside(whole_volume(volume)));
-        let place = Place { next_sequence: self.next_sequence, open, busy };
-        self.volume_mut(volume).promised.following = Some((req, place));
-    }
-
+impl Context {
     /// A FLUSH is about to be answered.
     pub(crate) fn flush_answered(&mut self, req: u32, done: &Req) {
         let counts = !done.failed && !self.fenced;
@@ -141,5 +126,24 @@ impl Engine {
             next
         };
         from(cursor).or_else(|| from(0))
+    }
+}
+
+impl Engine {
+    /// A FLUSH is taken in.
+    pub(crate) fn follow_flush(&mut self, req: u32) {
+        let volume = self.cx.reqs.get(req).volume;
+        if self.cx.volume(volume).promised.following.is_some() {
+            return;
+        }
+        let open = StreamKind::ALL.map(|kind| {
+            let segment = self.streams[kind.index()].open_segment()?;
+            Some((segment, self.cx.map.segments[segment as usize].completed))
+        });
+        let mut busy = core::mem::take(&mut self.cx.volume_mut(volume).promised.spare);
+        busy.clear();
+        busy.extend_from_slice(self.cx.locks.held_inside(whole_volume(volume)));
+        let place = Place { next_sequence: self.next_sequence, open, busy };
+        self.cx.volume_mut(volume).promised.following = Some((req, place));
     }
 }

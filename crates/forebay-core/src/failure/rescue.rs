@@ -11,13 +11,13 @@ use forebay_format::VolumeId;
 
 impl Engine {
     pub(super) fn make_safe(&mut self, req: u32) {
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.redone = true;
         let (volume, range) = (request.volume, request.range());
         // A FUA covers what the cache has of its blocks, also if a later write, not answered yet, brought that there.
-        let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
-        if covers_dirty && self.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
-            self.reqs.get_mut(req).pending += 1;
+        let covers_dirty = request.kind == RequestKind::Flush || self.cx.hasten(range);
+        if covers_dirty && self.cx.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
+            self.cx.reqs.get_mut(req).pending += 1;
             self.failure.waiting.push(req);
             return;
         }
@@ -26,16 +26,16 @@ impl Engine {
 
     /// Nothing that the request promises newly is in the cache alone any more.
     fn make_safe_parts(&mut self, req: u32) {
-        let request = self.reqs.get(req);
+        let request = self.cx.reqs.get(req);
         let (volume, range) = (request.volume, request.range());
         let is_flush = request.kind == RequestKind::Flush;
         if !is_flush && self.is_any_lost(req) {
-            self.reqs.get_mut(req).failed = true;
+            self.cx.reqs.get_mut(req).failed = true;
         }
-        let state = self.volume(volume);
+        let state = self.cx.volume(volume);
         let needed = if is_flush { state.safer_at } else { self.unrecorded_in(range) };
         if state.direct_unflushed || state.direct_flushing {
-            self.reqs.get_mut(req).pending += 1;
+            self.cx.reqs.get_mut(req).pending += 1;
             self.flush(Device::Backing(volume), Waiter::Request(req));
         }
         if !fault::planted(PlantedBug::FlushBeforeRecord) {
@@ -45,7 +45,7 @@ impl Engine {
 
     /// A write, zero or discard has ended without the cache: the record must not list what it wrote.
     pub(crate) fn make_readable(&mut self, req: u32) {
-        let needed = self.unrecorded_in(self.reqs.get(req).range());
+        let needed = self.unrecorded_in(self.cx.reqs.get(req).range());
         if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
             self.wait_for_record(req, needed);
         }
@@ -53,14 +53,14 @@ impl Engine {
 
     fn wait_for_record(&mut self, req: u32, needed: u64) {
         if needed > self.failure.recorded {
-            self.reqs.get_mut(req).pending += 1;
+            self.cx.reqs.get_mut(req).pending += 1;
             self.failure.recording.push((needed, req));
             self.ask_record();
         }
     }
 
     pub(super) fn safe_part_done(&mut self, req: u32, ok: bool) {
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.pending -= 1;
         request.failed |= !ok;
         if request.pending == 0 {
@@ -70,7 +70,7 @@ impl Engine {
 
     /// True if something that the request wrote is lost.
     fn is_any_lost(&self, req: u32) -> bool {
-        let request = self.reqs.get(req);
+        let request = self.cx.reqs.get(req);
         let range = request.range();
         let mut gone = self.failure.gone.range(range.first..=range.last);
         gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
@@ -82,22 +82,22 @@ impl Engine {
             return;
         }
         self.step_sweeps();
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &mut self.volumes[index] else { continue };
+        for index in 0..self.cx.volumes.len() {
+            let Some(volume) = &mut self.cx.volumes[index] else { continue };
             let failed = core::mem::take(&mut volume.rescue_failed);
             let id = volume.id;
-            if !self.failure.waiting.is_empty() && (failed || !self.has_urgent(id)) {
+            if !self.failure.waiting.is_empty() && (failed || !self.cx.has_urgent(id)) {
                 self.serve_waiting(id, failed);
             }
         }
         if !self.failure.told && self.is_rescue_over() {
             self.failure.told = true;
             let lost_blocks = self.failure.lost_blocks();
-            self.notice(Notice::RescueEnded { lost_blocks });
+            self.cx.notice(Notice::RescueEnded { lost_blocks });
         }
         let due = self.failure.told && !self.failure.record_failed
-            || self.now >= self.failure.recorded_at.saturating_add(RECORD_PAUSE_NS);
-        if self.failure.changes > self.failure.recorded && due && !self.stopping {
+            || self.cx.now >= self.failure.recorded_at.saturating_add(RECORD_PAUSE_NS);
+        if self.failure.changes > self.failure.recorded && due && !self.cx.stopping {
             self.ask_record();
         }
     }
@@ -106,22 +106,22 @@ impl Engine {
     #[must_use]
     pub fn is_rescue_over(&self) -> bool {
         self.runs_without_cache()
-            && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
+            && self.cx.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
     }
 
     fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
         let all = core::mem::take(&mut self.failure.waiting);
         let (served, left): (Vec<u32>, Vec<u32>) =
-            all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
+            all.into_iter().partition(|req| self.cx.reqs.get(*req).volume == id);
         self.failure.waiting = left;
         for req in served {
-            let request = self.reqs.get_mut(req);
+            let request = self.cx.reqs.get_mut(req);
             request.pending -= 1;
             request.failed |= failed;
             if !failed {
                 self.make_safe_parts(req);
             }
-            if self.reqs.get(req).pending == 0 {
+            if self.cx.reqs.get(req).pending == 0 {
                 self.reply(req);
             }
         }
@@ -132,7 +132,7 @@ impl Engine {
         let waits = failure.stage == FailureStage::WithoutCache
             && failure.changes > failure.recorded
             && failure.pending.is_none()
-            && !self.stopping;
+            && !self.cx.stopping;
         waits.then(|| failure.recorded_at.saturating_add(RECORD_PAUSE_NS))
     }
 
@@ -145,8 +145,12 @@ impl Engine {
             return false;
         }
         let gives_up = |volume: &Volume| volume.rescue_given_up;
-        let rescues =
-            self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
+        let rescues = self
+            .cx
+            .volumes
+            .iter()
+            .flatten()
+            .any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
         if !rescues && self.failure.changes > self.failure.recorded && !self.failure.record_failed {
             self.ask_record();
         }

@@ -7,8 +7,10 @@
 
 use crate::api::config::{Attachment, OnBackingChange};
 use crate::api::{Action, Device, Notice, OpId};
+use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
-use crate::engine::{BLOCK, Engine, OpKind};
+use crate::context::sectors::BLOCK;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::{Job, LifecycleError, Progress, Sweep, whole_volume};
 use crate::recovery::attach::Verdict;
@@ -62,14 +64,14 @@ impl Engine {
         entry: VolumeEntry,
         attachment: Attachment,
     ) -> Result<(), LifecycleError> {
-        self.advance(now);
+        self.cx.advance(now);
         let id = entry.id;
-        let without_cache = self.runs_without_cache() && !self.stopping && !self.has_job(id);
+        let without_cache = self.runs_without_cache() && !self.cx.stopping && !self.has_job(id);
         if !without_cache {
             self.may_change(id)?;
         }
         Self::check_entry(&entry, &attachment)?;
-        if self.is_attached(id) {
+        if self.cx.is_attached(id) {
             return Err(LifecycleError::Attached);
         }
         let known = self.table_entry(id).cloned();
@@ -101,11 +103,11 @@ impl Engine {
     }
 
     pub(crate) fn step_attach(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
-        if self.fenced || self.stopping && !matches!(job.stage, AttachStage::Checkpoint(_)) {
+        if self.cx.fenced || self.cx.stopping && !matches!(job.stage, AttachStage::Checkpoint(_)) {
             if job.is_waiting_for_device() {
                 return Progress::Waits(Job::Attach(job));
             }
-            let error = if self.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
+            let error = if self.cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
             return self.attach_failed(id, &job, error);
         }
         match &mut job.stage {
@@ -116,7 +118,7 @@ impl Engine {
                 if job.new {
                     return self.enter_table(id, job);
                 }
-                job.verdict = self.suspect_online(&job.attachment, &job.entry);
+                job.verdict = self.cx.suspect_online(&job.attachment, &job.entry);
                 job.stage = AttachStage::Sampling { reading: false };
             }
             AttachStage::Sampling { reading: true } => return Progress::Waits(Job::Attach(job)),
@@ -125,13 +127,13 @@ impl Engine {
                     return self.attach_failed(id, &job, LifecycleError::BackingUnreadable);
                 }
                 if let Some(block) = job.verdict.next_sample() {
-                    let Some(page) = self.pages.take(PageUse::Destage) else {
+                    let Some(page) = self.cx.pages.take(PageUse::Destage) else {
                         self.wake_in(RETRY_NS);
                         return Progress::Waits(Job::Attach(job));
                     };
                     *reading = true;
                     let kind = OpKind::Sample { volume: id, index: 0 };
-                    self.read(Device::Backing(id), block * BLOCK, &[page.span()], true, kind);
+                    self.cx.read(Device::Backing(id), block * BLOCK, &[page.span()], true, kind);
                     self.lifecycle.pages.push((id, page));
                     return Progress::Waits(Job::Attach(job));
                 }
@@ -140,9 +142,9 @@ impl Engine {
             AttachStage::Flushing { started, ended } => match ended {
                 None if !*started => {
                     *started = true;
-                    self.stats.backing_flushes += 1;
-                    let op = self.new_op(OpKind::LifecycleFlush(id));
-                    self.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
+                    self.cx.stats.backing_flushes += 1;
+                    let op = self.cx.new_op(OpKind::LifecycleFlush(id));
+                    self.cx.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
                     return Progress::Waits(Job::Attach(job));
                 }
                 None => return Progress::Waits(Job::Attach(job)),
@@ -157,7 +159,7 @@ impl Engine {
                     return Progress::Waits(Job::Attach(job));
                 }
                 let (volume, dropped, discarded) = (id, sweep.dropped, sweep.discarded);
-                self.notice(match job.verdict.is_uncertain() {
+                self.cx.notice(match job.verdict.is_uncertain() {
                     true => Notice::BackingUncertain { volume, dropped },
                     false => Notice::BackingChanged { volume, dropped, discarded },
                 });
@@ -168,9 +170,9 @@ impl Engine {
                 if !self.is_checkpointed(ticket) {
                     return Progress::Waits(Job::Attach(job));
                 }
-                self.notice(Notice::Attached { volume: id });
-                self.enter_volume(&job.attachment);
-                self.counters.begin(id);
+                self.cx.notice(Notice::Attached { volume: id });
+                self.cx.enter_volume(&job.attachment);
+                self.cx.counters.begin(id);
                 return Progress::Done;
             }
         }
@@ -180,7 +182,7 @@ impl Engine {
     pub(crate) fn lifecycle_sample_read(&mut self, id: VolumeId, ok: bool, crcs: &[u32]) {
         if let Some(at) = self.lifecycle.pages.iter().position(|(volume, _)| *volume == id) {
             let (_, page) = self.lifecycle.pages.swap_remove(at);
-            self.pages.give(PageUse::Destage, page);
+            self.cx.pages.give(PageUse::Destage, page);
         }
         if let Some(Job::Attach(job)) = self.job_mut(id) {
             job.unreadable |= !ok;
@@ -210,14 +212,14 @@ impl Engine {
             return self.attach_failed(id, &job, LifecycleError::BackingChanged { dirty_blocks });
         }
         // The forced checkpoint says so before anything is destaged.
-        self.forget_order(id);
+        self.cx.forget_order(id);
         job.stage = AttachStage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
         Progress::Goes(Job::Attach(job))
     }
 
     /// From here on every checkpoint knows the volume as one that is in use.
     fn enter_table(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
-        job.attachment.size_bytes = self.size_to_serve(&job.attachment, &job.entry);
+        job.attachment.size_bytes = self.cx.size_to_serve(&job.attachment, &job.entry);
         let mut entry = job.entry.clone();
         entry.mode = job.attachment.settings.mode;
         entry.size_bytes = job.attachment.size_bytes;
@@ -227,7 +229,7 @@ impl Engine {
         self.checkpoint.volume_table.retain(|other| other.id != id);
         self.checkpoint.volume_table.push(entry);
         if fault::planted(PlantedBug::ForgetOrderAtAttach) {
-            self.forget_order(id);
+            self.cx.forget_order(id);
         }
         let ticket = self.force_checkpoint();
         let early = fault::planted(PlantedBug::ServeBeforeCheckpoint);
@@ -240,7 +242,7 @@ impl Engine {
             // No checkpoint can be taken any more, so what the table in memory says does not matter.
             self.checkpoint.volume_table.retain(|other| other.id != id || !job.new);
         }
-        self.job_failed(Notice::AttachFailed { volume: id, error })
+        self.cx.job_failed(Notice::AttachFailed { volume: id, error })
     }
 }
 

@@ -9,6 +9,7 @@
 //! - *Discard*: the table forgets it, and its dirty data is gone.
 
 use crate::api::{Action, Nanos, Notice};
+use crate::context::Context;
 use crate::destage::report::Drain;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
@@ -58,6 +59,19 @@ impl Detaching {
     }
 }
 
+impl Context {
+    fn unclean_of(&self, id: VolumeId) -> u64 {
+        let map = &self.map.volumes[usize::from(id.0)];
+        map.dirty + map.lost
+    }
+
+    /// Something is on its way to the backing store, or waits there for a flush.
+    fn is_destaging(&self, id: VolumeId) -> bool {
+        let volume = self.volume(id);
+        volume.flusher.is_running() || volume.destage.is_under_way()
+    }
+}
+
 impl Engine {
     /// Begins to drain a volume to the end: writes go to the backing store at once from now on, beside being cached, so
     /// nothing becomes dirty and the drain ends however much is written. [`Engine::cancel_detach`] undoes it.
@@ -65,12 +79,12 @@ impl Engine {
     /// # Errors
     /// The volume is not attached, or something else is under way.
     pub fn begin_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifecycleError> {
-        self.advance(now);
+        self.cx.advance(now);
         self.may_change(volume)?;
-        if !self.is_attached(volume) {
+        if !self.cx.is_attached(volume) {
             return Err(LifecycleError::NotAttached);
         }
-        let volume = self.volume_mut(volume);
+        let volume = self.cx.volume_mut(volume);
         (volume.ending, volume.destage.rate.drain) = (true, Drain::Full);
         Ok(())
     }
@@ -82,8 +96,8 @@ impl Engine {
     /// # Errors
     /// It is too late, or there is nothing to cancel.
     pub fn cancel_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifecycleError> {
-        self.advance(now);
-        let attached = self.is_attached(volume);
+        self.cx.advance(now);
+        let attached = self.cx.is_attached(volume);
         match self.job_mut(volume) {
             Some(Job::Detach(job)) if job.can_be_cancelled() => job.cancelled = true,
             Some(_) => return Err(LifecycleError::Busy),
@@ -91,7 +105,7 @@ impl Engine {
             None => {}
         }
         if attached {
-            let volume = self.volume_mut(volume);
+            let volume = self.cx.volume_mut(volume);
             (volume.ending, volume.destage.rate.drain) = (false, Drain::Off);
         }
         Ok(())
@@ -110,13 +124,13 @@ impl Engine {
         volume: VolumeId,
         how: DetachHow,
     ) -> Result<(), LifecycleError> {
-        self.advance(now);
+        self.cx.advance(now);
         self.may_change(volume)?;
-        let attached = self.is_attached(volume);
+        let attached = self.cx.is_attached(volume);
         if !attached && (how != DetachHow::Discard || self.table_entry(volume).is_none()) {
             return Err(LifecycleError::NotAttached);
         }
-        let map = &self.map.volumes[usize::from(volume.0)];
+        let map = &self.cx.map.volumes[usize::from(volume.0)];
         let (dirty, lost) = (map.dirty, map.lost);
         match how {
             DetachHow::Drained if dirty > 0 && !fault::planted(PlantedBug::ForgetDirtyAtDetach) => {
@@ -132,7 +146,7 @@ impl Engine {
     }
 
     fn may_keep(&self, unclean: u64) -> Result<(), LifecycleError> {
-        let (blocks, most) = (self.kept_dirty() + unclean, Self::kept_dirty_max(self.data_capacity()));
+        let (blocks, most) = (self.cx.kept_dirty() + unclean, Self::kept_dirty_max(self.data_capacity()));
         if blocks > most { Err(LifecycleError::TooDirty { blocks, most }) } else { Ok(()) }
     }
 
@@ -148,7 +162,7 @@ impl Engine {
         volume: VolumeId,
         backing: BackingRecord,
     ) -> Result<(), LifecycleError> {
-        self.advance(now);
+        self.cx.advance(now);
         match self.job_mut(volume) {
             Some(Job::Detach(Detaching { stage: DetachStage::Asking(answer), .. })) => {
                 *answer = Some(backing);
@@ -173,31 +187,31 @@ impl Engine {
     }
 
     pub(crate) fn step_detach(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
-        let attached = self.is_attached(id);
+        let attached = self.cx.is_attached(id);
         if job.can_be_cancelled() && attached {
             let error = match () {
                 () if job.cancelled => Some(LifecycleError::Cancelled),
-                () if self.fenced => Some(LifecycleError::Fenced),
-                () if self.stopping => Some(LifecycleError::NotServing),
+                () if self.cx.fenced => Some(LifecycleError::Fenced),
+                () if self.cx.stopping => Some(LifecycleError::NotServing),
                 () => None,
             };
             if let Some(error) = error {
                 // A flush under way for this job ends by itself.
-                return self.job_failed(Notice::DetachFailed { volume: id, error });
+                return self.cx.job_failed(Notice::DetachFailed { volume: id, error });
             }
         }
-        if self.fenced {
-            return self.job_failed(Notice::DetachFailed { volume: id, error: LifecycleError::Fenced });
+        if self.cx.fenced {
+            return self.cx.job_failed(Notice::DetachFailed { volume: id, error: LifecycleError::Fenced });
         }
         match &mut job.stage {
             DetachStage::Quieting => {
                 let dirty = job.how == DetachHow::Drained
                     && self.dirty_blocks(id) > 0
                     && !fault::planted(PlantedBug::ForgetDirtyAtDetach);
-                let lost = self.map.volumes[usize::from(id.0)].lost;
+                let lost = self.cx.map.volumes[usize::from(id.0)].lost;
                 if job.how == DetachHow::Drained && lost > 0 {
                     let error = LifecycleError::Lost { blocks: lost };
-                    return self.job_failed(Notice::DetachFailed { volume: id, error });
+                    return self.cx.job_failed(Notice::DetachFailed { volume: id, error });
                 }
                 if !self.is_quiet(id) || dirty {
                     return Progress::Waits(Job::Detach(job));
@@ -205,7 +219,7 @@ impl Engine {
                 job.stage = DetachStage::Locking;
             }
             DetachStage::Locking => {
-                if !self.lock_for_lifecycle(id, whole_volume(id)) || attached && self.is_destaging(id) {
+                if !self.lock_for_lifecycle(id, whole_volume(id)) || attached && self.cx.is_destaging(id) {
                     return Progress::Waits(Job::Detach(job));
                 }
                 if !attached || job.how == DetachHow::Discard {
@@ -219,15 +233,15 @@ impl Engine {
                 None => return Progress::Waits(Job::Detach(job)),
                 Some(false) => {
                     let error = LifecycleError::BackingFlush;
-                    return self.job_failed(Notice::DetachFailed { volume: id, error });
+                    return self.cx.job_failed(Notice::DetachFailed { volume: id, error });
                 }
                 Some(true) if job.how == DetachHow::Drained => return self.leave_table(id, job),
                 Some(true) => {
-                    if let Err(error) = self.may_keep(self.unclean_of(id)) {
-                        return self.job_failed(Notice::DetachFailed { volume: id, error });
+                    if let Err(error) = self.may_keep(self.cx.unclean_of(id)) {
+                        return self.cx.job_failed(Notice::DetachFailed { volume: id, error });
                     }
                     job.stage = DetachStage::Asking(None);
-                    self.actions.push_back(Action::VolumeQuiet { volume: id });
+                    self.cx.actions.push_back(Action::VolumeQuiet { volume: id });
                     return Progress::Waits(Job::Detach(job));
                 }
             },
@@ -249,27 +263,16 @@ impl Engine {
                 if !self.is_checkpointed(*ticket) {
                     return Progress::Waits(Job::Detach(job));
                 }
-                self.notice(Notice::Detached { volume: id });
+                self.cx.notice(Notice::Detached { volume: id });
                 return Progress::Done;
             }
         }
         Progress::Goes(Job::Detach(job))
     }
 
-    fn unclean_of(&self, id: VolumeId) -> u64 {
-        let map = &self.map.volumes[usize::from(id.0)];
-        map.dirty + map.lost
-    }
-
-    /// Something is on its way to the backing store, or waits there for a flush.
-    fn is_destaging(&self, id: VolumeId) -> bool {
-        let volume = self.volume(id);
-        volume.flusher.is_running() || volume.destage.is_under_way()
-    }
-
     /// The point of no return: the entry stays, and the volume is let go.
     fn keep_in_table(&mut self, id: VolumeId, backing: BackingRecord) {
-        let volume = self.volumes[usize::from(id.0)].take().expect("a volume that is kept is attached");
+        let volume = self.cx.volumes[usize::from(id.0)].take().expect("a volume that is kept is attached");
         let entry = self.checkpoint.volume_table.iter_mut().find(|entry| entry.id == id);
         let entry = entry.expect("an attached volume is in the table");
         (entry.mode, entry.size_bytes, entry.backing) = (volume.settings.mode, volume.table_bytes, backing);
@@ -279,14 +282,14 @@ impl Engine {
 
     /// The point of no return: whoever reads a checkpoint that is taken from now on does not know the volume.
     fn leave_table(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
-        if let Some(volume) = self.volumes.get_mut(usize::from(id.0)) {
+        if let Some(volume) = self.cx.volumes.get_mut(usize::from(id.0)) {
             *volume = None;
         }
         self.checkpoint.volume_table.retain(|entry| entry.id != id);
-        self.forget_order(id);
+        self.cx.forget_order(id);
         self.forget_policies(id, true);
         if fault::planted(PlantedBug::ReuseVolumeEarly) {
-            self.notice(Notice::Detached { volume: id });
+            self.cx.notice(Notice::Detached { volume: id });
             return Progress::Done;
         }
         job.stage = DetachStage::Sweeping(Sweep::new(0, false));

@@ -23,10 +23,12 @@ pub(crate) mod resize;
 
 use crate::api::config::Attachment;
 use crate::api::{Nanos, Notice};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
-use crate::engine::{Engine, LockOwner, Status};
+use crate::context::{LockOwner, Status};
+use crate::engine::Engine;
 use crate::lifecycle::attach::Attaching;
 use crate::lifecycle::detach::Detaching;
 use crate::lifecycle::resize::Resizing;
@@ -200,6 +202,49 @@ pub(crate) enum Progress {
     Done,
 }
 
+impl Context {
+    pub(crate) fn is_attached(&self, id: VolumeId) -> bool {
+        self.volumes.get(usize::from(id.0)).is_some_and(Option::is_some)
+    }
+
+    /// What every change of the pool needs.
+    pub(crate) fn may_change_pool(&self) -> Result<(), LifecycleError> {
+        if self.status != Status::Ready || self.stopping {
+            return Err(LifecycleError::NotServing);
+        }
+        if self.fenced { Err(LifecycleError::Fenced) } else { Ok(()) }
+    }
+
+    fn sweep_slot(&mut self, id: VolumeId, sweep: &mut Sweep) {
+        let state = self.map.segments[sweep.segment as usize].state(sweep.index);
+        if state == BlockState::Void || sweep.clean_only && state != BlockState::Clean {
+            return;
+        }
+        let key = self.map.segments[sweep.segment as usize].key(sweep.index);
+        if key.volume() == id && key.block() >= sweep.first_block {
+            self.map.remove(key);
+            sweep.dropped += u64::from(state == BlockState::Clean);
+            sweep.discarded += u64::from(state != BlockState::Clean);
+        }
+    }
+
+    /// The last word on a job that failed.
+    pub(crate) fn job_failed(&mut self, notice: Notice) -> Progress {
+        self.cover(CoverageMark::ChangeFailed);
+        self.notice(notice);
+        Progress::Done
+    }
+
+    /// Dirty blocks of volumes that are not attached.
+    pub(crate) fn kept_dirty(&self) -> u64 {
+        let kept = |(index, map): (usize, &crate::map::VolumeMap)| {
+            let attached = self.volumes.get(index).is_some_and(Option::is_some);
+            if attached { 0 } else { map.dirty + map.lost }
+        };
+        self.map.known_volumes().iter().enumerate().map(kept).sum()
+    }
+}
+
 impl Engine {
     /// The smallest number that a new volume may have, if there is any left.
     #[must_use]
@@ -209,10 +254,6 @@ impl Engine {
 
     pub(crate) fn table_entry(&self, id: VolumeId) -> Option<&VolumeEntry> {
         self.checkpoint.volume_table.iter().find(|entry| entry.id == id)
-    }
-
-    pub(crate) fn is_attached(&self, id: VolumeId) -> bool {
-        self.volumes.get(usize::from(id.0)).is_some_and(Option::is_some)
     }
 
     pub(crate) fn has_job(&self, id: VolumeId) -> bool {
@@ -233,16 +274,8 @@ impl Engine {
 
     /// What every change of a volume needs: a cache that can make it durable, and nothing else under way for it.
     pub(crate) fn may_change(&self, id: VolumeId) -> Result<(), LifecycleError> {
-        self.may_change_pool()?;
+        self.cx.may_change_pool()?;
         if self.has_job(id) { Err(LifecycleError::Busy) } else { Ok(()) }
-    }
-
-    /// What every change of the pool needs.
-    pub(crate) fn may_change_pool(&self) -> Result<(), LifecycleError> {
-        if self.status != Status::Ready || self.stopping {
-            return Err(LifecycleError::NotServing);
-        }
-        if self.fenced { Err(LifecycleError::Fenced) } else { Ok(()) }
     }
 
     pub(crate) fn begin_job(&mut self, id: VolumeId, job: Job) {
@@ -279,7 +312,7 @@ impl Engine {
                     Progress::Done => {
                         self.unlock(id);
                         // Destage and reclaim, which come before this step, may have found what the job held back.
-                        self.settle_again();
+                        self.cx.settle_again();
                     }
                 }
             }
@@ -292,7 +325,7 @@ impl Engine {
 
     /// Has [`Engine::tick`] called again after this time.
     pub(crate) fn wake_in(&mut self, pause: Nanos) {
-        let at = self.now + pause;
+        let at = self.cx.now + pause;
         self.lifecycle.wake_at = Some(self.lifecycle.wake_at.map_or(at, |other| other.min(at)));
     }
 
@@ -305,7 +338,7 @@ impl Engine {
 
     /// True if no request of the volume is under way, and no block of it is on its way into the cache.
     pub(crate) fn is_quiet(&self, id: VolumeId) -> bool {
-        self.reqs.iter().all(|req| req.volume != id) && !self.fills.any_in(whole_volume(id))
+        self.cx.reqs.iter().all(|req| req.volume != id) && !self.fills.any_in(whole_volume(id))
     }
 
     /// Asks for the locks of a range, both kinds, one after the other. True when they are held.
@@ -316,7 +349,7 @@ impl Engine {
             self.lifecycle.locks.len() - 1
         });
         if self.lifecycle.locks[at].2 == Locks::None {
-            let taken = self.locks.acquire(range, lifecycle_owner(id));
+            let taken = self.cx.locks.acquire(range, lifecycle_owner(id));
             self.lifecycle.locks[at].2 = if taken { Locks::Half } else { Locks::Waiting };
             if taken {
                 self.lock_backing_for_lifecycle(at);
@@ -327,7 +360,7 @@ impl Engine {
 
     fn lock_backing_for_lifecycle(&mut self, at: usize) {
         let (id, range, _) = self.lifecycle.locks[at];
-        let taken = self.backing_locks.acquire(range, lifecycle_owner(id));
+        let taken = self.cx.backing_locks.acquire(range, lifecycle_owner(id));
         self.lifecycle.locks[at].2 = if taken { Locks::Held } else { Locks::Half };
     }
 
@@ -350,16 +383,16 @@ impl Engine {
         let mut granted = Vec::new();
         match locks {
             Locks::None => return,
-            Locks::Waiting => self.locks.forget(range, lifecycle_owner(id), &mut granted),
+            Locks::Waiting => self.cx.locks.forget(range, lifecycle_owner(id), &mut granted),
             Locks::Half => {
                 let mut backing = Vec::new();
-                self.backing_locks.forget(range, lifecycle_owner(id), &mut backing);
+                self.cx.backing_locks.forget(range, lifecycle_owner(id), &mut backing);
                 self.backing_granted(backing);
-                self.locks.release(range, &mut granted);
+                self.cx.locks.release(range, &mut granted);
             }
             Locks::Held => {
                 self.release_backing(range);
-                self.locks.release(range, &mut granted);
+                self.cx.locks.release(range, &mut granted);
             }
         }
         self.lock_granted(granted);
@@ -384,15 +417,15 @@ impl Engine {
 
     /// Goes on with a sweep, by a bounded number of slots; true when it is at its end. The range is locked.
     pub(crate) fn step_sweep(&mut self, id: VolumeId, sweep: &mut Sweep) -> bool {
-        let blocks = self.map.geometry.segment_blocks;
-        let mut left = sweep_slots(self.map.geometry.slot_count());
-        while (sweep.segment as usize) < self.map.segments.len() {
-            let segment = &self.map.segments[sweep.segment as usize];
+        let blocks = self.cx.map.geometry.segment_blocks;
+        let mut left = sweep_slots(self.cx.map.geometry.slot_count());
+        while (sweep.segment as usize) < self.cx.map.segments.len() {
+            let segment = &self.cx.map.segments[sweep.segment as usize];
             if segment.live == 0 || sweep.index >= blocks {
                 (sweep.segment, sweep.index) = (sweep.segment + 1, 0);
                 left = left.saturating_sub(1);
             } else {
-                self.sweep_slot(id, sweep);
+                self.cx.sweep_slot(id, sweep);
                 sweep.index += 1;
                 left -= 1;
             }
@@ -404,48 +437,19 @@ impl Engine {
         true
     }
 
-    fn sweep_slot(&mut self, id: VolumeId, sweep: &mut Sweep) {
-        let state = self.map.segments[sweep.segment as usize].state(sweep.index);
-        if state == BlockState::Void || sweep.clean_only && state != BlockState::Clean {
-            return;
-        }
-        let key = self.map.segments[sweep.segment as usize].key(sweep.index);
-        if key.volume() == id && key.block() >= sweep.first_block {
-            self.map.remove(key);
-            sweep.dropped += u64::from(state == BlockState::Clean);
-            sweep.discarded += u64::from(state != BlockState::Clean);
-        }
-    }
-
     /// Forces a checkpoint of everything up to now; the ticket is for [`Engine::is_checkpointed`].
     pub(crate) fn force_checkpoint(&mut self) -> u64 {
         self.checkpoint.want();
-        self.superblock.checkpoint_generation + 1
+        self.cx.superblock.checkpoint_generation + 1
     }
 
     pub(crate) fn is_checkpointed(&self, ticket: u64) -> bool {
         self.checkpoint.in_effect >= ticket
     }
 
-    /// The last word on a job that failed.
-    pub(crate) fn job_failed(&mut self, notice: Notice) -> Progress {
-        self.cover(CoverageMark::ChangeFailed);
-        self.notice(notice);
-        Progress::Done
-    }
-
     /// Most dirty blocks of volumes that are not attached: nobody can write them back, and reclaim must still find room.
     pub(crate) fn kept_dirty_max(capacity: u64) -> u64 {
         capacity / 4
-    }
-
-    /// Dirty blocks of volumes that are not attached.
-    pub(crate) fn kept_dirty(&self) -> u64 {
-        let kept = |(index, map): (usize, &crate::map::VolumeMap)| {
-            let attached = self.volumes.get(index).is_some_and(Option::is_some);
-            if attached { 0 } else { map.dirty + map.lost }
-        };
-        self.map.known_volumes().iter().enumerate().map(kept).sum()
     }
 }
 

@@ -50,7 +50,7 @@ impl Engine {
     /// # Errors
     /// Something else is under way, or the cache cannot grow so far ([`Geometry::segments_max`]).
     pub fn grow_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifecycleError> {
-        let members = self.superblock.members;
+        let members = self.cx.superblock.members;
         self.resize_pool(now, device_bytes, members)
     }
 
@@ -74,17 +74,17 @@ impl Engine {
         device_bytes: u64,
         members: Members,
     ) -> Result<(), LifecycleError> {
-        self.advance(now);
-        self.may_change_pool()?;
+        self.cx.advance(now);
+        self.cx.may_change_pool()?;
         if self.pool_job.is_some() {
             return Err(LifecycleError::Busy);
         }
         if self.mirror.is_some() {
             return Err(LifecycleError::Mirrored);
         }
-        let old = self.map.geometry;
+        let old = self.cx.map.geometry;
         let Ok(geometry) = old.resized(device_bytes) else {
-            let blocks = device_bytes / crate::engine::BLOCK;
+            let blocks = device_bytes / crate::context::sectors::BLOCK;
             let wanted = blocks.saturating_sub(old.segments_start_block) / u64::from(old.segment_blocks);
             return Err(LifecycleError::PoolRange { wanted, least: SEGMENTS_MIN, most: old.segments_max() });
         };
@@ -114,12 +114,12 @@ impl Engine {
 
     /// What stays must hold the dirty data that nobody can write back, and blocks that are lost cannot be moved.
     fn may_shrink(&self, count: u32) -> Result<(), LifecycleError> {
-        let most = Self::kept_dirty_max(self.capacity_of(count));
-        let blocks = self.kept_dirty();
+        let most = Self::kept_dirty_max(self.cx.capacity_of(count));
+        let blocks = self.cx.kept_dirty();
         if blocks > most {
             return Err(LifecycleError::TooDirty { blocks, most });
         }
-        let retired = &self.map.segments[count as usize..];
+        let retired = &self.cx.map.segments[count as usize..];
         let unreclaimable = retired.iter().filter(|segment| segment.unreclaimable).count() as u64;
         if unreclaimable > 0 { Err(LifecycleError::Lost { blocks: unreclaimable }) } else { Ok(()) }
     }
@@ -129,7 +129,7 @@ impl Engine {
     /// # Errors
     /// It is too late, or nothing is under way.
     pub fn cancel_pool_resize(&mut self, now: Nanos) -> Result<(), LifecycleError> {
-        self.advance(now);
+        self.cx.advance(now);
         match &self.pool_job {
             Some(job) if job.ticket.is_none() => {
                 self.end_pool_job(LifecycleError::Cancelled);
@@ -143,14 +143,14 @@ impl Engine {
     /// Identity of the cache.
     #[must_use]
     pub fn uuid(&self) -> forebay_format::CacheUuid {
-        self.superblock.uuid
+        self.cx.superblock.uuid
     }
 
     /// How far the cache has come, for a record outside of its device ([`EngineConfig::known`](crate::EngineConfig)).
     #[must_use]
     pub fn mark(&self) -> CacheMark {
         if self.checkpoint.super_generation == 0 {
-            return self.config.known; // Not open yet.
+            return self.cx.config.known; // Not open yet.
         }
         let flushed = core::array::from_fn(|stream| self.streams[stream].flushed_sequence);
         CacheMark { generation: self.checkpoint.super_generation, flushed }
@@ -159,18 +159,18 @@ impl Engine {
     /// How the device is divided now.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
-        self.map.geometry
+        self.cx.map.geometry
     }
 
     /// Devices that the cache lies on.
     #[must_use]
     pub fn members(&self) -> Members {
-        self.superblock.members
+        self.cx.superblock.members
     }
 
     /// Segments that the pool has, or will have when a shrink has ended.
     pub(crate) fn segments_staying(&self) -> u32 {
-        let now = self.map.geometry.segment_count;
+        let now = self.cx.map.geometry.segment_count;
         self.pool_job.as_ref().map_or(now, |job| job.geometry.segment_count.min(now))
     }
 
@@ -187,13 +187,13 @@ impl Engine {
 
     fn end_pool_job(&mut self, error: LifecycleError) {
         let Some(job) = self.pool_job.take() else { return };
-        self.checkpoint.window_size = crate::checkpoint::window_size(self.map.geometry.segment_count);
-        self.map.relief += 1; // What was retired can be reclaimed again.
+        self.checkpoint.window_size = crate::checkpoint::window_size(self.cx.map.geometry.segment_count);
+        self.cx.map.relief += 1; // What was retired can be reclaimed again.
         if job.ticket.is_none() {
             self.checkpoint.pool.extend(job.idle);
         }
-        self.cover(CoverageMark::ChangeFailed);
-        self.notice(Notice::PoolResizeFailed { error });
+        self.cx.cover(CoverageMark::ChangeFailed);
+        self.cx.notice(Notice::PoolResizeFailed { error });
     }
 
     pub(crate) fn step_pool(&mut self) {
@@ -201,15 +201,19 @@ impl Engine {
         if let Some(ticket) = job.ticket {
             if self.is_checkpointed(ticket) {
                 self.pool_job = None;
-                let segments = self.map.geometry.segment_count;
-                self.notice(Notice::PoolResized { segments });
-            } else if self.fenced {
+                let segments = self.cx.map.geometry.segment_count;
+                self.cx.notice(Notice::PoolResized { segments });
+            } else if self.cx.fenced {
                 self.end_pool_job(LifecycleError::Fenced);
             }
             return;
         }
-        if self.fenced || self.stopping {
-            self.end_pool_job(if self.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing });
+        if self.cx.fenced || self.cx.stopping {
+            self.end_pool_job(if self.cx.fenced {
+                LifecycleError::Fenced
+            } else {
+                LifecycleError::NotServing
+            });
         } else if !job.ready && self.evacuate() {
             if let Some(job) = &mut self.pool_job {
                 job.ready = true;
@@ -221,7 +225,7 @@ impl Engine {
     /// Empties retired segments; true once they all are.
     fn evacuate(&mut self) -> bool {
         let count = self.segments_staying();
-        let retired = self.map.geometry.segment_count - count;
+        let retired = self.cx.map.geometry.segment_count - count;
         for kind in StreamKind::ALL {
             self.close_from(kind, count);
         }
@@ -229,11 +233,11 @@ impl Engine {
         if job.idle.len() == retired as usize || fault::planted(PlantedBug::AppendToRetired) {
             return true;
         }
-        let mut left = sweep_slots(self.map.geometry.slot_count());
+        let mut left = sweep_slots(self.cx.map.geometry.slot_count());
         let (mut segment, mut index) = (job.segment, job.index);
         let mut blocked = false;
-        while left > 0 && (segment as usize) < self.map.segments.len() {
-            let table = &self.map.segments[segment as usize];
+        while left > 0 && (segment as usize) < self.cx.map.segments.len() {
+            let table = &self.cx.map.segments[segment as usize];
             if table.unreclaimable {
                 self.end_pool_job(LifecycleError::Lost { blocks: 1 });
                 return false;
@@ -241,7 +245,7 @@ impl Engine {
             left -= 1;
             if table.phase != SegmentPhase::Sealed
                 || table.live == 0
-                || index >= self.map.geometry.segment_blocks
+                || index >= self.cx.map.geometry.segment_blocks
             {
                 (segment, index) = (segment + 1, 0);
                 continue;
@@ -250,7 +254,7 @@ impl Engine {
             index += 1;
         }
         // Round and round: what could not be moved this time may have been written back the next time.
-        let ended = segment as usize >= self.map.segments.len();
+        let ended = segment as usize >= self.cx.map.segments.len();
         let Some(job) = &mut self.pool_job else { return false };
         (job.segment, job.index) = if ended { (count, 0) } else { (segment, index) };
         self.reclaim_wants_destage |= blocked;
@@ -265,24 +269,24 @@ impl Engine {
 
     /// False if the block has to stay for now.
     fn evacuate_slot(&mut self, segment: u32, index: u32) -> bool {
-        let slot = self.map.slot(segment, index);
-        match self.map.state(slot) {
+        let slot = self.cx.map.slot(segment, index);
+        match self.cx.map.state(slot) {
             BlockState::Void => true,
-            BlockState::Clean if self.map.is_pinned(slot) && self.moves_pinned(slot) => true,
+            BlockState::Clean if self.cx.map.is_pinned(slot) && self.moves_pinned(slot) => true,
             BlockState::Clean => {
-                let key = self.map.key(slot);
-                self.map.remove(key);
-                self.stats.evicted_blocks += 1;
-                self.counters.of(key.volume()).evicted_blocks += 1;
+                let key = self.cx.map.key(slot);
+                self.cx.map.remove(key);
+                self.cx.stats.evicted_blocks += 1;
+                self.cx.counters.of(key.volume()).evicted_blocks += 1;
                 true
             }
-            BlockState::Dirty if self.map.is_lost(slot) => {
-                self.map.segments[segment as usize].unreclaimable = true;
+            BlockState::Dirty if self.cx.map.is_lost(slot) => {
+                self.cx.map.segments[segment as usize].unreclaimable = true;
                 false
             }
             BlockState::Dirty | BlockState::Destaged => {
                 self.yield_order_of(slot);
-                self.cover(CoverageMark::Evacuated);
+                self.cx.cover(CoverageMark::Evacuated);
                 self.relocate(slot)
             }
         }
@@ -291,30 +295,30 @@ impl Engine {
     /// A pinned block moves with the dirty ones, if it can, and as far as half of what stays may be pinned (I26). True if it
     /// does, or may later.
     fn moves_pinned(&mut self, slot: u32) -> bool {
-        self.map.pinned_blocks() * 2 <= self.data_capacity()
+        self.cx.map.pinned_blocks() * 2 <= self.data_capacity()
             && (self.relocate(slot) || self.relocations.len() > 0)
     }
 
     /// Called with every snapshot, before it is taken: the geometry changes now or not in this checkpoint.
     pub(crate) fn apply_pool_job(&mut self) {
-        let generation = self.superblock.checkpoint_generation + 1;
+        let generation = self.cx.superblock.checkpoint_generation + 1;
         let Some(job) = &mut self.pool_job else { return };
         if !job.ready || job.ticket.is_some() {
             return;
         }
         job.ticket = Some(generation);
         let (geometry, members) = (job.geometry, job.members);
-        let old = self.map.geometry.segment_count;
+        let old = self.cx.map.geometry.segment_count;
         self.forget_segments(geometry.segment_count);
-        self.map.resize(geometry);
+        self.cx.map.resize(geometry);
         self.checkpoint.pool.extend(old..geometry.segment_count);
-        self.superblock.geometry = geometry;
-        self.superblock.members = members;
+        self.cx.superblock.geometry = geometry;
+        self.cx.superblock.members = members;
     }
 
     /// Nothing may name a segment from `count` on any more.
     fn forget_segments(&mut self, count: u32) {
-        let slots = count.saturating_mul(self.map.geometry.segment_blocks);
+        let slots = count.saturating_mul(self.cx.map.geometry.segment_blocks);
         self.undurable.retain(|number| *number < count);
         self.flushing.retain(|(number, _)| *number < count);
         self.marks.retain(|slot| *slot < slots);

@@ -13,8 +13,10 @@
 //! checkpoint: its table is this one.
 
 use crate::api::{Nanos, Notice};
+use crate::context::Context;
 use crate::context::locks::BlockRange;
-use crate::engine::{BLOCK, Engine};
+use crate::context::sectors::BLOCK;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::{BLOCK_LAST, Job, LifecycleError, Progress, Sweep};
 use crate::map::segment::{BlockState, Key};
@@ -43,6 +45,28 @@ pub(crate) struct Resizing {
     stage: ResizeStage,
 }
 
+impl Context {
+    fn serve_size(&mut self, id: VolumeId, bytes: u64) {
+        let volume = self.volume_mut(id);
+        (volume.size_bytes, volume.limit_bytes) = (bytes, bytes);
+    }
+
+    /// The point of no return: the volume has its new size. What lies beyond stays locked until a checkpoint says so, and
+    /// so does the block that the new end cuts: if it were written back now, only as far as the new end, and a crash
+    /// brought the old size back, it would be called clean with sectors that the backing store does not have.
+    fn cut(&mut self, id: VolumeId, bytes: u64) {
+        let volume = self.volume_mut(id);
+        (volume.table_bytes, volume.size_bytes, volume.limit_bytes) = (bytes, bytes, bytes);
+        // A copy of the block at the end that has nothing of the volume any more: there is nothing to write back.
+        let key = Key::new(id, bytes / BLOCK);
+        let kept = if bytes.is_multiple_of(BLOCK) { 0xff } else { self.block_mask(id, key.block()) };
+        if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
+            self.map.remove(key);
+        }
+        self.map.end_shadows_outside(key, kept);
+    }
+}
+
 impl Engine {
     /// Changes the size of a volume. A larger backing store must be there before, and a smaller one may be cut only
     /// after [`Notice::VolumeResized`]. Requests beyond a smaller end are refused from now on, and what the cache has of it
@@ -52,12 +76,12 @@ impl Engine {
     /// The volume is not attached, something else is under way, or the size is not a multiple of the backing
     /// store's sectors.
     pub fn resize_volume(&mut self, now: Nanos, volume: VolumeId, bytes: u64) -> Result<(), LifecycleError> {
-        self.advance(now);
+        self.cx.advance(now);
         self.may_change(volume)?;
-        if !self.is_attached(volume) {
+        if !self.cx.is_attached(volume) {
             return Err(LifecycleError::NotAttached);
         }
-        let state = self.volume_mut(volume);
+        let state = self.cx.volume_mut(volume);
         let unit = u64::from(state.sector_bytes).max(512);
         if bytes == 0 || !bytes.is_multiple_of(unit) || bytes / BLOCK >= BLOCK_LAST {
             return Err(LifecycleError::OutOfRange);
@@ -71,20 +95,20 @@ impl Engine {
     pub(crate) fn step_resize(&mut self, id: VolumeId, mut job: Resizing) -> Progress {
         let early = matches!(job.stage, ResizeStage::Trimming | ResizeStage::Quieting);
         let fails = early || fault::planted(PlantedBug::FailAfterCut);
-        if fails && self.fenced || early && self.stopping {
-            let error = if self.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
-            let volume = self.volume_mut(id);
+        if fails && self.cx.fenced || early && self.cx.stopping {
+            let error = if self.cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
+            let volume = self.cx.volume_mut(id);
             volume.limit_bytes = volume.size_bytes;
-            return self.job_failed(Notice::ResizeFailed { volume: id, error });
+            return self.cx.job_failed(Notice::ResizeFailed { volume: id, error });
         }
         match &mut job.stage {
             ResizeStage::Trimming => {
                 if !self.trim_end(id) {
                     return Progress::Waits(Job::Resize(job));
                 }
-                self.volume_mut(id).table_bytes = job.bytes;
+                self.cx.volume_mut(id).table_bytes = job.bytes;
                 if fault::planted(PlantedBug::ServeBeforeCheckpoint) {
-                    self.serve_size(id, job.bytes);
+                    self.cx.serve_size(id, job.bytes);
                 }
                 job.stage = ResizeStage::Checkpoint(self.force_checkpoint());
             }
@@ -92,7 +116,7 @@ impl Engine {
                 if !self.quiet_beyond(id, job.bytes) {
                     return Progress::Waits(Job::Resize(job));
                 }
-                self.cut(id, job.bytes);
+                self.cx.cut(id, job.bytes);
                 job.stage = ResizeStage::Sweeping(Sweep::new(job.bytes.div_ceil(BLOCK), false));
             }
             ResizeStage::Sweeping(sweep) => {
@@ -112,24 +136,19 @@ impl Engine {
                     }
                     return Progress::Waits(Job::Resize(job));
                 }
-                self.serve_size(id, job.bytes);
+                self.cx.serve_size(id, job.bytes);
                 self.wake_in(1); // Flush epochs have waited for this.
-                self.notice(Notice::VolumeResized { volume: id, bytes: job.bytes });
+                self.cx.notice(Notice::VolumeResized { volume: id, bytes: job.bytes });
                 return Progress::Done;
             }
         }
         Progress::Goes(Job::Resize(job))
     }
 
-    fn serve_size(&mut self, id: VolumeId, bytes: u64) {
-        let volume = self.volume_mut(id);
-        (volume.size_bytes, volume.limit_bytes) = (bytes, bytes);
-    }
-
     /// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older versions of it have then
     /// been written back). Returns true once it has not.
     fn trim_end(&mut self, id: VolumeId) -> bool {
-        let size = self.volume(id).size_bytes;
+        let size = self.cx.volume(id).size_bytes;
         if size.is_multiple_of(BLOCK) {
             return true;
         }
@@ -140,28 +159,28 @@ impl Engine {
         }
         // A fill that was read when the volume was larger may still be on its way.
         self.cancel_fills(range);
-        let mask = self.block_mask(id, key.block());
-        if self.map.shadows_reach_beyond(key, mask) {
+        let mask = self.cx.block_mask(id, key.block());
+        if self.cx.map.shadows_reach_beyond(key, mask) {
             // They cannot be moved. What lies beyond is not written back as long as the volume ends here.
             self.unlock(id);
             self.reclaim_wants_destage = true;
             self.wake_in(DESTAGE_NS);
             return false;
         }
-        let slot = self.map.lookup(key).filter(|slot| self.map.mask(*slot) & !mask != 0);
-        let Some(slot) = slot.filter(|slot| !self.map.is_lost(*slot)) else {
+        let slot = self.cx.map.lookup(key).filter(|slot| self.cx.map.mask(*slot) & !mask != 0);
+        let Some(slot) = slot.filter(|slot| !self.cx.map.is_lost(*slot)) else {
             self.unlock(id);
             return true;
         };
-        match self.map.state(slot) {
+        match self.cx.map.state(slot) {
             BlockState::Clean => {
-                self.map.remove(key);
+                self.cx.map.remove(key);
                 self.unlock(id);
                 true
             }
             _ => {
                 self.unlock(id);
-                let fixed = self.map.is_fixed(slot);
+                let fixed = self.cx.map.is_fixed(slot);
                 if !self.relocate_masked(slot, Some(mask)) {
                     self.reclaim_wants_destage = true;
                     self.wake_in(if fixed { DESTAGE_NS } else { RETRY_NS });
@@ -173,7 +192,7 @@ impl Engine {
 
     /// True once nothing is under way beyond the new end, and nothing can begin: the locks are held.
     fn quiet_beyond(&mut self, id: VolumeId, bytes: u64) -> bool {
-        let busy = self.reqs.iter().any(|req| req.volume == id && req.end() > bytes);
+        let busy = self.cx.reqs.iter().any(|req| req.volume == id && req.end() > bytes);
         let first = Key::new(id, bytes.div_ceil(BLOCK));
         let last = Key::new(id, BLOCK_LAST);
         if busy || self.fills.any_in(BlockRange { first, last }) {
@@ -181,21 +200,6 @@ impl Engine {
         }
         // The block that the new end cuts belongs to it: nobody may be at work with its old length.
         self.lock_for_lifecycle(id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
-    }
-
-    /// The point of no return: the volume has its new size. What lies beyond stays locked until a checkpoint says so, and
-    /// so does the block that the new end cuts: if it were written back now, only as far as the new end, and a crash
-    /// brought the old size back, it would be called clean with sectors that the backing store does not have.
-    fn cut(&mut self, id: VolumeId, bytes: u64) {
-        let volume = self.volume_mut(id);
-        (volume.table_bytes, volume.size_bytes, volume.limit_bytes) = (bytes, bytes, bytes);
-        // A copy of the block at the end that has nothing of the volume any more: there is nothing to write back.
-        let key = Key::new(id, bytes / BLOCK);
-        let kept = if bytes.is_multiple_of(BLOCK) { 0xff } else { self.block_mask(id, key.block()) };
-        if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
-            self.map.remove(key);
-        }
-        self.map.end_shadows_outside(key, kept);
     }
 
     /// A volume has lost blocks beyond its new end, and a crash would bring them back.

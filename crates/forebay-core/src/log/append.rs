@@ -11,9 +11,12 @@
 //! it, are written again, to a fresh segment, with the same stream sequence.
 
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::operations::OpKind;
 use crate::context::pages::Page;
-use crate::engine::{Engine, OpKind, push_span};
+use crate::context::sectors::push_span;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key, SegmentPhase};
@@ -191,35 +194,46 @@ impl Stream {
     }
 }
 
-impl Engine {
-    pub(crate) fn enqueue(&mut self, stream: StreamKind, item: Item) {
-        if self.fenced {
-            self.item_done(item, None);
-            return;
-        }
-        let (now, stream) = (self.now, &mut self.streams[stream.index()]);
-        if stream.queue.is_empty() {
-            stream.queued_since = now;
-        }
-        stream.queue.push_back(item);
-    }
-
+impl Context {
     /// Blocks of a segment that batches may use; the rest is for the summary.
     pub(crate) fn batch_blocks(&self) -> u32 {
         let blocks = self.map.geometry.segment_blocks;
         blocks - summary::reserved_blocks(blocks)
     }
 
+    /// Seals a segment without a summary.
+    fn close_segment(&mut self, number: u32, completed: u32) {
+        let segment = &mut self.map.segments[number as usize];
+        debug_assert!(segment.completed <= completed);
+        segment.completed = completed;
+        segment.phase = SegmentPhase::Sealed;
+        self.map.sealed(number);
+    }
+}
+
+impl Engine {
+    pub(crate) fn enqueue(&mut self, stream: StreamKind, item: Item) {
+        if self.cx.fenced {
+            self.item_done(item, None);
+            return;
+        }
+        let (now, stream) = (self.cx.now, &mut self.streams[stream.index()]);
+        if stream.queue.is_empty() {
+            stream.queued_since = now;
+        }
+        stream.queue.push_back(item);
+    }
+
     /// Writes as many batches of a stream as may be in flight.
     pub(crate) fn step_append(&mut self, kind: StreamKind) {
         loop {
             let marks = kind == StreamKind::Write && self.marks_are_due();
-            let limit = self.config.pool.batches_in_flight.max(1) as usize;
+            let limit = self.cx.config.pool.batches_in_flight.max(1) as usize;
             let stream = &self.streams[kind.index()];
             if !(stream.is_worth_a_batch() || marks)
                 || stream.broken
                 || stream.in_flight.len() >= limit
-                || self.fenced
+                || self.cx.fenced
                 || self.checkpoint.holds_log()
                 || self.delays_batch(kind)
                 || self.mirror_asks()
@@ -238,7 +252,7 @@ impl Engine {
         if !self.leave_lost(kind) {
             return false;
         }
-        let room_end = self.batch_blocks();
+        let room_end = self.cx.batch_blocks();
         let stream = &mut self.streams[kind.index()];
         if let Some((segment, next)) = stream.open {
             let needs = 1 + u32::from(stream.queue.front().is_some_and(|item| item.span.is_some()));
@@ -260,7 +274,7 @@ impl Engine {
             return false;
         };
         let first = (self.streams[kind.index()].next_sequence, self.next_sequence);
-        self.map.begin_segment(segment, SegmentPhase::Open, kind, first);
+        self.cx.map.begin_segment(segment, SegmentPhase::Open, kind, first);
         self.streams[kind.index()].open = Some((segment, 0));
         true
     }
@@ -275,7 +289,7 @@ impl Engine {
         if still {
             let stream = &mut self.streams[kind.index()];
             (stream.open, stream.closing) = (None, false);
-            self.close_segment(segment, next);
+            self.cx.close_segment(segment, next);
         }
         still
     }
@@ -291,7 +305,7 @@ impl Engine {
         stream.open = None;
         stream.closing = false;
         if next == 0 {
-            self.close_segment(segment, 0);
+            self.cx.close_segment(segment, 0);
         } else {
             self.write_summary(kind, segment, next);
         }
@@ -308,7 +322,7 @@ impl Engine {
         if !self.streams[kind.index()].queue.iter().any(is_fill) {
             return;
         }
-        self.cover(CoverageMark::FillsForgotten);
+        self.cx.cover(CoverageMark::FillsForgotten);
         let queue = core::mem::take(&mut self.streams[kind.index()].queue);
         let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
         self.streams[kind.index()].queue = others;
@@ -324,69 +338,69 @@ impl Engine {
             self.take_marks(&mut batch.marks, &mut entries);
         }
         let (segment, start) = self.streams[kind.index()].open.expect("a segment was prepared");
-        let room = self.batch_blocks() - start - 1;
-        let op = self.new_op(OpKind::Batch(kind));
+        let room = self.cx.batch_blocks() - start - 1;
+        let op = self.cx.new_op(OpKind::Batch(kind));
         let mut payload = 0;
         while entries.len() < ENTRIES_MAX {
             let Some(item) = self.next_item(kind, payload < room) else { break };
-            let flush_epoch = self.flush_epoch(kind, &item);
+            let flush_epoch = self.cx.flush_epoch(kind, &item);
             if let Some(span) = item.span {
                 payload += 1;
-                let slot = self.map.slot(segment, start + payload);
-                self.map.describe(slot, item.key, item.crc, item.mask());
-                self.map.set_epoch(slot, flush_epoch);
-                push_span(&mut self.ops.get_mut(op).spans, span);
+                let slot = self.cx.map.slot(segment, start + payload);
+                self.cx.map.describe(slot, item.key, item.crc, item.mask());
+                self.cx.map.set_epoch(slot, flush_epoch);
+                push_span(&mut self.cx.ops.get_mut(op).spans, span);
             }
             entries.push(item.entry(flush_epoch));
             batch.items.push(item);
         }
         if entries.is_empty() {
-            self.ops.remove(op);
+            self.cx.ops.remove(op);
             self.spare_batches.push(batch);
             self.spare_entries = entries;
             return;
         }
         if entries.len() == ENTRIES_MAX {
-            self.cover(CoverageMark::FullBatch);
+            self.cx.cover(CoverageMark::FullBatch);
         }
         (batch.op, batch.segment, batch.start, batch.blocks) = (op, segment, start, payload + 1);
         batch.is_summary = false;
         let header = self.batch_header(kind, BatchKind::Records, segment, start, payload);
         batch.stream_sequence = header.stream_sequence;
-        let mut bytes = self.spare_header();
+        let mut bytes = self.cx.spare_header();
         header.encode(&entries, &mut bytes[..]);
         entries.clear();
         self.spare_entries = entries;
         if fault::planted(PlantedBug::ShareHeader)
             && let Some(last) = self.streams[kind.index()].in_flight.back()
             && last.completed.is_none()
-            && self.ops.get(last.op).action.is_some()
+            && self.cx.ops.get(last.op).action.is_some()
             && !last.is_summary
         {
-            self.ops.get_mut(last.op).header = Some(bytes.clone());
+            self.cx.ops.get_mut(last.op).header = Some(bytes.clone());
         }
-        self.ops.get_mut(op).header = Some(bytes);
+        self.cx.ops.get_mut(op).header = Some(bytes);
         let stream = &mut self.streams[kind.index()];
         stream.next_sequence += 1;
         stream.open = Some((segment, start + payload + 1));
-        self.stats.batches += 1;
+        self.cx.stats.batches += 1;
         self.submit_batch(kind, batch);
     }
 
     fn submit_batch(&mut self, kind: StreamKind, mut batch: Batch) {
         batch.completed = None;
-        self.stats.cache_metadata_writes += u64::from(batch.is_summary || batch.blocks == 1);
-        self.map.segments[batch.segment as usize].pins += 1;
+        self.cx.stats.cache_metadata_writes += u64::from(batch.is_summary || batch.blocks == 1);
+        self.cx.map.segments[batch.segment as usize].pins += 1;
         if self.mirror.is_some() {
             self.submit_to_members(kind, &mut batch);
             self.streams[kind.index()].in_flight.push_back(batch);
             return;
         }
-        let offset = self.map.geometry.segment_offset(batch.segment, batch.start);
+        let offset = self.cx.map.geometry.segment_offset(batch.segment, batch.start);
         let len = batch.blocks * BLOCK_BYTES as u32;
-        self.stats.count_write(Device::Cache, len);
+        self.cx.stats.count_write(Device::Cache, len);
         let op = OpId(batch.op);
-        self.actions.push_back(if batch.is_summary {
+        self.cx.actions.push_back(if batch.is_summary {
             Action::WriteMeta { op, offset }
         } else {
             Action::Write { op, device: Device::Cache, offset, len }
@@ -408,8 +422,8 @@ impl Engine {
         BatchHeader {
             kind,
             stream,
-            uuid_tag: self.superblock.uuid.tag(),
-            epoch: self.superblock.epoch,
+            uuid_tag: self.cx.superblock.uuid.tag(),
+            epoch: self.cx.superblock.epoch,
             sequence,
             stream_sequence: state.next_sequence,
             flushed_stream_sequence: state.flushed_sequence,
@@ -444,17 +458,17 @@ impl Engine {
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
         let still = self.streams[kind.index()].nothing_in_flight();
         assert!(still, "I2: a segment is closed when all its batches have completed");
-        let table = &self.map.segments[segment as usize];
+        let table = &self.cx.map.segments[segment as usize];
         if table.forgot_epochs {
-            self.cover(CoverageMark::SummaryLeftOut);
-            self.close_segment(segment, at);
+            self.cx.cover(CoverageMark::SummaryLeftOut);
+            self.cx.close_segment(segment, at);
             return;
         }
         let payload = summary::encode((0..at).map(|index| {
             table.has_data(index).then(|| SummaryItem {
                 volume: table.key(index).volume(),
                 block: table.key(index).block(),
-                sector_mask: self.map.mask(self.map.slot(segment, index)),
+                sector_mask: self.cx.map.mask(self.cx.map.slot(segment, index)),
                 crc32c: table.crc(index),
                 flush_epoch: table.epoch(index),
             })
@@ -465,8 +479,8 @@ impl Engine {
         let mut meta = alloc::vec![0; BLOCK_BYTES];
         header.encode(&[entry], &mut meta);
         meta.extend_from_slice(&payload);
-        let op = self.new_op(OpKind::Batch(kind));
-        self.ops.get_mut(op).meta = Some(Arc::new(meta));
+        let op = self.cx.new_op(OpKind::Batch(kind));
+        self.cx.ops.get_mut(op).meta = Some(Arc::new(meta));
         let batch = Batch {
             op,
             segment,
@@ -495,7 +509,7 @@ impl Engine {
         loop {
             // Nothing counts after the fence, also if it had completed before: nothing may become dirty after what is at risk was
             // recorded (I52).
-            let counts = !self.fenced || fault::planted(PlantedBug::CountAfterFence);
+            let counts = !self.cx.fenced || fault::planted(PlantedBug::CountAfterFence);
             let stream = &mut self.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {
                 None => break,
@@ -527,17 +541,17 @@ impl Engine {
     fn apply_batch(&mut self, kind: StreamKind, mut batch: Batch) {
         // A flush started since the write completed did not know of this batch: it was not applied yet.
         self.cache_flush.unflushed = true;
-        let segment = &mut self.map.segments[batch.segment as usize];
+        let segment = &mut self.cx.map.segments[batch.segment as usize];
         segment.pins -= 1;
         segment.completed = segment.completed.max(batch.start + batch.blocks);
         if !self.undurable.contains(&batch.segment) {
             self.undurable.push(batch.segment);
         }
         if batch.is_summary {
-            let segment = &mut self.map.segments[batch.segment as usize];
+            let segment = &mut self.cx.map.segments[batch.segment as usize];
             segment.summary_block = batch.start;
             segment.phase = SegmentPhase::Sealed;
-            self.map.sealed(batch.segment);
+            self.cx.map.sealed(batch.segment);
         } else {
             let stream = &mut self.streams[kind.index()];
             stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
@@ -547,12 +561,12 @@ impl Engine {
             self.marks_ticket = self.cache_flush.ticket();
         }
         for slot in batch.marks.drain(..) {
-            if self.map.state(slot) == BlockState::Destaged {
+            if self.cx.map.state(slot) == BlockState::Destaged {
                 self.note_marked(slot);
-                self.map.mark_clean(slot);
+                self.cx.map.mark_clean(slot);
             }
         }
-        let mut slot = self.map.slot(batch.segment, batch.start);
+        let mut slot = self.cx.map.slot(batch.segment, batch.start);
         for item in batch.items.drain(..) {
             if item.span.is_some() {
                 slot += 1;
@@ -569,37 +583,37 @@ impl Engine {
         let first = failed.first().expect("a batch failed");
         let (number, start) = (first.segment, first.start);
         let (sequence, was_summary) = (first.stream_sequence, first.is_summary);
-        self.notice(Notice::CacheWriteFailed { segment: number });
+        self.cx.notice(Notice::CacheWriteFailed { segment: number });
         let stream = &mut self.streams[kind.index()];
         stream.broken = false;
         if was_summary {
-            self.coverage.add(CoverageMark::SummaryFailed);
+            self.cx.coverage.add(CoverageMark::SummaryFailed);
             // The segment is whole, it only has no summary; batches after it are in another segment.
             let mut rest = failed.into_iter();
             let summary = rest.next().expect("a batch failed");
             stream.in_flight.extend(rest);
-            self.map.segments[number as usize].pins -= 1;
-            self.close_segment(number, start);
+            self.cx.map.segments[number as usize].pins -= 1;
+            self.cx.close_segment(number, start);
             self.spare_batches.push(summary);
             return;
         }
-        self.coverage.add(CoverageMark::BatchMoved);
+        self.cx.coverage.add(CoverageMark::BatchMoved);
         stream.tries += 1;
         stream.next_sequence = sequence;
         stream.open = None;
         stream.closing = false;
-        let give_up = stream.tries >= BATCH_TRIES || self.fenced;
+        let give_up = stream.tries >= BATCH_TRIES || self.cx.fenced;
         for mut batch in failed.into_iter().rev() {
-            self.map.segments[batch.segment as usize].pins -= 1;
+            self.cx.map.segments[batch.segment as usize].pins -= 1;
             self.marks.append(&mut batch.marks);
             while let Some(item) = batch.items.pop() {
                 self.streams[kind.index()].queue.push_front(item);
             }
             self.spare_batches.push(batch);
         }
-        self.close_segment(number, start);
+        self.cx.close_segment(number, start);
         if give_up {
-            self.cover(CoverageMark::BatchGivenUp);
+            self.cx.cover(CoverageMark::BatchGivenUp);
             // So many segments cannot all be bad: it is the device.
             self.fence();
             self.streams[kind.index()].tries = 0;
@@ -607,15 +621,6 @@ impl Engine {
                 self.item_done(item, None);
             }
         }
-    }
-
-    /// Seals a segment without a summary.
-    fn close_segment(&mut self, number: u32, completed: u32) {
-        let segment = &mut self.map.segments[number as usize];
-        debug_assert!(segment.completed <= completed);
-        segment.completed = completed;
-        segment.phase = SegmentPhase::Sealed;
-        self.map.sealed(number);
     }
 
     /// Everything queued fails: the cache device is fenced.
@@ -632,18 +637,18 @@ impl Engine {
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         let ok = slot.is_some();
         if let (ItemOwner::Request(req) | ItemOwner::Merge(req, _), Some(slot)) = (item.done, slot) {
-            let old = self.map.insert(slot, BlockState::Dirty);
-            self.counters.logged(item.key.volume(), old);
-            self.stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
-            if matches!(item.done, ItemOwner::Request(_)) && self.reqs.get(req).kind.may_unmap() {
-                self.map.note_discard(item.key);
+            let old = self.cx.map.insert(slot, BlockState::Dirty);
+            self.cx.counters.logged(item.key.volume(), old);
+            self.cx.stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
+            if matches!(item.done, ItemOwner::Request(_)) && self.cx.reqs.get(req).kind.may_unmap() {
+                self.cx.map.note_discard(item.key);
             }
-            self.pin_for(self.reqs.get(req).treatment, slot);
+            self.pin_for(self.cx.reqs.get(req).treatment, slot);
         }
         match item.done {
             ItemOwner::Request(req) => self.logged(req, ok),
             ItemOwner::Merge(req, page) => {
-                self.pages.give(crate::context::pages::PageUse::Merge, page);
+                self.cx.pages.give(crate::context::pages::PageUse::Merge, page);
                 self.logged(req, ok);
             }
             ItemOwner::Copy(direct) => self.copy_appended(direct, slot),
@@ -659,7 +664,7 @@ impl Engine {
     /// Slots that have just become durable on the backing store: to be marked clean in the log.
     pub(crate) fn add_mark(&mut self, slot: u32) {
         if self.marks.is_empty() {
-            self.marks_since = self.now;
+            self.marks_since = self.cx.now;
         }
         self.marks.push(slot);
     }
@@ -668,7 +673,7 @@ impl Engine {
     fn marks_are_due(&self) -> bool {
         !self.marks.is_empty()
             && (self.marks.len() >= MARKS_WORTH_A_BATCH
-                || self.now >= self.marks_since + MARKS_DELAY_NS
+                || self.cx.now >= self.marks_since + MARKS_DELAY_NS
                 || self.order_waits_for_marks
                 || self.is_short_of_segments()
                 || self.writers_wait_for_marks())
@@ -676,7 +681,7 @@ impl Engine {
 
     pub(crate) fn marks_deadline(&self) -> Option<u64> {
         let due = self.marks_since + MARKS_DELAY_NS;
-        (!self.marks.is_empty() && due > self.now).then_some(due)
+        (!self.marks.is_empty() && due > self.cx.now).then_some(due)
     }
 
     /// Takes marks into a batch, neighbours as one entry. Slots that changed meanwhile are left out.
@@ -691,7 +696,7 @@ impl Engine {
         let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
         while entries.len() < most {
             let Some(slot) = self.marks.pop() else { break };
-            if self.map.state(slot) != BlockState::Destaged {
+            if self.cx.map.state(slot) != BlockState::Destaged {
                 continue;
             }
             slots.push(slot);
@@ -703,7 +708,7 @@ impl Engine {
                 _ => entries.push(Entry::CleanMark { slot: Slot(slot), count: 1 }),
             }
         }
-        self.marks_since = self.now;
+        self.marks_since = self.cx.now;
     }
 }
 

@@ -26,13 +26,13 @@ impl Engine {
     /// True if what is queued in a stream should wait for more.
     pub(crate) fn delays_batch(&self, kind: StreamKind) -> bool {
         let stream = &self.streams[kind.index()];
-        if kind == StreamKind::Write || stream.queue.len() >= WORTH_BLOCKS || self.stopping {
+        if kind == StreamKind::Write || stream.queue.len() >= WORTH_BLOCKS || self.cx.stopping {
             return false;
         }
-        let late = self.now >= stream.queued_since + DELAY_NS;
+        let late = self.cx.now >= stream.queued_since + DELAY_NS;
         stream.queue.iter().all(|item| match item.done {
             ItemOwner::Survivor(_) => self.relocation_reads > 0,
-            ItemOwner::Fill(..) => !late && self.pages.available(PageUse::Fill) > self.fills.len() as u32,
+            ItemOwner::Fill(..) => !late && self.cx.pages.available(PageUse::Fill) > self.fills.len() as u32,
             _ => false,
         })
     }
@@ -42,7 +42,7 @@ impl Engine {
         let due = |kind: &StreamKind| {
             let stream = &self.streams[kind.index()];
             let at = stream.queued_since + DELAY_NS;
-            (!stream.is_idle() && at > self.now).then_some(at)
+            (!stream.is_idle() && at > self.cx.now).then_some(at)
         };
         [StreamKind::Fill, StreamKind::Survivor].iter().filter_map(due).min()
     }

@@ -10,7 +10,8 @@
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::context::coverage::CoverageMark;
-use crate::engine::{Engine, OpKind};
+use crate::context::operations::OpKind;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -73,7 +74,7 @@ impl Engine {
     fn flusher(&mut self, device: Device) -> &mut Flusher {
         match device {
             Device::Cache => &mut self.cache_flush,
-            Device::Backing(volume) => &mut self.volume_mut(volume).flusher,
+            Device::Backing(volume) => &mut self.cx.volume_mut(volume).flusher,
         }
     }
 
@@ -90,18 +91,18 @@ impl Engine {
         flusher.unflushed = false;
         match device {
             Device::Cache => {
-                self.stats.cache_flushes += 1;
+                self.cx.stats.cache_flushes += 1;
                 self.flushing.clear();
                 for number in self.undurable.drain(..) {
-                    self.flushing.push((number, self.map.segments[number as usize].completed));
+                    self.flushing.push((number, self.cx.map.segments[number as usize].completed));
                 }
                 for stream in &mut self.streams {
                     stream.flushing = stream.completed_sequence;
                 }
             }
             Device::Backing(volume) => {
-                self.stats.backing_flushes += 1;
-                let volume = self.volume_mut(volume);
+                self.cx.stats.backing_flushes += 1;
+                let volume = self.cx.volume_mut(volume);
                 volume.direct_flushing = core::mem::take(&mut volume.direct_unflushed);
                 volume.destage.flushing = core::mem::take(&mut volume.destage.written);
             }
@@ -110,14 +111,14 @@ impl Engine {
             self.flush_members();
             return;
         }
-        let op = self.new_op(OpKind::Flush(device));
-        self.actions.push_back(Action::Flush { op: OpId(op), device });
+        let op = self.cx.new_op(OpKind::Flush(device));
+        self.cx.actions.push_back(Action::Flush { op: OpId(op), device });
     }
 
     pub(crate) fn flushed(&mut self, device: Device, ok: bool) {
         // A flush that failed may have dropped what it did not write: no later one makes that durable (I14).
         let trusts = fault::planted(PlantedBug::TrustFlushAfterFailure);
-        let ok = ok && (device != Device::Cache || !self.fenced || trusts);
+        let ok = ok && (device != Device::Cache || !self.cx.fenced || trusts);
         let flusher = self.flusher(device);
         flusher.running = false;
         flusher.ended += 1;
@@ -141,7 +142,7 @@ impl Engine {
             Device::Cache if ok => self.cache_is_durable(),
             Device::Cache => self.fence(),
             Device::Backing(id) => {
-                let volume = self.volume_mut(id);
+                let volume = self.cx.volume_mut(id);
                 volume.direct_unflushed |= volume.direct_flushing && !ok;
                 volume.direct_flushing = false;
                 volume.intents.flushed(volume.flusher.succeeded);
@@ -159,7 +160,7 @@ impl Engine {
 
     fn cache_is_durable(&mut self) {
         for (number, blocks) in self.flushing.drain(..) {
-            let segment = &mut self.map.segments[number as usize];
+            let segment = &mut self.cx.map.segments[number as usize];
             // A segment that was freed meanwhile has nothing left to be durable.
             if segment.has_table() && blocks <= segment.completed {
                 segment.durable = segment.durable.max(blocks);
@@ -172,10 +173,10 @@ impl Engine {
 
     /// After a failed flush nothing that was written can be promised any more: fail-stop for writes.
     pub(crate) fn fence(&mut self) {
-        if !self.fenced {
-            self.fenced = true;
-            self.cover(CoverageMark::Fenced);
-            self.notice(Notice::CacheFenced);
+        if !self.cx.fenced {
+            self.cx.fenced = true;
+            self.cx.cover(CoverageMark::Fenced);
+            self.cx.notice(Notice::CacheFenced);
             self.ask_to_go_on();
             self.fail_queued_items();
             self.end_mirroring();
@@ -198,27 +199,27 @@ impl Engine {
     pub(crate) fn start_flush(&mut self, req: u32) {
         self.follow_flush(req);
         self.flush_for(req);
-        if self.reqs.get(req).pending == 0 {
+        if self.cx.reqs.get(req).pending == 0 {
             self.reply(req);
         }
     }
 
     /// Adds the device flushes that a FLUSH or FUA of this volume needs to the parts of a request.
     pub(crate) fn flush_for(&mut self, req: u32) {
-        let volume = self.reqs.get(req).volume;
-        self.end_flush_epoch(volume, self.reqs.get(req).kind);
-        if self.fenced {
+        let volume = self.cx.reqs.get(req).volume;
+        self.end_flush_epoch(volume, self.cx.reqs.get(req).kind);
+        if self.cx.fenced {
             self.flush_fenced(req);
             return;
         }
         let cache = self.cache_flush.unflushed || self.cache_flush.is_running();
         if cache && !fault::planted(PlantedBug::SkipDeviceFlush) {
-            self.reqs.get_mut(req).pending += 1;
+            self.cx.reqs.get_mut(req).pending += 1;
             self.flush(Device::Cache, Waiter::Request(req));
         }
-        let state = self.volume(volume);
+        let state = self.cx.volume(volume);
         if state.direct_unflushed || state.direct_flushing {
-            self.reqs.get_mut(req).pending += 1;
+            self.cx.reqs.get_mut(req).pending += 1;
             self.flush(Device::Backing(volume), Waiter::Request(req));
         }
     }
@@ -226,17 +227,17 @@ impl Engine {
     /// A part of a FLUSH or of the flush after a FUA write has ended.
     fn request_part_done(&mut self, req: u32, device: Device, ok: bool) {
         let of_cache = device == Device::Cache;
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.pending -= 1;
         request.failed |= !ok && !of_cache;
         request.cache_failed |= !ok && of_cache;
         debug_assert!(request.kind == RequestKind::Flush || !request.locked);
         let (pending, failed) = (request.pending, request.cache_failed);
-        let again = self.fenced && (failed || !fault::planted(PlantedBug::TrustFlushAfterFailure));
+        let again = self.cx.fenced && (failed || !fault::planted(PlantedBug::TrustFlushAfterFailure));
         if pending > 0 || again && self.flush_again(req) {
             return;
         }
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.failed |= request.cache_failed && !request.redone;
         self.reply(req);
     }

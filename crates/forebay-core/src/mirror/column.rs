@@ -42,7 +42,7 @@ impl Engine {
         }
         let (first, twin) = mirror.halves(self.checkpoint.window.pop_front()?);
         if stream != StreamKind::Fill {
-            self.map.segments[twin as usize].phase = SegmentPhase::Twin;
+            self.cx.map.segments[twin as usize].phase = SegmentPhase::Twin;
             return Some(first);
         }
         match mirror.standing {
@@ -60,12 +60,13 @@ impl Engine {
     pub(crate) fn half_freed(&mut self, number: u32) {
         let Some(mirror) = &mut self.mirror else { return };
         let (first, twin) = mirror.halves(number);
-        if self.map.segments[twin as usize].phase == SegmentPhase::Twin {
+        if self.cx.map.segments[twin as usize].phase == SegmentPhase::Twin {
             mirror.pair_ended(first);
-            self.map.end_segment(twin, SegmentPhase::Freed);
+            self.cx.map.end_segment(twin, SegmentPhase::Freed);
         } else {
             let other = first + twin - number;
-            if matches!(self.map.segments[other as usize].phase, SegmentPhase::Open | SegmentPhase::Sealed) {
+            if matches!(self.cx.map.segments[other as usize].phase, SegmentPhase::Open | SegmentPhase::Sealed)
+            {
                 mirror.wanted = Some(other);
                 return;
             }
@@ -78,7 +79,7 @@ impl Engine {
     pub(crate) fn column_is_free(&mut self, first: u32) {
         if let Some(mirror) = &self.mirror {
             let (_, twin) = mirror.halves(first);
-            self.map.end_segment(twin, SegmentPhase::Free);
+            self.cx.map.end_segment(twin, SegmentPhase::Free);
         }
     }
 
@@ -87,7 +88,7 @@ impl Engine {
         let Some(mirror) = &self.mirror else { return };
         let columns = mirror.columns;
         for first in 0..columns {
-            let is_free = |number: u32| self.map.segments[number as usize].phase == SegmentPhase::Free;
+            let is_free = |number: u32| self.cx.map.segments[number as usize].phase == SegmentPhase::Free;
             if is_free(first) && is_free(first + columns) {
                 self.checkpoint.pool.push_back(first);
             }
@@ -99,7 +100,7 @@ impl Engine {
         let mirror = self.mirror.as_mut()?;
         let segment = mirror.wanted.take()?;
         let held = {
-            let segment = &self.map.segments[segment as usize];
+            let segment = &self.cx.map.segments[segment as usize];
             segment.phase != SegmentPhase::Sealed || segment.live == 0 || segment.leaving > 0
         };
         let fits = !held && !skipped.contains(&segment);
@@ -108,10 +109,11 @@ impl Engine {
 
     /// In a mirrored cache: room for one more clean block in the fill stream, where it would go.
     pub(crate) fn has_room_for_single(&self, slot: u32) -> bool {
-        let Some(mirror) = self.mirror.as_ref().filter(|_| self.map.state(slot) == BlockState::Clean) else {
+        let Some(mirror) = self.mirror.as_ref().filter(|_| self.cx.map.state(slot) == BlockState::Clean)
+        else {
             return true;
         };
-        let (stream, blocks) = (&self.streams[StreamKind::Fill.index()], self.batch_blocks());
+        let (stream, blocks) = (&self.streams[StreamKind::Fill.index()], self.cx.batch_blocks());
         let halves = 2 * self.checkpoint.window.len().saturating_sub(FILL_RESERVE) as u32;
         let room = stream.room(blocks) + (halves + u32::from(mirror.spare.is_some())) * blocks;
         let waiting = self.relocations.len() + stream.queue.len();
@@ -123,29 +125,30 @@ impl Engine {
         let Some(mirror) = &mut self.mirror else { return };
         let Some((mut number, mut index)) = mirror.sweep.take() else { return };
         self.close_lost();
-        let mut left = sweep_slots(self.map.geometry.slot_count());
-        while left > 0 && (number as usize) < self.map.segments.len() {
-            let segment = &self.map.segments[number as usize];
+        let mut left = sweep_slots(self.cx.map.geometry.slot_count());
+        while left > 0 && (number as usize) < self.cx.map.segments.len() {
+            let segment = &self.cx.map.segments[number as usize];
             let skip = !segment.has_table() || segment.live == 0 || !self.is_gone(number);
-            if skip || index >= self.map.geometry.segment_blocks {
+            if skip || index >= self.cx.map.geometry.segment_blocks {
                 (number, index) = (number + 1, 0);
                 left -= 1;
                 continue;
             }
-            let slot = self.map.slot(number, index);
-            if self.map.state(slot) == BlockState::Clean {
-                let key = self.map.key(slot);
-                self.map.remove(key);
-                self.stats.evicted_blocks += 1;
-                self.counters.of(key.volume()).evicted_blocks += 1;
+            let slot = self.cx.map.slot(number, index);
+            if self.cx.map.state(slot) == BlockState::Clean {
+                let key = self.cx.map.key(slot);
+                self.cx.map.remove(key);
+                self.cx.stats.evicted_blocks += 1;
+                self.cx.counters.of(key.volume()).evicted_blocks += 1;
             }
             index += 1;
             left -= 1;
         }
-        if let Some(mirror) = self.mirror.as_mut().filter(|_| (number as usize) < self.map.segments.len()) {
+        if let Some(mirror) = self.mirror.as_mut().filter(|_| (number as usize) < self.cx.map.segments.len())
+        {
             mirror.sweep = Some((number, index));
         } else {
-            self.cover(CoverageMark::LostSwept);
+            self.cx.cover(CoverageMark::LostSwept);
         }
     }
 

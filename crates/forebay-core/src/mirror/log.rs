@@ -6,8 +6,10 @@
 
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, OpId};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::engine::{Engine, OpKind};
+use crate::context::operations::OpKind;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::append::{Batch, NO_OP};
 use crate::map::segment::SegmentPhase;
@@ -38,28 +40,7 @@ impl Mirror {
     }
 }
 
-impl Engine {
-    /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they take it.
-    pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
-        let Some(mirror) = &self.mirror else { return };
-        (batch.twin, batch.kept, batch.missing) = (NO_OP, 0, 0);
-        let (segment, start) = (batch.segment, batch.start);
-        if !self.is_pair(segment) {
-            self.write_half(batch.op, batch, segment, start);
-            return;
-        }
-        let twin = segment + mirror.columns;
-        match (mirror.takes(0), mirror.takes(1)) {
-            (true, true) => {
-                batch.twin = self.copy_op(batch.op, kind);
-                self.write_half(batch.op, batch, segment, start);
-                self.write_half(batch.twin, batch, twin, start);
-            }
-            (true, false) => self.write_half(batch.op, batch, segment, start),
-            _ => self.write_half(batch.op, batch, twin, start),
-        }
-    }
-
+impl Context {
     /// Another operation with the same bytes.
     fn copy_op(&mut self, op: u32, kind: StreamKind) -> u32 {
         let copy = self.new_op(OpKind::Batch(kind));
@@ -78,12 +59,41 @@ impl Engine {
         copy
     }
 
+    /// The superblock as a member has it, with what it says of the members.
+    pub(crate) fn superblock_of(&self, member: usize, mark: Option<MirrorMark>) -> Superblock {
+        let mirror = mark.map(|mark| MirrorMark { member: member as u8, ..mark });
+        Superblock { mirror, ..self.superblock.clone() }
+    }
+}
+
+impl Engine {
+    /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they take it.
+    pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
+        let Some(mirror) = &self.mirror else { return };
+        (batch.twin, batch.kept, batch.missing) = (NO_OP, 0, 0);
+        let (segment, start) = (batch.segment, batch.start);
+        if !self.is_pair(segment) {
+            self.write_half(batch.op, batch, segment, start);
+            return;
+        }
+        let twin = segment + mirror.columns;
+        match (mirror.takes(0), mirror.takes(1)) {
+            (true, true) => {
+                batch.twin = self.cx.copy_op(batch.op, kind);
+                self.write_half(batch.op, batch, segment, start);
+                self.write_half(batch.twin, batch, twin, start);
+            }
+            (true, false) => self.write_half(batch.op, batch, segment, start),
+            _ => self.write_half(batch.op, batch, twin, start),
+        }
+    }
+
     fn write_half(&mut self, op: u32, batch: &Batch, segment: u32, start: u32) {
-        let offset = self.map.geometry.segment_offset(segment, start);
+        let offset = self.cx.map.geometry.segment_offset(segment, start);
         let len = batch.blocks * BLOCK_BYTES as u32;
-        self.stats.count_write(Device::Cache, len);
-        self.ops.get_mut(op).member = self.member_at(offset);
-        self.actions.push_back(if batch.is_summary {
+        self.cx.stats.count_write(Device::Cache, len);
+        self.cx.ops.get_mut(op).member = self.cx.member_at(offset);
+        self.cx.actions.push_back(if batch.is_summary {
             Action::WriteMeta { op: OpId(op), offset }
         } else {
             Action::Write { op: OpId(op), device: Device::Cache, offset, len }
@@ -117,7 +127,7 @@ impl Engine {
     /// Which batches that have ended count: those that every member has which counts. One that is not taken in yet does not, if it
     /// was on a member that has been put out meanwhile.
     fn decide_batches(&mut self, kind: StreamKind) {
-        let fenced = self.fenced && !fault::planted(PlantedBug::CountAfterFence);
+        let fenced = self.cx.fenced && !fault::planted(PlantedBug::CountAfterFence);
         let early = fault::planted(PlantedBug::CountHalfBatches);
         let loose = early || fault::planted(PlantedBug::CountAnywhere);
         let keeps = fault::planted(PlantedBug::KeepLostFill);
@@ -125,7 +135,7 @@ impl Engine {
         let mut half = false;
         for batch in &mut self.streams[kind.index()].in_flight {
             let ended = batch.op == NO_OP && batch.twin == NO_OP;
-            let pair = self.map.segments.get((batch.segment + mirror.columns) as usize);
+            let pair = self.cx.map.segments.get((batch.segment + mirror.columns) as usize);
             let pair = pair.is_some_and(|twin| twin.phase == SegmentPhase::Twin);
             if batch.completed == Some(true) && !pair && !keeps {
                 batch.completed = mirror.verdict(batch, pair);
@@ -141,7 +151,7 @@ impl Engine {
             half |= !fenced && pair && batch.kept != 0 && batch.completed == Some(false);
         }
         if half {
-            self.cover(CoverageMark::HalfRewritten);
+            self.cx.cover(CoverageMark::HalfRewritten);
         }
     }
 
@@ -177,12 +187,6 @@ impl Engine {
         }
     }
 
-    /// The superblock as a member has it, with what it says of the members.
-    pub(crate) fn superblock_of(&self, member: usize, mark: Option<MirrorMark>) -> Superblock {
-        let mirror = mark.map(|mark| MirrorMark { member: member as u8, ..mark });
-        Superblock { mirror, ..self.superblock.clone() }
-    }
-
     /// Members whose superblocks are written now. At the end of a rebuild that is first the one that counts, and only when both of its copies
     /// are durable the new one: whoever finds the new member alone must know that the other one knows of it (I64). Until then the new
     /// one gets none: a superblock that calls its own device out is none.
@@ -199,7 +203,7 @@ impl Engine {
     /// Metadata could not be written to a member. True if that does not matter, because the other one counts alone.
     pub(crate) fn goes_on_without(&mut self, member: u8) -> bool {
         self.member_failed(member);
-        !self.fenced && self.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))
+        !self.cx.fenced && self.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))
     }
 
     // --- flushes
@@ -212,9 +216,9 @@ impl Engine {
         let members = [0, 1].map(|member: u8| mirror.takes(member) && !(one && member == 1));
         mirror.flushes = members.iter().filter(|takes| **takes).count() as u32;
         for member in (0..2).filter(|member| members[usize::from(*member)]) {
-            let op = self.new_op(OpKind::Flush(Device::Cache));
-            self.ops.get_mut(op).member = member;
-            self.actions.push_back(Action::FlushMember { op: OpId(op), member });
+            let op = self.cx.new_op(OpKind::Flush(Device::Cache));
+            self.cx.ops.get_mut(op).member = member;
+            self.cx.actions.push_back(Action::FlushMember { op: OpId(op), member });
         }
     }
 
@@ -232,12 +236,12 @@ impl Engine {
 
     /// Ends a flush of the cache, unless it waits for the owner's answer.
     pub(crate) fn end_waiting_flush(&mut self) {
-        let fenced = self.fenced;
+        let fenced = self.cx.fenced;
         let asks = self.mirror_asks();
         let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
         let good = (0..2).any(|member| mirror.flushed[usize::from(member)] && mirror.counts(member));
         if asks && good && !fenced {
-            self.cover(CoverageMark::FlushWaitsForNote);
+            self.cx.cover(CoverageMark::FlushWaitsForNote);
             return;
         }
         mirror.flush_waits = false;

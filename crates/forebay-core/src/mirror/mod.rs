@@ -39,8 +39,9 @@ pub(crate) use repair::Outcome;
 use repair::Repairs;
 
 use crate::api::{Action, Nanos, Notice};
+use crate::context::Status;
 use crate::context::coverage::CoverageMark;
-use crate::engine::{Engine, Status};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
 use crate::recovery::OpenError;
@@ -168,7 +169,7 @@ impl Engine {
     pub(crate) fn is_pair(&self, segment: u32) -> bool {
         let Some(mirror) = &self.mirror else { return false };
         let twin = (segment + mirror.columns) as usize;
-        segment < mirror.columns && self.map.segments[twin].phase == SegmentPhase::Twin
+        segment < mirror.columns && self.cx.map.segments[twin].phase == SegmentPhase::Twin
     }
 
     /// Batches may not begin: the owner is asked for a note.
@@ -185,9 +186,9 @@ impl Engine {
 
     /// Byte of the cache where a slot is read at this attempt: the two members of a pair take turns; one that is out comes last.
     pub(crate) fn slot_offset(&self, slot: u32, tries: u32) -> u64 {
-        let (segment, index) = self.map.place(slot);
+        let (segment, index) = self.cx.map.place(slot);
         let Some(mirror) = self.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
-            return self.map.offset(slot);
+            return self.cx.map.offset(slot);
         };
         let member = match mirror.failed() {
             // What is on the other one may be all that is left.
@@ -196,18 +197,13 @@ impl Engine {
             None if fault::planted(PlantedBug::ReadOneCopy) => segment % 2,
             None => (segment + tries - 1) % 2,
         };
-        self.map.geometry.segment_offset(segment + member * mirror.columns, index)
+        self.cx.map.geometry.segment_offset(segment + member * mirror.columns, index)
     }
 
     /// Attempts to read a slot before it is given up.
     pub(crate) fn slot_tries(&self, slot: u32) -> u32 {
-        let pair = self.mirror.is_some() && self.is_pair(self.map.place(slot).0);
+        let pair = self.mirror.is_some() && self.is_pair(self.cx.map.place(slot).0);
         CACHE_READ_TRIES + u32::from(pair)
-    }
-
-    /// The member that has this byte of the cache.
-    pub(crate) fn member_at(&self, offset: u64) -> u8 {
-        if self.mirror.is_none() { 0 } else { self.map.geometry.mirror_place(offset).0 as u8 }
     }
 
     // --- failure
@@ -215,7 +211,7 @@ impl Engine {
     /// Something that was asked of a member failed: it is put out, unless it is the last one.
     pub(crate) fn member_failed(&mut self, member: u8) {
         let Some(mirror) = &mut self.mirror else { return };
-        if self.fenced {
+        if self.cx.fenced {
             return;
         }
         if mirror.failed() == Some(member) && mirror.rebuild.is_some() {
@@ -227,8 +223,8 @@ impl Engine {
         }
         let Some(mirror) = &mut self.mirror else { return };
         mirror.standing = Standing::Asking(member);
-        self.cover(CoverageMark::MemberFailed);
-        self.notice(Notice::MemberFailed { member });
+        self.cx.cover(CoverageMark::MemberFailed);
+        self.cx.notice(Notice::MemberFailed { member });
         self.ask_out();
         if fault::planted(PlantedBug::CountBeforeNote) {
             self.put_out(member);
@@ -241,14 +237,14 @@ impl Engine {
         mirror.last_ticket += 1;
         mirror.asked += 1;
         (mirror.ticket, mirror.ask_again_at) = (Some(mirror.last_ticket), None);
-        self.actions.push_back(Action::RecordOut { ticket: mirror.last_ticket, member });
+        self.cx.actions.push_back(Action::RecordOut { ticket: mirror.last_ticket, member });
     }
 
     /// Answers [`Action::RecordOut`]: the note is durable, or could not be made so.
     pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
-        self.advance(now);
-        let (stopping, opening) = (self.stopping, self.status == Status::Opening);
-        let failed = matches!(self.status, Status::Failed(_));
+        self.cx.advance(now);
+        let (stopping, opening) = (self.cx.stopping, self.cx.status == Status::Opening);
+        let failed = matches!(self.cx.status, Status::Failed(_));
         let Some(mirror) = &mut self.mirror else { return };
         if mirror.ticket.take_if(|pending| *pending == ticket).is_none() || failed {
             return;
@@ -257,11 +253,11 @@ impl Engine {
         if ok {
             self.put_out(member);
         } else if opening {
-            self.cover(CoverageMark::NoteRefused);
+            self.cx.cover(CoverageMark::NoteRefused);
             self.fail_opening(OpenError::NoNote);
         } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be promised any more, with one member or two.
-            self.cover(CoverageMark::NoteRefused);
+            self.cx.cover(CoverageMark::NoteRefused);
             self.fence();
         } else {
             mirror.ask_again_at = Some(now + ASK_PAUSE_NS);
@@ -276,32 +272,32 @@ impl Engine {
         mirror.sweep = Some((0, 0));
         mirror.spare = mirror.spare.filter(|spare| u8::from(*spare >= mirror.columns) != member);
         self.mark_superblock();
-        self.notice(Notice::MemberOut { member });
+        self.cx.notice(Notice::MemberOut { member });
         if !fault::planted(PlantedBug::KeepLostFill) {
             self.forget_lost_copies();
         }
         self.settle_all_batches();
         self.end_waiting_flush();
-        if self.status != Status::Opening {
+        if self.cx.status != Status::Opening {
             self.checkpoint.want(); // The checkpoint that ends an opening comes by itself, and not before its time.
         }
-        self.settle_again();
+        self.cx.settle_again();
     }
 
     /// What the superblock says of the members from the next checkpoint on.
     pub(crate) fn mark_superblock(&mut self) {
         let Some(mirror) = &self.mirror else { return };
         let out = if let Standing::Out(member) = mirror.standing { Some(member) } else { None };
-        if let Some(mark) = &mut self.superblock.mirror {
+        if let Some(mark) = &mut self.cx.superblock.mirror {
             *mark = MirrorMark { out, ..*mark };
         }
     }
 
     /// The owner knows that a member is gone: it need not be found out by an error.
     pub fn member_gone(&mut self, now: Nanos, member: u8) {
-        self.advance(now);
+        self.cx.advance(now);
         let Some(mirror) = &self.mirror else { return };
-        if self.status != Status::Ready {
+        if self.cx.status != Status::Ready {
             return;
         }
         if mirror.failed().is_some_and(|failed| failed != member) {
@@ -314,7 +310,7 @@ impl Engine {
     /// How the members stand; `None` if the cache is not mirrored.
     #[must_use]
     pub fn mirror_state(&self) -> Option<MirrorState> {
-        let (mirror, mark) = (self.mirror.as_ref()?, self.superblock.mirror?);
+        let (mirror, mark) = (self.mirror.as_ref()?, self.cx.superblock.mirror?);
         Some(MirrorState {
             out: mirror.failed(),
             noted: matches!(mirror.standing, Standing::Out(_)),
@@ -327,7 +323,7 @@ impl Engine {
     /// Somebody who wanted the block has read a slot from this member: if it is not the one that is read first, that one's copy is
     /// not as it should be.
     pub(crate) fn suspect_first_copy(&mut self, member: u8, slot: u32) {
-        let segment = self.map.place(slot).0;
+        let segment = self.cx.map.place(slot).0;
         let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
         if whole && u32::from(member) != segment % 2 && self.is_pair(segment) {
             self.suspect_copy(slot);
@@ -336,7 +332,7 @@ impl Engine {
 
     /// A read of a slot from a member has ended.
     pub(crate) fn note_member_read(&mut self, member: u8, slot: u32, ok: bool) {
-        let segment = self.map.place(slot).0;
+        let segment = self.cx.map.place(slot).0;
         let Some(mirror) = &self.mirror else { return };
         let failed = mirror.failed();
         let Some(mirror) = &mut self.mirror else { return };
@@ -350,7 +346,7 @@ impl Engine {
         }
         unreadable.push(segment);
         if unreadable.len() >= READS_FAILED_MAX {
-            if failed.is_some() && !self.fenced {
+            if failed.is_some() && !self.cx.fenced {
                 self.fence();
             } else {
                 self.member_failed(member);
@@ -361,9 +357,9 @@ impl Engine {
     // --- from time to time
 
     pub(crate) fn step_mirror(&mut self) {
-        let (now, stopping) = (self.now, self.stopping);
+        let (now, stopping) = (self.cx.now, self.cx.stopping);
         let Some(mirror) = &mut self.mirror else { return };
-        if self.fenced {
+        if self.cx.fenced {
             return;
         }
         if mirror.ask_again_at.is_some_and(|at| stopping || now >= at) {
@@ -375,9 +371,9 @@ impl Engine {
     }
 
     pub(crate) fn mirror_deadline(&self) -> Option<Nanos> {
-        let mirror = self.mirror.as_ref().filter(|_| !self.fenced)?;
-        let sweep = mirror.sweep.map(|_| self.now);
-        let copy = mirror.rebuild.as_ref().and_then(|rebuild| rebuild.deadline(self.now));
+        let mirror = self.mirror.as_ref().filter(|_| !self.cx.fenced)?;
+        let sweep = mirror.sweep.map(|_| self.cx.now);
+        let copy = mirror.rebuild.as_ref().and_then(|rebuild| rebuild.deadline(self.cx.now));
         let repair = self.repair_deadline();
         [mirror.ask_again_at, sweep, copy, repair].into_iter().flatten().min()
     }
@@ -394,7 +390,7 @@ impl Engine {
     /// Panics if an invariant does not hold. Slow.
     pub(crate) fn check_mirror(&self) {
         let Some(mirror) = &self.mirror else { return };
-        for (number, segment) in (0..).zip(&self.map.segments) {
+        for (number, segment) in (0..).zip(&self.cx.map.segments) {
             let paired = self.is_pair(number);
             assert!(paired || segment.unclean == 0, "I60: what is not clean is on both members");
             let forgotten = matches!(mirror.standing, Standing::Out(_)) && mirror.sweep.is_none();
@@ -404,7 +400,7 @@ impl Engine {
                 "I62: nothing counts that only the lost member has: segment {number}"
             );
             if segment.phase == SegmentPhase::Twin {
-                let first = &self.map.segments[(number - mirror.columns) as usize];
+                let first = &self.cx.map.segments[(number - mirror.columns) as usize];
                 let used = matches!(first.phase, SegmentPhase::Open | SegmentPhase::Sealed);
                 assert!(used, "a twin belongs to a pair that is in use");
             }
@@ -413,6 +409,6 @@ impl Engine {
 
     /// A shutdown has to wait.
     pub(crate) fn is_mirror_busy(&self) -> bool {
-        !self.fenced && self.mirror_asks()
+        !self.cx.fenced && self.mirror_asks()
     }
 }

@@ -11,9 +11,13 @@
 
 use super::{Mirror, Standing};
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::context::Context;
+use crate::context::Status;
 use crate::context::coverage::CoverageMark;
+use crate::context::operations::{Op, OpKind};
 use crate::context::pages::{Page, PageUse};
-use crate::engine::{Engine, Op, OpKind, Status, push_span};
+use crate::context::sectors::push_span;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::LifecycleError;
 use crate::map::segment::{BlockState, SegmentPhase};
@@ -84,6 +88,16 @@ impl Mirror {
     }
 }
 
+impl Context {
+    fn end_copying(&mut self, copying: Copying) {
+        for page in copying.pages {
+            self.pages.give(PageUse::Survivor, page);
+        }
+        let slot = self.map.slot(copying.segment, 0);
+        self.map.unpin(slot);
+    }
+}
+
 impl Engine {
     /// An empty device takes the place of the member that is out: fills it. Its owner has put it where the old one was, and has drawn a new
     /// `tag`. [`Notice::MirrorWhole`] or [`Notice::RebuildFailed`] follows.
@@ -92,26 +106,27 @@ impl Engine {
     /// No member is out; the tag is not a new one; or ([`LifecycleError::Busy`]: try again soon) something else, or an operation of the old device, is
     /// under way.
     pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifecycleError> {
-        self.advance(now);
-        if self.status != Status::Ready || self.stopping {
+        self.cx.advance(now);
+        if self.cx.status != Status::Ready || self.cx.stopping {
             return Err(LifecycleError::NotServing);
         }
-        if self.fenced {
+        if self.cx.fenced {
             return Err(LifecycleError::Fenced);
         }
         let Some(mirror) = &mut self.mirror else { return Err(LifecycleError::NotMirrored) };
         let Standing::Out(member) = mirror.standing else { return Err(LifecycleError::NotMirrored) };
-        if tag == 0 || self.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
+        if tag == 0 || self.cx.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
             return Err(LifecycleError::TagInUse);
         }
         // What the old device says of an operation says nothing of the new one. Reads that wait for better times are not under way.
         let old = |op: &&Op| op.member == member && op.kind.is_of_cache();
-        let waiting = self.read_retry.operations().map(|op| self.ops.get(op)).filter(old).count();
-        if mirror.rebuild.is_some() || self.ops.iter().filter(old).count() > waiting {
+        let waiting = self.read_retry.operations().map(|op| self.cx.ops.get(op)).filter(old).count();
+        if mirror.rebuild.is_some() || self.cx.ops.iter().filter(old).count() > waiting {
             return Err(LifecycleError::Busy);
         }
         let columns = mirror.columns;
-        let is_pair = |first: &u32| self.map.segments[(first + columns) as usize].phase == SegmentPhase::Twin;
+        let is_pair =
+            |first: &u32| self.cx.map.segments[(first + columns) as usize].phase == SegmentPhase::Twin;
         let pending: BTreeSet<u32> = (0..columns).filter(is_pair).collect();
         mirror.unreadable[usize::from(member)].clear();
         let all = pending.len() as u32;
@@ -139,8 +154,8 @@ impl Engine {
         }
         rebuild.abandoned = true;
         let listed = rebuild.ticket.is_some();
-        self.cover(CoverageMark::RebuildFailed);
-        self.notice(Notice::RebuildFailed);
+        self.cx.cover(CoverageMark::RebuildFailed);
+        self.cx.notice(Notice::RebuildFailed);
         self.drop_abandoned();
         listed
     }
@@ -153,20 +168,12 @@ impl Engine {
         if let Some(rebuild) = mirror.rebuild.take_if(idle)
             && let Some(copying) = rebuild.copying
         {
-            self.end_copying(copying);
+            self.cx.end_copying(copying);
         }
-    }
-
-    fn end_copying(&mut self, copying: Copying) {
-        for page in copying.pages {
-            self.pages.give(PageUse::Survivor, page);
-        }
-        let slot = self.map.slot(copying.segment, 0);
-        self.map.unpin(slot);
     }
 
     pub(super) fn step_rebuild(&mut self) {
-        let (now, stopping) = (self.now, self.stopping);
+        let (now, stopping) = (self.cx.now, self.cx.stopping);
         let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
         let busy = rebuild.copying.as_ref().is_some_and(|copying| copying.busy);
         if rebuild.abandoned || busy || rebuild.ticket.is_some() || rebuild.wanted || now < rebuild.next_at {
@@ -197,7 +204,7 @@ impl Engine {
         let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
             return false;
         };
-        let sealed = |first: &&u32| self.map.segments[**first as usize].phase == SegmentPhase::Sealed;
+        let sealed = |first: &&u32| self.cx.map.segments[**first as usize].phase == SegmentPhase::Sealed;
         let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
             // What is left is open: closed, it can be copied. Those that were begun since are on both members.
             for kind in [StreamKind::Write, StreamKind::Survivor] {
@@ -209,8 +216,8 @@ impl Engine {
             }
             return false;
         };
-        let slot = self.map.slot(segment, 0);
-        self.map.pin(slot);
+        let slot = self.cx.map.slot(segment, 0);
+        self.cx.map.pin(slot);
         let copying =
             Copying { segment, at: 0, blocks: 0, careful_until: 0, tries: 0, pages: Vec::new(), busy: false };
         if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
@@ -244,46 +251,46 @@ impl Engine {
         let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
         let Some(mut copying) = rebuild.copying.take() else { return };
         let forgets = fault::planted(PlantedBug::ForgetInRebuild);
-        let end = self.map.segments[copying.segment as usize].completed;
+        let end = self.cx.map.segments[copying.segment as usize].completed;
         if copying.at >= end || forgets && copying.segment % 4 == 1 {
             rebuild.pending.remove(&copying.segment);
-            self.end_copying(copying);
-            self.settle_again();
+            self.cx.end_copying(copying);
+            self.cx.settle_again();
             return;
         }
         let most = if copying.at < copying.careful_until { 1 } else { COPY_BLOCKS };
         copying.blocks = most.min(end - copying.at);
         while (copying.pages.len() as u32) < copying.blocks {
-            let Some(page) = self.pages.take(PageUse::Survivor) else { break };
+            let Some(page) = self.cx.pages.take(PageUse::Survivor) else { break };
             copying.pages.push(page);
         }
         copying.blocks = copying.blocks.min(copying.pages.len() as u32);
         if copying.blocks == 0 {
-            rebuild.next_at = self.now + RETRY_NS;
+            rebuild.next_at = self.cx.now + RETRY_NS;
             rebuild.copying = Some(copying);
             return;
         }
         copying.busy = true;
         let spans = copying.spans();
         let (segment, at, from) = (copying.segment, copying.at, 1 - rebuild.member);
-        rebuild.next_at = self.now + copying.bytes() * 1_000_000_000 / COPY_BYTES_PER_S;
+        rebuild.next_at = self.cx.now + copying.bytes() * 1_000_000_000 / COPY_BYTES_PER_S;
         rebuild.copying = Some(copying);
         let offset = self.half_offset(segment, from, at);
-        self.read(Device::Cache, offset, &spans, true, OpKind::CopyRead);
+        self.cx.read(Device::Cache, offset, &spans, true, OpKind::CopyRead);
     }
 
     /// Byte of the cache where a block of a pair lies on a member.
     pub(crate) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
         let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
-        self.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
+        self.cx.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
     }
 
     pub(crate) fn copy_read(&mut self, ok: bool, crcs: &[u32]) {
         let Some(mut copying) = self.take_copy() else { return };
         copying.tries += 1;
-        let first = self.map.slot(copying.segment, copying.at);
+        let first = self.cx.map.slot(copying.segment, copying.at);
         let wrong = |slot: u32, crc: Option<&u32>| {
-            self.map.state(slot) != BlockState::Void && crc != Some(&self.map.crc(slot))
+            self.cx.map.state(slot) != BlockState::Void && crc != Some(&self.cx.map.crc(slot))
         };
         let damaged = !ok || (0..copying.blocks).any(|at| wrong(first + at, crcs.get(at as usize)));
         if !damaged {
@@ -294,8 +301,8 @@ impl Engine {
             (copying.careful_until, copying.tries) = (copying.at + copying.blocks, 0);
         } else if copying.tries >= CACHE_READ_TRIES {
             // The new member does not get what nobody can read.
-            let counts = self.map.state(first) != BlockState::Void;
-            if counts && !self.map.is_lost(first) {
+            let counts = self.cx.map.state(first) != BlockState::Void;
+            if counts && !self.cx.map.is_lost(first) {
                 self.give_up(first);
             }
             (copying.at, copying.tries) = (copying.at + 1, 0);
@@ -309,7 +316,7 @@ impl Engine {
         let copying = rebuild.copying.as_ref()?;
         let is_last = copying.busy && copying.blocks == 1 && copying.tries + 1 >= CACHE_READ_TRIES;
         let offset = self.half_offset(copying.segment, 1 - rebuild.member, copying.at);
-        is_last.then(|| (self.map.slot(copying.segment, copying.at), offset))
+        is_last.then(|| (self.cx.map.slot(copying.segment, copying.at), offset))
     }
 
     /// The copy whose operation has ended, if the rebuild goes on.
@@ -328,7 +335,7 @@ impl Engine {
         if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
             rebuild.copying = Some(copying);
         }
-        self.settle_again();
+        self.cx.settle_again();
     }
 
     fn write_copy(&mut self, mut copying: Copying) {
@@ -337,12 +344,12 @@ impl Engine {
         let member = rebuild.member;
         let offset = self.half_offset(copying.segment, member, copying.at);
         let len = copying.bytes() as u32;
-        let op = self.new_op(OpKind::CopyWrite);
-        let state = self.ops.get_mut(op);
+        let op = self.cx.new_op(OpKind::CopyWrite);
+        let state = self.cx.ops.get_mut(op);
         state.spans.extend_from_slice(&copying.spans());
         state.member = member;
-        self.stats.count_write(Device::Cache, len);
-        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        self.cx.stats.count_write(Device::Cache, len);
+        self.cx.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
         self.put_copy(copying);
     }
 
@@ -359,13 +366,13 @@ impl Engine {
 
     /// Called with every snapshot, before it is taken: the new member is listed in this checkpoint or not.
     pub(crate) fn apply_rebuild(&mut self) {
-        let generation = self.superblock.checkpoint_generation + 1;
+        let generation = self.cx.superblock.checkpoint_generation + 1;
         let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
         if !rebuild.wanted || rebuild.abandoned || rebuild.ticket.is_some() {
             return;
         }
         rebuild.ticket = Some(generation);
-        if let Some(mark) = &mut self.superblock.mirror {
+        if let Some(mark) = &mut self.cx.superblock.mirror {
             mark.out = None;
             mark.tags[usize::from(rebuild.member)] = rebuild.tag;
         }
@@ -373,13 +380,13 @@ impl Engine {
 
     /// A checkpoint is in effect: if it lists the new member, both count from here on.
     pub(crate) fn rebuild_checkpointed(&mut self) {
-        let generation = self.superblock.checkpoint_generation;
+        let generation = self.cx.superblock.checkpoint_generation;
         let Some(mirror) = &mut self.mirror else { return };
         let ended = |rebuild: &mut Rebuild| rebuild.ticket == Some(generation) && !rebuild.abandoned;
         if mirror.rebuild.take_if(ended).is_some() {
             mirror.standing = Standing::Whole;
-            self.cover(CoverageMark::RebuildEnded);
-            self.notice(Notice::MirrorWhole);
+            self.cx.cover(CoverageMark::RebuildEnded);
+            self.cx.notice(Notice::MirrorWhole);
         }
     }
 }

@@ -12,8 +12,10 @@
 use super::{Mirror, Standing};
 use crate::api::Nanos;
 use crate::api::config::{Attachment, EngineConfig};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::engine::{Engine, OpKind};
+use crate::context::operations::OpKind;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
 use crate::recovery::scan::{After, Bytes};
@@ -60,6 +62,22 @@ pub(crate) struct Pairs {
     mending: u32,
 }
 
+impl Context {
+    /// The other member is the mirror of the one whose superblock counts.
+    fn believes(&self, chosen: &Superblock, other: &Superblock) -> bool {
+        let (Some(mark), Some(its)) = (chosen.mirror, other.mirror) else { return false };
+        if fault::planted(PlantedBug::TrustStaleMember) {
+            return chosen.uuid == other.uuid;
+        }
+        chosen.uuid == other.uuid
+            && mark.out.is_none()
+            && mark.tags[usize::from(its.member)] == its.tags[usize::from(its.member)]
+            && chosen.generation - other.generation <= 1
+            // A member that counts is never below what both are known to have (I75).
+            && other.generation >= self.config.known.generation
+    }
+}
+
 impl Engine {
     /// Starts opening a mirrored cache, see [`Engine::open`].
     #[must_use]
@@ -90,7 +108,7 @@ impl Engine {
         }
         engine.mirror = Some(mirror);
         // The superblocks are where this says, whatever is in them; the map follows when they have been read.
-        engine.map.geometry = devices.geometry;
+        engine.cx.map.geometry = devices.geometry;
         engine.begin_recovery(2 * devices.geometry.member_bytes(), attachments);
         engine
     }
@@ -100,7 +118,7 @@ impl Engine {
         &mut self,
         all: Vec<(CopyOf, Result<Superblock, FormatError>)>,
     ) -> Result<(), OpenError> {
-        let geometry = self.map.geometry;
+        let geometry = self.cx.map.geometry;
         let mut best: [Option<Superblock>; 2] = [None, None];
         let mut refusal = None;
         for ((member, _), copy) in &all {
@@ -128,30 +146,16 @@ impl Engine {
         if let Some(found) = &best[other] {
             check_together(&superblock, found)?;
         }
-        self.check_generation(&superblock)?;
-        let believed = best[other].as_ref().is_some_and(|found| self.believes(&superblock, found));
+        self.cx.check_generation(&superblock)?;
+        let believed = best[other].as_ref().is_some_and(|found| self.cx.believes(&superblock, found));
         if let Some(mirror) = self.mirror.as_mut().filter(|_| !believed) {
             mirror.standing = Standing::Out(other as u8);
             // Even if a superblock says so already: the owner may have lost its notes, and gives the other one alone some day.
             mirror.unnoted = !fault::planted(PlantedBug::TrustStaleMember);
-            self.cover(CoverageMark::MemberMissing);
+            self.cx.cover(CoverageMark::MemberMissing);
         }
         self.begin_mirrored_map(superblock, &all);
         Ok(())
-    }
-
-    /// The other member is the mirror of the one whose superblock counts.
-    fn believes(&self, chosen: &Superblock, other: &Superblock) -> bool {
-        let (Some(mark), Some(its)) = (chosen.mirror, other.mirror) else { return false };
-        if fault::planted(PlantedBug::TrustStaleMember) {
-            return chosen.uuid == other.uuid;
-        }
-        chosen.uuid == other.uuid
-            && mark.out.is_none()
-            && mark.tags[usize::from(its.member)] == its.tags[usize::from(its.member)]
-            && chosen.generation - other.generation <= 1
-            // A member that counts is never below what both are known to have (I75).
-            && other.generation >= self.config.known.generation
     }
 
     fn begin_mirrored_map(
@@ -161,10 +165,10 @@ impl Engine {
     ) {
         let geometry = superblock.geometry;
         let members: Vec<usize> = self.meta_members().collect();
-        self.begin_map_of(superblock);
+        self.cx.begin_map_of(superblock);
         let mut again = Vec::new();
         for ((member, copy), found) in all {
-            let right = self.superblock_of(*member, self.superblock.mirror);
+            let right = self.cx.superblock_of(*member, self.cx.superblock.mirror);
             if members.contains(member) {
                 let offset = geometry.mirror_meta(*member, Geometry::superblock_offset(*copy));
                 let says = (found.as_ref() == Ok(&right), found.as_ref().map_or(0, |found| found.generation));
@@ -302,10 +306,10 @@ impl Engine {
             [Some(one), None] | [None, Some(one)] => return one,
             [None, None] => return Half { bytes: Vec::new(), bad: Vec::new() },
         };
-        let place = self.place(first);
-        let used = self.map.segments[first as usize].completed;
+        let place = self.cx.place(first);
+        let used = self.cx.map.segments[first as usize].completed;
         let sequence = self.recovering().checkpoint.next_sequence;
-        let after = After { epoch: self.superblock.epoch, sequence };
+        let after = After { epoch: self.cx.superblock.epoch, sequence };
         let (to, other) = ((&mut a.bytes[..], &mut a.bad[..]), (&mut b.bytes[..], &mut b.bad[..]));
         let lacks = super::overlay::overlay(to, other, place, used, after);
         if fault::planted(PlantedBug::LeaveUnmended) {
@@ -313,8 +317,8 @@ impl Engine {
         }
         let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         for (member, start, end) in lacks {
-            self.cover(CoverageMark::MemberMended);
-            let offset = self.map.geometry.segment_offset(first + member * columns, start);
+            self.cx.cover(CoverageMark::MemberMended);
+            let offset = self.cx.map.geometry.segment_offset(first + member * columns, start);
             let bytes = a.bytes[start as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES].to_vec();
             self.recovering().pairs.mends.push((offset, bytes));
         }
@@ -328,7 +332,10 @@ impl Engine {
         stream == StreamKind::Fill && !self.is_pair(first)
             || number == first
                 && stream != StreamKind::Fill
-                && matches!(self.map.segments[twin as usize].phase, SegmentPhase::Free | SegmentPhase::Twin)
+                && matches!(
+                    self.cx.map.segments[twin as usize].phase,
+                    SegmentPhase::Free | SegmentPhase::Twin
+                )
     }
 
     /// A segment was written since the checkpoint: if it is a pair, it has a twin.
@@ -336,7 +343,7 @@ impl Engine {
         let Some(mirror) = &self.mirror else { return };
         if stream != StreamKind::Fill {
             let (_, twin) = mirror.halves(number);
-            self.map.segments[twin as usize].phase = SegmentPhase::Twin;
+            self.cx.map.segments[twin as usize].phase = SegmentPhase::Twin;
         }
     }
 
@@ -362,9 +369,9 @@ impl Engine {
     pub(crate) fn end_with_twin(&mut self, number: u32) {
         let twin =
             self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
-        self.map.end_segment(number, SegmentPhase::Free);
+        self.cx.map.end_segment(number, SegmentPhase::Free);
         if let Some(twin) = twin {
-            self.map.end_segment(twin, SegmentPhase::Free);
+            self.cx.map.end_segment(twin, SegmentPhase::Free);
         }
     }
 
@@ -378,7 +385,7 @@ impl Engine {
             recovery.settling = volumes.to_vec();
             recovery.pairs.mending = mends.len() as u32;
             for (offset, bytes) in mends {
-                self.write_meta(offset, Arc::new(bytes), OpKind::Mend);
+                self.cx.write_meta(offset, Arc::new(bytes), OpKind::Mend);
             }
             return false;
         }

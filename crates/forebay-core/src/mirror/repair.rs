@@ -10,8 +10,9 @@
 use super::Standing;
 use crate::api::{Action, Device, Nanos, OpId};
 use crate::context::coverage::CoverageMark;
+use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
-use crate::engine::{Engine, OpKind};
+use crate::engine::Engine;
 use crate::map::segment::BlockState;
 use crate::request::read::CACHE_READ_TRIES;
 use alloc::collections::BTreeSet;
@@ -83,7 +84,7 @@ impl Engine {
     pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
         let Some(mirror) = self.mirror.as_mut() else { return false };
         mirror.repairs.suspects.insert(slot);
-        self.settle_again();
+        self.cx.settle_again();
         self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.insert(slot))
     }
 
@@ -102,17 +103,17 @@ impl Engine {
     /// Both members count, and nothing speaks against writing to them.
     fn may_repair(&self) -> bool {
         let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
-        whole && !self.fenced && !self.stopping
+        whole && !self.cx.fenced && !self.cx.stopping
     }
 
     pub(super) fn repair_deadline(&self) -> Option<Nanos> {
         let repairs = &self.mirror.as_ref()?.repairs;
         let waits = !repairs.suspects.is_empty() && repairs.current.is_none() && self.may_repair();
-        waits.then(|| repairs.next_at.max(self.now))
+        waits.then(|| repairs.next_at.max(self.cx.now))
     }
 
     pub(super) fn step_repair(&mut self) {
-        let (now, may) = (self.now, self.may_repair());
+        let (now, may) = (self.cx.now, self.may_repair());
         let Some(mirror) = &mut self.mirror else { return };
         let repairs = &mut mirror.repairs;
         if !may {
@@ -126,7 +127,7 @@ impl Engine {
         }
         while let Some(slot) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first()) {
             // It may have been overwritten, or moved, since.
-            if self.map.state(slot) != BlockState::Void && self.is_pair(self.map.place(slot).0) {
+            if self.cx.map.state(slot) != BlockState::Void && self.is_pair(self.cx.map.place(slot).0) {
                 self.begin_repair(slot);
                 return;
             }
@@ -135,31 +136,31 @@ impl Engine {
     }
 
     fn begin_repair(&mut self, slot: u32) {
-        let page = self.pages.take(PageUse::Survivor);
+        let page = self.cx.pages.take(PageUse::Survivor);
         let Some(mirror) = &mut self.mirror else { return };
         let Some(page) = page else {
             mirror.repairs.suspects.insert(slot);
-            mirror.repairs.next_at = self.now + RETRY_NS;
+            mirror.repairs.next_at = self.cx.now + RETRY_NS;
             return;
         };
-        self.map.pin(slot);
+        self.cx.map.pin(slot);
         self.read_copy_of(Repair { slot, page, reads: 0, bad: None, looks: 1, unread: false });
     }
 
     fn read_copy_of(&mut self, repair: Repair) {
-        let (segment, index) = self.map.place(repair.slot);
+        let (segment, index) = self.cx.map.place(repair.slot);
         let (offset, span) = (self.half_offset(segment, repair.reads, index), repair.page.span());
         if let Some(mirror) = &mut self.mirror {
             mirror.repairs.current = Some(repair);
         }
-        self.read(Device::Cache, offset, &[span], true, OpKind::RepairRead);
+        self.cx.read(Device::Cache, offset, &[span], true, OpKind::RepairRead);
     }
 
     fn end_repair(&mut self, repair: Repair, outcome: Outcome) {
-        self.pages.give(PageUse::Survivor, repair.page);
+        self.cx.pages.give(PageUse::Survivor, repair.page);
         self.tell_outcome(repair.slot, outcome);
-        self.map.unpin(repair.slot);
-        self.settle_again();
+        self.cx.map.unpin(repair.slot);
+        self.cx.settle_again();
     }
 
     /// A copy has been read.
@@ -167,7 +168,7 @@ impl Engine {
         let Some(mut repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
             return;
         };
-        if self.map.state(repair.slot) == BlockState::Void {
+        if self.cx.map.state(repair.slot) == BlockState::Void {
             self.end_repair(repair, Outcome::Sound);
             return;
         }
@@ -175,7 +176,7 @@ impl Engine {
             self.end_repair(repair, Outcome::Alone);
             return;
         }
-        let right = ok && crcs.first() == Some(&self.map.crc(repair.slot));
+        let right = ok && crcs.first() == Some(&self.cx.map.crc(repair.slot));
         repair.unread |= !ok || right;
         match (repair.bad, repair.reads, right) {
             (None, 0, true) => self.read_copy_of(Repair { reads: 1, ..repair }),
@@ -196,15 +197,15 @@ impl Engine {
     }
 
     fn write_copy_of(&mut self, repair: Repair, bad: u8) {
-        let (segment, index) = self.map.place(repair.slot);
+        let (segment, index) = self.cx.map.place(repair.slot);
         let (offset, span) = (self.half_offset(segment, bad, index), repair.page.span());
-        let op = self.new_op(OpKind::RepairWrite);
-        let state = self.ops.get_mut(op);
+        let op = self.cx.new_op(OpKind::RepairWrite);
+        let state = self.cx.ops.get_mut(op);
         state.spans.push(span);
         state.member = bad;
         let len = BLOCK_BYTES as u32;
-        self.stats.count_write(Device::Cache, len);
-        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        self.cx.stats.count_write(Device::Cache, len);
+        self.cx.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
         if let Some(mirror) = &mut self.mirror {
             mirror.repairs.current = Some(repair);
         }
@@ -219,7 +220,7 @@ impl Engine {
             self.end_repair(repair, if ok { Outcome::Mended } else { Outcome::Alone });
         }
         if ok {
-            self.cover(CoverageMark::CopyMended);
+            self.cx.cover(CoverageMark::CopyMended);
         } else {
             self.member_failed(member);
         }

@@ -13,10 +13,13 @@ pub(crate) mod policy;
 pub(crate) mod shares;
 
 use crate::api::Device;
+use crate::context::Context;
+use crate::context::LockOwner;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
+use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
-use crate::engine::{Engine, LockOwner, OpKind};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::append::{Item, ItemKind, ItemOwner};
 use crate::map::segment::{BlockState, Key, SegmentPhase};
@@ -100,6 +103,25 @@ fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     })
 }
 
+impl Context {
+    fn is_on_probation(&self, slot: u32) -> bool {
+        self.map.segments[self.map.place(slot).0 as usize].stream != StreamKind::Survivor
+    }
+
+    /// A clean block of the victim is on its way: why?
+    fn count_survivor(&mut self, slot: u32, kept: &mut Kept) {
+        kept.all += 1;
+        if self.map.is_pinned(slot) {
+            self.stats.survivor_pinned_blocks += 1;
+        } else if self.map.is_hit(slot) {
+            kept.hits += 1;
+            self.stats.survivor_hit_blocks += 1;
+        } else {
+            self.stats.survivor_share_blocks += 1;
+        }
+    }
+}
+
 impl Engine {
     /// Segments that hold nothing, usable now or after the next checkpoint.
     pub(crate) fn free_segments(&self) -> usize {
@@ -113,17 +135,17 @@ impl Engine {
 
     /// Frees segments that have become empty.
     pub(crate) fn collect_emptied(&mut self) {
-        while let Some(number) = self.map.take_emptied() {
+        while let Some(number) = self.cx.map.take_emptied() {
             if self.reclaim.as_ref().is_some_and(|reclaim| reclaim.segment == number) {
                 self.reclaim = None;
             }
-            self.map.end_segment(number, SegmentPhase::Freed);
+            self.cx.map.end_segment(number, SegmentPhase::Freed);
             if self.mirror.is_some() {
                 self.half_freed(number);
                 continue;
             }
             if fault::planted(PlantedBug::ReuseSegmentEarly) {
-                self.map.end_segment(number, SegmentPhase::Free);
+                self.cx.map.end_segment(number, SegmentPhase::Free);
                 self.checkpoint.window.push_front(number);
             } else if !self.keep_retired(number) {
                 self.checkpoint.pool.push_back(number);
@@ -133,7 +155,7 @@ impl Engine {
 
     pub(crate) fn step_reclaim(&mut self) {
         self.reclaim_wants_destage = false;
-        if self.is_winding_down() {
+        if self.cx.is_winding_down() {
             return;
         }
         if self.free_segments() >= self.checkpoint.window_size as usize {
@@ -148,7 +170,7 @@ impl Engine {
                 }
                 let Some(choice) = self.choose_victim(&skipped) else {
                     self.reclaim_wants_destage = true;
-                    self.cover(CoverageMark::ReclaimWantsDestage);
+                    self.cx.cover(CoverageMark::ReclaimWantsDestage);
                     self.yield_kept_orders();
                     return;
                 };
@@ -158,9 +180,9 @@ impl Engine {
                 }
                 self.memory.victims_since_enough += 1;
                 if self.is_moving_in_vain() {
-                    self.cover(CoverageMark::ReclaimInVain);
+                    self.cx.cover(CoverageMark::ReclaimInVain);
                 }
-                let all = self.map.segments[segment as usize].unclean;
+                let all = self.cx.map.segments[segment as usize].unclean;
                 self.reclaim = Some(Reclaim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
             }
             match self.empty_victim() {
@@ -175,16 +197,16 @@ impl Engine {
     /// the room that they give. From here on nothing is kept and nothing dirty is moved, until there is enough: what is
     /// clean goes, and destage makes clean what is not, so reclaim ends whatever the policies want (I25).
     fn is_moving_in_vain(&self) -> bool {
-        self.memory.victims_since_enough > 2 * self.map.segments.len() as u64
+        self.memory.victims_since_enough > 2 * self.cx.map.segments.len() as u64
     }
 
     /// What the choice of a victim depends on.
     fn view(&self) -> View {
-        let blocks = self.map.geometry.segment_blocks;
+        let blocks = self.cx.map.geometry.segment_blocks;
         // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can be moved at all.
         let most = blocks - summary::reserved_blocks(blocks);
         View {
-            policy: self.config.pool.reclaim_policy,
+            policy: self.cx.config.pool.reclaim_policy,
             segment_blocks: blocks,
             movable: if self.can_relocate() && !self.is_moving_in_vain() { most * 3 / 4 } else { 1 },
             newest: self.next_sequence,
@@ -196,7 +218,7 @@ impl Engine {
             return Some(choice);
         }
         let view = self.view();
-        let (map, round) = (&self.map, self.memory.round);
+        let (map, round) = (&self.cx.map, self.memory.round);
         // Retired segments are emptied by `pool`.
         let count = self.segments_staying();
         let offered = |number: &u32| *number < count && !skipped.contains(number);
@@ -214,7 +236,7 @@ impl Engine {
         let relief = skipped.is_empty().then_some(map.relief);
         let choice = victims.pass(&view, relief, (0..count).filter_map(look), count, look);
         if victims.has_more() {
-            self.coverage.add(CoverageMark::VictimsListed);
+            self.cx.coverage.add(CoverageMark::VictimsListed);
         }
         choice
     }
@@ -223,21 +245,21 @@ impl Engine {
     /// moving it would gain nothing.
     fn spares(&mut self, number: u32) -> bool {
         self.memory.taken += 1;
-        if self.memory.taken as usize >= self.map.segments.len() {
+        if self.memory.taken as usize >= self.cx.map.segments.len() {
             self.memory.taken = 0;
             self.memory.round += 1;
         }
         // A bit for each volume; there are at most 64.
         let mut within = 0_u64;
-        for volume in self.volumes.iter().flatten() {
+        for volume in self.cx.volumes.iter().flatten() {
             within |= u64::from(self.held(volume.id) <= self.share(volume.id).minimum) << volume.id.0;
         }
         if within == 0 {
             return false;
         }
-        let segment = &self.map.segments[number as usize];
-        let blocks = self.map.geometry.segment_blocks;
-        self.map.look_at(blocks.into());
+        let segment = &self.cx.map.segments[number as usize];
+        let blocks = self.cx.map.geometry.segment_blocks;
+        self.cx.map.look_at(blocks.into());
         let kept = (0..blocks).filter(|index| match segment.state(*index) {
             BlockState::Void => false,
             BlockState::Clean => {
@@ -247,7 +269,7 @@ impl Engine {
         });
         let spared = kept.count() as u32 >= blocks * 5 / 8;
         if spared {
-            self.map.segments[number as usize].spared = self.memory.round;
+            self.cx.map.segments[number as usize].spared = self.memory.round;
         }
         spared
     }
@@ -257,10 +279,10 @@ impl Engine {
         let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else {
             return Emptying::ItemOwner;
         };
-        while next < self.map.geometry.segment_blocks {
-            let slot = self.map.slot(segment, next);
-            self.map.look_at(1);
-            let moves = match self.map.state(slot) {
+        while next < self.cx.map.geometry.segment_blocks {
+            let slot = self.cx.map.slot(segment, next);
+            self.cx.map.look_at(1);
+            let moves = match self.cx.map.state(slot) {
                 BlockState::Void => false,
                 BlockState::Clean => {
                     let keep = self.keeps(slot, &kept);
@@ -269,7 +291,7 @@ impl Engine {
                         return Emptying::Moving;
                     }
                     if keep != Keep::No && self.relocate(slot) {
-                        self.count_survivor(slot, &mut kept);
+                        self.cx.count_survivor(slot, &mut kept);
                         false
                     } else if keep == Keep::Must {
                         return self.wait_with_victim(Reclaim { segment, next, kept });
@@ -278,8 +300,8 @@ impl Engine {
                         false
                     }
                 }
-                BlockState::Dirty if self.map.is_lost(slot) => {
-                    self.map.segments[segment as usize].unreclaimable = true;
+                BlockState::Dirty if self.cx.map.is_lost(slot) => {
+                    self.cx.map.segments[segment as usize].unreclaimable = true;
                     return Emptying::Stuck(segment);
                 }
                 BlockState::Dirty | BlockState::Destaged => true,
@@ -287,11 +309,11 @@ impl Engine {
             if moves && !self.relocate(slot) {
                 return self.wait_with_victim(Reclaim { segment, next, kept });
             }
-            self.stats.survivor_unclean_blocks += u64::from(moves);
+            self.cx.stats.survivor_unclean_blocks += u64::from(moves);
             next += 1;
         }
         // Everything is dropped or on its way. It frees itself when the last move has ended.
-        if self.map.segments[segment as usize].live == 0 {
+        if self.cx.map.segments[segment as usize].live == 0 {
             Emptying::ItemOwner
         } else {
             Emptying::Stuck(segment)
@@ -300,61 +322,44 @@ impl Engine {
 
     /// What becomes of a clean block of the victim.
     fn keeps(&self, slot: u32, kept: &Kept) -> Keep {
-        let pinned = self.map.is_pinned(slot);
+        let pinned = self.cx.map.is_pinned(slot);
         if fault::planted(PlantedBug::KeepWithoutBound) && pinned {
             return Keep::Must;
         }
         if self.is_moving_in_vain() {
             return Keep::No;
         }
-        let volume = self.map.key(slot).volume();
+        let volume = self.cx.map.key(slot).volume();
         let (share, held) = (self.share(volume), self.held(volume));
         let block = Block {
-            hit: self.map.is_hit(slot),
+            hit: self.cx.map.is_hit(slot),
             pinned,
-            probation: self.is_on_probation(slot),
+            probation: self.cx.is_on_probation(slot),
             priority: share.priority,
             within_minimum: held <= share.minimum,
             above_maximum: held > share.maximum,
         };
         let keeping = Keeping {
-            policy: self.config.pool.reclaim_policy,
-            segment_blocks: self.map.geometry.segment_blocks,
-            survivors_max_pct: self.config.pool.survivors_max_pct,
+            policy: self.cx.config.pool.reclaim_policy,
+            segment_blocks: self.cx.map.geometry.segment_blocks,
+            survivors_max_pct: self.cx.config.pool.survivors_max_pct,
         };
         keeping.decide(&block, kept)
     }
 
-    fn is_on_probation(&self, slot: u32) -> bool {
-        self.map.segments[self.map.place(slot).0 as usize].stream != StreamKind::Survivor
-    }
-
-    /// A clean block of the victim is on its way: why?
-    fn count_survivor(&mut self, slot: u32, kept: &mut Kept) {
-        kept.all += 1;
-        if self.map.is_pinned(slot) {
-            self.stats.survivor_pinned_blocks += 1;
-        } else if self.map.is_hit(slot) {
-            kept.hits += 1;
-            self.stats.survivor_hit_blocks += 1;
-        } else {
-            self.stats.survivor_share_blocks += 1;
-        }
-    }
-
     fn evict(&mut self, slot: u32) {
-        let key = self.map.key(slot);
-        let probation = self.is_on_probation(slot);
-        self.map.remove(key);
-        self.stats.evicted_blocks += 1;
-        self.counters.of(key.volume()).evicted_blocks += 1;
+        let key = self.cx.map.key(slot);
+        let probation = self.cx.is_on_probation(slot);
+        self.cx.map.remove(key);
+        self.cx.stats.evicted_blocks += 1;
+        self.cx.counters.of(key.volume()).evicted_blocks += 1;
         self.note_evicted(key, probation);
     }
 
     /// A block of the victim cannot be moved now. If moves are under way, they will make it possible; if not, the
     /// block is being changed or there is no room: another victim may do.
     fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
-        self.cover(CoverageMark::VictimWaits);
+        self.cx.cover(CoverageMark::VictimWaits);
         if self.relocations.len() == 0 {
             self.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
@@ -367,16 +372,16 @@ impl Engine {
     /// join the window. Who evicted now would lose what deserves to stay.
     fn is_busy_relocating(&self) -> bool {
         let stream = &self.streams[StreamKind::Survivor.index()];
-        let drains = !self.checkpoint.window.is_empty() || stream.room(self.batch_blocks()) > 1;
-        !self.fenced
+        let drains = !self.checkpoint.window.is_empty() || stream.room(self.cx.batch_blocks()) > 1;
+        !self.cx.fenced
             && !self.can_relocate()
             && (self.relocations.len() > 0 && drains || self.is_room_coming())
     }
 
     fn can_relocate(&self) -> bool {
-        !self.fenced
+        !self.cx.fenced
             && self.relocations.len() < RELOCATIONS_MAX
-            && self.pages.available(PageUse::Survivor) > 0
+            && self.cx.pages.available(PageUse::Survivor) > 0
             && self.has_room_to_relocate()
     }
 
@@ -384,7 +389,7 @@ impl Engine {
     fn has_room_to_relocate(&self) -> bool {
         let stream = &self.streams[StreamKind::Survivor.index()];
         let segments = self.checkpoint.window.len() as u32;
-        let room = stream.room(self.batch_blocks()) + segments * self.batch_blocks();
+        let room = stream.room(self.cx.batch_blocks()) + segments * self.cx.batch_blocks();
         let waiting = self.relocations.len() + stream.queue.len();
         (waiting as u32 + 2) * 2 < room
     }
@@ -396,18 +401,18 @@ impl Engine {
 
     /// As [`Engine::relocate`]; the copy has no sectors but those of `mask`.
     pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
-        let key = self.map.key(slot);
+        let key = self.cx.map.key(slot);
         let range = BlockRange { first: key, last: key };
-        if !self.can_relocate() || self.map.is_fixed(slot) || !self.has_room_for_single(slot) {
+        if !self.can_relocate() || self.cx.map.is_fixed(slot) || !self.has_room_for_single(slot) {
             return false;
         }
-        if !fault::planted(PlantedBug::RelocateWithoutLock) && !self.locks.try_acquire(range) {
+        if !fault::planted(PlantedBug::RelocateWithoutLock) && !self.cx.locks.try_acquire(range) {
             return false;
         }
-        let page = self.pages.take(PageUse::Survivor).expect("a page is available");
+        let page = self.cx.pages.take(PageUse::Survivor).expect("a page is available");
         let relocation = Relocation { key, from: slot, mask, page, tries: 1, recorded_dirty: false };
         let relocation = self.relocations.insert(relocation);
-        self.map.leaves(slot, true);
+        self.cx.map.leaves(slot, true);
         self.read_for_relocation(relocation);
         true
     }
@@ -415,11 +420,11 @@ impl Engine {
     fn read_for_relocation(&mut self, number: u32) {
         let relocation = self.relocations.get(number);
         let (slot, page) = (relocation.from, relocation.page);
-        self.map.pin(slot);
+        self.cx.map.pin(slot);
         self.relocation_reads += 1;
         let kind = OpKind::RelocateRead { relocation: number };
         let offset = self.slot_offset(slot, relocation.tries);
-        self.read(Device::Cache, offset, &[page.span()], true, kind);
+        self.cx.read(Device::Cache, offset, &[page.span()], true, kind);
     }
 
     pub(crate) fn relocation_read(&mut self, number: u32, ok: bool, crcs: &[u32]) {
@@ -429,26 +434,26 @@ impl Engine {
         relocation.tries += 1;
         let mask = relocation.mask.unwrap_or(MASK_FULL);
         let tries = relocation.tries;
-        let right = ok && crcs.first() == Some(&self.map.crc(slot));
-        let current = self.map.lookup(key) == Some(slot);
-        self.map.unpin(slot);
+        let right = ok && crcs.first() == Some(&self.cx.map.crc(slot));
+        let current = self.cx.map.lookup(key) == Some(slot);
+        self.cx.map.unpin(slot);
         if !current {
-            self.cover(CoverageMark::RelocationLost);
+            self.cx.cover(CoverageMark::RelocationLost);
             self.end_relocation(number);
         } else if right {
-            let dirty =
-                self.map.state(slot) == BlockState::Dirty && !fault::planted(PlantedBug::ForgetDirtySurvivor);
+            let dirty = self.cx.map.state(slot) == BlockState::Dirty
+                && !fault::planted(PlantedBug::ForgetDirtySurvivor);
             self.relocations.get_mut(number).recorded_dirty = dirty;
             let item = Item {
                 key,
-                crc: self.map.crc(slot),
-                kind: ItemKind::Data { mask: self.map.mask(slot) & mask, dirty },
+                crc: self.cx.map.crc(slot),
+                kind: ItemKind::Data { mask: self.cx.map.mask(slot) & mask, dirty },
                 span: Some(page.span()),
                 done: ItemOwner::Survivor(number),
             };
-            self.map.pin(slot);
+            self.cx.map.pin(slot);
             // A record that says something of dirty data, be it that it is clean now, belongs on both members.
-            let single = self.mirror.is_some() && self.map.state(slot) == BlockState::Clean;
+            let single = self.mirror.is_some() && self.cx.map.state(slot) == BlockState::Clean;
             self.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
         } else if tries <= self.slot_tries(slot) {
             self.read_for_relocation(number);
@@ -462,10 +467,11 @@ impl Engine {
     pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
         let relocation = self.relocations.get(number);
         let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
-        let current = self.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
+        let current =
+            self.cx.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
         if let (Some(slot), true) = (slot, current) {
             // The block may have been destaged on the way. If its record says dirty, a mark must follow.
-            let state = self.map.state(from);
+            let state = self.cx.map.state(from);
             let state = match state {
                 BlockState::Void => BlockState::Dirty,
                 BlockState::Dirty if fault::planted(PlantedBug::ForgetDirtySurvivor) => BlockState::Clean,
@@ -473,38 +479,38 @@ impl Engine {
                 state => state,
             };
             match state {
-                BlockState::Dirty => self.cover(CoverageMark::DirtySurvivor),
-                BlockState::Destaged => self.cover(CoverageMark::SurvivorDestaged),
+                BlockState::Dirty => self.cx.cover(CoverageMark::DirtySurvivor),
+                BlockState::Destaged => self.cx.cover(CoverageMark::SurvivorDestaged),
                 BlockState::Clean | BlockState::Void => {}
             }
-            let (pinned, born) = (self.map.is_pinned(from), self.map.born(from));
-            self.map.insert_born(slot, state, born);
+            let (pinned, born) = (self.cx.map.is_pinned(from), self.cx.map.born(from));
+            self.cx.map.insert_born(slot, state, born);
             if pinned {
-                self.map.set_pinned(slot);
+                self.cx.map.set_pinned(slot);
             }
-            self.stats.relocated_blocks += 1;
+            self.cx.stats.relocated_blocks += 1;
             if state == BlockState::Destaged {
                 self.add_mark(slot);
             }
             // The record of a clean survivor is a clean mark as well, if that of the original says dirty.
             self.marks_ticket = self.cache_flush.ticket();
         } else {
-            self.cover(CoverageMark::RelocationLost);
+            self.cx.cover(CoverageMark::RelocationLost);
         }
-        self.map.unpin(from);
+        self.cx.map.unpin(from);
         self.end_relocation(number);
     }
 
     fn end_relocation(&mut self, number: u32) {
         let relocation = self.relocations.remove(number);
-        self.map.leaves(relocation.from, false);
-        self.pages.give(PageUse::Survivor, relocation.page);
+        self.cx.map.leaves(relocation.from, false);
+        self.cx.pages.give(PageUse::Survivor, relocation.page);
         if fault::planted(PlantedBug::RelocateWithoutLock) {
             return;
         }
         let range = BlockRange { first: relocation.key, last: relocation.key };
         let mut granted: Vec<LockOwner> = Vec::new();
-        self.locks.release(range, &mut granted);
+        self.cx.locks.release(range, &mut granted);
         self.lock_granted(granted);
     }
 

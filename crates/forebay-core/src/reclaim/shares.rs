@@ -17,6 +17,7 @@
 //! Walks are cut into pieces, each of bounded work, between the events of the engine.
 
 use crate::api::settings::{Priority, VolumeSettings};
+use crate::context::Context;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, Key, SegmentPhase};
@@ -76,94 +77,7 @@ impl Share {
     }
 }
 
-impl Engine {
-    /// The share of a volume; all of the pool if it is not attached.
-    pub(crate) fn share(&self, volume: VolumeId) -> Share {
-        let attached = || self.volumes.iter().flatten();
-        let capacity = self.space();
-        let Some(Some(volume)) = self.volumes.get(usize::from(volume.0)) else {
-            return Share { minimum: 0, maximum: capacity, priority: Priority::Normal };
-        };
-        let minima = attached().map(|volume| u64::from(volume.settings.min_share_pct)).sum();
-        let mut share = Share::new(&volume.settings, capacity, minima);
-        if attached().all(|other| other.settings.priority == share.priority) {
-            share.priority = Priority::Normal;
-        }
-        share
-    }
-
-    /// Blocks that all segments can hold, one copy of each.
-    pub(crate) fn space(&self) -> u64 {
-        self.capacity_of(self.segments_staying())
-    }
-
-    /// Room that the blocks of a volume take of [`Engine::space`].
-    pub(crate) fn held(&self, volume: VolumeId) -> u64 {
-        let map = &self.map.volumes[usize::from(volume.0)];
-        map.cached + if self.mirror.is_some() { map.dirty + map.destaged } else { 0 }
-    }
-
-    fn maximum(&self, volume: VolumeId) -> u64 {
-        let settings = self.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
-        let pct = settings.map_or(100, |volume| volume.settings.max_share_pct);
-        self.space() * u64::from(pct) / 100
-    }
-
-    pub(crate) fn is_above_maximum(&self, volume: VolumeId) -> bool {
-        self.held(volume) > self.maximum(volume)
-    }
-
-    /// So far above its largest share that nothing may be filled until it has less: trims do not keep up.
-    pub(crate) fn is_far_above_maximum(&self, volume: VolumeId) -> bool {
-        let maximum = self.maximum(volume);
-        let slack = maximum / 16 + u64::from(self.map.geometry.segment_blocks);
-        self.held(volume) > maximum + slack
-    }
-
-    /// Takes clean blocks of volumes that have more than their largest share out of the map.
-    pub(crate) fn step_shares(&mut self) {
-        let mut steps = TRIM_STEPS;
-        for number in 0..self.volumes.len() {
-            let Some(volume) = &self.volumes[number] else { continue };
-            let id = volume.id;
-            if volume.settings.max_share_pct < 100
-                && self.is_above_maximum(id)
-                && self.now >= self.memory.trims[number].paused_until
-            {
-                self.trim(id, &mut steps);
-            }
-        }
-        self.step_sweeps();
-    }
-
-    fn trim(&mut self, id: VolumeId, steps: &mut u32) {
-        let number = usize::from(id.0);
-        let mut trim = self.memory.trims[number];
-        let segments = self.map.segments.len() as u32;
-        while *steps > 0 && self.is_above_maximum(id) {
-            *steps -= 1;
-            let closed = self.map.segments.get(trim.segment as usize);
-            let useful =
-                closed.is_some_and(|segment| segment.phase == SegmentPhase::Sealed && segment.live > 0);
-            if !useful || trim.index >= self.map.geometry.segment_blocks {
-                trim.segment = if trim.segment + 1 < segments { trim.segment + 1 } else { 0 };
-                trim.index = 0;
-                trim.fruitless += 1;
-                // Hit blocks get off once, so the second turn takes what the first did not.
-                if trim.fruitless > 2 * segments {
-                    (trim.fruitless, trim.paused_until) = (0, self.now + TRIM_PAUSE_NS);
-                    break;
-                }
-                continue;
-            }
-            if self.trim_slot(id, self.map.slot(trim.segment, trim.index)) {
-                trim.fruitless = 0;
-            }
-            trim.index += 1;
-        }
-        self.memory.trims[number] = trim;
-    }
-
+impl Context {
     /// Takes a block out if it is one of the volume's, clean, and was not used since the hand passed.
     fn trim_slot(&mut self, id: VolumeId, slot: u32) -> bool {
         let state = self.map.state(slot);
@@ -182,20 +96,109 @@ impl Engine {
         self.stats.trimmed_blocks += 1;
         true
     }
+}
+
+impl Engine {
+    /// The share of a volume; all of the pool if it is not attached.
+    pub(crate) fn share(&self, volume: VolumeId) -> Share {
+        let attached = || self.cx.volumes.iter().flatten();
+        let capacity = self.space();
+        let Some(Some(volume)) = self.cx.volumes.get(usize::from(volume.0)) else {
+            return Share { minimum: 0, maximum: capacity, priority: Priority::Normal };
+        };
+        let minima = attached().map(|volume| u64::from(volume.settings.min_share_pct)).sum();
+        let mut share = Share::new(&volume.settings, capacity, minima);
+        if attached().all(|other| other.settings.priority == share.priority) {
+            share.priority = Priority::Normal;
+        }
+        share
+    }
+
+    /// Blocks that all segments can hold, one copy of each.
+    pub(crate) fn space(&self) -> u64 {
+        self.cx.capacity_of(self.segments_staying())
+    }
+
+    /// Room that the blocks of a volume take of [`Engine::space`].
+    pub(crate) fn held(&self, volume: VolumeId) -> u64 {
+        let map = &self.cx.map.volumes[usize::from(volume.0)];
+        map.cached + if self.mirror.is_some() { map.dirty + map.destaged } else { 0 }
+    }
+
+    fn maximum(&self, volume: VolumeId) -> u64 {
+        let settings = self.cx.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
+        let pct = settings.map_or(100, |volume| volume.settings.max_share_pct);
+        self.space() * u64::from(pct) / 100
+    }
+
+    pub(crate) fn is_above_maximum(&self, volume: VolumeId) -> bool {
+        self.held(volume) > self.maximum(volume)
+    }
+
+    /// So far above its largest share that nothing may be filled until it has less: trims do not keep up.
+    pub(crate) fn is_far_above_maximum(&self, volume: VolumeId) -> bool {
+        let maximum = self.maximum(volume);
+        let slack = maximum / 16 + u64::from(self.cx.map.geometry.segment_blocks);
+        self.held(volume) > maximum + slack
+    }
+
+    /// Takes clean blocks of volumes that have more than their largest share out of the map.
+    pub(crate) fn step_shares(&mut self) {
+        let mut steps = TRIM_STEPS;
+        for number in 0..self.cx.volumes.len() {
+            let Some(volume) = &self.cx.volumes[number] else { continue };
+            let id = volume.id;
+            if volume.settings.max_share_pct < 100
+                && self.is_above_maximum(id)
+                && self.cx.now >= self.memory.trims[number].paused_until
+            {
+                self.trim(id, &mut steps);
+            }
+        }
+        self.step_sweeps();
+    }
+
+    fn trim(&mut self, id: VolumeId, steps: &mut u32) {
+        let number = usize::from(id.0);
+        let mut trim = self.memory.trims[number];
+        let segments = self.cx.map.segments.len() as u32;
+        while *steps > 0 && self.is_above_maximum(id) {
+            *steps -= 1;
+            let closed = self.cx.map.segments.get(trim.segment as usize);
+            let useful =
+                closed.is_some_and(|segment| segment.phase == SegmentPhase::Sealed && segment.live > 0);
+            if !useful || trim.index >= self.cx.map.geometry.segment_blocks {
+                trim.segment = if trim.segment + 1 < segments { trim.segment + 1 } else { 0 };
+                trim.index = 0;
+                trim.fruitless += 1;
+                // Hit blocks get off once, so the second turn takes what the first did not.
+                if trim.fruitless > 2 * segments {
+                    (trim.fruitless, trim.paused_until) = (0, self.cx.now + TRIM_PAUSE_NS);
+                    break;
+                }
+                continue;
+            }
+            if self.cx.trim_slot(id, self.cx.map.slot(trim.segment, trim.index)) {
+                trim.fruitless = 0;
+            }
+            trim.index += 1;
+        }
+        self.memory.trims[number] = trim;
+    }
 
     // --- walks
 
     /// Releases all pins of a volume, as when the rule that made them is gone. Takes effect bit by bit; pins made
     /// meanwhile may be released too.
     pub fn unpin_all(&mut self, now: u64, volume: VolumeId) {
-        self.advance(now);
+        self.cx.advance(now);
         self.sweep(volume, SweepTask::Unpin);
     }
 
     /// Forgets the clean blocks of a volume, pinned ones included. Takes effect bit by bit; what is filled meanwhile may
     /// stay. Blocks that only the cache has are not touched.
     pub fn forget_clean(&mut self, now: u64, volume: VolumeId) {
-        self.advance(now);
+        self.cx.advance(now);
         self.sweep(volume, SweepTask::DropClean);
     }
 
@@ -215,12 +218,12 @@ impl Engine {
         for _ in 0..SWEEP_SEGMENTS {
             let Some(mut sweep) = self.memory.sweeps.pop_front() else { return };
             let number = sweep.next_segment;
-            if number as usize >= self.map.segments.len() {
+            if number as usize >= self.cx.map.segments.len() {
                 continue;
             }
             sweep.next_segment += 1;
             self.memory.sweeps.push_front(sweep);
-            let segment = &self.map.segments[number as usize];
+            let segment = &self.cx.map.segments[number as usize];
             if segment.live > 0 && (sweep.task == SweepTask::DropClean || segment.pinned > 0) {
                 self.sweep_segment(sweep, number);
             }
@@ -228,21 +231,21 @@ impl Engine {
     }
 
     fn sweep_segment(&mut self, sweep: Sweep, number: u32) {
-        for index in 0..self.map.geometry.segment_blocks {
-            let slot = self.map.slot(number, index);
-            let state = self.map.state(slot);
-            if state == BlockState::Void || self.map.key(slot).volume() != sweep.volume {
+        for index in 0..self.cx.map.geometry.segment_blocks {
+            let slot = self.cx.map.slot(number, index);
+            let state = self.cx.map.state(slot);
+            if state == BlockState::Void || self.cx.map.key(slot).volume() != sweep.volume {
                 continue;
             }
             match sweep.task {
-                SweepTask::Unpin => self.map.clear_pinned(slot),
+                SweepTask::Unpin => self.cx.map.clear_pinned(slot),
                 SweepTask::DropClean
                     if state == BlockState::Clean
                         || state == BlockState::Destaged && self.runs_without_cache() =>
                 {
-                    self.map.remove(self.map.key(slot));
-                    self.stats.evicted_blocks += 1;
-                    self.counters.of(sweep.volume).evicted_blocks += 1;
+                    self.cx.map.remove(self.cx.map.key(slot));
+                    self.cx.stats.evicted_blocks += 1;
+                    self.cx.counters.of(sweep.volume).evicted_blocks += 1;
                 }
                 SweepTask::DropClean => {}
             }
@@ -251,13 +254,13 @@ impl Engine {
 
     /// A walk goes on as soon as it can.
     pub(crate) fn sweeps_deadline(&self) -> Option<u64> {
-        (!self.memory.sweeps.is_empty()).then_some(self.now)
+        (!self.memory.sweeps.is_empty()).then_some(self.cx.now)
     }
 
     /// True if the block is pinned.
     #[must_use]
     pub fn is_pinned(&self, volume: VolumeId, block: u64) -> bool {
-        self.map.lookup(Key::new(volume, block)).is_some_and(|slot| self.map.is_pinned(slot))
+        self.cx.map.lookup(Key::new(volume, block)).is_some_and(|slot| self.cx.map.is_pinned(slot))
     }
 }
 

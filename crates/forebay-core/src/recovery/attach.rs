@@ -7,9 +7,12 @@
 
 use crate::api::config::{Attachment, OnBackingChange, Suspicion};
 use crate::api::{Device, Notice};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
-use crate::engine::{BLOCK, Engine, OpKind, sector_mask};
+use crate::context::sectors::{BLOCK, sector_mask};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::BLOCK_LAST;
 use crate::map::MASK_FULL;
@@ -67,30 +70,7 @@ impl Verdict {
     }
 }
 
-impl Engine {
-    pub(crate) fn attach(&mut self) -> Result<(), OpenError> {
-        let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
-        self.checkpoint.volume_table = table;
-        for attachment in self.recovering().attachments.clone() {
-            let id = attachment.volume;
-            let entry = self.checkpoint.volume_table.iter().find(|entry| entry.id == id).cloned();
-            let entry = entry.ok_or(OpenError::UnknownVolume(id))?;
-            if attachment.size_bytes < entry.size_bytes {
-                return Err(OpenError::BackingShrunk {
-                    recorded: entry.size_bytes,
-                    now: attachment.size_bytes,
-                });
-            }
-            let verdict = self.suspect(&attachment, &entry);
-            self.recovering().verdicts.push(verdict);
-            let size_bytes = self.size_to_serve(&attachment, &entry);
-            let attachment = Attachment { size_bytes, ..attachment };
-            self.enter_volume(&attachment);
-        }
-        self.next_sample();
-        Ok(())
-    }
-
+impl Context {
     /// The size to serve. A volume that has grown keeps its old size as long as its last block is odd and dirty and has
     /// (or an older version of it has) more than the volume had: it was larger once, and what lies behind the old end in that block is long gone.
     pub(crate) fn size_to_serve(&mut self, attachment: &Attachment, entry: &VolumeEntry) -> u64 {
@@ -196,6 +176,45 @@ impl Engine {
         samples
     }
 
+    /// Throws away what of a volume is not clean; returns how many blocks that were.
+    fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
+        let mut keys = Vec::new();
+        self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
+            if self.map.state(slot) != BlockState::Clean {
+                keys.push(self.map.key(slot));
+            }
+        });
+        for key in &keys {
+            self.map.remove(*key);
+        }
+        keys.len() as u64
+    }
+}
+
+impl Engine {
+    pub(crate) fn attach(&mut self) -> Result<(), OpenError> {
+        let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
+        self.checkpoint.volume_table = table;
+        for attachment in self.recovering().attachments.clone() {
+            let id = attachment.volume;
+            let entry = self.checkpoint.volume_table.iter().find(|entry| entry.id == id).cloned();
+            let entry = entry.ok_or(OpenError::UnknownVolume(id))?;
+            if attachment.size_bytes < entry.size_bytes {
+                return Err(OpenError::BackingShrunk {
+                    recorded: entry.size_bytes,
+                    now: attachment.size_bytes,
+                });
+            }
+            let verdict = self.cx.suspect(&attachment, &entry);
+            self.recovering().verdicts.push(verdict);
+            let size_bytes = self.cx.size_to_serve(&attachment, &entry);
+            let attachment = Attachment { size_bytes, ..attachment };
+            self.cx.enter_volume(&attachment);
+        }
+        self.next_sample();
+        Ok(())
+    }
+
     /// Reads the next sample, one at a time; when there is none left, judges.
     fn next_sample(&mut self) {
         let recovery = self.recovering();
@@ -209,10 +228,10 @@ impl Engine {
         };
         let sample = recovery.verdicts[index].samples[recovery.verdicts[index].samples.len() - 1];
         let volume = recovery.attachments[index].volume;
-        let page = self.pages.take(PageUse::Destage).expect("nothing else takes pages yet");
+        let page = self.cx.pages.take(PageUse::Destage).expect("nothing else takes pages yet");
         let kind = OpKind::Sample { volume, index: index as u32 };
-        self.read(Device::Backing(volume), sample.block * BLOCK, &[page.span()], true, kind);
-        self.pages.give(PageUse::Destage, page);
+        self.cx.read(Device::Backing(volume), sample.block * BLOCK, &[page.span()], true, kind);
+        self.cx.pages.give(PageUse::Destage, page);
     }
 
     pub(crate) fn sample_read(&mut self, volume: VolumeId, index: u32, ok: bool, crcs: &[u32]) {
@@ -239,8 +258,8 @@ impl Engine {
             recovery.attachments.iter().map(|attachment| attachment.on_change).collect();
         for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
             if verdict.is_uncertain() {
-                let dropped = self.drop_clean(*id, 0, BLOCK_LAST);
-                self.notice(Notice::BackingUncertain { volume: *id, dropped });
+                let dropped = self.cx.drop_clean(*id, 0, BLOCK_LAST);
+                self.cx.notice(Notice::BackingUncertain { volume: *id, dropped });
             }
             if !verdict.is_changed() {
                 continue;
@@ -251,29 +270,15 @@ impl Engine {
                 OnBackingChange::Refuse if dirty_blocks > 0 => {
                     return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
                 }
-                OnBackingChange::DiscardDirty => discarded = self.discard_dirty(*id),
+                OnBackingChange::DiscardDirty => discarded = self.cx.discard_dirty(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
-            self.cover(CoverageMark::BackingChanged);
-            self.forget_order(*id);
-            let dropped = self.drop_clean(*id, 0, BLOCK_LAST);
-            self.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
+            self.cx.cover(CoverageMark::BackingChanged);
+            self.cx.forget_order(*id);
+            let dropped = self.cx.drop_clean(*id, 0, BLOCK_LAST);
+            self.cx.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
         }
         self.settle_devices(&volumes);
         Ok(())
-    }
-
-    /// Throws away what of a volume is not clean; returns how many blocks that were.
-    fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
-        let mut keys = Vec::new();
-        self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
-            if self.map.state(slot) != BlockState::Clean {
-                keys.push(self.map.key(slot));
-            }
-        });
-        for key in &keys {
-            self.map.remove(*key);
-        }
-        keys.len() as u64
     }
 }

@@ -23,8 +23,11 @@ pub(crate) mod scan;
 
 use crate::api::config::Attachment;
 use crate::api::{Device, DeviceFailure};
+use crate::context::Context;
+use crate::context::Status;
 use crate::context::coverage::CoverageMark;
-use crate::engine::{BLOCK, Engine, Status, sector_mask};
+use crate::context::sectors::{BLOCK, sector_mask};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::BLOCK_LAST;
 use crate::log::flush::Waiter;
@@ -274,6 +277,46 @@ impl Recovery {
     }
 }
 
+impl Context {
+    /// I75: a superblock below the generation that is known to be durable is not that of this cache any more. Nor is one believed that
+    /// says that the cache has failed.
+    pub(crate) fn check_generation(&self, superblock: &Superblock) -> Result<(), OpenError> {
+        if superblock.state == CacheState::Failed {
+            return Err(OpenError::GivenUp);
+        }
+        let older = superblock.generation < self.config.known.generation;
+        if older && !fault::planted(PlantedBug::BelieveOlderCopy) {
+            return Err(OpenError::Older);
+        }
+        Ok(())
+    }
+
+    /// The superblock that counts is known.
+    pub(crate) fn begin_map_of(&mut self, superblock: Superblock) {
+        self.map = CacheMap::new(superblock.geometry);
+        self.superblock = superblock;
+    }
+
+    pub(crate) fn place(&self, number: u32) -> Place {
+        let segment = &self.map.segments[number as usize];
+        let known = segment.has_table() && !fault::planted(PlantedBug::BelieveEarlierUse);
+        Place { uuid: self.superblock.uuid, segment: number, since: if known { segment.born } else { 0 } }
+    }
+
+    pub(crate) fn drop_clean(&mut self, volume: VolumeId, first: u64, last: u64) -> u64 {
+        let mut clean = Vec::new();
+        self.map.for_each_in(volume, first, last, |slot| {
+            if self.map.state(slot) == BlockState::Clean {
+                clean.push(self.map.key(slot));
+            }
+        });
+        for key in &clean {
+            self.map.remove(*key);
+        }
+        clean.len() as u64
+    }
+}
+
 impl Engine {
     pub(crate) fn begin_recovery(&mut self, device_bytes: u64, attachments: Vec<Attachment>) {
         self.recovery = Some(Box::new(Recovery {
@@ -300,14 +343,14 @@ impl Engine {
         let members = self.meta_members();
         self.recovering().expected = 2 * members.len();
         for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
-            let offset = self.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
+            let offset = self.cx.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
             self.recovery_read(What::Superblock((member, copy)), offset, BLOCK);
         }
     }
 
     pub(crate) fn fail_opening(&mut self, error: OpenError) {
         self.recovery = None;
-        self.status = Status::Failed(error);
+        self.cx.status = Status::Failed(error);
     }
 
     pub(crate) fn recovering(&mut self) -> &mut Recovery {
@@ -318,7 +361,7 @@ impl Engine {
         let recovery = self.recovering();
         recovery.in_flight += 1;
         recovery.whole_in_flight += usize::from(matches!(what, What::Whole(_)));
-        self.read_meta(RecoveryRead { what, offset, len, tries: 1 });
+        self.cx.read_meta(RecoveryRead { what, offset, len, tries: 1 });
     }
 
     pub(crate) fn recovery_completed(&mut self, read: RecoveryRead, result: Result<&[u8], DeviceFailure>) {
@@ -330,8 +373,8 @@ impl Engine {
             return self.fail_opening(OpenError::CacheEnded);
         }
         if result.is_err() && read.tries < READ_TRIES {
-            self.cover(CoverageMark::RecoveryRetried);
-            self.read_meta(RecoveryRead { tries: read.tries + 1, ..read });
+            self.cx.cover(CoverageMark::RecoveryRetried);
+            self.cx.read_meta(RecoveryRead { tries: read.tries + 1, ..read });
             return;
         }
         if let What::Rewritten(number) = read.what {
@@ -385,7 +428,7 @@ impl Engine {
         let device_bytes = recovery.device_bytes;
         let right = [0, 1].map(|copy: usize| copies[copy].as_ref() == Ok(&superblock));
         if !right[0] {
-            self.cover(CoverageMark::SecondSuperblock);
+            self.cx.cover(CoverageMark::SecondSuperblock);
         }
         // First the one that is stale; the other one may not be durable.
         let mut again = Vec::from([0, 1]);
@@ -397,51 +440,32 @@ impl Engine {
                 .filter(|_| !only_first),
         );
         superblock.geometry.validate(device_bytes).map_err(OpenError::Superblock)?;
-        self.check_generation(&superblock)?;
+        self.cx.check_generation(&superblock)?;
         if superblock.mirror.is_some() {
             return Err(OpenError::Mirrored);
         }
         self.recovering().checkpoints = [(0, 0), (0, 1)].into();
-        self.begin_map_of(superblock);
+        self.cx.begin_map_of(superblock);
         self.read_checkpoint(0);
         Ok(())
     }
 
-    /// I75: a superblock below the generation that is known to be durable is not that of this cache any more. Nor is one believed that
-    /// says that the cache has failed.
-    pub(crate) fn check_generation(&self, superblock: &Superblock) -> Result<(), OpenError> {
-        if superblock.state == CacheState::Failed {
-            return Err(OpenError::GivenUp);
-        }
-        let older = superblock.generation < self.config.known.generation;
-        if older && !fault::planted(PlantedBug::BelieveOlderCopy) {
-            return Err(OpenError::Older);
-        }
-        Ok(())
-    }
-
-    /// The superblock that counts is known.
-    pub(crate) fn begin_map_of(&mut self, superblock: Superblock) {
-        self.map = CacheMap::new(superblock.geometry);
-        self.superblock = superblock;
-    }
-
     pub(crate) fn read_checkpoint(&mut self, at: usize) {
         let (member, copy) = self.recovering().checkpoints[at];
-        let geometry = self.map.geometry;
-        let offset = geometry.checkpoint_offset(self.superblock.checkpoint_generation, copy);
+        let geometry = self.cx.map.geometry;
+        let offset = geometry.checkpoint_offset(self.cx.superblock.checkpoint_generation, copy);
         let len = geometry.checkpoint_blocks() * BLOCK;
         self.recovery_read(What::Checkpoint(at), geometry.mirror_meta(member, offset), len);
     }
 
     fn checkpoint_read(&mut self, at: usize, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
-        let generation = self.superblock.checkpoint_generation;
+        let generation = self.cx.superblock.checkpoint_generation;
         let missing = FormatError::TooShort { structure: "checkpoint header", needed: BLOCK_BYTES, found: 0 };
         let decoded = result.map_or(Err(missing), Checkpoint::decode);
         match decoded.and_then(|checkpoint| self.fits(checkpoint)) {
             Ok(checkpoint) => {
                 if at > 0 {
-                    self.cover(CoverageMark::SecondCheckpoint);
+                    self.cx.cover(CoverageMark::SecondCheckpoint);
                 }
                 self.recovering().checkpoint = checkpoint;
                 self.plan_segments();
@@ -463,12 +487,16 @@ impl Engine {
             }
             Err(FormatError::Misplaced { structure: "checkpoint header", field, expected, found })
         };
-        check("uuid", self.superblock.uuid.tag(), checkpoint.uuid.tag())?;
-        check("generation", self.superblock.checkpoint_generation, checkpoint.generation)?;
-        check("segment_count", u64::from(self.map.geometry.segment_count), checkpoint.segments.len() as u64)?;
+        check("uuid", self.cx.superblock.uuid.tag(), checkpoint.uuid.tag())?;
+        check("generation", self.cx.superblock.checkpoint_generation, checkpoint.generation)?;
+        check(
+            "segment_count",
+            u64::from(self.cx.map.geometry.segment_count),
+            checkpoint.segments.len() as u64,
+        )?;
         check(
             "segment_blocks",
-            u64::from(self.map.geometry.segment_blocks),
+            u64::from(self.cx.map.geometry.segment_blocks),
             u64::from(checkpoint.segment_blocks),
         )?;
         let bad = |field, value| FormatError::Field { structure: "checkpoint body", field, value };
@@ -500,9 +528,9 @@ impl Engine {
 
     /// Notes which segments must be read, and how.
     fn plan_segments(&mut self) {
-        let unclean = self.superblock.state == CacheState::Open;
+        let unclean = self.cx.superblock.state == CacheState::Open;
         let checkpoint = core::mem::take(&mut self.recovering().checkpoint);
-        self.recover_orders(&checkpoint.volumes);
+        self.cx.recover_orders(&checkpoint.volumes);
         let mut jobs = Vec::new();
         let mut blocks = 0;
         for (number, entry) in (0..).zip(&checkpoint.segments) {
@@ -515,7 +543,7 @@ impl Engine {
             match entry.state {
                 SegmentState::Free => continue,
                 SegmentState::Twin => {
-                    self.map.segments[number as usize].phase = SegmentPhase::Twin;
+                    self.cx.map.segments[number as usize].phase = SegmentPhase::Twin;
                     continue;
                 }
                 SegmentState::Open if unclean => jobs.push(What::Whole(number)),
@@ -525,14 +553,14 @@ impl Engine {
             }
             let stream = StreamKind::from_u8(entry.stream).expect("the decoder checked it");
             let first = (entry.first_stream_sequence, entry.first_sequence);
-            self.map.begin_segment(number, SegmentPhase::Sealed, stream, first);
-            let segment = &mut self.map.segments[number as usize];
+            self.cx.map.begin_segment(number, SegmentPhase::Sealed, stream, first);
+            let segment = &mut self.cx.map.segments[number as usize];
             segment.completed = entry.used_blocks;
             segment.durable = entry.used_blocks;
             segment.summary_block = entry.summary_block;
         }
         if checkpoint.volumes.iter().all(|volume| volume.flush_epoch == 0) {
-            self.map.begin_loading(blocks);
+            self.cx.map.begin_loading(blocks);
         }
         if unclean && self.mirror.is_some() {
             self.plan_heads(&checkpoint, &mut jobs);
@@ -559,11 +587,11 @@ impl Engine {
             return Ok(()); // Still at superblocks or checkpoint.
         }
         while let Some(what) = self.recovering().next_job() {
-            let geometry = self.map.geometry;
+            let geometry = self.cx.map.geometry;
             let (number, from, blocks) = match what {
                 What::Summary(number) => {
                     let half = self.readable_half(number);
-                    let at = self.map.segments[number as usize].summary_block;
+                    let at = self.cx.map.segments[number as usize].summary_block;
                     let blocks = 1 + summary::payload_blocks(at);
                     (half, at, blocks.min(geometry.segment_blocks - at))
                 }
@@ -579,19 +607,13 @@ impl Engine {
         if self.recovering().in_flight > 0 {
             return Ok(());
         }
-        if self.superblock.state == CacheState::Open {
+        if self.cx.superblock.state == CacheState::Open {
             // What is replayed next looks at blocks all over the cache.
-            while self.map.settle_some() {}
+            while self.cx.map.settle_some() {}
         }
         self.replay()?;
         self.drop_intended();
         self.attach()
-    }
-
-    pub(crate) fn place(&self, number: u32) -> Place {
-        let segment = &self.map.segments[number as usize];
-        let known = segment.has_table() && !fault::planted(PlantedBug::BelieveEarlierUse);
-        Place { uuid: self.superblock.uuid, segment: number, since: if known { segment.born } else { 0 } }
     }
 
     /// Makes a slot count as the checkpoint says, now that its key is known.
@@ -602,20 +624,20 @@ impl Engine {
             SlotState::Clean => BlockState::Clean,
             SlotState::Dirty | SlotState::Shadow => BlockState::Dirty,
         };
-        if self.map.state(self.map.slot(number, index)) != BlockState::Void {
+        if self.cx.map.state(self.cx.map.slot(number, index)) != BlockState::Void {
             return;
         }
-        let slot = self.map.slot(number, index);
-        self.map.describe(slot, key, crc, mask);
+        let slot = self.cx.map.slot(number, index);
+        self.cx.map.describe(slot, key, crc, mask);
         if !self.belongs(key, mask) {
             return;
         }
-        let ordered = state == BlockState::Dirty && self.recover_epoch(slot, epoch);
+        let ordered = state == BlockState::Dirty && self.cx.recover_epoch(slot, epoch);
         match found {
-            SlotState::Shadow if ordered => self.map.insert_shadow(slot),
+            SlotState::Shadow if ordered => self.cx.map.insert_shadow(slot),
             SlotState::Shadow => {}
             _ => {
-                self.map.insert(slot, state);
+                self.cx.map.insert(slot, state);
             }
         }
     }
@@ -627,21 +649,21 @@ impl Engine {
     }
 
     fn summary_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
-        let at = self.map.segments[number as usize].summary_block;
-        let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, self.place(number), at))
+        let at = self.cx.map.segments[number as usize].summary_block;
+        let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, self.cx.place(number), at))
         else {
             // The batch headers say the same.
-            self.cover(CoverageMark::SummaryDamaged);
-            self.map.segments[number as usize].summary_block = 0;
+            self.cx.cover(CoverageMark::SummaryDamaged);
+            self.cx.map.segments[number as usize].summary_block = 0;
             self.read_whole(number);
             return Ok(());
         };
         if payload.len() > BLOCK_BYTES {
-            self.cover(CoverageMark::LongSummary);
+            self.cx.cover(CoverageMark::LongSummary);
         }
         let items = (0..).zip(summary::decode(payload, at));
         let items = items.filter_map(|(index, item)| Some((index, item?)));
-        if self.map.is_unsettled() {
+        if self.cx.map.is_unsettled() {
             return self.load_summary(number, items);
         }
         for (index, item) in items {
@@ -673,7 +695,7 @@ impl Engine {
             found += 1;
             Some(FoundSlot { index, key, crc: item.crc32c, mask, state })
         });
-        self.map.load_segment(number, slots);
+        self.cx.map.load_segment(number, slots);
         if found == counted.live() { Ok(()) } else { self.account(number) }
     }
 
@@ -681,9 +703,9 @@ impl Engine {
         if let Ok(all) = result {
             return self.segment_bytes(number, Bytes { all, bad: &[] });
         }
-        self.cover(CoverageMark::SegmentInPieces);
+        self.cx.cover(CoverageMark::SegmentInPieces);
         // One bad sector fails the whole read: read block by block and lose only what is really gone.
-        let blocks = self.map.geometry.segment_blocks;
+        let blocks = self.cx.map.geometry.segment_blocks;
         let pieces = Pieces {
             bytes: alloc::vec![0; blocks as usize * BLOCK_BYTES],
             bad: alloc::vec![true; blocks as usize],
@@ -716,8 +738,8 @@ impl Engine {
     }
 
     pub(crate) fn scan_segment(&mut self, number: u32, bytes: Bytes<'_>) -> Result<(), OpenError> {
-        let used = self.map.segments[number as usize].completed;
-        let batches = scan::accounted(bytes, self.place(number), used);
+        let used = self.cx.map.segments[number as usize].completed;
+        let batches = scan::accounted(bytes, self.cx.place(number), used);
         let state = self.recovering().checkpoint.segments[number as usize].state;
         for batch in &batches {
             for (index, entry) in batch.data() {
@@ -729,13 +751,13 @@ impl Engine {
         if state != SegmentState::Free {
             self.account(number)?;
         }
-        if state != SegmentState::Sealed && self.superblock.state == CacheState::Open {
+        if state != SegmentState::Sealed && self.cx.superblock.state == CacheState::Open {
             let trust = fault::planted(PlantedBug::AcceptTornHeader);
             let sequence = self.recovering().checkpoint.next_sequence;
-            let after = After { epoch: self.superblock.epoch, sequence };
-            let scan = scan::tail(bytes, self.place(number), used, after, trust);
+            let after = After { epoch: self.cx.superblock.epoch, sequence };
+            let scan = scan::tail(bytes, self.cx.place(number), used, after, trust);
             if scan.torn {
-                self.cover(CoverageMark::TornBatch);
+                self.cx.cover(CoverageMark::TornBatch);
             }
             if scan.unreadable && !self.has_fills_only(number) {
                 return Err(OpenError::TailUnreadable { segment: number });
@@ -749,20 +771,20 @@ impl Engine {
     /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely forgotten.
     fn account(&mut self, number: u32) -> Result<(), OpenError> {
         let (mut lost, mut shadows) = (0, 0);
-        for index in 0..self.map.geometry.segment_blocks {
+        for index in 0..self.cx.map.geometry.segment_blocks {
             let counts = self.recovering().checkpoint.segments[number as usize].slots.get(index);
-            let known = self.map.segments[number as usize].has_data(index);
+            let known = self.cx.map.segments[number as usize].has_data(index);
             lost += u32::from(counts == SlotState::Dirty && !known);
             shadows += u32::from(counts == SlotState::Shadow && !known);
         }
         if shadows > 0 {
             // The newest versions are there; but nobody knows in which volume the order has a gap.
             for volume in 0..VOLUMES_MAX as u16 {
-                self.forget_order(VolumeId(volume));
+                self.cx.forget_order(VolumeId(volume));
             }
         }
         if lost > 0 {
-            self.cover(CoverageMark::SegmentLost);
+            self.cx.cover(CoverageMark::SegmentLost);
             return Err(OpenError::SegmentLost { segment: number, dirty_blocks: lost });
         }
         Ok(())
@@ -774,7 +796,7 @@ impl Engine {
         let written = match result {
             Err(_) => true, // Look closer: the rest may be readable, and must not be overlooked.
             Ok(bytes) => BatchHeader::decode(bytes, &mut entries)
-                .is_ok_and(|header| header.epoch == self.superblock.epoch),
+                .is_ok_and(|header| header.epoch == self.cx.superblock.epoch),
         };
         if written && self.mirror.is_some() {
             self.read_column(number);
@@ -819,42 +841,42 @@ impl Engine {
         let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
         for (tail, limit) in tails.into_iter().zip(limits) {
             if tail.first().0 != expected {
-                self.cover(CoverageMark::BatchesBehindGap);
+                self.cx.cover(CoverageMark::BatchesBehindGap);
                 break;
             }
             let whole = tail.batches.len();
             let batches: Vec<Found> =
                 tail.batches.into_iter().take_while(|batch| batch.header.stream_sequence < limit).collect();
             if batches.len() < whole {
-                self.cover(CoverageMark::BatchesWrittenTwice);
+                self.cx.cover(CoverageMark::BatchesWrittenTwice);
             }
             let Some(last) = batches.last() else { continue };
             expected = last.header.stream_sequence + 1;
             let (end, all) = (last.end(), batches.len() == whole);
             let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
-            if !self.map.segments[tail.segment as usize].has_table() {
-                self.map.begin_segment(tail.segment, SegmentPhase::Sealed, stream, first);
+            if !self.cx.map.segments[tail.segment as usize].has_table() {
+                self.cx.map.begin_segment(tail.segment, SegmentPhase::Sealed, stream, first);
                 self.begin_twin(tail.segment, stream);
             }
-            let segment = &mut self.map.segments[tail.segment as usize];
+            let segment = &mut self.cx.map.segments[tail.segment as usize];
             segment.completed = end;
             segment.durable = end;
             if let (Some(at), true) = (tail.summary, all) {
                 segment.summary_block = at;
                 segment.completed = at + 1 + summary::payload_blocks(at);
             }
-            if self.rewrites(stream) {
+            if self.cx.rewrites(stream) {
                 let unflushed = batches.iter().filter(|batch| batch.header.stream_sequence >= flushed);
                 unflushed.for_each(|batch| self.recovering().rewrite.add(tail.segment, batch));
             }
             counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
         }
         if flushed > expected && !self.may_lack(stream) {
-            self.cover(CoverageMark::LostFlushFound);
+            self.cx.cover(CoverageMark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
         // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse everything else.
-        let known = self.config.known.flushed[stream.index()];
+        let known = self.cx.config.known.flushed[stream.index()];
         if known > expected && stream != StreamKind::Fill && !fault::planted(PlantedBug::BelieveOlderCopy) {
             return Err(OpenError::Older);
         }
@@ -868,30 +890,30 @@ impl Engine {
             if let (Entry::Data { crc32c, sector_mask, dirty, flush_epoch, .. }, Some(key)) =
                 (entry, scan::key_of(entry))
             {
-                let slot = self.map.slot(number, index);
-                self.map.describe(slot, key, crc32c, sector_mask);
+                let slot = self.cx.map.slot(number, index);
+                self.cx.map.describe(slot, key, crc32c, sector_mask);
                 if !self.belongs(key, sector_mask) {
                     continue;
                 }
                 if dirty {
-                    self.replay_epoch(slot, flush_epoch);
+                    self.cx.replay_epoch(slot, flush_epoch);
                 }
                 let state = if dirty { BlockState::Dirty } else { BlockState::Clean };
-                self.map.insert(slot, state);
+                self.cx.map.insert(slot, state);
             }
         }
         for entry in &batch.entries {
             match *entry {
                 Entry::CleanMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
-                    if engine.map.state(slot) == BlockState::Dirty {
-                        engine.map.mark_clean(slot);
+                    if engine.cx.map.state(slot) == BlockState::Dirty {
+                        engine.cx.map.mark_clean(slot);
                     }
                 }),
                 Entry::DropMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
-                    if engine.map.is_shadow(slot) {
-                        engine.map.end_shadow(slot);
-                    } else if engine.map.state(slot) != BlockState::Void {
-                        engine.map.remove(engine.map.key(slot));
+                    if engine.cx.map.is_shadow(slot) {
+                        engine.cx.map.end_shadow(slot);
+                    } else if engine.cx.map.state(slot) != BlockState::Void {
+                        engine.cx.map.remove(engine.cx.map.key(slot));
                     }
                 }),
                 Entry::Intent { volume, region, count } => {
@@ -903,7 +925,7 @@ impl Engine {
     }
 
     fn for_marked(&mut self, slot: u32, count: u32, mut f: impl FnMut(&mut Self, u32)) {
-        let end = slot.saturating_add(count).min(self.map.geometry.slot_count());
+        let end = slot.saturating_add(count).min(self.cx.map.geometry.slot_count());
         for slot in slot..end {
             f(self, slot);
         }
@@ -915,23 +937,10 @@ impl Engine {
             let first = region.saturating_mul(INTENT_REGION_BLOCKS).min(BLOCK_LAST);
             let blocks = u64::from(count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
             let last = first.saturating_add(blocks - 1).min(BLOCK_LAST);
-            if self.drop_clean(volume, first, last) > 0 {
-                self.cover(CoverageMark::IntentDropsClean);
+            if self.cx.drop_clean(volume, first, last) > 0 {
+                self.cx.cover(CoverageMark::IntentDropsClean);
             }
         }
-    }
-
-    pub(crate) fn drop_clean(&mut self, volume: VolumeId, first: u64, last: u64) -> u64 {
-        let mut clean = Vec::new();
-        self.map.for_each_in(volume, first, last, |slot| {
-            if self.map.state(slot) == BlockState::Clean {
-                clean.push(self.map.key(slot));
-            }
-        });
-        for key in &clean {
-            self.map.remove(*key);
-        }
-        clean.len() as u64
     }
 
     // --- the end
@@ -955,16 +964,16 @@ impl Engine {
             return;
         }
         if recovery.flush_failed {
-            let error = if self.fenced { OpenError::CacheWrite } else { OpenError::BackingFlush };
+            let error = if self.cx.fenced { OpenError::CacheWrite } else { OpenError::BackingFlush };
             self.fail_opening(error);
             return;
         }
-        self.resume_orders();
-        let counted = self.segments_counted(self.map.geometry.segment_count);
+        self.cx.resume_orders();
+        let counted = self.segments_counted(self.cx.map.geometry.segment_count);
         self.checkpoint.window_size = crate::checkpoint::window_size(counted);
-        while self.map.take_emptied().is_some() {}
-        for number in 0..self.map.segments.len() as u32 {
-            let segment = &self.map.segments[number as usize];
+        while self.cx.map.take_emptied().is_some() {}
+        for number in 0..self.cx.map.segments.len() as u32 {
+            let segment = &self.cx.map.segments[number as usize];
             if segment.live == 0 && segment.phase != SegmentPhase::Twin {
                 self.end_with_twin(number);
                 if self.mirror.is_none() {

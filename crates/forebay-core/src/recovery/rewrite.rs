@@ -10,8 +10,11 @@
 //! given its own copy again.
 
 use crate::api::DeviceFailure;
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::engine::{BLOCK, Engine, OpKind};
+use crate::context::operations::OpKind;
+use crate::context::sectors::BLOCK;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::recovery::scan::Found;
 use crate::recovery::{OpenError, RecoveryRead, What};
@@ -44,19 +47,21 @@ impl Rewrite {
     }
 }
 
-impl Engine {
+impl Context {
     /// Batches of this stream are written again.
     pub(crate) fn rewrites(&self, stream: StreamKind) -> bool {
         stream != StreamKind::Fill && !fault::planted(PlantedBug::TrustWhatIsRead)
     }
+}
 
+impl Engine {
     /// Superblocks are written again before the first checkpoint, one after the other: those that are not right, and those that may not
     /// be durable.
     pub(crate) fn plan_superblocks(&mut self, copies: impl Iterator<Item = (bool, (u64, Vec<u8>))>) {
         let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
         let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
         if again.iter().any(|(right, _)| !right) {
-            self.cover(CoverageMark::SuperblockMended);
+            self.cx.cover(CoverageMark::SuperblockMended);
         }
         self.checkpoint.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
     }
@@ -67,7 +72,7 @@ impl Engine {
         if ranges.is_empty() {
             return true;
         }
-        self.cover(CoverageMark::Rewritten);
+        self.cx.cover(CoverageMark::Rewritten);
         let mut pieces = Vec::new();
         for (segment, from, to) in ranges {
             for start in (from..to).step_by(PIECE_BLOCKS as usize) {
@@ -84,7 +89,7 @@ impl Engine {
 
     /// Where the copies of a block of a segment of dirty data are: on each member that counts.
     fn copies_at(&self, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
-        let geometry = self.map.geometry;
+        let geometry = self.cx.map.geometry;
         let twin =
             self.mirror.as_ref().filter(|_| self.is_pair(segment)).map(|mirror| segment + mirror.columns);
         let counts =
@@ -95,7 +100,7 @@ impl Engine {
 
     /// The member that has this byte still counts.
     fn is_rewritten(&self, offset: u64) -> bool {
-        self.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.member_at(offset)))
+        self.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.cx.member_at(offset)))
     }
 
     fn rewrite_more(&mut self) {
@@ -109,7 +114,7 @@ impl Engine {
                 continue;
             }
             self.recovering().rewrite.in_flight += 1;
-            self.read_meta(RecoveryRead { what: What::Rewritten(segment), offset, len, tries: 1 });
+            self.cx.read_meta(RecoveryRead { what: What::Rewritten(segment), offset, len, tries: 1 });
         }
         if self.recovering().rewrite.in_flight == 0 {
             let volumes = core::mem::take(&mut self.recovering().rewrite.volumes);
@@ -120,10 +125,10 @@ impl Engine {
     /// A piece was read again.
     pub(crate) fn rewrite_read(&mut self, segment: u32, offset: u64, result: Result<&[u8], DeviceFailure>) {
         match result {
-            _ if !self.is_rewritten(offset) => self.rewritten(self.member_at(offset), false),
-            Ok(bytes) => self.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::RewriteUnflushed),
+            _ if !self.is_rewritten(offset) => self.rewritten(self.cx.member_at(offset), false),
+            Ok(bytes) => self.cx.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::RewriteUnflushed),
             Err(_) => {
-                let member = self.member_at(offset);
+                let member = self.cx.member_at(offset);
                 if !self.goes_on_without(member) {
                     self.fail_opening(OpenError::TailUnreadable { segment });
                     return;

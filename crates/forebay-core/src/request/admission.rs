@@ -18,7 +18,9 @@
 
 use crate::api::settings::{Admission, ReclaimPolicy, Treatment};
 use crate::api::{Request, RequestKind};
-use crate::engine::{BLOCK, Engine};
+use crate::context::Context;
+use crate::context::sectors::BLOCK;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::recent::Recent;
 use crate::map::segment::{BlockState, Key};
@@ -88,45 +90,7 @@ impl Memory {
     }
 }
 
-impl Engine {
-    /// How a request is treated: as the owner's rules say, unless it belongs to a long stream.
-    pub(crate) fn treat(&mut self, request: &Request<'_>) -> Treatment {
-        if request.treatment != Treatment::Cache || !self.is_of_long_stream(request) {
-            return request.treatment;
-        }
-        match request.kind {
-            RequestKind::Read => {
-                self.stats.sequential_bypassed_reads += 1;
-                self.counters.of(request.volume).sequential_bypassed_reads += 1;
-            }
-            _ if self.is_over_dirty(request) || self.waits_for_order(request.volume) => {
-                return request.treatment;
-            }
-            _ => {
-                self.stats.sequential_bypassed_writes += 1;
-                self.counters.of(request.volume).sequential_bypassed_writes += 1;
-            }
-        }
-        Treatment::Bypass
-    }
-
-    fn is_of_long_stream(&mut self, request: &Request<'_>) -> bool {
-        let direction = match request.kind {
-            RequestKind::Read => 0,
-            RequestKind::Write { .. } => 1,
-            _ => return false,
-        };
-        let threshold = self.volume(request.volume).settings.skip_sequential_bytes;
-        let sequential = &mut self.memory.sequential[usize::from(request.volume.0)];
-        if threshold == 0 {
-            *sequential = None;
-            return false;
-        }
-        let sequential = sequential
-            .get_or_insert_with(|| Box::new([SequentialDetector::new(), SequentialDetector::new()]));
-        sequential[direction].note(request.offset, request.len, threshold)
-    }
-
+impl Context {
     /// True if a write past the cache would have to wait until earlier flush epochs are written back.
     fn waits_for_order(&self, volume: VolumeId) -> bool {
         let map = &self.map.volumes[usize::from(volume.0)];
@@ -141,16 +105,56 @@ impl Engine {
             slot.is_some_and(|slot| self.map.state(slot) != BlockState::Clean)
         })
     }
+}
+
+impl Engine {
+    /// How a request is treated: as the owner's rules say, unless it belongs to a long stream.
+    pub(crate) fn treat(&mut self, request: &Request<'_>) -> Treatment {
+        if request.treatment != Treatment::Cache || !self.is_of_long_stream(request) {
+            return request.treatment;
+        }
+        match request.kind {
+            RequestKind::Read => {
+                self.cx.stats.sequential_bypassed_reads += 1;
+                self.cx.counters.of(request.volume).sequential_bypassed_reads += 1;
+            }
+            _ if self.cx.is_over_dirty(request) || self.cx.waits_for_order(request.volume) => {
+                return request.treatment;
+            }
+            _ => {
+                self.cx.stats.sequential_bypassed_writes += 1;
+                self.cx.counters.of(request.volume).sequential_bypassed_writes += 1;
+            }
+        }
+        Treatment::Bypass
+    }
+
+    fn is_of_long_stream(&mut self, request: &Request<'_>) -> bool {
+        let direction = match request.kind {
+            RequestKind::Read => 0,
+            RequestKind::Write { .. } => 1,
+            _ => return false,
+        };
+        let threshold = self.cx.volume(request.volume).settings.skip_sequential_bytes;
+        let sequential = &mut self.memory.sequential[usize::from(request.volume.0)];
+        if threshold == 0 {
+            *sequential = None;
+            return false;
+        }
+        let sequential = sequential
+            .get_or_insert_with(|| Box::new([SequentialDetector::new(), SequentialDetector::new()]));
+        sequential[direction].note(request.offset, request.len, threshold)
+    }
 
     /// True if a clean copy of this block may enter on behalf of this request.
     pub(crate) fn admits(&mut self, req: u32, key: Key) -> bool {
-        let request = self.reqs.get(req);
+        let request = self.cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
             || request.kind == RequestKind::Prefetch;
         if self.is_far_above_maximum(key.volume()) {
             return false;
         }
-        match self.volume(key.volume()).settings.admission {
+        match self.cx.volume(key.volume()).settings.admission {
             _ if wanted => true,
             Admission::Always => true,
             Admission::Never => false,
@@ -169,13 +173,13 @@ impl Engine {
 
     /// Whether [`Engine::admits`] would say yes; changes nothing.
     pub(crate) fn would_admit(&self, req: u32, key: Key) -> bool {
-        let request = self.reqs.get(req);
+        let request = self.cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
             || request.kind == RequestKind::Prefetch;
         if self.is_far_above_maximum(key.volume()) {
             return false;
         }
-        match self.volume(key.volume()).settings.admission {
+        match self.cx.volume(key.volume()).settings.admission {
             Admission::Never => wanted,
             Admission::SecondAccess if !wanted => {
                 let key = self.memory.remembered(key);
@@ -189,7 +193,7 @@ impl Engine {
 
     /// A clean copy is about to be replaced by a write past the cache: its successor is not asked twice.
     pub(crate) fn note_replaced(&mut self, key: Key) {
-        if self.volume(key.volume()).settings.admission == Admission::SecondAccess {
+        if self.cx.volume(key.volume()).settings.admission == Admission::SecondAccess {
             let (capacity, key) = (self.space(), self.memory.remembered(key));
             Recent::sized(&mut self.memory.missed, capacity).note(key);
         }
@@ -197,7 +201,7 @@ impl Engine {
 
     /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
     pub(crate) fn note_evicted(&mut self, key: Key, probation: bool) {
-        if probation && self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
+        if probation && self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
             let (capacity, key) = (self.space(), self.memory.remembered(key));
             Recent::sized(&mut self.memory.ghosts, capacity).note(key);
         }
@@ -207,11 +211,11 @@ impl Engine {
     /// last segments of the window belong to reclaim).
     pub(crate) fn stream_of_fill(&mut self, key: Key) -> StreamKind {
         let key = self.memory.remembered(key);
-        let returns = self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
+        let returns = self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
             && self.memory.ghosts.as_mut().is_some_and(|ghosts| ghosts.take(key));
         let room = self.checkpoint.window.len() > self.checkpoint.window_size as usize / 2;
         if returns && room && self.mirror.is_none() {
-            self.stats.readmitted_blocks += 1;
+            self.cx.stats.readmitted_blocks += 1;
             StreamKind::Survivor
         } else {
             StreamKind::Fill
@@ -220,12 +224,12 @@ impl Engine {
 
     /// Pins a slot that counts, or treats it as hit if enough is pinned.
     pub(crate) fn pin_block(&mut self, slot: u32) {
-        let volume = self.map.key(slot).volume();
-        let room = self.map.pinned_blocks() * 2 < self.data_capacity() && !self.is_above_maximum(volume);
+        let volume = self.cx.map.key(slot).volume();
+        let room = self.cx.map.pinned_blocks() * 2 < self.data_capacity() && !self.is_above_maximum(volume);
         if room || fault::planted(PlantedBug::KeepWithoutBound) {
-            self.map.set_pinned(slot);
+            self.cx.map.set_pinned(slot);
         } else {
-            self.map.set_hit(slot);
+            self.cx.map.set_hit(slot);
         }
     }
 
@@ -245,7 +249,7 @@ impl Engine {
         self.memory.sweeps.retain(|sweep| sweep.volume != id);
         if goes {
             self.memory.owners[number] += 1;
-        } else if self.map.volumes[number].pinned > 0 {
+        } else if self.cx.map.volumes[number].pinned > 0 {
             self.sweep(id, SweepTask::Unpin);
         }
     }
@@ -253,6 +257,6 @@ impl Engine {
     /// Blocks of a volume that are pinned now.
     #[must_use]
     pub fn pinned_blocks(&self, volume: VolumeId) -> u64 {
-        self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.pinned)
+        self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.pinned)
     }
 }

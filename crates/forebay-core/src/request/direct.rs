@@ -21,11 +21,15 @@
 //! 7. Locks are given back, the part of the request ends.
 
 use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
+use crate::context::Context;
+use crate::context::LockOwner;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
+use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse, ZERO_PAGE};
+use crate::context::sectors::BLOCK;
 use crate::context::volume::Volume;
-use crate::engine::{BLOCK, Engine, LockOwner, OpKind};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::append::{Item, ItemKind, ItemOwner};
 use crate::log::flush::Waiter;
@@ -138,10 +142,78 @@ impl Direct {
     }
 }
 
+impl Context {
+    /// A part of a block must be merged if the backing store cannot write it alone, or if the rest of the block is
+    /// dirty in the cache (and would be dropped with it).
+    fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
+        let end = self.block_len(volume, block);
+        let unit = u64::from(self.volume(volume).sector_bytes);
+        let whole = part.0 == 0 && part.1 == end;
+        let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
+        !whole && (!aligned || !self.is_droppable(Key::new(volume, block)))
+    }
+
+    /// Forgets the slots of a drop mark. The block lock is held, so nothing else can have come to stand in them.
+    pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
+        let ItemKind::Drop { slot, count } = kind else { return };
+        for slot in slot..slot + count {
+            if self.map.state(slot) != BlockState::Void {
+                self.map.remove(self.map.key(slot));
+            }
+        }
+    }
+
+    /// Ends the intents that are no longer needed, as part of a checkpoint: no write is under way in the region and
+    /// the backing store was flushed since the last one. Returns those that stay.
+    pub(crate) fn settle_intents(&mut self) -> Vec<Intent> {
+        let mut left: Vec<Intent> = Vec::new();
+        for volume in self.volumes.iter_mut().flatten() {
+            let succeeded = volume.flusher.succeeded;
+            volume.intents.regions.retain(|_, region| !region.has_ended(succeeded));
+            volume.intents.ended = 0;
+            let first_of_volume = left.len();
+            for number in volume.intents.regions.keys() {
+                match left.last_mut() {
+                    Some(last)
+                        if last.volume == volume.id && last.region + u64::from(last.count) == *number =>
+                    {
+                        last.count += 1;
+                    }
+                    _ => left.push(Intent { volume: volume.id, region: *number, count: 1 }),
+                }
+            }
+            // Too many ranges for the table: one range over all of them says more than is true, which is safe.
+            let limit =
+                (forebay_format::geometry::INTENTS_MAX / forebay_format::geometry::VOLUMES_MAX) as usize;
+            if left.len() - first_of_volume > limit {
+                let (first, last) = (left[first_of_volume], left[left.len() - 1]);
+                left.truncate(first_of_volume);
+                let count = (last.region + u64::from(last.count) - first.region) as u32;
+                left.push(Intent { count, ..first });
+            }
+        }
+        left
+    }
+
+    /// True if a checkpoint would end some intent.
+    pub(crate) fn has_ended_intents(&self) -> bool {
+        self.volumes.iter().flatten().any(|volume| {
+            let intents = &volume.intents;
+            debug_assert_eq!(intents.ended, intents.count_ended(volume.flusher.succeeded));
+            intents.ended > 0
+        })
+    }
+
+    pub(crate) fn intents_deadline(&self, volume: &Volume) -> Option<Nanos> {
+        let waits = volume.direct_unflushed && !volume.flusher.is_running();
+        waits.then(|| volume.intents.last_write + QUIET_NS)
+    }
+}
+
 impl Engine {
     /// Starts the direct part `from..to` of a request that holds its block lock.
     pub(crate) fn start_direct(&mut self, req: u32, from: u64, to: u64, zero: bool) {
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.pending += 1;
         let volume = request.volume;
         let direct = self.directs.insert(Direct {
@@ -159,7 +231,7 @@ impl Engine {
             copies: Vec::new(),
         });
         let regions = self.directs.get(direct).regions();
-        let state = self.volume_mut(volume);
+        let state = self.cx.volume_mut(volume);
         let mut durable = true;
         for region in regions.clone() {
             durable &= state.intents.enter(region, state.flusher.succeeded).durable;
@@ -197,7 +269,7 @@ impl Engine {
         }
         let d = self.directs.get(direct);
         let (volume, regions) = (d.volume, d.regions());
-        for (_, region) in self.volume_mut(volume).intents.regions.range_mut(regions) {
+        for (_, region) in self.cx.volume_mut(volume).intents.regions.range_mut(regions) {
             region.durable = true;
         }
         self.await_turn(direct, volume);
@@ -205,12 +277,12 @@ impl Engine {
 
     pub(crate) fn lock_backing(&mut self, direct: u32) {
         let range = self.directs.get(direct).blocks();
-        if self.backing_locks.acquire(range, LockOwner(direct)) {
+        if self.cx.backing_locks.acquire(range, LockOwner(direct)) {
             self.direct_locked(direct);
             return;
         }
-        self.stats.direct_waits += 1;
-        self.counters.of(range.first.volume()).direct_waits += 1;
+        self.cx.stats.direct_waits += 1;
+        self.cx.counters.of(range.first.volume()).direct_waits += 1;
     }
 
     /// Nobody else writes these blocks of the backing store now.
@@ -224,13 +296,13 @@ impl Engine {
         d.locked = true;
         let (volume, range) = (d.volume, d.blocks());
         let trusts = fault::planted(PlantedBug::TrustUnflushedMarks);
-        if self.runs_without_cache() || self.fenced || trusts {
+        if self.runs_without_cache() || self.cx.fenced || trusts {
             self.direct_settled(direct);
             return;
         }
         let mut unclean = Vec::new();
-        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
-            if self.map.state(slot) != BlockState::Clean {
+        self.cx.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
+            if self.cx.map.state(slot) != BlockState::Clean {
                 unclean.push(slot);
             }
         });
@@ -240,7 +312,7 @@ impl Engine {
             self.direct_settled(direct);
             return;
         }
-        self.cover(CoverageMark::MarksSettled);
+        self.cx.cover(CoverageMark::MarksSettled);
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Settling;
         d.pending = 1;
@@ -249,7 +321,7 @@ impl Engine {
 
     /// All marks for these blocks are durable.
     fn direct_settled(&mut self, direct: u32) {
-        if self.fenced && !self.runs_without_cache() {
+        if self.cx.fenced && !self.runs_without_cache() {
             // Drop marks that were appended before may not be durable, and cannot be made so any more.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(direct);
@@ -265,17 +337,17 @@ impl Engine {
         let (volume, req, zero, from, to) = (d.volume, d.req, d.zero, d.from, d.to);
         let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
         let (mut clean, mut unclean) = (Vec::new(), Vec::new());
-        self.map.for_each_in(volume, first, last, |slot| match self.map.state(slot) {
-            BlockState::Clean => clean.push(self.map.key(slot)),
-            BlockState::Destaged if self.runs_without_cache() => clean.push(self.map.key(slot)),
+        self.cx.map.for_each_in(volume, first, last, |slot| match self.cx.map.state(slot) {
+            BlockState::Clean => clean.push(self.cx.map.key(slot)),
+            BlockState::Destaged if self.runs_without_cache() => clean.push(self.cx.map.key(slot)),
             _ => unclean.push(slot),
         });
         let forgets = fault::planted(PlantedBug::ForgetInvalidation)
-            || fault::planted(PlantedBug::SequentialLeavesCopy) && self.reqs.get(req).sequential;
+            || fault::planted(PlantedBug::SequentialLeavesCopy) && self.cx.reqs.get(req).sequential;
         if !forgets {
-            self.counters.of(volume).invalidated_blocks += clean.len() as u64;
+            self.cx.counters.of(volume).invalidated_blocks += clean.len() as u64;
             for key in clean {
-                self.map.remove(key);
+                self.cx.map.remove(key);
                 self.note_replaced(key);
             }
         }
@@ -288,7 +360,7 @@ impl Engine {
             for block in if first == last { alloc::vec![first] } else { alloc::vec![first, last] } {
                 let part =
                     (from.max(block * BLOCK) - block * BLOCK, to.min((block + 1) * BLOCK) - block * BLOCK);
-                if self.needs_merge(volume, block, part) {
+                if self.cx.needs_merge(volume, block, part) {
                     self.directs.get_mut(direct).pending += 1;
                     let part = (part.0 as u32, part.1 as u32);
                     self.start_merge(req, block, part, MergeFor::Direct(direct));
@@ -296,16 +368,6 @@ impl Engine {
             }
         }
         self.direct_part_done(direct, true);
-    }
-
-    /// A part of a block must be merged if the backing store cannot write it alone, or if the rest of the block is
-    /// dirty in the cache (and would be dropped with it).
-    fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
-        let end = self.block_len(volume, block);
-        let unit = u64::from(self.volume(volume).sector_bytes);
-        let whole = part.0 == 0 && part.1 == end;
-        let aligned = part.0.is_multiple_of(unit) && (part.1.is_multiple_of(unit) || part.1 == end);
-        !whole && (!aligned || !self.is_droppable(Key::new(volume, block)))
     }
 
     pub(crate) fn direct_merged(&mut self, direct: u32, block: u64, page: Page, ok: bool) {
@@ -360,14 +422,14 @@ impl Engine {
         d.pending = 1;
         let (volume, req, from, to, over_dirty) = (d.volume, d.req, d.from, d.to, d.over_dirty);
         if d.zero {
-            let may_unmap = self.reqs.get(req).kind.may_unmap();
-            let op = self.new_op(OpKind::DirectWrite { direct });
+            let may_unmap = self.cx.reqs.get(req).kind.may_unmap();
+            let op = self.cx.new_op(OpKind::DirectWrite { direct });
             let len = to - from;
-            self.actions.push_back(Action::Zero { op: OpId(op), volume, offset: from, len, may_unmap });
+            self.cx.actions.push_back(Action::Zero { op: OpId(op), volume, offset: from, len, may_unmap });
             return;
         }
         let (offset, spans) = self.direct_spans(direct);
-        self.write_backing(volume, offset, &spans, OpKind::DirectWrite { direct });
+        self.cx.write_backing(volume, offset, &spans, OpKind::DirectWrite { direct });
         if !over_dirty {
             self.append_copies(direct);
         }
@@ -376,12 +438,12 @@ impl Engine {
     /// What to write where: merged blocks from their pages, the rest from the client's buffer.
     fn direct_spans(&self, direct: u32) -> (u64, Vec<Span>) {
         let d = self.directs.get(direct);
-        let request = self.reqs.get(d.req);
+        let request = self.cx.reqs.get(d.req);
         let is_write = matches!(request.kind, RequestKind::Write { .. });
         let mut spans = Vec::new();
         let mut offset = d.from;
         for block in d.from / BLOCK..=(d.to - 1) / BLOCK {
-            let len = self.block_len(d.volume, block);
+            let len = self.cx.block_len(d.volume, block);
             if let Some((_, page)) = d.merged.iter().find(|(merged, _)| *merged == block) {
                 offset = offset.min(block * BLOCK);
                 spans.push(page.part(0, len as u32));
@@ -392,7 +454,7 @@ impl Engine {
             if is_write {
                 let span = request.block_span(block, 1);
                 let span = Span { offset: span.offset + from, len: to - from, ..span };
-                crate::engine::push_span(&mut spans, span);
+                crate::context::sectors::push_span(&mut spans, span);
             } else {
                 spans.push(ZERO_PAGE.part(from, to));
             }
@@ -402,8 +464,8 @@ impl Engine {
 
     pub(crate) fn direct_written(&mut self, direct: u32, ok: bool) {
         let volume = self.directs.get(direct).volume;
-        let now = self.now;
-        let state = self.volume_mut(volume);
+        let now = self.cx.now;
+        let state = self.cx.volume_mut(volume);
         // Even a failed write may have changed something.
         state.direct_unflushed = true;
         state.flusher.unflushed = true;
@@ -430,20 +492,20 @@ impl Engine {
         d.pending = 1;
         let (volume, range) = (d.volume, d.blocks());
         let (mut slots, mut clean) = (Vec::new(), Vec::new());
-        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
-            match self.map.state(slot) {
-                BlockState::Clean => clean.push(self.map.key(slot)),
+        self.cx.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
+            match self.cx.map.state(slot) {
+                BlockState::Clean => clean.push(self.cx.map.key(slot)),
                 _ => slots.push(slot),
             }
         });
         // Destaged blocks may have become clean meanwhile. What they hold is no less stale for that.
         for key in clean {
-            self.cover(CoverageMark::CleanUnderDirect);
-            self.map.remove(key);
+            self.cx.cover(CoverageMark::CleanUnderDirect);
+            self.cx.map.remove(key);
         }
         slots.sort_unstable();
         if !slots.is_empty() {
-            self.cover(CoverageMark::DirtyDropped);
+            self.cx.cover(CoverageMark::DirtyDropped);
         }
         let mut at = 0;
         while at < slots.len() {
@@ -467,27 +529,17 @@ impl Engine {
 
     pub(crate) fn drop_appended(&mut self, direct: u32, kind: ItemKind, ok: bool) {
         if ok {
-            self.apply_drop(kind);
+            self.cx.apply_drop(kind);
         }
         self.direct_part_done(direct, ok);
-    }
-
-    /// Forgets the slots of a drop mark. The block lock is held, so nothing else can have come to stand in them.
-    pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
-        let ItemKind::Drop { slot, count } = kind else { return };
-        for slot in slot..slot + count {
-            if self.map.state(slot) != BlockState::Void {
-                self.map.remove(self.map.key(slot));
-            }
-        }
     }
 
     /// Write-through: whole blocks are appended as clean too.
     fn append_copies(&mut self, direct: u32) {
         let d = self.directs.get(direct);
         let (volume, req, from, to) = (d.volume, d.req, d.from, d.to);
-        let request = self.reqs.get(req);
-        let wanted = request.copies && matches!(request.kind, RequestKind::Write { .. }) && !self.fenced;
+        let request = self.cx.reqs.get(req);
+        let wanted = request.copies && matches!(request.kind, RequestKind::Write { .. }) && !self.cx.fenced;
         if !wanted {
             return;
         }
@@ -495,7 +547,7 @@ impl Engine {
             if !self.admits(req, Key::new(volume, block)) {
                 continue;
             }
-            let request = self.reqs.get(req);
+            let request = self.cx.reqs.get(req);
             let item = Item {
                 key: Key::new(volume, block),
                 crc: request.crcs[(block - request.first_block) as usize],
@@ -511,7 +563,7 @@ impl Engine {
     /// A clean copy was appended, or was left out: that is no failure.
     pub(crate) fn copy_appended(&mut self, direct: u32, slot: Option<u32>) {
         if let Some(slot) = slot {
-            self.map.pin(slot);
+            self.cx.map.pin(slot);
             self.directs.get_mut(direct).copies.push(slot);
         }
         self.direct_part_done(direct, true);
@@ -520,13 +572,13 @@ impl Engine {
     /// Copies that wait for their backing store were appended on a member of a mirrored cache that is lost: they are left out.
     pub(crate) fn forget_lost_copies(&mut self) {
         let copies = self.directs.iter().flat_map(|direct| &direct.copies);
-        let gone = |slot: &u32| self.is_gone(self.map.place(*slot).0);
+        let gone = |slot: &u32| self.is_gone(self.cx.map.place(*slot).0);
         let lost: Vec<u32> = copies.copied().filter(gone).collect();
         for direct in self.directs.iter_mut() {
             direct.copies.retain(|slot| !lost.contains(slot));
         }
         for slot in lost {
-            self.map.unpin(slot);
+            self.cx.map.unpin(slot);
         }
     }
 
@@ -534,16 +586,16 @@ impl Engine {
         let d = self.directs.remove(direct);
         for slot in &d.copies {
             if !d.failed && !self.runs_without_cache() {
-                self.map.insert(*slot, BlockState::Clean);
-                self.pin_for(self.reqs.get(d.req).treatment, *slot);
+                self.cx.map.insert(*slot, BlockState::Clean);
+                self.pin_for(self.cx.reqs.get(d.req).treatment, *slot);
             }
-            self.map.unpin(*slot);
+            self.cx.map.unpin(*slot);
         }
         for (_, page) in &d.merged {
-            self.pages.give(PageUse::Merge, *page);
+            self.cx.pages.give(PageUse::Merge, *page);
         }
         let regions = d.regions();
-        let state = self.volume_mut(d.volume);
+        let state = self.cx.volume_mut(d.volume);
         let covered_by = state.flusher.ticket();
         for (_, region) in state.intents.regions.range_mut(regions) {
             region.active -= 1;
@@ -557,7 +609,7 @@ impl Engine {
 
     pub(crate) fn release_backing(&mut self, range: BlockRange) {
         let mut granted = Vec::new();
-        self.backing_locks.release(range, &mut granted);
+        self.cx.backing_locks.release(range, &mut granted);
         self.backing_granted(granted);
     }
 
@@ -571,61 +623,15 @@ impl Engine {
 
     // --- intents
 
-    /// Ends the intents that are no longer needed, as part of a checkpoint: no write is under way in the region and
-    /// the backing store was flushed since the last one. Returns those that stay.
-    pub(crate) fn settle_intents(&mut self) -> Vec<Intent> {
-        let mut left: Vec<Intent> = Vec::new();
-        for volume in self.volumes.iter_mut().flatten() {
-            let succeeded = volume.flusher.succeeded;
-            volume.intents.regions.retain(|_, region| !region.has_ended(succeeded));
-            volume.intents.ended = 0;
-            let first_of_volume = left.len();
-            for number in volume.intents.regions.keys() {
-                match left.last_mut() {
-                    Some(last)
-                        if last.volume == volume.id && last.region + u64::from(last.count) == *number =>
-                    {
-                        last.count += 1;
-                    }
-                    _ => left.push(Intent { volume: volume.id, region: *number, count: 1 }),
-                }
-            }
-            // Too many ranges for the table: one range over all of them says more than is true, which is safe.
-            let limit =
-                (forebay_format::geometry::INTENTS_MAX / forebay_format::geometry::VOLUMES_MAX) as usize;
-            if left.len() - first_of_volume > limit {
-                let (first, last) = (left[first_of_volume], left[left.len() - 1]);
-                left.truncate(first_of_volume);
-                let count = (last.region + u64::from(last.count) - first.region) as u32;
-                left.push(Intent { count, ..first });
-            }
-        }
-        left
-    }
-
-    /// True if a checkpoint would end some intent.
-    pub(crate) fn has_ended_intents(&self) -> bool {
-        self.volumes.iter().flatten().any(|volume| {
-            let intents = &volume.intents;
-            debug_assert_eq!(intents.ended, intents.count_ended(volume.flusher.succeeded));
-            intents.ended > 0
-        })
-    }
-
-    pub(crate) fn intents_deadline(&self, volume: &Volume) -> Option<Nanos> {
-        let waits = volume.direct_unflushed && !volume.flusher.is_running();
-        waits.then(|| volume.intents.last_write + QUIET_NS)
-    }
-
     /// Flushes backing stores that were written past the cache and have been quiet since.
     pub(crate) fn step_intents(&mut self) {
-        for index in 0..self.volumes.len() {
-            let Some(volume) = &mut self.volumes[index] else { continue };
+        for index in 0..self.cx.volumes.len() {
+            let Some(volume) = &mut self.cx.volumes[index] else { continue };
             let due = volume.direct_unflushed
                 && !volume.flusher.is_running()
-                && self.now >= volume.intents.last_write + QUIET_NS;
+                && self.cx.now >= volume.intents.last_write + QUIET_NS;
             if due {
-                volume.intents.last_write = self.now;
+                volume.intents.last_write = self.cx.now;
                 let id = volume.id;
                 self.flush(Device::Backing(id), Waiter::Nobody);
             }

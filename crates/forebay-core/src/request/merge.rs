@@ -9,8 +9,11 @@
 //! The merges of writes run under the block lock of their request, so the block does not change meanwhile.
 
 use crate::api::{Action, Device, OpId, RequestKind, Span};
+use crate::context::Context;
+use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
-use crate::engine::{BLOCK, Engine, OpKind, sector_mask, sector_mask_inside, sector_runs};
+use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::append::{Item, ItemKind, ItemOwner};
 use crate::map::segment::{BlockState, Key};
@@ -65,10 +68,17 @@ impl Merge {
     }
 }
 
+impl Context {
+    /// True if the cached copy of a block, if any, is one that a write past the cache may simply drop.
+    pub(crate) fn is_droppable(&self, key: Key) -> bool {
+        self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == BlockState::Clean)
+    }
+}
+
 impl Engine {
     /// Begins to put `block` together; the request has counted it as a part.
     pub(crate) fn start_merge(&mut self, req: u32, block: u64, part: (u32, u32), purpose: MergeFor) {
-        let volume = self.reqs.get(req).volume;
+        let volume = self.cx.reqs.get(req).volume;
         let merge = self.merges.insert(Merge {
             req,
             volume,
@@ -92,9 +102,9 @@ impl Engine {
 
     /// Starts the merges that wait for pages, as far as there are any.
     pub(crate) fn resume_merges(&mut self) {
-        while self.pages.available(PageUse::Merge) >= 2 {
+        while self.cx.pages.available(PageUse::Merge) >= 2 {
             let Some(merge) = self.merge_queue.pop_front() else { return };
-            let pages = (self.pages.take(PageUse::Merge), self.pages.take(PageUse::Merge));
+            let pages = (self.cx.pages.take(PageUse::Merge), self.cx.pages.take(PageUse::Merge));
             let (Some(base), Some(cached)) = pages else { unreachable!("two pages are available") };
             self.merges.get_mut(merge).pages = Some((base, cached));
             self.read_parts(merge);
@@ -106,19 +116,20 @@ impl Engine {
         let m = self.merges.get(merge);
         let (volume, block, purpose) = (m.volume, m.block, m.purpose);
         let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
-        let all = self.block_mask(volume, block);
+        let all = self.cx.block_mask(volume, block);
         let key = Key::new(volume, block);
         let failed = self.runs_without_cache();
-        let counts = |slot: &u32| !failed || self.map.state(*slot) == BlockState::Dirty;
-        let slot = self.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
-        let have = slot.map_or(0, |slot| self.map.mask(slot)) & all;
+        let counts = |slot: &u32| !failed || self.cx.map.state(*slot) == BlockState::Dirty;
+        let slot = self.cx.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
+        let have = slot.map_or(0, |slot| self.cx.map.mask(slot)) & all;
         let (written, covered) = match purpose {
             MergeFor::Read => (0, 0),
             // Bytes up to the end of an odd-sized volume cover its last sector.
             _ => (sector_mask(from, to) & all, sector_mask_inside(from, to) & all),
         };
         let ragged = written & !covered;
-        let asked = if purpose == MergeFor::Read { self.reqs.get(m.req).sectors_of(block) & all } else { 0 };
+        let asked =
+            if purpose == MergeFor::Read { self.cx.reqs.get(m.req).sectors_of(block) & all } else { 0 };
         if (ragged | asked) & self.lost_sectors(key) != 0 {
             // What is asked for is lost, perhaps since the request came; or the rest of a sector of which a part is written.
             self.merges.get_mut(merge).failed = true;
@@ -128,7 +139,7 @@ impl Engine {
         let whole = match purpose {
             MergeFor::Read => false,
             MergeFor::Direct(_) => true,
-            MergeFor::Log => u64::from(self.volume(volume).sector_bytes) == BLOCK || m.without_cached,
+            MergeFor::Log => u64::from(self.cx.volume(volume).sector_bytes) == BLOCK || m.without_cached,
         };
         let lacks = asked & !have != 0 && !fault::planted(PlantedBug::ServeInvalidSectors);
         let backing = lacks || ragged & !have != 0 || whole && (have | covered) != all;
@@ -144,7 +155,7 @@ impl Engine {
             self.read_merge_backing(merge);
         }
         if let Some((slot, _)) = cached {
-            self.map.set_hit(slot);
+            self.cx.map.set_hit(slot);
             self.read_merge_cached(merge, slot, 1);
         }
         if self.merges.get(merge).pending == 0 {
@@ -156,10 +167,10 @@ impl Engine {
     fn count_merged_read(&mut self, merge: u32, backing: bool) {
         let m = self.merges.get_mut(merge);
         let (req, first) = (m.req, !core::mem::replace(&mut m.counted, true));
-        self.reqs.get_mut(req).missed |= backing;
+        self.cx.reqs.get_mut(req).missed |= backing;
         match (first, backing) {
             (true, true) => self.count_misses(req, 1),
-            (true, false) => self.count_hits(req, 1),
+            (true, false) => self.cx.count_hits(req, 1),
             (false, _) => {}
         }
     }
@@ -169,20 +180,20 @@ impl Engine {
         let m = self.merges.get_mut(merge);
         m.backing_tries += 1;
         let (volume, block) = (m.volume, m.block);
-        let len = self.block_len(volume, block) as u32;
+        let len = self.cx.block_len(volume, block) as u32;
         if base.len > len {
-            self.actions.push_back(Action::FillZero { span: base });
+            self.cx.actions.push_back(Action::FillZero { span: base });
         }
         let span = Span { len, ..base };
-        self.volume_mut(volume).misses_in_flight += 1;
-        self.read(Device::Backing(volume), block * BLOCK, &[span], false, OpKind::MergeBacking { merge });
+        self.cx.volume_mut(volume).misses_in_flight += 1;
+        self.cx.read(Device::Backing(volume), block * BLOCK, &[span], false, OpKind::MergeBacking { merge });
     }
 
     fn read_merge_cached(&mut self, merge: u32, slot: u32, tries: u32) {
-        self.map.pin(slot);
+        self.cx.map.pin(slot);
         let page = self.merge_pages(merge).1;
         let kind = OpKind::MergeCached { merge, tries };
-        self.read(Device::Cache, self.slot_offset(slot, tries), &[page.span()], true, kind);
+        self.cx.read(Device::Cache, self.slot_offset(slot, tries), &[page.span()], true, kind);
     }
 
     fn merge_pages(&self, merge: u32) -> (Page, Page) {
@@ -193,7 +204,7 @@ impl Engine {
     fn merge_base(&self, merge: u32) -> Span {
         let m = self.merges.get(merge);
         match m.purpose {
-            MergeFor::Read => self.reqs.get(m.req).block_span(m.block, 1),
+            MergeFor::Read => self.cx.reqs.get(m.req).block_span(m.block, 1),
             _ => self.merge_pages(merge).0.span(),
         }
     }
@@ -201,7 +212,7 @@ impl Engine {
     pub(crate) fn merge_part_read(&mut self, merge: u32, ok: bool) {
         let m = self.merges.get(merge);
         let (volume, tries) = (m.volume, m.backing_tries);
-        self.volume_mut(volume).misses_in_flight -= 1;
+        self.cx.volume_mut(volume).misses_in_flight -= 1;
         if !ok && tries < 2 {
             self.read_merge_backing(merge);
             return;
@@ -211,14 +222,14 @@ impl Engine {
 
     pub(crate) fn merge_cached_read(&mut self, merge: u32, tries: u32, ok: bool, crcs: &[u32]) {
         let (slot, _) = self.merges.get(merge).cached.expect("a cached part was read");
-        self.map.unpin(slot);
+        self.cx.map.unpin(slot);
         let trust = fault::planted(PlantedBug::SkipChecksum);
-        if ok && (trust || crcs.first() == Some(&self.map.crc(slot))) {
+        if ok && (trust || crcs.first() == Some(&self.cx.map.crc(slot))) {
             self.merge_part_done(merge, true);
             return;
         }
         let m = self.merges.get(merge);
-        let still_there = self.map.lookup(Key::new(m.volume, m.block)) == Some(slot);
+        let still_there = self.cx.map.lookup(Key::new(m.volume, m.block)) == Some(slot);
         if still_there && tries < self.slot_tries(slot) {
             self.read_merge_cached(merge, slot, tries + 1);
             return;
@@ -254,13 +265,13 @@ impl Engine {
         let m = self.merges.get(merge);
         let (part, purpose, backing, cached, req) = (m.part, m.purpose, m.backing, m.cached, m.req);
         if !backing {
-            self.actions.push_back(Action::FillZero { span: base });
+            self.cx.actions.push_back(Action::FillZero { span: base });
         }
         if let Some((_, mask)) = cached {
             let page = self.merge_pages(merge).1;
             for (from, to) in sector_runs(mask) {
                 let to_span = Span { offset: base.offset + from, len: to - from, ..base };
-                self.actions.push_back(Action::Copy { from: page.part(from, to), to: to_span });
+                self.cx.actions.push_back(Action::Copy { from: page.part(from, to), to: to_span });
             }
         }
         if purpose == MergeFor::Read {
@@ -268,16 +279,16 @@ impl Engine {
             return;
         }
         let to = Span { offset: base.offset + part.0, len: part.1 - part.0, ..base };
-        let request = self.reqs.get(req);
+        let request = self.cx.reqs.get(req);
         if matches!(request.kind, RequestKind::Write { .. }) {
             let from = request.block_span(self.merges.get(merge).block, 1);
             let from = Span { offset: from.offset + part.0, len: part.1 - part.0, ..from };
-            self.actions.push_back(Action::Copy { from, to });
+            self.cx.actions.push_back(Action::Copy { from, to });
         } else {
-            self.actions.push_back(Action::FillZero { span: to });
+            self.cx.actions.push_back(Action::FillZero { span: to });
         }
-        let op = self.new_op(OpKind::MergeCrc { merge });
-        self.actions.push_back(Action::Crc { op: OpId(op), span: base });
+        let op = self.cx.new_op(OpKind::MergeCrc { merge });
+        self.cx.actions.push_back(Action::Crc { op: OpId(op), span: base });
     }
 
     pub(crate) fn merge_summed(&mut self, merge: u32, crcs: &[u32]) {
@@ -288,10 +299,10 @@ impl Engine {
     fn end_merge(&mut self, merge: u32, crc: Option<u32>) {
         let m = self.merges.remove(merge);
         let (base, cached) = m.pages.expect("a merge that ends has pages");
-        self.pages.give(PageUse::Merge, cached);
+        self.cx.pages.give(PageUse::Merge, cached);
         match (m.purpose, crc) {
             (MergeFor::Read, _) => {
-                self.pages.give(PageUse::Merge, base);
+                self.cx.pages.give(PageUse::Merge, base);
                 self.read_part_done(m.req, !m.failed);
             }
             (MergeFor::Log, Some(crc)) => {
@@ -307,15 +318,10 @@ impl Engine {
                 self.enqueue(StreamKind::Write, item);
             }
             (MergeFor::Log, None) => {
-                self.pages.give(PageUse::Merge, base);
+                self.cx.pages.give(PageUse::Merge, base);
                 self.logged(m.req, false);
             }
             (MergeFor::Direct(direct), crc) => self.direct_merged(direct, m.block, base, crc.is_some()),
         }
-    }
-
-    /// True if the cached copy of a block, if any, is one that a write past the cache may simply drop.
-    pub(crate) fn is_droppable(&self, key: Key) -> bool {
-        self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == BlockState::Clean)
     }
 }

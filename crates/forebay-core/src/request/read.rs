@@ -15,10 +15,13 @@
 
 use crate::api::settings::{Admission, Treatment};
 use crate::api::{Action, Device, Notice, RequestKind};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
+use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
-use crate::engine::{BLOCK, Engine, OpKind};
+use crate::context::sectors::BLOCK;
+use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::append::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
@@ -114,9 +117,23 @@ enum Found {
     Lost,
 }
 
+impl Context {
+    fn block_of_hit(&self, req: u32, slot: u32) -> u64 {
+        let key = self.map.key(slot);
+        debug_assert!(key.volume() == self.reqs.get(req).volume);
+        key.block()
+    }
+
+    pub(crate) fn count_hits(&mut self, req: u32, blocks: u64) {
+        let volume = self.reqs.get(req).volume;
+        self.stats.read_hit_blocks += blocks;
+        self.counters.of(volume).read_hit_blocks += blocks;
+    }
+}
+
 impl Engine {
     pub(crate) fn start_read(&mut self, req: u32) {
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.pending = 1;
         let (first, last) = (request.first_block, request.last_block);
         self.read_blocks(req, first, last);
@@ -132,24 +149,24 @@ impl Engine {
             match found {
                 Found::Hit(slot) => {
                     // A run may not cross into the next segment: its slots are not what follows on the device.
-                    let room = self.map.geometry.segment_blocks - self.map.place(slot).1;
+                    let room = self.cx.map.geometry.segment_blocks - self.cx.map.place(slot).1;
                     while block + u64::from(count) <= last
                         && count < room
                         && self.find(req, block + u64::from(count)) == Found::Hit(slot + count)
                     {
                         count += 1;
                     }
-                    self.count_hits(req, u64::from(count));
+                    self.cx.count_hits(req, u64::from(count));
                     self.read_hits(req, block, slot, count, 1);
                 }
-                Found::Lost => self.reqs.get_mut(req).failed = true,
+                Found::Lost => self.cx.reqs.get_mut(req).failed = true,
                 Found::Incomplete(slot) => {
                     let token = self.begin_heal(req, slot);
                     self.count_misses(req, 1);
                     self.read_misses(req, block, 1, Miss { token, tries: 1 });
                 }
                 Found::Partial => {
-                    self.reqs.get_mut(req).pending += 1;
+                    self.cx.reqs.get_mut(req).pending += 1;
                     self.start_merge(req, block, (0, BLOCK as u32), MergeFor::Read);
                 }
                 Found::Miss => {
@@ -168,19 +185,20 @@ impl Engine {
     }
 
     fn find(&self, req: u32, block: u64) -> Found {
-        let volume = self.reqs.get(req).volume;
+        let volume = self.cx.reqs.get(req).volume;
         if self.runs_without_cache() {
             return self.find_without_cache(req, Key::new(volume, block));
         }
-        let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
-        if self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+        let Some(slot) = self.cx.map.lookup(Key::new(volume, block)) else { return Found::Miss };
+        if self.mirror.is_some() && self.is_gone(self.cx.map.place(slot).0) {
             return Found::Miss;
         }
-        if self.map.state(slot) == BlockState::Clean && self.volume(volume).settings.mode == Mode::Passthrough
+        if self.cx.map.state(slot) == BlockState::Clean
+            && self.cx.volume(volume).settings.mode == Mode::Passthrough
         {
             return Found::Miss;
         }
-        let (mask, wanted) = (self.map.mask(slot), self.reqs.get(req).sectors_of(block));
+        let (mask, wanted) = (self.cx.map.mask(slot), self.cx.reqs.get(req).sectors_of(block));
         match mask {
             MASK_FULL => Found::Hit(slot),
             _ if wanted & !mask != 0 && self.may_heal(req, slot) => Found::Incomplete(slot),
@@ -192,39 +210,40 @@ impl Engine {
     /// True if a partly cached block can be replaced by all of it, as any block that is missed is filled: it is clean, so it may be
     /// dropped, and nobody is changing it. Of a dirty one only what it lacks is read, until it has been written back.
     fn may_heal(&self, req: u32, slot: u32) -> bool {
-        let key = self.map.key(slot);
-        let idle = !self.locks.is_held(BlockRange { first: key, last: key });
-        let dispensable = self.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
-        let room = u64::from(self.pages.available(PageUse::Fill)) > self.fills.len() as u64;
-        let whole = self.volume(key.volume()).size_bytes / BLOCK > key.block();
+        let key = self.cx.map.key(slot);
+        let idle = !self.cx.locks.is_held(BlockRange { first: key, last: key });
+        let dispensable =
+            self.cx.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
+        let room = u64::from(self.cx.pages.available(PageUse::Fill)) > self.fills.len() as u64;
+        let whole = self.cx.volume(key.volume()).size_bytes / BLOCK > key.block();
         dispensable
             && idle
             && room
             && whole
             && self.may_fill(req)
-            && !self.fenced
-            && !self.stopping
+            && !self.cx.fenced
+            && !self.cx.stopping
             && !self.is_far_above_maximum(key.volume())
             && !self.fills.blocks.contains_key(&key)
     }
 
     /// Gives way to a fill of the whole block, and registers it.
     fn begin_heal(&mut self, req: u32, slot: u32) -> u64 {
-        self.cover(CoverageMark::PartialHealed);
-        let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
-        self.map.remove(key);
-        let pinned = pinned || self.reqs.get(req).treatment == Treatment::Pin;
+        self.cx.cover(CoverageMark::PartialHealed);
+        let (key, pinned) = (self.cx.map.key(slot), self.cx.map.is_pinned(slot));
+        self.cx.map.remove(key);
+        let pinned = pinned || self.cx.reqs.get(req).treatment == Treatment::Pin;
         self.fills.register(key, pinned)
     }
 
     /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
     fn find_without_cache(&self, req: u32, key: Key) -> Found {
-        let wanted = self.reqs.get(req).sectors_of(key.block());
+        let wanted = self.cx.reqs.get(req).sectors_of(key.block());
         if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
             return Found::Lost;
         }
-        let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == BlockState::Dirty);
-        match dirty.map(|slot| (slot, self.map.mask(slot))) {
+        let dirty = self.cx.map.lookup(key).filter(|slot| self.cx.map.state(*slot) == BlockState::Dirty);
+        match dirty.map(|slot| (slot, self.cx.map.mask(slot))) {
             Some((slot, MASK_FULL)) => Found::Hit(slot),
             Some((_, mask)) if mask & wanted != 0 => Found::Partial,
             _ => Found::Miss,
@@ -232,24 +251,24 @@ impl Engine {
     }
 
     fn read_hits(&mut self, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
-        let treatment = self.reqs.get(req).treatment;
+        let treatment = self.cx.reqs.get(req).treatment;
         for slot in slot..slot + count {
-            self.map.set_hit(slot);
+            self.cx.map.set_hit(slot);
             self.pin_for(treatment, slot);
         }
-        self.map.pin(slot);
-        let request = self.reqs.get_mut(req);
+        self.cx.map.pin(slot);
+        let request = self.cx.reqs.get_mut(req);
         request.pending += 1;
         let span = request.block_span(block, u64::from(count));
         let kind = OpKind::ReadHit { req, slot, count, tries };
-        self.read(Device::Cache, self.slot_offset(slot, tries), &[span], true, kind);
+        self.cx.read(Device::Cache, self.slot_offset(slot, tries), &[span], true, kind);
     }
 
     pub(crate) fn hit_read(&mut self, req: u32, slot: u32, count: u32, tries: u32, ok: bool, crcs: &[u32]) {
-        self.map.unpin(slot);
+        self.cx.map.unpin(slot);
         let trust = fault::planted(PlantedBug::SkipChecksum);
         let right = |engine: &Self, index: u32| {
-            ok && (trust || crcs.get(index as usize) == Some(&engine.map.crc(slot + index)))
+            ok && (trust || crcs.get(index as usize) == Some(&engine.cx.map.crc(slot + index)))
         };
         if (0..count).all(|index| right(self, index)) {
             self.read_part_done(req, true);
@@ -257,32 +276,26 @@ impl Engine {
         }
         // Block by block from here on. The segment may have been given up since: then the keys are gone, but what
         // the request asked for is not, so start these blocks over from the map.
-        let block = self.block_of_hit(req, slot);
+        let block = self.cx.block_of_hit(req, slot);
         for index in (0..count).filter(|index| !right(self, *index)).collect::<Vec<_>>() {
             self.reread(req, block + u64::from(index), slot + index, tries);
         }
         self.read_part_done(req, true);
     }
 
-    fn block_of_hit(&self, req: u32, slot: u32) -> u64 {
-        let key = self.map.key(slot);
-        debug_assert!(key.volume() == self.reqs.get(req).volume);
-        key.block()
-    }
-
     /// A cached block could not be read, or not as it should be.
     fn reread(&mut self, req: u32, block: u64, slot: u32, tries: u32) {
-        let volume = self.reqs.get(req).volume;
-        let current = self.map.lookup(Key::new(volume, block));
+        let volume = self.cx.reqs.get(req).volume;
+        let current = self.cx.map.lookup(Key::new(volume, block));
         if current != Some(slot) {
             // Overwritten or evicted meanwhile: the new place answers.
-            self.cover(CoverageMark::HitMoved);
+            self.cx.cover(CoverageMark::HitMoved);
             self.read_blocks(req, block, block);
         } else if tries < self.slot_tries(slot) {
             self.read_hits(req, block, slot, 1, tries + 1);
         } else {
             match self.give_up(slot) {
-                Damage::Lost => self.reqs.get_mut(req).failed = true,
+                Damage::Lost => self.cx.reqs.get_mut(req).failed = true,
                 Damage::Dropped => self.read_blocks(req, block, block),
                 Damage::Kept => self.read_misses(req, block, 1, Miss { token: 0, tries: 1 }),
             }
@@ -291,59 +304,53 @@ impl Engine {
 
     /// A cached block is damaged for good.
     pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
-        let key = self.map.key(slot);
-        let damage = match self.map.state(slot) {
-            BlockState::Dirty if self.map.is_shadow(slot) => {
+        let key = self.cx.map.key(slot);
+        let damage = match self.cx.map.state(slot) {
+            BlockState::Dirty if self.cx.map.is_shadow(slot) => {
                 self.break_order(key);
-                self.map.end_shadow(slot);
+                self.cx.map.end_shadow(slot);
                 Damage::Dropped
             }
             BlockState::Dirty if self.runs_without_cache() => {
                 self.lose(slot);
                 Damage::Lost
             }
-            BlockState::Dirty if self.map.is_lost(slot) => return Damage::Lost,
+            BlockState::Dirty if self.cx.map.is_lost(slot) => return Damage::Lost,
             BlockState::Dirty => {
                 self.break_order(key);
-                self.map.set_lost(slot);
-                self.note_lost(key.volume());
+                self.cx.map.set_lost(slot);
+                self.cx.note_lost(key.volume());
                 Damage::Lost
             }
             BlockState::Destaged => Damage::Kept,
             BlockState::Clean | BlockState::Void => {
-                self.map.remove(key);
-                self.stats.read_invalidated_blocks += 1;
-                self.counters.of(key.volume()).read_invalidated_blocks += 1;
+                self.cx.map.remove(key);
+                self.cx.stats.read_invalidated_blocks += 1;
+                self.cx.counters.of(key.volume()).read_invalidated_blocks += 1;
                 Damage::Dropped
             }
         };
-        self.stats.damaged_blocks += 1;
-        self.counters.of(key.volume()).damaged_blocks += 1;
+        self.cx.stats.damaged_blocks += 1;
+        self.cx.counters.of(key.volume()).damaged_blocks += 1;
         let lost = damage == Damage::Lost;
-        self.cover(if lost { CoverageMark::DirtyLost } else { CoverageMark::CleanDamaged });
-        self.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
+        self.cx.cover(if lost { CoverageMark::DirtyLost } else { CoverageMark::CleanDamaged });
+        self.cx.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
         damage
     }
 
     /// True if what this request misses may be cached.
     pub(crate) fn may_fill(&self, req: u32) -> bool {
-        let request = self.reqs.get(req);
-        let volume = self.volume(request.volume);
+        let request = self.cx.reqs.get(req);
+        let volume = self.cx.volume(request.volume);
         let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
         let refused = volume.settings.admission == Admission::Never && !wanted;
         request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.runs_without_cache()
     }
 
-    pub(crate) fn count_hits(&mut self, req: u32, blocks: u64) {
-        let volume = self.reqs.get(req).volume;
-        self.stats.read_hit_blocks += blocks;
-        self.counters.of(volume).read_hit_blocks += blocks;
-    }
-
     pub(crate) fn count_misses(&mut self, req: u32, blocks: u64) {
-        let (volume, sequential) = (self.reqs.get(req).volume, self.reqs.get(req).sequential);
+        let (volume, sequential) = (self.cx.reqs.get(req).volume, self.cx.reqs.get(req).sequential);
         let may_fill = self.may_fill(req);
-        let (all, one) = (&mut self.stats, self.counters.of(volume));
+        let (all, one) = (&mut self.cx.stats, self.cx.counters.of(volume));
         if may_fill {
             all.read_miss_blocks += blocks;
             one.read_miss_blocks += blocks;
@@ -358,20 +365,20 @@ impl Engine {
     }
 
     fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.pending += 1;
         request.missed = true;
         let (volume, mut span) = (request.volume, request.block_span(block, u64::from(count)));
-        let len = (self.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
+        let len = (self.cx.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
         span.len = len as u32;
-        self.volume_mut(volume).misses_in_flight += 1;
+        self.cx.volume_mut(volume).misses_in_flight += 1;
         let kind = OpKind::ReadMiss { req, block, count, miss };
-        self.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
+        self.cx.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
     }
 
     pub(crate) fn miss_read(&mut self, req: u32, block: u64, count: u32, miss: Miss, ok: bool, crcs: &[u32]) {
-        let volume = self.reqs.get(req).volume;
-        self.volume_mut(volume).misses_in_flight -= 1;
+        let volume = self.cx.reqs.get(req).volume;
+        self.cx.volume_mut(volume).misses_in_flight -= 1;
         let again = !ok && miss.tries < BACKING_READ_TRIES;
         if again {
             self.read_misses(req, block, count, Miss { tries: miss.tries + 1, ..miss });
@@ -382,26 +389,26 @@ impl Engine {
     }
 
     fn register_fills(&mut self, req: u32, block: u64, count: u32) -> u64 {
-        let request = self.reqs.get(req);
+        let request = self.cx.reqs.get(req);
         let (volume, pinned) = (request.volume, request.treatment == Treatment::Pin);
         self.fills.last_token += 1;
         let token = self.fills.last_token;
-        if !self.may_fill(req) || self.fenced || self.stopping {
+        if !self.may_fill(req) || self.cx.fenced || self.cx.stopping {
             return token;
         }
-        let room = self.pages.available(PageUse::Fill).saturating_sub(self.fills.len() as u32);
+        let room = self.cx.pages.available(PageUse::Fill).saturating_sub(self.fills.len() as u32);
         // The short block at an odd end of the volume is not worth the special case.
-        let whole = (self.volume(volume).size_bytes / BLOCK).saturating_sub(block);
+        let whole = (self.cx.volume(volume).size_bytes / BLOCK).saturating_sub(block);
         for (block, index) in (block..block + u64::from(count).min(whole)).zip(0..) {
             let key = Key::new(volume, block);
-            let idle = !self.locks.is_held(BlockRange { first: key, last: key });
-            if !idle || self.map.lookup(key).is_some() {
+            let idle = !self.cx.locks.is_held(BlockRange { first: key, last: key });
+            if !idle || self.cx.map.lookup(key).is_some() {
                 continue;
             }
             if index >= room {
                 // Nothing is remembered of it: it is not asked twice for a place that it did not get.
                 if self.would_admit(req, key) {
-                    self.count_fill_given_up(volume, false);
+                    self.cx.count_fill_given_up(volume, false);
                 }
             } else if self.admits(req, key) {
                 self.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
@@ -423,21 +430,21 @@ impl Engine {
     /// Blocks have come from the backing store (no checksums: they have not): what this read registered and is still
     /// valid goes to the fill stream.
     fn fill(&mut self, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
-        let volume = self.reqs.get(req).volume;
+        let volume = self.cx.reqs.get(req).volume;
         for index in 0..u64::from(count) {
             let key = Key::new(volume, block + index);
             let Some(valid) = self.fills.state_of(key, token) else { continue };
             let crc = crcs.get(index as usize).filter(|_| valid);
-            let page = if crc.is_some() { self.pages.take(PageUse::Fill) } else { None };
+            let page = if crc.is_some() { self.cx.pages.take(PageUse::Fill) } else { None };
             let (Some(page), Some(crc)) = (page, crc) else {
                 if !valid || crc.is_some() {
-                    self.count_fill_given_up(volume, !valid);
+                    self.cx.count_fill_given_up(volume, !valid);
                 }
                 self.fills.end(key, token);
                 continue;
             };
-            let from = self.reqs.get(req).block_span(block + index, 1);
-            self.actions.push_back(Action::Copy { from, to: page.span() });
+            let from = self.cx.reqs.get(req).block_span(block + index, 1);
+            self.cx.actions.push_back(Action::Copy { from, to: page.span() });
             self.append_fill(key, *crc, page, token);
         }
     }
@@ -457,23 +464,23 @@ impl Engine {
 
     /// A fill has been appended to `slot`, or was given up.
     pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
-        self.pages.give(PageUse::Fill, page);
+        self.cx.pages.give(PageUse::Fill, page);
         let valid = self.fills.is_valid(key, token);
         let pinned = self.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
         self.fills.end(key, token);
         // Whoever waits for the volume to be quiet was asked before the queues are gone through.
-        self.settle_again();
-        let overtaken = self.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
+        self.cx.settle_again();
+        let overtaken = self.cx.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
         if overtaken || !valid {
-            self.cover(CoverageMark::FillOvertaken);
+            self.cx.cover(CoverageMark::FillOvertaken);
         }
-        if (overtaken || !valid || slot.is_none()) && !self.fenced {
-            self.count_fill_given_up(key.volume(), overtaken || !valid);
+        if (overtaken || !valid || slot.is_none()) && !self.cx.fenced {
+            self.cx.count_fill_given_up(key.volume(), overtaken || !valid);
         }
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
-            self.map.insert(slot, BlockState::Clean);
-            self.stats.filled_blocks += 1;
-            self.counters.of(key.volume()).filled_blocks += 1;
+            self.cx.map.insert(slot, BlockState::Clean);
+            self.cx.stats.filled_blocks += 1;
+            self.cx.counters.of(key.volume()).filled_blocks += 1;
             if pinned {
                 self.pin_block(slot);
             }
@@ -481,7 +488,7 @@ impl Engine {
     }
 
     pub(crate) fn read_part_done(&mut self, req: u32, ok: bool) {
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.failed |= !ok;
         request.pending -= 1;
         debug_assert!(matches!(request.kind, RequestKind::Read | RequestKind::Prefetch));

@@ -11,6 +11,7 @@
 //! Each volume has a queue and a clock of its own: a volume at its limit holds up nobody else.
 
 use crate::api::{Nanos, RequestKind};
+use crate::context::Context;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use alloc::collections::VecDeque;
@@ -164,16 +165,30 @@ impl Throttle {
     }
 }
 
+impl Context {
+    /// Blocks that a request will make dirty: none if it goes past the cache.
+    pub(crate) fn blocks_to_dirty(&self, req: u32) -> u64 {
+        let request = self.reqs.get(req);
+        let blocks = request.last_block - request.first_block + 1;
+        let through_log = match request.kind {
+            RequestKind::Write { .. } => true,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => !self.zeroes_go_direct(req),
+            _ => false,
+        };
+        if through_log && request.write_back { blocks } else { 0 }
+    }
+}
+
 impl Engine {
     /// Takes a write, zero or discard: at once, or after a wait.
     pub(crate) fn admit_mutation(&mut self, req: u32) {
-        let id = self.reqs.get(req).volume;
+        let id = self.cx.reqs.get(req).volume;
         let toll = if self.throttle.is_waiting(id) { None } else { self.toll(req) };
         if let Some(toll) = toll {
             self.pass(req, toll);
         } else {
-            self.stats.throttled_writes += 1;
-            self.counters.of(id).throttled_writes += 1;
+            self.cx.stats.throttled_writes += 1;
+            self.cx.counters.of(id).throttled_writes += 1;
             self.throttle.queue(id).waiting.push_back(req);
             self.throttle.waiting += 1;
         }
@@ -193,7 +208,7 @@ impl Engine {
                 let index = (self.throttle.first + at) % volumes;
                 let Some(req) = self.throttle.queues[index].waiting.front().copied() else { continue };
                 // With a fenced cache every write fails: none has to wait for that.
-                let toll = self.toll(req).or(self.fenced.then(Toll::default));
+                let toll = self.toll(req).or(self.cx.fenced.then(Toll::default));
                 if let Some(toll) = toll {
                     self.throttle.queues[index].waiting.pop_front();
                     self.throttle.waiting -= 1;
@@ -206,31 +221,31 @@ impl Engine {
 
     /// Writes wait at a limit, and what is written back counts as dirty until its clean marks are in the log.
     pub(crate) fn writers_wait_for_marks(&self) -> bool {
-        self.throttle.waits_for_room(self.now) && !fault::planted(PlantedBug::DawdleWithMarks)
+        self.throttle.waits_for_room(self.cx.now) && !fault::planted(PlantedBug::DawdleWithMarks)
     }
 
     fn pass(&mut self, req: u32, toll: Toll) {
-        let blocks = self.blocks_to_dirty(req);
+        let blocks = self.cx.blocks_to_dirty(req);
         if blocks > 0 {
-            let id = self.reqs.get(req).volume;
-            let now = self.now;
+            let id = self.cx.reqs.get(req).volume;
+            let now = self.cx.now;
             let queue = self.throttle.queue(id);
             let pause = blocks.saturating_mul(queue.block_time) / TOLL_UNIT * toll.share;
             queue.free_at = queue.free_at.max(now) + pause;
             // Counted from here on: a request that waits for a block lock has passed, too.
             self.throttle.blocks_enter(id, blocks);
-            self.reqs.get_mut(req).reserved = blocks;
+            self.cx.reqs.get_mut(req).reserved = blocks;
         }
         self.lock_mutation(req);
     }
 
     /// What a write pays for passing now; `None` if it has to wait.
     fn toll(&self, req: u32) -> Option<Toll> {
-        let blocks = self.blocks_to_dirty(req);
+        let blocks = self.cx.blocks_to_dirty(req);
         if blocks == 0 {
             return Some(Toll::default());
         }
-        let id = self.reqs.get(req).volume;
+        let id = self.cx.reqs.get(req).volume;
         let levels = self.levels(id);
         if levels.are_free() {
             return Some(Toll::default());
@@ -238,33 +253,21 @@ impl Engine {
         let Levels { volume, pool, .. } = levels;
         let unlimited = fault::planted(PlantedBug::ThrottleBeyondLimit);
         let fits = (unlimited || volume.fits(blocks)) && pool.fits(blocks);
-        let paid = self.now >= self.throttle.queues[usize::from(id.0)].free_at;
+        let paid = self.cx.now >= self.throttle.queues[usize::from(id.0)].free_at;
         (fits && paid).then(|| Toll { share: volume.risen().max(pool.risen()) })
-    }
-
-    /// Blocks that a request will make dirty: none if it goes past the cache.
-    pub(crate) fn blocks_to_dirty(&self, req: u32) -> u64 {
-        let request = self.reqs.get(req);
-        let blocks = request.last_block - request.first_block + 1;
-        let through_log = match request.kind {
-            RequestKind::Write { .. } => true,
-            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => !self.zeroes_go_direct(req),
-            _ => false,
-        };
-        if through_log && request.write_back { blocks } else { 0 }
     }
 
     /// Where a volume and the pool are between their limits.
     pub(crate) fn levels(&self, id: VolumeId) -> Levels {
-        let (kept, capacity) = (self.kept_dirty(), self.data_capacity());
+        let (kept, capacity) = (self.cx.kept_dirty(), self.data_capacity());
         let (shared, throttle) = (capacity.saturating_sub(kept), &self.throttle);
-        let map = &self.map.volumes[usize::from(id.0)];
+        let map = &self.cx.map.volumes[usize::from(id.0)];
         let dirty = map.dirty + map.destaged + throttle.queues[usize::from(id.0)].in_flight_blocks;
-        let all = self.map.unclean_blocks().saturating_sub(kept) + throttle.in_flight_blocks;
+        let all = self.cx.map.unclean_blocks().saturating_sub(kept) + throttle.in_flight_blocks;
         Levels {
             capacity,
-            volume: level(dirty, shared, self.volume(id).settings.dirty_high_pct),
-            pool: level(all, shared, self.config.pool.dirty_limit_pct),
+            volume: level(dirty, shared, self.cx.volume(id).settings.dirty_high_pct),
+            pool: level(all, shared, self.cx.config.pool.dirty_limit_pct),
         }
     }
 }

@@ -11,8 +11,11 @@
 //! In the other modes step 4 is `direct`.
 
 use crate::api::RequestKind;
+use crate::context::Context;
+use crate::context::LockOwner;
 use crate::context::pages::ZERO_PAGE;
-use crate::engine::{BLOCK, Engine, LockOwner};
+use crate::context::sectors::BLOCK;
+use crate::engine::Engine;
 use crate::log::append::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
 use crate::map::segment::Key;
@@ -22,25 +25,42 @@ use forebay_format::StreamKind;
 /// CRC32C of 4096 zero bytes.
 pub(crate) const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
 
+impl Context {
+    /// Blocks `first..end` that a request covers wholly (the last block of the volume may be short), if any.
+    fn whole_blocks(&self, req: u32) -> Option<(u64, u64)> {
+        let request = self.reqs.get(req);
+        let first = request.offset.div_ceil(BLOCK);
+        let at_end = request.end() == self.volume(request.volume).size_bytes;
+        let end = if at_end { request.end().div_ceil(BLOCK) } else { request.end() / BLOCK };
+        (first < end).then_some((first, end))
+    }
+
+    /// True if a zero or discard is large enough, or the mode is such, that its whole blocks go to the backing store.
+    pub(crate) fn zeroes_go_direct(&self, req: u32) -> bool {
+        let request = self.reqs.get(req);
+        request.len >= self.volume(request.volume).settings.zero_direct_min_bytes || !request.write_back
+    }
+}
+
 impl Engine {
     pub(crate) fn lock_mutation(&mut self, req: u32) {
-        let range = self.reqs.get(req).range();
-        if self.locks.acquire(range, LockOwner(req)) {
+        let range = self.cx.reqs.get(req).range();
+        if self.cx.locks.acquire(range, LockOwner(req)) {
             self.mutation_locked(req);
             return;
         }
-        self.stats.lock_waits += 1;
-        self.counters.of(range.first.volume()).lock_waits += 1;
+        self.cx.stats.lock_waits += 1;
+        self.cx.counters.of(range.first.volume()).lock_waits += 1;
     }
 
     /// The block lock is ours: the request begins.
     pub(crate) fn mutation_locked(&mut self, req: u32) {
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.locked = true;
-        if self.fenced && self.hold_mutation(req) {
+        if self.cx.fenced && self.hold_mutation(req) {
             return;
         }
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         // One part stands for "still being started", so that parts that end at once do not end the request.
         request.pending = 1;
         let (range, kind, write_back) = (request.range(), request.kind, request.write_back);
@@ -56,10 +76,10 @@ impl Engine {
 
     /// Zeroes: whole blocks either through the log or directly; ragged ends as small writes of zeroes.
     fn start_zeroes(&mut self, req: u32, write_back: bool) {
-        let request = self.reqs.get(req);
+        let request = self.cx.reqs.get(req);
         let (from, to) = (request.offset, request.end());
-        let whole = self.whole_blocks(req);
-        if write_back && !self.zeroes_go_direct(req) {
+        let whole = self.cx.whole_blocks(req);
+        if write_back && !self.cx.zeroes_go_direct(req) {
             self.log_range(req, from, to);
             return;
         }
@@ -81,28 +101,13 @@ impl Engine {
         self.start_direct(req, first * BLOCK, (end * BLOCK).min(to), true);
     }
 
-    /// Blocks `first..end` that a request covers wholly (the last block of the volume may be short), if any.
-    fn whole_blocks(&self, req: u32) -> Option<(u64, u64)> {
-        let request = self.reqs.get(req);
-        let first = request.offset.div_ceil(BLOCK);
-        let at_end = request.end() == self.volume(request.volume).size_bytes;
-        let end = if at_end { request.end().div_ceil(BLOCK) } else { request.end() / BLOCK };
-        (first < end).then_some((first, end))
-    }
-
-    /// True if a zero or discard is large enough, or the mode is such, that its whole blocks go to the backing store.
-    pub(crate) fn zeroes_go_direct(&self, req: u32) -> bool {
-        let request = self.reqs.get(req);
-        request.len >= self.volume(request.volume).settings.zero_direct_min_bytes || !request.write_back
-    }
-
     /// Sends bytes `from..to` of the volume through the log.
     fn log_range(&mut self, req: u32, from: u64, to: u64) {
         for block in from / BLOCK..=(to - 1) / BLOCK {
             let start = from.max(block * BLOCK) - block * BLOCK;
             let end = to.min((block + 1) * BLOCK) - block * BLOCK;
-            self.reqs.get_mut(req).pending += 1;
-            let request = self.reqs.get_mut(req);
+            self.cx.reqs.get_mut(req).pending += 1;
+            let request = self.cx.reqs.get_mut(req);
             if request.reserved > 0 {
                 request.reserved -= 1;
             } else {
@@ -113,7 +118,7 @@ impl Engine {
                 self.start_merge(req, block, (start as u32, end as u32), MergeFor::Log);
                 continue;
             }
-            let request = self.reqs.get(req);
+            let request = self.cx.reqs.get(req);
             let (span, crc) = match request.kind {
                 RequestKind::Write { .. } => {
                     (request.block_span(block, 1), request.crcs[(block - request.first_block) as usize])
@@ -133,13 +138,13 @@ impl Engine {
 
     /// A block that went through the log has ended.
     pub(crate) fn logged(&mut self, req: u32, ok: bool) {
-        self.throttle.blocks_leave(self.reqs.get(req).volume, 1);
+        self.throttle.blocks_leave(self.cx.reqs.get(req).volume, 1);
         self.mutation_part_done(req, ok);
     }
 
     /// A part of a write, zero or discard has ended.
     pub(crate) fn mutation_part_done(&mut self, req: u32, ok: bool) {
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         request.failed |= !ok;
         request.pending -= 1;
         if request.pending > 0 {
@@ -147,10 +152,10 @@ impl Engine {
         }
         let failed = request.failed;
         // What went well in part through the log, before the cache failed, is at risk there: all of it is done over as well.
-        if (failed && self.fenced || self.runs_without_cache()) && self.redo_mutation(req) {
+        if (failed && self.cx.fenced || self.runs_without_cache()) && self.redo_mutation(req) {
             return;
         }
-        let request = self.reqs.get_mut(req);
+        let request = self.cx.reqs.get_mut(req);
         let fua = match request.kind {
             RequestKind::Write { fua }
             | RequestKind::Discard { fua }
@@ -163,13 +168,13 @@ impl Engine {
         let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
         self.throttle.blocks_leave(volume, unused);
         let mut granted = alloc::vec::Vec::new();
-        self.locks.release(range, &mut granted);
+        self.cx.locks.release(range, &mut granted);
         if fua && !failed {
             self.flush_for(req);
         } else if !failed && self.runs_without_cache() {
             self.make_readable(req);
         }
-        if self.reqs.get(req).pending == 0 {
+        if self.cx.reqs.get(req).pending == 0 {
             self.reply(req);
         }
         self.lock_granted(granted);

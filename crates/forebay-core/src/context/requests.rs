@@ -1,0 +1,65 @@
+//! Client requests under way.
+
+use crate::api::settings::Treatment;
+use crate::api::{BufId, Nanos, RequestId, RequestKind, Span};
+use crate::context::locks::BlockRange;
+use crate::context::sectors::BLOCK;
+use crate::map::segment::Key;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+/// A client request under way.
+#[derive(Debug)]
+pub(crate) struct Req {
+    pub(crate) id: RequestId,
+    pub(crate) volume: VolumeId,
+    pub(crate) kind: RequestKind,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) first_block: u64,
+    pub(crate) last_block: u64,
+    pub(crate) buf: BufId,
+    /// Checksums of the blocks of a write.
+    pub(crate) crcs: Vec<u32>,
+    /// Parts that have not ended.
+    pub(crate) pending: u32,
+    pub(crate) failed: bool,
+    /// A flush of the cache device that it needs failed.
+    pub(crate) cache_failed: bool,
+    /// It was begun, or done over, without the cache: its failure is final.
+    pub(crate) redone: bool,
+    pub(crate) locked: bool,
+    /// The volume was in a write-back mode when the request was taken; it ends as it began.
+    pub(crate) write_back: bool,
+    /// What is written past the cache is cached as clean as well.
+    pub(crate) copies: bool,
+    pub(crate) treatment: Treatment,
+    /// Blocks counted as on their way to the log although they have not set out yet.
+    pub(crate) reserved: u64,
+    /// The treatment follows from a long stream, not from a rule.
+    pub(crate) sequential: bool,
+    /// A part came from the backing store.
+    pub(crate) missed: bool,
+    /// Losses of its volume that had been told when it was made.
+    pub(crate) losses_reported: u64,
+    pub(crate) started_at: Nanos,
+}
+
+impl Req {
+    pub(crate) fn range(&self) -> BlockRange {
+        BlockRange {
+            first: Key::new(self.volume, self.first_block),
+            last: Key::new(self.volume, self.last_block),
+        }
+    }
+
+    /// The whole block `block` in the client's buffer.
+    pub(crate) fn block_span(&self, block: u64, blocks: u64) -> Span {
+        let offset = ((block - self.first_block) * BLOCK) as u32;
+        Span { buf: self.buf, offset, len: (blocks * BLOCK) as u32 }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
