@@ -1,6 +1,6 @@
 //! Why a daemon did not start or did not end well, in words for people: what, and what to do next.
 
-use crate::control::{ControlError, ErrorKind};
+use forebay_admin::{AdminError, ErrorKind};
 use thiserror::Error;
 
 /// Why [`crate::run`] failed.
@@ -25,7 +25,7 @@ impl RunError {
     }
 }
 
-impl From<RunError> for ControlError {
+impl From<RunError> for AdminError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Usage(what) => Self::new(ErrorKind::Invalid, what, ""),
@@ -34,8 +34,8 @@ impl From<RunError> for ControlError {
     }
 }
 
-impl From<ControlError> for RunError {
-    fn from(error: ControlError) -> Self {
+impl From<AdminError> for RunError {
+    fn from(error: AdminError) -> Self {
         match error.kind {
             ErrorKind::Invalid if error.hint.is_empty() => Self::Usage(error.what),
             ErrorKind::Invalid => Self::Usage(format!("{}; {}", error.what, error.hint)),

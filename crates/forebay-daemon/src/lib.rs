@@ -1,32 +1,28 @@
 //! The Forebay daemon: names, settings and lifetimes around one engine.
 //!
-//! [`serve`](fn@serve) is the way in; [`run`](fn@run) is the same with a configuration that is made from options. `service` is the operator's side: it implements [`control::Control`] over pools,
+//! [`serve`](fn@serve) is the way in; [`run`](fn@run) is the same with a configuration that is made from options. `service` is the operator's side: it implements [`forebay_admin::Admin`] over pools,
 //! configuration, `jobs` and `events`. Each `pool` is a thread that owns one engine and everything that it needs:
 //! `engine_io` carries out its actions, `server` and `fuse_server` bring requests, `rules` say which of them are cached,
 //! `meter` counts and times. [`host`] is the export path of a pool in front of something that is no engine. `open` opens devices and decides whether there is a cache to open or one to make. [`api`]
-//! is HTTP in front of `control`, [`control_fs`] the same as plain files. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
+//! is HTTP in front of `control`, [`control_files`] the same as plain files. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
 #![forbid(unsafe_code)]
 
 pub mod api;
 mod cache_device;
 mod cache_spec;
 mod cipher;
-pub mod clock;
 pub mod config;
-pub mod control;
-pub mod control_fs;
+pub mod control_files;
 mod durable;
 pub mod encryption;
 mod engine_io;
 mod engine_memory;
 mod error;
-pub mod events;
 mod failed_mark;
 pub mod fuse_server;
 pub mod guard;
 mod handover;
 pub mod host;
-pub mod jobs;
 mod limits;
 mod loss_record;
 mod main_thread;

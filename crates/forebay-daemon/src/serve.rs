@@ -8,8 +8,7 @@
 
 use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
 use crate::config::{Config, ConfigFile, DaemonConfig};
-use crate::control::{Control, ControlError, UpgradeBegun, UpgradeInfo};
-use crate::control_fs::{self, AlarmSource, ControlFs};
+use crate::control_files::{self, AlarmSource, ControlFiles};
 use crate::encryption::Key;
 use crate::error::RunError;
 use crate::handover::{Duties, ListenerStore, Manager, Predecessor, Successor};
@@ -19,6 +18,7 @@ use crate::main_thread::{
 use crate::open::check_key;
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
 use crate::{RunEvent, ServeOptions};
+use forebay_admin::{Admin, AdminError, UpgradeBegun, UpgradeInfo};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -150,7 +150,7 @@ struct Daemon {
     listener_store: Arc<ListenerStore>,
     daemon: DaemonConfig,
     api: Api,
-    control_fs: Option<ControlFs>,
+    control_files: Option<ControlFiles>,
 }
 
 /// The admin API.
@@ -187,7 +187,7 @@ impl Daemon {
             upgrader: origin.file.map(|_| upgrader(&messages.0)),
         };
         let service = start_service(start, messages, report)?;
-        Ok(Self { service, listener_store, daemon, api: Api::Gone, control_fs: None })
+        Ok(Self { service, listener_store, daemon, api: Api::Gone, control_files: None })
     }
 
     /// Opens the sockets of the API.
@@ -240,7 +240,7 @@ impl Daemon {
             self.api = Api::Serving(ready.serve().map_err(api_failed)?);
             report(RunEvent::Admin(self.daemon.admin_socket.clone()));
         }
-        self.control_fs =
+        self.control_files =
             self.daemon.control_fs.as_ref().and_then(|path| show_files(path, &self.service, report));
         Ok(())
     }
@@ -288,7 +288,7 @@ impl Daemon {
         }
         // Pools first: a control call that waits for a device must not keep them from it.
         self.service.tell_to_stop();
-        drop(self.control_fs);
+        drop(self.control_files);
         drop(self.api);
         stop(&self.service, received, report)
     }
@@ -324,7 +324,7 @@ impl Daemon {
             version: successor.version().to_owned(),
         };
         answer_upgrade(answer, Ok(begun));
-        self.control_fs = None;
+        self.control_files = None;
         let listeners = match std::mem::replace(&mut self.api, Api::Gone) {
             Api::Serving(api) => api.into_listeners(),
             _ => Vec::new(),
@@ -393,7 +393,7 @@ impl Daemon {
 }
 
 /// Answers who asked for an upgrade, if anybody did, and still waits.
-fn answer_upgrade(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, ControlError>) {
+fn answer_upgrade(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, AdminError>) {
     if let Some(answer) = answer {
         let _ = answer.try_send(what);
     }
@@ -422,12 +422,12 @@ fn upgrader(messages: &mpsc::Sender<Message>) -> Upgrader {
 }
 
 /// Mounts the control file system. The daemon serves without it if that fails.
-fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEvent)) -> Option<ControlFs> {
+fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEvent)) -> Option<ControlFiles> {
     let hub = service.services().events;
     let alarms: AlarmSource =
-        Arc::new(move || hub.alarms().iter().map(crate::events::Alarm::to_json).collect());
-    let options = control_fs::Options { alarms: Some(alarms) };
-    match control_fs::mount_with(path, service.clone(), options) {
+        Arc::new(move || hub.alarms().iter().map(forebay_admin::events::Alarm::to_json).collect());
+    let options = control_files::Options { alarms: Some(alarms) };
+    match control_files::mount_with(path, service.clone(), options) {
         Ok(mounted) => Some(mounted),
         Err(error) => {
             report(RunEvent::Problem(format!("the control file system is not there: {error}")));

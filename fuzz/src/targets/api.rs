@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use forebay_admin::Admin;
 use forebay_daemon::api::{ApiOptions, ApiServer, Limits, serve};
-use forebay_daemon::control::Control;
-use forebay_daemon::control_fs::write_text;
+use forebay_daemon::control_files::write_text;
 
 use crate::Target;
 
@@ -97,8 +97,8 @@ fn control_files(input: &[u8]) {
     let Ok(path) = std::str::from_utf8(&input[..end]) else { return };
     let stage = stage();
     let _ = stage.fake.furnish();
-    let control: Arc<dyn Control> = stage.fake.services().control;
-    let _ = write_text(control, path, input.get(end + 1..).unwrap_or_default());
+    let admin: Arc<dyn Admin> = stage.fake.services().admin;
+    let _ = write_text(admin, path, input.get(end + 1..).unwrap_or_default());
 }
 
 fn control_file_seeds() -> Vec<Vec<u8>> {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use clap::ArgGroup;
-use forebay_daemon::CacheSpec;
-use forebay_daemon::control::{
+use forebay_admin::{
     DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
+use forebay_daemon::CacheSpec;
 use serde_json::Value;
 
 use super::settings::pair;

@@ -1,6 +1,6 @@
 //! `forebay reload`: the daemon reads its configuration file again.
 
-use forebay_daemon::control::ReloadDone;
+use forebay_admin::ReloadDone;
 
 use crate::client::{self, Admin};
 use crate::failure::Failure;

@@ -1,6 +1,6 @@
 //! `forebay rules`: which requests of which clients are cached.
 
-use forebay_daemon::control::RuleRequest;
+use forebay_admin::RuleRequest;
 use forebay_daemon::rules::Rule;
 use serde_json::Value;
 

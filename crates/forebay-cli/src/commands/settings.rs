@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use forebay_admin::{Leaving, SettingInfo, SettingsDone, SettingsRequest};
 use forebay_daemon::config::tunables;
-use forebay_daemon::control::{Leaving, SettingInfo, SettingsDone, SettingsRequest};
 
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;

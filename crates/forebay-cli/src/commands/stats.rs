@@ -9,7 +9,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_daemon::control::VolumeInfo;
+use forebay_admin::VolumeInfo;
 use forebay_export::size::parse_duration;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forebay_daemon::control::{DaemonInfo, PoolInfo, VolumeInfo};
+use forebay_admin::{DaemonInfo, PoolInfo, VolumeInfo};
 use serde_json::{Value, json};
 
 use crate::client::{self, Admin};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_daemon::control::{DaemonInfo, UpgradeBegun, UpgradeInfo};
+use forebay_admin::{DaemonInfo, UpgradeBegun, UpgradeInfo};
 
 use crate::client::{self, Admin};
 use crate::failure::Failure;

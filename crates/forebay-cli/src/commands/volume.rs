@@ -1,6 +1,6 @@
 //! `forebay volume`: what is cached and served.
 
-use forebay_daemon::control::{LossInfo, VolumeInfo, VolumeRequest, VolumeState};
+use forebay_admin::{LossInfo, VolumeInfo, VolumeRequest, VolumeState};
 use serde_json::{Value, json};
 
 use super::settings::pair;

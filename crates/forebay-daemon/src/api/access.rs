@@ -13,8 +13,8 @@ use subtle::ConstantTimeEq;
 
 use super::problem::Problem;
 use crate::config::{AdminUsers, UserList};
-use crate::control::{ControlError, ErrorKind};
 use crate::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, read_secret};
+use forebay_admin::{AdminError, ErrorKind};
 
 /// What somebody may do. Each level includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -47,7 +47,7 @@ impl Level {
         let what = format!("this needs the level \"{}\", and you have \"{has}\"", needs.name());
         let hint = "ask the operator of the daemon: [daemon] of its configuration says who has which level \
                     (admin_operate and admin_read for users of the socket, token_file and read_token_file over TCP)";
-        Problem::new(StatusCode::FORBIDDEN, ControlError::new(ErrorKind::Denied, what, hint))
+        Problem::new(StatusCode::FORBIDDEN, AdminError::new(ErrorKind::Denied, what, hint))
     }
 }
 

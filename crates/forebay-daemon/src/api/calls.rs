@@ -1,4 +1,4 @@
-//! Calls into [`Control`](crate::control::Control), which may block, from the event loop, which may not.
+//! Calls into [`Admin`](forebay_admin::Admin), which may block, from the event loop, which may not.
 //!
 //! Invariants
 //! - A call runs on a thread of its own kind: those that look never wait for those that change something.
@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use tokio::sync::Semaphore;
 
 use super::problem::Problem;
-use crate::control::{ControlError, ErrorKind};
+use forebay_admin::{AdminError, ErrorKind};
 
 /// Threads for calls that look, and for those that change something.
 pub(super) const THREADS: usize = LOOKS + CHANGES;
@@ -42,7 +42,7 @@ impl Calls {
     /// Makes a call and waits for its answer.
     pub(super) async fn make<T: Send + 'static>(
         &self,
-        call: impl FnOnce() -> Result<T, ControlError> + Send + 'static,
+        call: impl FnOnce() -> Result<T, AdminError> + Send + 'static,
     ) -> Result<T, Problem> {
         let place = tokio::time::timeout(self.within, self.places.clone().acquire_owned()).await;
         let Ok(Ok(place)) = place else {
@@ -59,8 +59,7 @@ impl Calls {
             Ok(Ok(answer)) => answer.map_err(Problem::from),
             Ok(Err(_)) => {
                 let hint = "this is a defect of the daemon; its log has more";
-                let error =
-                    ControlError::new(ErrorKind::Failed, "the request could not be carried out", hint);
+                let error = AdminError::new(ErrorKind::Failed, "the request could not be carried out", hint);
                 Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error))
             }
             Err(_) => {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 use super::problem::Problem;
-use crate::control::{ControlError, ErrorKind};
+use forebay_admin::{AdminError, ErrorKind};
 
 /// Largest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 256 << 10;
@@ -57,7 +57,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Serialize> FromRequest<S> for Body<T>
         if !is_json(request.headers()) {
             return Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                ControlError::new(
+                AdminError::new(
                     ErrorKind::Invalid,
                     "the body must be JSON",
                     "send the header Content-Type: application/json",
@@ -72,7 +72,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Serialize> FromRequest<S> for Body<T>
             (Ok(sent), Ok(meant)) if has_shape_of(&sent, &meant) => Ok(Self(body)),
             _ => {
                 let what = "the body is not what is expected: a list stands where an object belongs";
-                Err(ControlError::new(ErrorKind::Invalid, what, "name the fields").into())
+                Err(AdminError::new(ErrorKind::Invalid, what, "name the fields").into())
             }
         }
     }
@@ -118,18 +118,18 @@ fn not_understood(error: &serde_json::Error) -> Problem {
     let hint = "GET /v1/openapi.json describes every body";
     if error.is_data() {
         let what = format!("the body is not what is expected: {error}");
-        return ControlError::new(ErrorKind::Invalid, what, hint).into();
+        return AdminError::new(ErrorKind::Invalid, what, hint).into();
     }
     Problem::bad_request(format!("the body is not JSON: {error}"), hint)
 }
 
 fn too_large() -> Problem {
     let what = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-    let error = ControlError::new(ErrorKind::Invalid, what, "send less at a time");
+    let error = AdminError::new(ErrorKind::Invalid, what, "send less at a time");
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, error)
 }
 
 fn too_slow() -> Problem {
     let what = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
-    Problem::new(StatusCode::REQUEST_TIMEOUT, ControlError::new(ErrorKind::Invalid, what, "send it at once"))
+    Problem::new(StatusCode::REQUEST_TIMEOUT, AdminError::new(ErrorKind::Invalid, what, "send it at once"))
 }

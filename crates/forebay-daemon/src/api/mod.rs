@@ -1,5 +1,5 @@
 //! The admin API of the daemon: HTTP/JSON over a unix socket, and over TCP for who has the token. What it can do is
-//! [`Control`]; this module is what lies between a socket and that trait. For users: `docs/api.md`.
+//! [`Admin`]; this module is what lies between a socket and that trait. For users: `docs/api.md`.
 //!
 //! `server` accepts connections and limits them, `access` and `tls` decide who may come in over TCP, `write_timeout` ends
 //! connections whose peer takes nothing, `extract` checks what comes in, `calls` makes calls that block away from the
@@ -42,9 +42,9 @@ use thiserror::Error;
 
 pub use crate::config::TlsFiles;
 use crate::config::{AdminUsers, DaemonConfig};
-use crate::control::Control;
-use crate::events::Hub;
-use crate::jobs::Jobs;
+use forebay_admin::Admin;
+use forebay_admin::events::Hub;
+use forebay_admin::jobs::Jobs;
 
 /// Where the API is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -128,10 +128,10 @@ impl Default for Limits {
 #[derive(Clone)]
 pub struct Services {
     /// What can be asked and done.
-    pub control: Arc<dyn Control>,
-    /// The jobs of that control: waiting for one takes no thread.
+    pub admin: Arc<dyn Admin>,
+    /// The jobs of that interface: waiting for one takes no thread.
     pub jobs: Jobs,
-    /// The events and alarms of that control.
+    /// The events and alarms of that interface.
     pub events: Hub,
 }
 

@@ -1,7 +1,7 @@
 //! What a client gets instead of an answer: an RFC 9457 problem, in one form for every error of the API.
 //!
 //! `status` and `title` are those of HTTP, `detail` says what was wrong for people who know nothing of Forebay; `kind`,
-//! `what` and `hint` are a [`ControlError`] as it is.
+//! `what` and `hint` are a [`AdminError`] as it is.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::control::{ControlError, ErrorKind};
+use forebay_admin::{AdminError, ErrorKind};
 
 /// Media type of a problem.
 pub(super) const CONTENT_TYPE: &str = "application/problem+json";
@@ -38,8 +38,8 @@ pub struct Problem {
 
 impl Problem {
     /// A problem of HTTP rather than of what was asked.
-    pub(crate) fn new(status: StatusCode, error: ControlError) -> Self {
-        let ControlError { kind, what, hint } = error;
+    pub(crate) fn new(status: StatusCode, error: AdminError) -> Self {
+        let AdminError { kind, what, hint } = error;
         let title = status.canonical_reason().unwrap_or("Error");
         Self {
             kind_uri: "about:blank",
@@ -54,17 +54,17 @@ impl Problem {
 
     /// The request itself cannot be understood.
     pub(crate) fn bad_request(what: impl ToString, hint: impl ToString) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, ControlError::new(ErrorKind::Invalid, what, hint))
+        Self::new(StatusCode::BAD_REQUEST, AdminError::new(ErrorKind::Invalid, what, hint))
     }
 
     /// Not now.
     pub(crate) fn unavailable(what: impl ToString, hint: impl ToString) -> Self {
-        ControlError::new(ErrorKind::Unavailable, what, hint).into()
+        AdminError::new(ErrorKind::Unavailable, what, hint).into()
     }
 }
 
-impl From<ControlError> for Problem {
-    fn from(error: ControlError) -> Self {
+impl From<AdminError> for Problem {
+    fn from(error: AdminError) -> Self {
         let status = match error.kind {
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,

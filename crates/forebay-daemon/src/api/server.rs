@@ -33,8 +33,8 @@ use super::problem::Problem;
 use super::write_timeout::WriteTimeout;
 use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
 use crate::config::AdminUsers;
-use crate::control::{ControlError, ErrorKind};
 use crate::handover::{Listener, ListenerStore};
+use forebay_admin::{AdminError, ErrorKind};
 use forebay_export::uri::Endpoint;
 
 /// How long a stop waits for answers under way.
@@ -361,5 +361,5 @@ async fn check_token(State(guard): State<Guard>, request: Request, next: Next) -
         return check_level(State(Some(level)), request, next).await;
     }
     let hint = "send the header Authorization: Bearer TOKEN, with the token of the daemon's token_file";
-    Problem::from(ControlError::new(ErrorKind::Denied, "no token, or a wrong one", hint)).into_response()
+    Problem::from(AdminError::new(ErrorKind::Denied, "no token, or a wrong one", hint)).into_response()
 }

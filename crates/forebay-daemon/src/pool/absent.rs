@@ -3,7 +3,7 @@
 use super::handle::PromiseSender;
 use super::volumes::refused;
 use super::{Pool, Promise};
-use crate::control::ControlError;
+use forebay_admin::AdminError;
 use forebay_core::{DetachHow, LifecycleError};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
@@ -18,7 +18,7 @@ pub(crate) struct AbsentVolume {
 }
 
 /// Who waits until the cache has forgotten a volume that is not attached.
-pub(super) type Discarding = (VolumeId, PromiseSender<Result<(), ControlError>>);
+pub(super) type Discarding = (VolumeId, PromiseSender<Result<(), AdminError>>);
 
 impl Pool {
     /// All volumes that are not attached.
@@ -47,7 +47,7 @@ impl Pool {
     }
 
     /// Has the cache forget a volume that is not attached; the promise is kept when it has.
-    pub(crate) fn discard_absent(&mut self, name: &str) -> Promise<Result<(), ControlError>> {
+    pub(crate) fn discard_absent(&mut self, name: &str) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let entry = self.engine.volume_table().into_iter().find(|entry| entry.name == name);
         let now = self.io.now();

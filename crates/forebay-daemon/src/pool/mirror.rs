@@ -9,8 +9,8 @@
 
 use super::cache_failure::TIMEOUT;
 use super::{Pool, PoolEvent};
-use crate::control::{ControlError, ErrorKind};
 use crate::mirror_notes::Notes;
+use forebay_admin::{AdminError, ErrorKind};
 use forebay_core::{MirrorState, Status};
 use forebay_io::Device;
 use std::thread::JoinHandle;
@@ -160,13 +160,13 @@ impl Pool {
 
     // --- another device
 
-    fn refuse_replacement(&self, why: &dyn std::fmt::Display, hint: &str) -> ControlError {
+    fn refuse_replacement(&self, why: &dyn std::fmt::Display, hint: &str) -> AdminError {
         let what = format!("cannot replace a device of pool {}: {why}", self.name);
-        ControlError::new(ErrorKind::Conflict, what, hint)
+        AdminError::new(ErrorKind::Conflict, what, hint)
     }
 
     /// The member that another device may take the place of.
-    fn replaceable(&self) -> Result<u8, ControlError> {
+    fn replaceable(&self) -> Result<u8, AdminError> {
         match self.engine.mirror_state() {
             Some(MirrorState { out: Some(member), noted: true, rebuild: None, .. }) => Ok(member),
             Some(MirrorState { rebuild: Some(_), .. }) => {
@@ -184,7 +184,7 @@ impl Pool {
     ///
     /// # Errors
     /// No device is out, one is being filled, or operations on the old one have not ended.
-    pub(crate) fn let_go_of_member(&mut self) -> Result<(), ControlError> {
+    pub(crate) fn let_go_of_member(&mut self) -> Result<(), AdminError> {
         let member = self.replaceable()?;
         let cache = self.io.cache();
         let Some(id) = cache.map.device_of(member).and_then(|at| cache.ids.get(at)).copied() else {
@@ -194,7 +194,7 @@ impl Pool {
         let idle = device.is_some();
         crate::time_limit::let_go(device);
         if !idle {
-            return Err(ControlError::new(
+            return Err(AdminError::new(
                 ErrorKind::Unavailable,
                 format!(
                     "operations on the device of pool {} that failed have not ended: it neither answers nor fails",
@@ -211,7 +211,7 @@ impl Pool {
     ///
     /// # Errors
     /// No device is out, or one is being filled.
-    pub(crate) fn replace_member(&mut self, device: Device, tag: u64) -> Result<(), ControlError> {
+    pub(crate) fn replace_member(&mut self, device: Device, tag: u64) -> Result<(), AdminError> {
         let member = self.replaceable()?;
         let path = device.path().display().to_string();
         let id = self.reactor.add_device(device);
@@ -236,7 +236,7 @@ impl Pool {
     /// At a start: an empty device stands in the place of one that is out, so a rebuild was interrupted, or is wanted.
     pub(super) fn take_fresh(&mut self, fresh: Option<Device>) {
         let Some(device) = fresh else { return };
-        let taken = crate::cache_device::new_tag().map_err(ControlError::from);
+        let taken = crate::cache_device::new_tag().map_err(AdminError::from);
         let taken = taken.and_then(|tag| self.replace_member(device, tag));
         if let Err(error) = taken {
             self.emit(PoolEvent::Note(error.what));

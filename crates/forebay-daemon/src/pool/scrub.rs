@@ -3,18 +3,18 @@
 use super::handle::PromiseSender;
 use super::volumes::refused;
 use super::{Pool, PoolEvent, Promise};
-use crate::control::ControlError;
+use forebay_admin::AdminError;
 use forebay_core::ScrubReport;
 
 /// How a scrub has ended: what it did, and whether it went through everything.
 pub(crate) type Scrubbed = (ScrubReport, bool);
 
 /// Whom to tell.
-pub(super) type Done = PromiseSender<Result<Scrubbed, ControlError>>;
+pub(super) type Done = PromiseSender<Result<Scrubbed, AdminError>>;
 
 impl Pool {
     /// Begins to compare everything in the cache with its checksums; the promise is kept at its end.
-    pub(crate) fn scrub(&mut self, bytes_per_s: u64) -> Promise<Result<Scrubbed, ControlError>> {
+    pub(crate) fn scrub(&mut self, bytes_per_s: u64) -> Promise<Result<Scrubbed, AdminError>> {
         let (done, promise) = Promise::pair();
         let now = self.io.now();
         match self.engine.begin_scrub(now, bytes_per_s) {

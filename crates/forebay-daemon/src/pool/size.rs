@@ -11,8 +11,8 @@
 use super::handle::PromiseSender;
 use super::volumes::refused;
 use super::{Pool, Promise};
-use crate::control::{ControlError, ErrorKind};
 use crate::members::write_header;
+use forebay_admin::{AdminError, ErrorKind};
 use forebay_core::LifecycleError;
 use forebay_format::member::{DATA_START_BLOCK, MemberHeader, Members};
 use forebay_format::{BLOCK_BYTES, Geometry};
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-type Answer = Promise<Result<(), ControlError>>;
+type Answer = Promise<Result<(), AdminError>>;
 
 /// What is to be done when the engine has changed the size, or could not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ enum Then {
 /// A change of size under way.
 #[derive(Debug)]
 pub(super) struct Resizing {
-    done: PromiseSender<Result<(), ControlError>>,
+    done: PromiseSender<Result<(), AdminError>>,
     then: Then,
 }
 
@@ -128,8 +128,8 @@ impl Pool {
         ids[ids.len() - 1]
     }
 
-    fn failed(&self, doing: &str, error: &dyn std::fmt::Display) -> ControlError {
-        ControlError::new(ErrorKind::Failed, format!("cannot {doing} pool {}: {error}", self.name), "")
+    fn failed(&self, doing: &str, error: &dyn std::fmt::Display) -> AdminError {
+        AdminError::new(ErrorKind::Failed, format!("cannot {doing} pool {}: {error}", self.name), "")
     }
 
     /// Asks the engine for another size.
@@ -152,7 +152,7 @@ impl Pool {
         promise
     }
 
-    fn refuse(error: ControlError) -> Answer {
+    fn refuse(error: AdminError) -> Answer {
         let (done, promise) = Promise::pair();
         let _ = done.try_send(Err(error));
         promise
@@ -175,7 +175,7 @@ impl Pool {
     }
 
     /// The last cache device, for a thread that makes it longer.
-    pub(crate) fn device_to_grow(&self) -> Result<Growing, ControlError> {
+    pub(crate) fn device_to_grow(&self) -> Result<Growing, AdminError> {
         let device = self.reactor.device(self.last_device());
         let device = device.ok_or_else(|| self.failed("grow", &"no device"))?;
         if self.resizing.is_some() {
@@ -203,7 +203,7 @@ impl Pool {
         if end <= self.engine.geometry().device_blocks * BLOCK {
             let what = format!("pool {} uses that much of its last device already", self.name);
             let hint = "give a larger size, or a further device";
-            return Self::refuse(ControlError::new(ErrorKind::Invalid, what, hint));
+            return Self::refuse(AdminError::new(ErrorKind::Invalid, what, hint));
         }
         let members = self.engine.members();
         self.resize_engine(end, members, Then::Nothing, "grow pool")
@@ -214,7 +214,7 @@ impl Pool {
         &self,
         tag: u64,
         size_bytes: u64,
-    ) -> Result<(MemberHeader, Members), ControlError> {
+    ) -> Result<(MemberHeader, Members), AdminError> {
         let (geometry, members) = (self.engine.geometry(), self.engine.members());
         let header = MemberHeader::joining(self.engine.uuid(), &geometry, &members, tag, size_bytes);
         let header = header.map_err(|error| self.failed("grow", &error))?;
@@ -270,7 +270,7 @@ impl Pool {
     }
 
     /// Goes back to the size that the pool has, if that is still possible.
-    pub(crate) fn cancel_resize(&mut self) -> Result<(), ControlError> {
+    pub(crate) fn cancel_resize(&mut self) -> Result<(), AdminError> {
         if self.resizing.as_ref().is_some_and(|resizing| resizing.then == Then::Cutting) {
             return Ok(()); // it is done
         }
@@ -299,7 +299,7 @@ impl Pool {
     }
 
     /// Has a thread cut the last device, of which the pool uses less now. Until then its size is not changed again.
-    fn cut(&mut self, bytes: u64, done: PromiseSender<Result<(), ControlError>>) {
+    fn cut(&mut self, bytes: u64, done: PromiseSender<Result<(), AdminError>>) {
         let (id, cache) = (self.last_device(), self.io.cache());
         let length = bytes - cache.map.last_start() + cache.map.header_bytes();
         let header = self.last_part().header;
@@ -331,7 +331,7 @@ impl Pool {
             let what = format!("pool {} is smaller now, but its device could not be cut: {error}", self.name);
             let hint =
                 format!("a file can be cut by hand: truncate -s {length} {}", path.unwrap_or_default());
-            ControlError::new(ErrorKind::Failed, what, hint)
+            AdminError::new(ErrorKind::Failed, what, hint)
         }));
     }
 

@@ -1,10 +1,10 @@
 //! How a pool and its volumes are just now, and how they have been.
 
 use super::{Lost, Pool, Served};
-use crate::control::VolumeState;
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
 use crate::meter::{About, Counters, DirtyAge, MemberState, Path, Snapshot};
+use forebay_admin::VolumeState;
 use forebay_core::{DestageReport, Device, Engine, MirrorState, Nanos, VolumeSettings, VolumeStats};
 use forebay_format::VolumeId;
 use std::collections::BTreeMap;

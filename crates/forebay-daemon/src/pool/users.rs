@@ -4,7 +4,7 @@
 //! has the file open, so a file system that is mounted from it counts.
 
 use super::Pool;
-use crate::control::{ControlError, ErrorKind};
+use forebay_admin::{AdminError, ErrorKind};
 use forebay_format::VolumeId;
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ impl Users {
     }
 
     /// Why `doing` is refused.
-    pub(crate) fn refuse(&self, doing: &str, name: &str) -> ControlError {
+    pub(crate) fn refuse(&self, doing: &str, name: &str) -> AdminError {
         let find = match self.files.first() {
             None => String::new(),
             Some((path, _)) => format!(
@@ -53,7 +53,7 @@ impl Users {
                 path.display()
             ),
         };
-        ControlError::new(
+        AdminError::new(
             ErrorKind::Conflict,
             format!("cannot {doing} {name}: it is in use: {}", self.text()),
             format!("unmount it and disconnect its clients first{find}, or cut them off with --force"),

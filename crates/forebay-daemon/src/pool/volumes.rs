@@ -6,12 +6,12 @@
 
 use super::handle::PromiseSender;
 use super::{Lost, Pool, PoolEvent, Promise};
-use crate::control::{ControlError, ErrorKind, VolumeState};
 use crate::meter::{History, Meter};
 use crate::open::Backing;
 use crate::rules::RuleSet;
 use crate::server::{Offer, Socket};
 use crate::witness::Prepared;
+use forebay_admin::{AdminError, ErrorKind, VolumeState};
 use forebay_core::{
     Attachment, DestageReport, DetachHow, Drain, LifecycleError, OnBackingChange, PoolSettings,
     VolumeSettings,
@@ -44,7 +44,7 @@ pub(crate) struct VolumeSpec {
     pub(crate) rules: Arc<RuleSet>,
 }
 
-pub(super) type Done = PromiseSender<Result<(), ControlError>>;
+pub(super) type Done = PromiseSender<Result<(), AdminError>>;
 
 /// A volume in the table of its pool.
 pub(crate) struct Served {
@@ -87,7 +87,7 @@ enum Then {
 }
 
 /// What the operator is told when the engine refuses a change.
-pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> ControlError {
+pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> AdminError {
     let kind = match error {
         LifecycleError::OutOfRange | LifecycleError::PoolRange { .. } => ErrorKind::Invalid,
         LifecycleError::NotServing => ErrorKind::Unavailable,
@@ -107,12 +107,12 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> Contro
         }
         _ => "",
     };
-    ControlError::new(kind, format!("cannot {doing} {name}: {error}"), hint)
+    AdminError::new(kind, format!("cannot {doing} {name}: {error}"), hint)
 }
 
 /// A backing store was changed under dirty data: the commands must work as they stand.
-fn changed(name: &str, error: &LifecycleError) -> ControlError {
-    ControlError::new(
+fn changed(name: &str, error: &LifecycleError) -> AdminError {
+    AdminError::new(
         ErrorKind::Conflict,
         format!("cannot attach {name}: {error}"),
         format!(
@@ -123,17 +123,17 @@ fn changed(name: &str, error: &LifecycleError) -> ControlError {
     )
 }
 
-fn busy(name: &str, what: &str) -> ControlError {
-    ControlError::new(ErrorKind::Conflict, format!("{name} {what}"), "wait for its job, or cancel it")
+fn busy(name: &str, what: &str) -> AdminError {
+    AdminError::new(ErrorKind::Conflict, format!("{name} {what}"), "wait for its job, or cancel it")
 }
 
 /// Bytes of the backing store that are to be served.
-fn served_size(spec: &VolumeSpec, backing: &Backing) -> Result<u64, ControlError> {
+fn served_size(spec: &VolumeSpec, backing: &Backing) -> Result<u64, AdminError> {
     let Some(wanted) = spec.size_bytes else { return Ok(backing.size_bytes) };
     if wanted <= backing.size_bytes && wanted.is_multiple_of(u64::from(backing.sector_bytes)) && wanted > 0 {
         return Ok(wanted);
     }
-    Err(ControlError::new(
+    Err(AdminError::new(
         ErrorKind::Invalid,
         format!(
             "{} cannot have {wanted} bytes: its backing store has {}, in sectors of {}",
@@ -163,16 +163,16 @@ impl Pool {
         self.volumes.iter().flatten().map(|served| served.spec.name.clone()).collect()
     }
 
-    fn known(&self, name: &str) -> Result<VolumeId, ControlError> {
+    fn known(&self, name: &str) -> Result<VolumeId, AdminError> {
         self.find(name).ok_or_else(|| {
             let names: Vec<&str> =
                 self.volumes.iter().flatten().map(|served| served.spec.name.as_str()).collect();
-            ControlError::not_found("volume", name, &names)
+            AdminError::not_found("volume", name, &names)
         })
     }
 
     /// A volume that is served, and with which nothing else is being done.
-    fn at_rest(&self, name: &str) -> Result<VolumeId, ControlError> {
+    fn at_rest(&self, name: &str) -> Result<VolumeId, AdminError> {
         let id = self.known(name)?;
         match self.served(id).map(|served| served.state) {
             Some(VolumeState::Serving) => Ok(id),
@@ -189,7 +189,7 @@ impl Pool {
         spec: VolumeSpec,
         backing: Backing,
         prepared: Prepared,
-    ) -> Promise<Result<(), ControlError>> {
+    ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         if let Err(error) = self.begin_attach(spec, backing, prepared, &done) {
             let _ = done.try_send(Err(error));
@@ -208,10 +208,10 @@ impl Pool {
         backing: Backing,
         prepared: Prepared,
         done: &Done,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         let name = spec.name.clone();
         if self.find(&name).is_some() {
-            return Err(ControlError::new(ErrorKind::Conflict, format!("{name} is attached already"), ""));
+            return Err(AdminError::new(ErrorKind::Conflict, format!("{name} is attached already"), ""));
         }
         let size_bytes = served_size(&spec, &backing)?;
         let entry = self.entry(&spec, &backing, size_bytes, prepared.uuid)?;
@@ -269,13 +269,13 @@ impl Pool {
         backing: &Backing,
         size_bytes: u64,
         uuid: [u8; 16],
-    ) -> Result<VolumeEntry, ControlError> {
+    ) -> Result<VolumeEntry, AdminError> {
         let table = self.engine.volume_table();
         if let Some(entry) = table.iter().find(|entry| entry.name == spec.name) {
             return Ok(entry.clone());
         }
         let id = self.engine.free_volume_id().ok_or_else(|| {
-            ControlError::new(
+            AdminError::new(
                 ErrorKind::Conflict,
                 format!("pool {} has as many volumes as it can have", self.name),
                 "detach one, or make another pool",
@@ -350,7 +350,7 @@ impl Pool {
         }
         let Some(Exporting { problem, then, .. }) = served.exporting.take() else { return };
         let name = served.spec.name.clone();
-        let failed = |what| ControlError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "");
+        let failed = |what| AdminError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "");
         match then {
             Then::Attached => self.attached_with(id, problem.map_or(Ok(()), |what| Err(failed(what)))),
             Then::Back(error) => {
@@ -369,7 +369,7 @@ impl Pool {
     }
 
     /// All exports of a new volume are made, or one of them could not be.
-    fn attached_with(&mut self, id: VolumeId, result: Result<(), ControlError>) {
+    fn attached_with(&mut self, id: VolumeId, result: Result<(), AdminError>) {
         let Some(served) = self.served_mut(id) else { return };
         let waiting = served.waiting.take();
         served.state = VolumeState::Serving;
@@ -464,7 +464,7 @@ impl Pool {
 
     /// Everything that is written to the volume from now on reaches its backing store before it is acknowledged, and
     /// what is dirty is written back as fast as that goes: for the job of a detach. Ended by [`Pool::end_draining`].
-    pub(crate) fn begin_draining(&mut self, name: &str) -> Result<(), ControlError> {
+    pub(crate) fn begin_draining(&mut self, name: &str) -> Result<(), AdminError> {
         let id = self.at_rest(name)?;
         let now = self.io.now();
         self.engine.begin_detach(now, id).map_err(|error| refused("drain", name, &error))?;
@@ -496,7 +496,7 @@ impl Pool {
         name: &str,
         how: DetachHow,
         force: bool,
-    ) -> Promise<Result<(), ControlError>> {
+    ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let users = self.users(name);
         let begun = self.known(name).and_then(|id| match self.served(id).map(|served| served.state) {
@@ -514,7 +514,7 @@ impl Pool {
         promise
     }
 
-    fn begin_detach(&mut self, id: VolumeId, how: DetachHow, done: Option<Done>) -> Result<(), ControlError> {
+    fn begin_detach(&mut self, id: VolumeId, how: DetachHow, done: Option<Done>) -> Result<(), AdminError> {
         let name = self.served(id).map(|served| served.spec.name.clone()).unwrap_or_default();
         let now = self.io.now();
         self.engine.detach_volume(now, id, how).map_err(|error| refused("detach", &name, &error))?;
@@ -565,7 +565,7 @@ impl Pool {
         size_bytes: u64,
         there_bytes: u64,
         force: bool,
-    ) -> Promise<Result<(), ControlError>> {
+    ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let begun = self.at_rest(name).and_then(|id| {
             self.check_backing_size(id, size_bytes, there_bytes)?;
@@ -595,12 +595,12 @@ impl Pool {
     }
 
     /// The largest size that a volume may have: what its backing store has, unless that is cut.
-    pub(crate) fn largest_size(&self, name: &str, there: u64) -> Result<u64, ControlError> {
+    pub(crate) fn largest_size(&self, name: &str, there: u64) -> Result<u64, AdminError> {
         let id = self.known(name)?;
         let device = self.served(id).and_then(|served| self.reactor.device(served.device));
         match device.filter(|device| there < device.end_bytes()) {
             None => Ok(there),
-            Some(device) => Err(ControlError::new(
+            Some(device) => Err(AdminError::new(
                 ErrorKind::Conflict,
                 format!(
                     "the backing store {} of {name} has {there} bytes, which is less than the {} that are served",
@@ -613,11 +613,11 @@ impl Pool {
     }
 
     /// The backing store of a volume, for a thread that asks it something.
-    pub(crate) fn store_of(&self, name: &str) -> Result<Device, ControlError> {
+    pub(crate) fn store_of(&self, name: &str) -> Result<Device, AdminError> {
         let id = self.known(name)?;
         let device = self.served(id).and_then(|served| self.reactor.device(served.device));
         let device = device.ok_or_else(|| busy(name, "is being detached"))?;
-        device.for_thread().map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))
+        device.for_thread().map_err(|error| AdminError::new(ErrorKind::Failed, error, ""))
     }
 
     fn check_backing_size(
@@ -625,7 +625,7 @@ impl Pool {
         id: VolumeId,
         size_bytes: u64,
         there_bytes: u64,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         let Some((name, device)) = self.served(id).map(|served| (served.spec.name.clone(), served.device))
         else {
             return Ok(());
@@ -636,7 +636,7 @@ impl Pool {
         if size_bytes <= there_bytes {
             return Ok(());
         }
-        Err(ControlError::new(
+        Err(AdminError::new(
             ErrorKind::Conflict,
             format!("cannot resize {name} to {size_bytes} bytes: its backing store has {there_bytes}"),
             "enlarge the backing store first",
@@ -663,12 +663,12 @@ impl Pool {
     }
 
     /// Changes settings of a volume.
-    pub(crate) fn configure(&mut self, name: &str, settings: VolumeSettings) -> Result<(), ControlError> {
+    pub(crate) fn configure(&mut self, name: &str, settings: VolumeSettings) -> Result<(), AdminError> {
         let id = self.known(name)?;
         let now = self.io.now();
         self.engine
             .configure_volume(now, id, settings)
-            .map_err(|error| ControlError::new(ErrorKind::Invalid, error, ""))?;
+            .map_err(|error| AdminError::new(ErrorKind::Invalid, error, ""))?;
         if let Some(served) = self.served_mut(id) {
             served.spec.settings = settings;
         }
@@ -676,7 +676,7 @@ impl Pool {
     }
 
     /// Lets go of everything that a rule has pinned.
-    pub(crate) fn unpin(&mut self, name: &str) -> Result<(), ControlError> {
+    pub(crate) fn unpin(&mut self, name: &str) -> Result<(), AdminError> {
         let id = self.known(name)?;
         let now = self.io.now();
         self.engine.unpin_all(now, id);
@@ -684,7 +684,7 @@ impl Pool {
     }
 
     /// Begins or ends a drain.
-    pub(crate) fn set_drain(&mut self, name: &str, drain: Drain) -> Result<(), ControlError> {
+    pub(crate) fn set_drain(&mut self, name: &str, drain: Drain) -> Result<(), AdminError> {
         let id = self.known(name)?;
         let now = self.io.now();
         self.engine.set_drain(now, id, drain);
@@ -692,7 +692,7 @@ impl Pool {
     }
 
     /// How destage of a volume is, and how often it has failed.
-    pub(crate) fn destage_of(&self, name: &str) -> Result<(DestageReport, u64), ControlError> {
+    pub(crate) fn destage_of(&self, name: &str) -> Result<(DestageReport, u64), AdminError> {
         let id = self.known(name)?;
         let report =
             self.engine.destage_report(id).ok_or_else(|| busy(name, "is being attached or detached"))?;
@@ -700,7 +700,7 @@ impl Pool {
     }
 
     /// What is lost of a volume.
-    pub(crate) fn loss_of(&self, name: &str) -> Result<Lost, ControlError> {
+    pub(crate) fn loss_of(&self, name: &str) -> Result<Lost, AdminError> {
         Ok(self.lost_of(self.known(name)?))
     }
 
@@ -711,10 +711,10 @@ impl Pool {
         name: &str,
         more: &[ExportUri],
         less: &[ExportUri],
-    ) -> Promise<Result<(), ControlError>> {
+    ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let id = self.at_rest(name).and_then(|id| match self.served(id) {
-            _ if !less.is_empty() => Err(ControlError::new(
+            _ if !less.is_empty() => Err(AdminError::new(
                 ErrorKind::Conflict,
                 format!("exports of {name} cannot be taken away while it is served"),
                 "detach it, keeping what is cached, and attach it again",
@@ -730,9 +730,9 @@ impl Pool {
     }
 
     /// Changes settings of the pool.
-    pub(crate) fn configure_pool(&mut self, settings: PoolSettings) -> Result<(), ControlError> {
+    pub(crate) fn configure_pool(&mut self, settings: PoolSettings) -> Result<(), AdminError> {
         let now = self.io.now();
         let result = self.engine.configure_pool(now, settings);
-        result.map_err(|error| ControlError::new(ErrorKind::Invalid, error, ""))
+        result.map_err(|error| AdminError::new(ErrorKind::Invalid, error, ""))
     }
 }

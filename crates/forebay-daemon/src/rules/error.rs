@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::control::{ControlError, ErrorKind};
+use forebay_admin::{AdminError, ErrorKind};
 
 use super::RuleId;
 use super::parse::KEYS;
@@ -139,7 +139,7 @@ impl RuleError {
     }
 }
 
-impl From<RuleError> for ControlError {
+impl From<RuleError> for AdminError {
     fn from(error: RuleError) -> Self {
         fn kind(error: &RuleError) -> ErrorKind {
             match error {

@@ -243,8 +243,8 @@ fn positions_numbers_and_names() {
 
 #[test]
 fn control_is_told_what_kind_of_error_it_is() {
-    use crate::control::{ControlError, ErrorKind};
-    let kind = |error: RuleError| ControlError::from(error).kind;
+    use forebay_admin::{AdminError, ErrorKind};
+    let kind = |error: RuleError| AdminError::from(error).kind;
     assert_eq!(kind(RuleError::NoSuchRule { id: RuleId(1) }), ErrorKind::NotFound);
     assert_eq!(kind(RuleError::TooMany { max: 1 }), ErrorKind::Conflict);
     assert_eq!(kind("bypas".parse::<Rule>().unwrap_err()), ErrorKind::Invalid);

@@ -3,10 +3,10 @@
 
 use super::Service;
 use crate::config::VolumeConfig;
-use crate::control::{ControlError, ErrorKind, VolumeInfo, VolumeState};
-use crate::events::{AlarmKey, Kind, Severity};
 use crate::open::Backing;
 use crate::pool::{AbsentVolume, PoolHandle};
+use forebay_admin::events::{AlarmKey, Kind, Severity};
+use forebay_admin::{AdminError, ErrorKind, VolumeInfo, VolumeState};
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl AbsentVolume {
 
 impl Service {
     /// Volumes that pools do not serve: those that are configured, and those that have dirty data. With what is configured of them.
-    pub(super) fn absent_infos(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+    pub(super) fn absent_infos(&self) -> Result<Vec<VolumeInfo>, AdminError> {
         let pools: Vec<(String, Arc<PoolHandle>)> =
             self.running().pools.iter().map(|(name, handle)| (name.clone(), Arc::clone(handle))).collect();
         let mut all = Vec::new();
@@ -61,7 +61,7 @@ impl Service {
     }
 
     /// The pool that has a volume: the one that it is configured for, or one that has data of it.
-    pub(super) fn pool_with(&self, name: &str) -> Result<(String, Arc<PoolHandle>), ControlError> {
+    pub(super) fn pool_with(&self, name: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
         let configured = self.pool_of(name);
         if configured.is_ok() {
             return configured;
@@ -100,7 +100,7 @@ impl Service {
         name: &str,
         config: &VolumeConfig,
         backing: &Backing,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         let pools: Vec<(String, Arc<PoolHandle>)> =
             self.running().pools.iter().map(|(name, handle)| (name.clone(), Arc::clone(handle))).collect();
         for (pool, handle) in pools {
@@ -110,7 +110,7 @@ impl Service {
                 continue;
             };
             let is_configured = self.running().config.volumes.contains_key(&owner.name);
-            return Err(ControlError::new(
+            return Err(AdminError::new(
                 ErrorKind::Conflict,
                 format!(
                     "cannot attach {name}: {} is the backing store of volume {}, of which pool {pool} holds {} of dirty data",
@@ -125,14 +125,14 @@ impl Service {
     }
 
     /// Checks that a pool has no dirty data of volumes that are not attached.
-    pub(super) fn check_nothing_absent(&self, pool: &str) -> Result<(), ControlError> {
+    pub(super) fn check_nothing_absent(&self, pool: &str) -> Result<(), AdminError> {
         let handle = self.handle(pool)?;
         let absent = Self::ask(&handle, |pool| pool.absent())?;
         let dirty: Vec<AbsentVolume> = absent.into_iter().filter(|volume| volume.dirty_blocks > 0).collect();
         let Some(first) = dirty.first() else { return Ok(()) };
         let kept: u64 = dirty.iter().map(|volume| volume.dirty_blocks).sum();
         let names: Vec<&str> = dirty.iter().map(|volume| volume.name.as_str()).collect();
-        Err(ControlError::new(
+        Err(AdminError::new(
             ErrorKind::Conflict,
             format!(
                 "pool {pool} holds {} of dirty data of {}, which no backing store has",

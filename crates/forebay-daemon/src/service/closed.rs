@@ -2,9 +2,9 @@
 
 use super::{Service, ServiceEvent, lock};
 use crate::config::{ConfigFile, Edit};
-use crate::control::{ControlError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
 use crate::loss_record::LossRecord;
 use crate::register::{CacheRecord, of_pool};
+use forebay_admin::{AdminError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
 use std::path::Path;
 
 impl CacheRecord {
@@ -57,7 +57,7 @@ impl Service {
     }
 
     /// Checks that a pool that is not open can be taken out of the configuration without losing sight of dirty data.
-    pub(super) fn check_closed_removable(&self, name: &str) -> Result<(), ControlError> {
+    pub(super) fn check_closed_removable(&self, name: &str) -> Result<(), AdminError> {
         let (state_dir, devices) = {
             let running = self.running();
             let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
@@ -78,7 +78,7 @@ impl Service {
         } else {
             return Ok(());
         };
-        Err(ControlError::new(
+        Err(AdminError::new(
             ErrorKind::Conflict,
             format!("pool {name} is not open, and {why}"),
             format!(
@@ -90,11 +90,7 @@ impl Service {
 
     /// Takes a pool that is not open out of the configuration, with its volumes. Its devices stay as they are, and so does what is recorded of
     /// its cache, but for its place: it may be opened again, by any pool.
-    pub(super) fn forget_closed(
-        &self,
-        name: &str,
-        file: Option<&mut ConfigFile>,
-    ) -> Result<(), ControlError> {
+    pub(super) fn forget_closed(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
         let volumes = self.configured_volumes(name);
         if let Some(file) = file {
             let out = |volume: &String| Edit::RemoveVolume { name: volume.clone() };

@@ -4,11 +4,11 @@
 
 use super::{Service, lock};
 use crate::config::{Config, ConfigFile};
-use crate::control::{ControlError, ErrorKind, UpgradeBegun, UpgradeInfo, VolumeState};
-use crate::events::{Kind, NewEvent};
 use crate::handover::{Duties, Inheritance};
-use crate::jobs::JobFilter;
 use crate::pool::{Pool, PoolHandle, Promise};
+use forebay_admin::events::{Kind, NewEvent};
+use forebay_admin::jobs::JobFilter;
+use forebay_admin::{AdminError, ErrorKind, UpgradeBegun, UpgradeInfo, VolumeState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -26,7 +26,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(60);
 const BEGIN_WITHIN: Duration = Duration::from_secs(40);
 
 /// Where the answer to a request for an upgrade goes.
-pub(crate) type UpgradeAnswer = SyncSender<Result<UpgradeBegun, ControlError>>;
+pub(crate) type UpgradeAnswer = SyncSender<Result<UpgradeBegun, AdminError>>;
 /// Asks for an upgrade.
 pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
 
@@ -41,8 +41,8 @@ pub(crate) struct Estate {
 }
 
 impl Service {
-    pub(super) fn ask_for_upgrade(&self) -> Result<UpgradeBegun, ControlError> {
-        let refuse = |what: &str, hint: &str| Err(ControlError::new(ErrorKind::Conflict, what, hint));
+    pub(super) fn ask_for_upgrade(&self) -> Result<UpgradeBegun, AdminError> {
+        let refuse = |what: &str, hint: &str| Err(AdminError::new(ErrorKind::Conflict, what, hint));
         let Some(upgrader) = &self.upgrader else {
             return refuse(
                 "`forebay run` cannot be followed by another process",
@@ -54,7 +54,7 @@ impl Service {
         upgrader(answer);
         match answered.recv_timeout(BEGIN_WITHIN) {
             Ok(answer) => answer,
-            Err(_) => Err(ControlError::new(ErrorKind::Unavailable, "the daemon is busy", "try again")),
+            Err(_) => Err(AdminError::new(ErrorKind::Unavailable, "the daemon is busy", "try again")),
         }
     }
 
@@ -62,9 +62,9 @@ impl Service {
     ///
     /// # Errors
     /// What cannot, and what to do about it.
-    pub(crate) fn check_upgradable(&self) -> Result<(), ControlError> {
-        let conflict = |what: String, hint: &str| ControlError::new(ErrorKind::Conflict, what, hint);
-        let open = |job: &crate::jobs::JobView| !job.state.is_final();
+    pub(crate) fn check_upgradable(&self) -> Result<(), AdminError> {
+        let conflict = |what: String, hint: &str| AdminError::new(ErrorKind::Conflict, what, hint);
+        let open = |job: &forebay_admin::jobs::JobView| !job.state.is_final();
         if let Some(job) = self.jobs.list(&JobFilter::default()).iter().find(|job| open(job)) {
             return Err(conflict(format!("job {} is not done", job.id), "wait for it, or cancel it"));
         }
@@ -102,7 +102,7 @@ impl Service {
     ///
     /// # Errors
     /// Something does not quiesce. Everything goes on then.
-    pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), ControlError> {
+    pub(crate) fn hand_over(&self) -> Result<(Estate, Duties), AdminError> {
         let mut changing = lock(&self.changing);
         lock(&self.work).passed_on = true;
         let pools = self.pool_handles();
@@ -145,7 +145,7 @@ impl Service {
         Some(format!("pool {late} was not closed within {} s: a device hangs, or is slow", within.as_secs()))
     }
 
-    fn quiesce_pools(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, ControlError> {
+    fn quiesce_pools(&self, pools: &[(String, Arc<PoolHandle>)]) -> Result<Duties, AdminError> {
         self.check_upgradable()?;
         // Whoever opens the pools next, this process if need be, must record it.
         self.check_recordable()?;
@@ -155,10 +155,10 @@ impl Service {
         Ok(duties)
     }
 
-    fn quiesce(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), ControlError> {
+    fn quiesce(pools: &[(String, Arc<PoolHandle>)]) -> Result<(), AdminError> {
         let began = pools.iter().map(|(name, pool)| Ok((name, pool, Self::ask(pool, Pool::quiesce)?)));
         let mut busy: Vec<(&String, &Arc<PoolHandle>, Promise<()>)> =
-            began.collect::<Result<_, ControlError>>()?;
+            began.collect::<Result<_, AdminError>>()?;
         Self::await_quiesced(&mut busy, GREET_WITHIN);
         for (_, pool, _) in &busy {
             Self::ask(pool, Pool::cut_greetings)?;
@@ -170,7 +170,7 @@ impl Service {
         Self::await_quiesced(&mut busy, CUT_WITHIN);
         match busy.first() {
             None => Ok(()),
-            Some((name, ..)) => Err(ControlError::new(
+            Some((name, ..)) => Err(AdminError::new(
                 ErrorKind::Conflict,
                 format!("requests to pool {name} were not answered within {} s", QUIESCE_WITHIN.as_secs()),
                 "a device hangs, or writers wait for a slow one: look at `forebay top`, and try again",
@@ -195,7 +195,7 @@ impl Service {
     }
 
     /// As clients begin to wait.
-    fn duties(&self) -> Result<Duties, ControlError> {
+    fn duties(&self) -> Result<Duties, AdminError> {
         let infos = self.volume_infos()?;
         let quiesced_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let served = infos.into_iter().filter(|volume| volume.state == VolumeState::Serving);

@@ -1,22 +1,22 @@
 //! How things are: pools, volumes and statistics as the API shows them.
 
 use super::Service;
-use crate::control::{ControlError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, VolumeInfo};
-use crate::jobs::{JobFilter, JobView};
 use crate::loss_record::Range;
 use crate::meter::{Report, Snapshot, format};
 use crate::pool::{Mirrored, PoolSnapshot, VolumeSnapshot};
+use forebay_admin::jobs::{JobFilter, JobView};
+use forebay_admin::{AdminError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, VolumeInfo};
 use forebay_format::BLOCK_BYTES;
 use serde_json::{Map, Value, json};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Service {
-    pub(super) fn pool_snapshot(&self, name: &str) -> Result<PoolSnapshot, ControlError> {
+    pub(super) fn pool_snapshot(&self, name: &str) -> Result<PoolSnapshot, AdminError> {
         Self::ask(&*self.handle(name)?, |pool| pool.snapshot())
     }
 
-    pub(super) fn pool_info(&self, name: &str) -> Result<PoolInfo, ControlError> {
+    pub(super) fn pool_info(&self, name: &str) -> Result<PoolInfo, AdminError> {
         let snapshot = self.pool_snapshot(name)?;
         let recorded = {
             let running = self.running();
@@ -64,7 +64,7 @@ impl Service {
         job.map(|job| job.id.to_string())
     }
 
-    pub(super) fn volume_infos(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+    pub(super) fn volume_infos(&self) -> Result<Vec<VolumeInfo>, AdminError> {
         let names: Vec<String> = self.running().pools.keys().cloned().collect();
         let jobs = self.open_jobs();
         let mut all = Vec::new();
@@ -77,7 +77,7 @@ impl Service {
         Ok(all)
     }
 
-    pub(super) fn volume_info(&self, name: &str) -> Result<VolumeInfo, ControlError> {
+    pub(super) fn volume_info(&self, name: &str) -> Result<VolumeInfo, AdminError> {
         let (pool, _) = self.pool_with(name)?;
         let snapshot = self.pool_snapshot(&pool)?;
         if let Some(volume) = snapshot.volumes.into_iter().find(|volume| volume.name == name) {
@@ -92,7 +92,7 @@ impl Service {
         absent.map(|info| VolumeInfo { job, ..info }).ok_or_else(|| not_attached(name))
     }
 
-    pub(super) fn losses_of(&self, name: &str) -> Result<Vec<LossInfo>, ControlError> {
+    pub(super) fn losses_of(&self, name: &str) -> Result<Vec<LossInfo>, AdminError> {
         let (_, handle) = self.pool_of(name)?;
         let volume = name.to_owned();
         let losses = Self::ask(&handle, move |pool| pool.find(&volume).map(|id| pool.losses_of(id)))?;
@@ -107,7 +107,7 @@ impl Service {
     // --- statistics
 
     /// Of all pools, each pool's own first.
-    fn snapshots(&self) -> Result<Vec<Snapshot>, ControlError> {
+    fn snapshots(&self) -> Result<Vec<Snapshot>, AdminError> {
         let handles: Vec<_> = self.running().pools.values().cloned().collect();
         let mut all = Vec::new();
         for handle in handles {
@@ -116,14 +116,14 @@ impl Service {
         Ok(all)
     }
 
-    fn report(&self, volume: &str) -> Result<Report, ControlError> {
+    fn report(&self, volume: &str) -> Result<Report, AdminError> {
         let (_, handle) = self.pool_of(volume)?;
         let all = Self::ask(&handle, |pool| pool.statistics())?;
         let found = all.into_iter().find(|snapshot| snapshot.about.volume == volume);
         found.map(Snapshot::report).ok_or_else(|| not_attached(volume))
     }
 
-    pub(super) fn statistics(&self, volume: Option<&str>) -> Result<Value, ControlError> {
+    pub(super) fn statistics(&self, volume: Option<&str>) -> Result<Value, AdminError> {
         if let Some(volume) = volume {
             return Ok(Value::Object(format::object(&self.report(volume)?)));
         }
@@ -140,19 +140,19 @@ impl Service {
         Ok(json!({ "pools": pools, "volumes": volumes }))
     }
 
-    pub(super) fn flashcache_text(&self, volume: &str) -> Result<String, ControlError> {
+    pub(super) fn flashcache_text(&self, volume: &str) -> Result<String, AdminError> {
         Ok(format::flashcache::text(&self.report(volume)?.counters))
     }
 
-    pub(super) fn prometheus_text(&self) -> Result<String, ControlError> {
+    pub(super) fn prometheus_text(&self) -> Result<String, AdminError> {
         let reports = self.snapshots()?.into_iter().map(Snapshot::report).collect();
-        format::prometheus(reports).map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))
+        format::prometheus(reports).map_err(|error| AdminError::new(ErrorKind::Failed, error, ""))
     }
 }
 
 /// The volume is configured, but its pool does not have it just now.
-pub(super) fn not_attached(name: &str) -> ControlError {
-    ControlError::new(
+pub(super) fn not_attached(name: &str) -> AdminError {
+    AdminError::new(
         ErrorKind::Conflict,
         format!("volume {name} is not attached"),
         format!("look in the log why; to try again: forebay volume attach {name}"),

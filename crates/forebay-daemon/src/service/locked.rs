@@ -5,8 +5,8 @@
 //! an alarm, which says whom it waits for. A pool whose cache cannot be recorded waits in the same way until it can. `forebay run` fails instead, as somebody looks at it.
 
 use super::{Service, lock};
-use crate::control::{ControlError, ErrorKind, VolumeRequest};
-use crate::events::{AlarmKey, Kind, Severity};
+use forebay_admin::events::{AlarmKey, Kind, Severity};
+use forebay_admin::{AdminError, ErrorKind, VolumeRequest};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub(super) type Locked = BTreeSet<Place>;
 impl Service {
     /// Has what could not be opened tried again, if that is because somebody else has a device of it, or it cannot be recorded; the error for
     /// the alarm.
-    pub(super) fn try_again_if_locked(&self, place: Place, error: ControlError) -> ControlError {
+    pub(super) fn try_again_if_locked(&self, place: Place, error: AdminError) -> AdminError {
         let awaits = match &place {
             // A volume that is refused, for what its store has: nobody else has that, though it may not be closed yet.
             _ if error.kind == ErrorKind::Conflict => return error,
@@ -53,7 +53,7 @@ impl Service {
         };
         lock(&self.locked).insert(place);
         let hint = if error.hint.is_empty() { awaits.into() } else { format!("{}; {awaits}", error.hint) };
-        ControlError { hint, ..error }
+        AdminError { hint, ..error }
     }
 
     /// Whether nothing can be recorded of the cache of this pool.
@@ -112,7 +112,7 @@ impl Service {
     fn open_again(&self, place: Place) {
         let (key, result) = match &place {
             Place::Pool(name) => {
-                let result = self.reopen(name, crate::control::OpenHow::default());
+                let result = self.reopen(name, forebay_admin::OpenHow::default());
                 if self.handle(name).is_ok() {
                     self.emit(super::ServiceEvent::Problem(format!(
                         "pool {name} is open: what it has waited for is there"

@@ -12,10 +12,10 @@ use crate::cache_device::new_tag;
 use crate::cache_device::{begin_on, is_same};
 use crate::config::choices::Mirror;
 use crate::config::{ConfigFile, Edit};
-use crate::control::{ControlError, ErrorKind, PoolInfo};
-use crate::jobs::{JobKind, JobSpec};
 use crate::pool::{Mirrored, PoolHandle};
 use crate::register::Consent;
+use forebay_admin::jobs::{JobKind, JobSpec};
+use forebay_admin::{AdminError, ErrorKind, PoolInfo};
 use forebay_export::size::ByteSize;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,11 +26,11 @@ const LOOK: Duration = Duration::from_millis(50);
 
 impl Service {
     /// A mirrored pool has the size that it was made with.
-    pub(super) fn check_unmirrored(&self, name: &str) -> Result<(), ControlError> {
+    pub(super) fn check_unmirrored(&self, name: &str) -> Result<(), AdminError> {
         if self.pool_snapshot(name)?.mirror.is_none() {
             return Ok(());
         }
-        Err(ControlError::new(
+        Err(AdminError::new(
             ErrorKind::Conflict,
             format!("pool {name} is mirrored: its size cannot be changed"),
             "to change a device that has failed: forebay pool replace",
@@ -38,7 +38,7 @@ impl Service {
     }
 
     /// A new cache for a pool has two devices if the pool is mirrored.
-    pub(super) fn check_devices_wanted(&self, name: &str, given: usize) -> Result<(), ControlError> {
+    pub(super) fn check_devices_wanted(&self, name: &str, given: usize) -> Result<(), AdminError> {
         let mirrored = self.running().config.pools.get(name).map(|pool| pool.tunables().mirror);
         match (mirrored == Some(Mirror::On), given) {
             (true, 2) | (false, 1) => Ok(()),
@@ -61,7 +61,7 @@ impl Service {
         mirror: &Mirrored,
         force: bool,
         mut file: Option<&mut ConfigFile>,
-    ) -> Result<PoolInfo, ControlError> {
+    ) -> Result<PoolInfo, AdminError> {
         let [spec] = devices else {
             let what = format!("pool {name} has one device that is sound");
             return Err(invalid(what, "give one new device, for the other one"));
@@ -96,7 +96,7 @@ impl Service {
     }
 
     /// Has the pool close the device that is out, once operations on it have ended.
-    fn let_go(handle: &PoolHandle) -> Result<(), ControlError> {
+    fn let_go(handle: &PoolHandle) -> Result<(), AdminError> {
         let since = Instant::now();
         loop {
             match Self::ask(handle, |pool| pool.let_go_of_member())? {
@@ -117,7 +117,7 @@ impl Service {
         name: &str,
         devices: &[CacheSpec],
         file: Option<&mut ConfigFile>,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         if let Some(file) = file {
             let edit = Edit::SetDevices { pool: name.into(), devices: devices.to_vec() };
             file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
@@ -141,7 +141,7 @@ impl Service {
     }
 }
 
-fn too_small(spec: &CacheSpec, bytes: u64) -> ControlError {
+fn too_small(spec: &CacheSpec, bytes: u64) -> AdminError {
     invalid(
         format!(
             "{} is smaller than the other device of the pool: it needs {}",

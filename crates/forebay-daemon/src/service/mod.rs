@@ -1,4 +1,4 @@
-//! The operator's side of the daemon: [`Control`] over pools, configuration, jobs and events.
+//! The operator's side of the daemon: [`Admin`] over pools, configuration, jobs and events.
 //!
 //! - One change at a time: whoever changes anything holds [`Service::changing`]. Looking does not wait for it.
 //! - A change is done in an order in which a failure can still be undone: checked as a whole, then written into the
@@ -26,18 +26,18 @@ mod volumes;
 mod work;
 
 use crate::config::{Config, ConfigFile, VolumeConfig};
-use crate::control::{
-    Control, ControlError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow,
-    PoolInfo, PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
-    SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
-};
-use crate::events::{AlarmKey, Hub, Kind};
 use crate::guard::GuardBook;
 use crate::handover::ListenerStore;
-use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use crate::pool::{Pool, PoolGone, PoolHandle};
 use crate::register::Entry;
 use crate::rules::RuleSet;
+use forebay_admin::events::{AlarmKey, Hub, Kind};
+use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
+use forebay_admin::{
+    Admin, AdminError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow, PoolInfo,
+    PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
+    SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
+};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -108,14 +108,14 @@ impl Service {
 
     /// # Errors
     /// Another process has the pools, or is about to have them: a change here would be lost, or open a pool that is not ours.
-    fn changing(&self) -> Result<MutexGuard<'_, Option<ConfigFile>>, ControlError> {
+    fn changing(&self) -> Result<MutexGuard<'_, Option<ConfigFile>>, AdminError> {
         let file = lock(&self.changing);
         lock(&self.work).check_not_passed_on()?;
         Ok(file)
     }
 
     /// A running pool.
-    fn handle(&self, pool: &str) -> Result<Arc<PoolHandle>, ControlError> {
+    fn handle(&self, pool: &str) -> Result<Arc<PoolHandle>, AdminError> {
         let running = self.running();
         running.pools.get(pool).cloned().ok_or_else(|| {
             if running.config.pools.contains_key(pool) {
@@ -126,21 +126,21 @@ impl Service {
                     .find(|alarm| alarm.key == AlarmKey::pool(Kind::PoolFailed, pool));
                 let why = why.map_or_else(String::new, |alarm| format!(": {}", alarm.message));
                 let what = format!("pool {pool} is configured, but not open{why}");
-                return ControlError::new(ErrorKind::Conflict, what, format!("forebay pool open {pool}"));
+                return AdminError::new(ErrorKind::Conflict, what, format!("forebay pool open {pool}"));
             }
             let known: Vec<&str> = running.pools.keys().map(String::as_str).collect();
-            ControlError::not_found("pool", pool, &known)
+            AdminError::not_found("pool", pool, &known)
         })
     }
 
     /// The pool of a configured volume, and its name.
-    fn pool_of(&self, volume: &str) -> Result<(String, Arc<PoolHandle>), ControlError> {
+    fn pool_of(&self, volume: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
         let pool = {
             let running = self.running();
             let found = running.config.volumes.get(volume);
             found.map(|found| found.pool.clone()).ok_or_else(|| {
                 let known: Vec<&str> = running.config.volumes.keys().map(String::as_str).collect();
-                ControlError::not_found("volume", volume, &known)
+                AdminError::not_found("volume", volume, &known)
             })?
         };
         let handle = self.handle(&pool)?;
@@ -151,11 +151,11 @@ impl Service {
     fn ask<T: Send + 'static>(
         handle: &PoolHandle,
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,
-    ) -> Result<T, ControlError> {
+    ) -> Result<T, AdminError> {
         handle.ask(what).map_err(gone)
     }
 
-    fn begin_job(&self, spec: JobSpec) -> Result<JobInfo, ControlError> {
+    fn begin_job(&self, spec: JobSpec) -> Result<JobInfo, AdminError> {
         let id = {
             let work = lock(&self.work);
             work.check_not_passed_on()?;
@@ -165,21 +165,21 @@ impl Service {
         self.job_info(id)
     }
 
-    fn job_info(&self, id: JobId) -> Result<JobInfo, ControlError> {
+    fn job_info(&self, id: JobId) -> Result<JobInfo, AdminError> {
         let view: JobView = self.jobs.get(id)?;
         Ok(JobInfo::from(&view))
     }
 
-    fn job_id(id: &str) -> Result<JobId, ControlError> {
-        id.parse().map_err(|error| ControlError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them"))
+    fn job_id(id: &str) -> Result<JobId, AdminError> {
+        id.parse().map_err(|error| AdminError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them"))
     }
 }
 
-fn gone(error: PoolGone) -> ControlError {
-    ControlError::new(ErrorKind::Unavailable, error, "look at the log of the daemon")
+fn gone(error: PoolGone) -> AdminError {
+    AdminError::new(ErrorKind::Unavailable, error, "look at the log of the daemon")
 }
 
-impl Control for Service {
+impl Admin for Service {
     fn daemon(&self) -> DaemonInfo {
         let running = self.running();
         DaemonInfo {
@@ -194,68 +194,67 @@ impl Control for Service {
         }
     }
 
-    fn pools(&self) -> Result<Vec<PoolInfo>, ControlError> {
+    fn pools(&self) -> Result<Vec<PoolInfo>, AdminError> {
         let names: Vec<String> = self.running().pools.keys().cloned().collect();
-        let open: Result<Vec<PoolInfo>, ControlError> =
-            names.iter().map(|name| self.pool_info(name)).collect();
+        let open: Result<Vec<PoolInfo>, AdminError> = names.iter().map(|name| self.pool_info(name)).collect();
         let mut all = open?;
         all.extend(self.closed_infos());
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
-    fn pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+    fn pool(&self, name: &str) -> Result<PoolInfo, AdminError> {
         self.pool_info(name)
     }
 
-    fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, ControlError> {
+    fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, AdminError> {
         self.create(request)
     }
 
-    fn open_pool(&self, name: &str, how: OpenHow) -> Result<PoolInfo, ControlError> {
+    fn open_pool(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         self.reopen(name, how)
     }
 
-    fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
+    fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, AdminError> {
         self.grow(name, request)
     }
 
-    fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError> {
+    fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, AdminError> {
         let bytes = self.bytes_after_shrink(name, &request)?;
         self.begin_job(JobSpec::pool(JobKind::Shrink(bytes), name))
     }
 
-    fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, ControlError> {
+    fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, AdminError> {
         let bytes_per_s = self.scrub_rate(name, &request)?;
         self.begin_job(JobSpec::pool(JobKind::Scrub(bytes_per_s), name))
     }
 
-    fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError> {
+    fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, AdminError> {
         self.replace(name, &request)
     }
 
-    fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, ControlError> {
+    fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, AdminError> {
         self.check_removable(name, erase, force)?;
         self.begin_job(JobSpec::pool(JobKind::Remove { erase }, name).force(force))
     }
 
-    fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError> {
         self.volume_infos()
     }
 
-    fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError> {
+    fn volume(&self, name: &str) -> Result<VolumeInfo, AdminError> {
         self.volume_info(name)
     }
 
-    fn losses(&self, name: &str) -> Result<Vec<LossInfo>, ControlError> {
+    fn losses(&self, name: &str) -> Result<Vec<LossInfo>, AdminError> {
         self.losses_of(name)
     }
 
-    fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
+    fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         self.attach(request)
     }
 
-    fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, ControlError> {
+    fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, AdminError> {
         let (pool, handle) = self.pool_with(name)?;
         if !force {
             Self::await_unused(&handle, name).map_err(|users| users.refuse("detach", name))?;
@@ -263,7 +262,7 @@ impl Control for Service {
         self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force))
     }
 
-    fn resize_volume(&self, name: &str, size: &str, force: bool) -> Result<JobInfo, ControlError> {
+    fn resize_volume(&self, name: &str, size: &str, force: bool) -> Result<JobInfo, AdminError> {
         let (pool, handle, bytes) = self.size_wanted(name, size)?;
         let volume = name.to_owned();
         if !force && Self::ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
@@ -272,19 +271,19 @@ impl Control for Service {
         self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, name).force(force))
     }
 
-    fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+    fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
         self.settings_of(target)
     }
 
-    fn set(&self, target: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, ControlError> {
+    fn set(&self, target: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, AdminError> {
         self.change_settings(target, request)
     }
 
-    fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, ControlError> {
+    fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, AdminError> {
         let (pool, _) = self.attached(name)?;
         let spec = JobSpec::volume(JobKind::Flush, &pool, name);
         let spec = match deadline {
-            Some(within) => spec.deadline(within, crate::jobs::OnMiss::Fail),
+            Some(within) => spec.deadline(within, forebay_admin::jobs::OnMiss::Fail),
             None => spec,
         };
         self.begin_job(spec)
@@ -294,54 +293,54 @@ impl Control for Service {
         self.jobs.list(&JobFilter::default()).iter().map(JobInfo::from).collect()
     }
 
-    fn job(&self, id: &str) -> Result<JobInfo, ControlError> {
+    fn job(&self, id: &str) -> Result<JobInfo, AdminError> {
         self.job_info(Self::job_id(id)?)
     }
 
-    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, ControlError> {
+    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, AdminError> {
         match self.jobs.wait(Self::job_id(id)?, timeout) {
             Ok(view) => Ok(JobInfo::from(&view)),
             Err(WaitError::TimedOut(view)) => Ok(JobInfo::from(&*view)),
-            Err(error) => Err(ControlError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them")),
+            Err(error) => Err(AdminError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them")),
         }
     }
 
-    fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError> {
+    fn cancel_job(&self, id: &str) -> Result<JobInfo, AdminError> {
         let id = Self::job_id(id)?;
         self.jobs.cancel(id)?;
         self.work_changed.notify_all();
         self.job_info(id)
     }
 
-    fn rules(&self, volume: &str) -> Result<serde_json::Value, ControlError> {
+    fn rules(&self, volume: &str) -> Result<serde_json::Value, AdminError> {
         self.list_rules(volume)
     }
 
-    fn add_rule(&self, volume: &str, request: RuleRequest) -> Result<serde_json::Value, ControlError> {
+    fn add_rule(&self, volume: &str, request: RuleRequest) -> Result<serde_json::Value, AdminError> {
         self.new_rule(volume, request)
     }
 
-    fn delete_rule(&self, volume: &str, id: &str) -> Result<(), ControlError> {
+    fn delete_rule(&self, volume: &str, id: &str) -> Result<(), AdminError> {
         self.drop_rule(volume, id)
     }
 
-    fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, ControlError> {
+    fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, AdminError> {
         self.statistics(volume)
     }
 
-    fn flashcache(&self, volume: &str) -> Result<String, ControlError> {
+    fn flashcache(&self, volume: &str) -> Result<String, AdminError> {
         self.flashcache_text(volume)
     }
 
-    fn metrics(&self) -> Result<String, ControlError> {
+    fn metrics(&self) -> Result<String, AdminError> {
         self.prometheus_text()
     }
 
-    fn reload(&self) -> Result<ReloadDone, ControlError> {
+    fn reload(&self) -> Result<ReloadDone, AdminError> {
         self.reload_file()
     }
 
-    fn upgrade(&self) -> Result<UpgradeBegun, ControlError> {
+    fn upgrade(&self) -> Result<UpgradeBegun, AdminError> {
         self.ask_for_upgrade()
     }
 }

@@ -8,13 +8,13 @@ use super::{Service, pools};
 use crate::CacheSpec;
 use crate::config::PoolConfig;
 use crate::config::choices::{CacheAllocation, Mirror};
-use crate::control::{ControlError, ErrorKind};
 use crate::encryption::Key;
 use crate::error::RunError;
 use crate::loss_record::LossRecord;
 use crate::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
 use crate::pool::PoolHandle;
 use crate::register::Permit;
+use forebay_admin::{AdminError, ErrorKind};
 use forebay_io::Device;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -54,13 +54,13 @@ impl Drop for Opened {
 
 /// A device has not joined a pool, as far as is known.
 pub(super) struct NotJoined {
-    pub(super) error: ControlError,
+    pub(super) error: AdminError,
     /// It has not: nothing depends on it.
     pub(super) is_certain: bool,
 }
 
-impl From<ControlError> for NotJoined {
-    fn from(error: ControlError) -> Self {
+impl From<AdminError> for NotJoined {
+    fn from(error: AdminError) -> Self {
         Self { error, is_certain: true }
     }
 }
@@ -86,7 +86,7 @@ impl Opening {
         self.config.tunables().encryption_key_file.as_ref().map(Key::read).transpose()
     }
 
-    fn open(&self) -> Result<Opened, ControlError> {
+    fn open(&self) -> Result<Opened, AdminError> {
         let without_cache = pools::failed_before(self)?;
         if without_cache.is_some() {
             return Ok(Opened(Some((PoolParts::none(), without_cache))));
@@ -95,12 +95,12 @@ impl Opening {
         let parts = open_caches(&self.config.devices, self.making(key.as_ref()), &self.state_dir)?;
         if key.is_some() && parts.cipher.is_none() {
             let what = format!("the cache of pool {} cannot be encrypted", self.name);
-            return Err(ControlError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
+            return Err(AdminError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
         }
         Ok(Opened(Some((parts, None))))
     }
 
-    fn check_new(&self) -> Result<(), ControlError> {
+    fn check_new(&self) -> Result<(), AdminError> {
         let key = self.key()?;
         Ok(check_new(&self.config.devices, self.making(key.as_ref()), &self.state_dir)?)
     }
@@ -108,19 +108,19 @@ impl Opening {
 
 impl Service {
     /// Opens the cache of a pool, or makes it.
-    pub(super) fn open_parts(&self, opening: Opening) -> Result<Opened, ControlError> {
+    pub(super) fn open_parts(&self, opening: Opening) -> Result<Opened, AdminError> {
         let devices = opening.config.devices.clone();
         self.with_devices(&devices, move || opening.open())?
     }
 
     /// Checks that a new cache can be made as configured, before the pool is closed for it.
-    pub(super) fn check_new(&self, opening: Opening) -> Result<(), ControlError> {
+    pub(super) fn check_new(&self, opening: Opening) -> Result<(), AdminError> {
         let devices = opening.config.devices.clone();
         self.with_devices(&devices, move || opening.check_new())?
     }
 
     /// Opens a device that holds nothing, for a pool that is there.
-    pub(super) fn open_unused(&self, spec: &CacheSpec, opening: Opening) -> Result<Device, ControlError> {
+    pub(super) fn open_unused(&self, spec: &CacheSpec, opening: Opening) -> Result<Device, AdminError> {
         let wanted = spec.clone();
         let opened =
             self.with_devices(std::slice::from_ref(spec), move || open_joining(&wanted, opening.permit()))?;
@@ -146,14 +146,14 @@ impl Service {
     }
 
     fn join_device(&self, handle: &PoolHandle, spec: &CacheSpec, device: Device) -> Result<(), NotJoined> {
-        let random = crate::cache_device::random_uuid().map_err(ControlError::from)?;
+        let random = crate::cache_device::random_uuid().map_err(AdminError::from)?;
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
         let bytes = device.size_bytes();
         let (header, _) = Self::ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
         let written = self.with_devices(std::slice::from_ref(spec), move || {
             crate::members::write_header(&device, &header).map(|()| device)
         })?;
-        let device = written.map_err(|error| ControlError::from(crate::cache_device::device_error(error)))?;
+        let device = written.map_err(|error| AdminError::from(crate::cache_device::device_error(error)))?;
         // A pool that does not answer may have it in its superblock all the same.
         let unknown = |error| NotJoined { error, is_certain: false };
         let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;
@@ -165,7 +165,7 @@ impl Service {
         &self,
         devices: &[CacheSpec],
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ControlError> {
+    ) -> Result<T, AdminError> {
         let mut timeout = WITHIN;
         for spec in devices {
             let asked = spec.clone();
@@ -179,8 +179,8 @@ impl Service {
 }
 
 /// A cache device does not answer.
-pub(super) fn no_answer(path: &Path, within: Duration) -> ControlError {
-    ControlError::new(
+pub(super) fn no_answer(path: &Path, within: Duration) -> AdminError {
+    AdminError::new(
         ErrorKind::Unavailable,
         format!(
             "the cache device {} does not answer: that takes longer than {} s, or an earlier attempt still waits",

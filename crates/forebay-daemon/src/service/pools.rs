@@ -11,15 +11,15 @@ use crate::CacheSpec;
 use crate::cache_device::erase_cache;
 use crate::config::choices::Mirror;
 use crate::config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
-use crate::control::{
-    ControlError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
-    ScrubRequest, ShrinkRequest,
-};
-use crate::events::{AlarmKey, Kind, NewEvent, Severity};
 use crate::loss_record::{LossRecord, Seen, Verdict, judge};
 use crate::open::seen;
 use crate::pool::{PoolHandle, PoolStart, Promise};
 use crate::register::{Consent, of_pool};
+use forebay_admin::events::{AlarmKey, Kind, NewEvent, Severity};
+use forebay_admin::{
+    AdminError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
+    ScrubRequest, ShrinkRequest,
+};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
@@ -41,7 +41,7 @@ impl Service {
         name: &str,
         config: &PoolConfig,
         allowed: Allowed,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         let tunables = config.tunables();
         let state_dir = self.running().config.daemon.state_dir.clone();
         let opening = self.opening(name, config, allowed);
@@ -89,7 +89,7 @@ impl Service {
             }
             Ok(entry)
         };
-        let entry = joined().inspect_err(|_: &ControlError| {
+        let entry = joined().inspect_err(|_: &AdminError| {
             let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
             super::records::unmake(&made);
         })?;
@@ -103,16 +103,12 @@ impl Service {
         Ok(())
     }
 
-    pub(super) fn create(&self, request: PoolRequest) -> Result<PoolInfo, ControlError> {
+    pub(super) fn create(&self, request: PoolRequest) -> Result<PoolInfo, AdminError> {
         let mut file = self.changing()?;
         let name = request.name.clone();
         crate::config::model::check_name(&name).map_err(|problem| invalid(problem, ""))?;
         if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
-            return Err(ControlError::new(
-                ErrorKind::Conflict,
-                format!("there is a pool {name} already"),
-                "",
-            ));
+            return Err(AdminError::new(ErrorKind::Conflict, format!("there is a pool {name} already"), ""));
         }
         if request.devices.is_empty() {
             return Err(invalid(
@@ -150,12 +146,12 @@ impl Service {
     }
 
     /// Opens a configured pool that is not open, and attaches its volumes.
-    pub(super) fn reopen(&self, name: &str, how: OpenHow) -> Result<PoolInfo, ControlError> {
+    pub(super) fn reopen(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let _changing = self.changing()?;
         self.look_for_ended_pools();
         let (config, volumes) = self.with_volumes(name)?;
         if self.running().pools.contains_key(name) {
-            return Err(ControlError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
+            return Err(AdminError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
         }
         self.open_pool(name, &config, how.into())?;
         self.hub.clear(&AlarmKey::pool(Kind::PoolFailed, name));
@@ -183,17 +179,13 @@ impl Service {
 
     // --- size
 
-    pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
+    pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, AdminError> {
         // Held until the file knows: a successor that does not know of a device could not open the pool.
         let mut file = self.changing()?;
         let handle = self.handle(name)?;
         if self.pool_snapshot(name)?.cache_failed {
             let what = format!("the cache of pool {name} has failed");
-            return Err(ControlError::new(
-                ErrorKind::Conflict,
-                what,
-                "give it another: forebay pool replace",
-            ));
+            return Err(AdminError::new(ErrorKind::Conflict, what, "give it another: forebay pool replace"));
         }
         self.check_unmirrored(name)?;
         match (request.device, request.size) {
@@ -222,7 +214,7 @@ impl Service {
         spec: &CacheSpec,
         force: bool,
         mut file: Option<&mut ConfigFile>,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         let (config, _) = self.with_volumes(name)?;
         // By a grow that was killed, or by who has edited the file and asked for a reload: that stays as it is.
         let quoted = format!("\"{}\"", spec.path.display());
@@ -251,22 +243,18 @@ impl Service {
         handle: &PoolHandle,
         name: &str,
         bytes: Option<u64>,
-    ) -> Result<Promise<Result<(), ControlError>>, ControlError> {
+    ) -> Result<Promise<Result<(), AdminError>>, AdminError> {
         let mut growing = Self::ask(handle, |pool| pool.device_to_grow())??;
         let (place, resized) = (growing.device.path().to_owned(), growing.resized);
         let longer = self.places.within(&place, LENGTHEN_WITHIN, move || growing.lengthen(bytes));
         let (wanted, there) = longer.ok_or_else(|| no_answer(&place, LENGTHEN_WITHIN))?.map_err(|error| {
-            ControlError::new(ErrorKind::Failed, format!("cannot grow pool {name}: {error}"), "")
+            AdminError::new(ErrorKind::Failed, format!("cannot grow pool {name}: {error}"), "")
         })?;
         Self::ask(handle, move |pool| pool.grow_last(wanted, there, resized))
     }
 
     /// The length of the cache devices together after a shrink.
-    pub(super) fn bytes_after_shrink(
-        &self,
-        name: &str,
-        request: &ShrinkRequest,
-    ) -> Result<u64, ControlError> {
+    pub(super) fn bytes_after_shrink(&self, name: &str, request: &ShrinkRequest) -> Result<u64, AdminError> {
         self.check_unmirrored(name)?;
         let snapshot = self.pool_snapshot(name)?;
         let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
@@ -307,7 +295,7 @@ impl Service {
     }
 
     /// How fast a pool is to be scrubbed, in bytes a second.
-    pub(super) fn scrub_rate(&self, name: &str, request: &ScrubRequest) -> Result<u64, ControlError> {
+    pub(super) fn scrub_rate(&self, name: &str, request: &ScrubRequest) -> Result<u64, AdminError> {
         self.handle(name)?;
         let rate = request.rate.as_deref().map_or(Ok(SCRUB_BYTES_PER_S), bytes)?;
         if rate >= SCRUB_BYTES_PER_S_MIN {
@@ -321,12 +309,12 @@ impl Service {
     }
 
     /// The devices of a pool are others now: the file is told.
-    pub(super) fn note_devices(&self, name: &str) -> Result<(), ControlError> {
+    pub(super) fn note_devices(&self, name: &str) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         self.write_devices(name, file.as_mut())
     }
 
-    fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), ControlError> {
+    fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
         self.raise_record(name);
         let snapshot = self.pool_snapshot(name)?;
         let is_mirrored = snapshot.mirror.is_some();
@@ -348,7 +336,7 @@ impl Service {
         &self,
         name: &str,
         (added, removed, resized): (&[CacheSpec], &[CacheSpec], &[CacheSpec]),
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         for spec in added {
             self.grow(name, GrowRequest { device: Some(asked(spec)), ..GrowRequest::default() })?;
         }
@@ -358,7 +346,7 @@ impl Service {
         }
         for spec in removed {
             let request = ShrinkRequest { device: Some(spec.path.display().to_string()), size: None };
-            crate::control::Control::shrink_pool(self, name, request)?;
+            forebay_admin::Admin::shrink_pool(self, name, request)?;
         }
         Ok(())
     }
@@ -366,7 +354,7 @@ impl Service {
     // --- a cache that failed
 
     /// Gives a pool whose cache has failed a new one: the pool is closed, and opened with it.
-    pub(super) fn replace(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, ControlError> {
+    pub(super) fn replace(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, AdminError> {
         let mut file = self.changing()?;
         let devices = [Some(&request.device), request.other.as_ref()].into_iter().flatten();
         let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
@@ -387,7 +375,7 @@ impl Service {
         }
         // Nothing was given up until here. Whatever ends the daemon from now on: until the new cache is whole the next start serves without
         // the failed one (`failed_before`), and opens the new one then, as nothing of the failed one is lost that was not given up before.
-        let ended = handle.stop().map_err(ControlError::from);
+        let ended = handle.stop().map_err(AdminError::from);
         let ended = ended.and_then(|()| self.give_up(&record));
         if let Err(error) = ended {
             if let Some(file) = file.as_mut() {
@@ -417,11 +405,11 @@ impl Service {
     pub(super) fn with_volumes(
         &self,
         name: &str,
-    ) -> Result<(PoolConfig, Vec<(String, VolumeConfig)>), ControlError> {
+    ) -> Result<(PoolConfig, Vec<(String, VolumeConfig)>), AdminError> {
         let running = self.running();
         let known: Vec<&str> = running.config.pools.keys().map(String::as_str).collect();
         let config = running.config.pools.get(name).cloned();
-        let config = config.ok_or_else(|| ControlError::not_found("pool", name, &known))?;
+        let config = config.ok_or_else(|| AdminError::not_found("pool", name, &known))?;
         let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
         Ok((config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect()))
     }
@@ -435,7 +423,7 @@ impl Service {
     }
 
     /// What is lost counts as given up.
-    fn give_up(&self, record: &LossRecord) -> Result<(), ControlError> {
+    fn give_up(&self, record: &LossRecord) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let all = LossRecord::all(&state_dir)?;
         if all.iter().any(|there| there.cache_uuid == record.cache_uuid && there.lost_bytes() == 0) {
@@ -443,13 +431,13 @@ impl Service {
         }
         let given_up = record.with_risk(&record.entries(), &[]);
         given_up.store(&state_dir).map_err(|error| {
-            ControlError::new(ErrorKind::Failed, format!("cannot change the record: {error}"), "")
+            AdminError::new(ErrorKind::Failed, format!("cannot change the record: {error}"), "")
         })
     }
 
-    fn check_replaceable(&self, name: &str, discard_lost: bool) -> Result<LossRecord, ControlError> {
+    fn check_replaceable(&self, name: &str, discard_lost: bool) -> Result<LossRecord, AdminError> {
         let snapshot = self.pool_snapshot(name)?;
-        let refuse = |what: String, hint: &str| Err(ControlError::new(ErrorKind::Conflict, what, hint));
+        let refuse = |what: String, hint: &str| Err(AdminError::new(ErrorKind::Conflict, what, hint));
         let Some(record) = snapshot.record.filter(|_| snapshot.cache_failed) else {
             return refuse(
                 format!("the cache of pool {name} has not failed"),
@@ -477,12 +465,12 @@ impl Service {
 
     // --- closing
 
-    pub(super) fn check_removable(&self, name: &str, erase: bool, force: bool) -> Result<(), ControlError> {
+    pub(super) fn check_removable(&self, name: &str, erase: bool, force: bool) -> Result<(), AdminError> {
         if self.is_closed(name) {
             if erase {
                 let what = format!("pool {name} is not open: its devices cannot be wiped");
                 let hint = format!("open it first: forebay pool open {name}; or leave --erase out");
-                return Err(ControlError::new(ErrorKind::Conflict, what, hint));
+                return Err(AdminError::new(ErrorKind::Conflict, what, hint));
             }
             return if force { Ok(()) } else { self.check_closed_removable(name) };
         }
@@ -500,7 +488,7 @@ impl Service {
             drop(running);
             return self.check_nothing_absent(name);
         }
-        Err(ControlError::new(
+        Err(AdminError::new(
             ErrorKind::Conflict,
             format!("pool {name} is in use by {}", used.join(", ")),
             format!("detach its volumes first: forebay volume detach {}", used[0]),
@@ -508,7 +496,7 @@ impl Service {
     }
 
     /// Stops a pool and forgets it.
-    pub(super) fn close_pool(&self, name: &str, erase: bool, force: bool) -> Result<(), ControlError> {
+    pub(super) fn close_pool(&self, name: &str, erase: bool, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         self.check_removable(name, erase, force)?;
         if self.is_closed(name) {
@@ -540,7 +528,7 @@ impl Service {
 }
 
 /// The record of a pool's cache, if that has failed and must not be opened.
-pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, ControlError> {
+pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, AdminError> {
     let Opening { name, config, state_dir, allowed, is_named } = opening;
     let records = LossRecord::all(state_dir)?;
     if records.is_empty() || config.devices.is_empty() {
@@ -566,7 +554,7 @@ pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, Con
             }
             Ok(Some(*record))
         }
-        Verdict::Refuse(record) => Err(ControlError::new(
+        Verdict::Refuse(record) => Err(AdminError::new(
             ErrorKind::Conflict,
             format!(
                 "the cache of pool {name} failed and {} bytes of {} are lost, but another device stands in its place: what is \
@@ -589,16 +577,16 @@ fn length_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
 }
 
-pub(super) fn stopped() -> ControlError {
-    ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "")
+pub(super) fn stopped() -> AdminError {
+    AdminError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "")
 }
 
-fn bytes(size: &str) -> Result<u64, ControlError> {
+fn bytes(size: &str) -> Result<u64, AdminError> {
     let parsed: Result<ByteSize, _> = size.parse();
     parsed.map(|size| size.0).map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB"))
 }
 
-fn device(request: &DeviceRequest) -> Result<CacheSpec, ControlError> {
+fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
     let size_bytes = request.size.as_deref().map(bytes).transpose()?;
     if request.path.is_empty() {
         return Err(invalid("a device has no path", ""));

@@ -2,10 +2,10 @@
 
 use super::{Service, ServiceEvent, lock};
 use crate::CacheSpec;
-use crate::control::{ControlError, ErrorKind, OpenHow};
-use crate::events::{AlarmKey, Kind, Severity};
 use crate::pool::PoolHandle;
 use crate::register::{Consent, Entry, Permit, check_writable};
+use forebay_admin::events::{AlarmKey, Kind, Severity};
+use forebay_admin::{AdminError, ErrorKind, OpenHow};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl Service {
         handle: &PoolHandle,
         permit: Permit<'_>,
         specs: &[CacheSpec],
-    ) -> Result<Option<Arc<Entry>>, ControlError> {
+    ) -> Result<Option<Arc<Entry>>, AdminError> {
         let Some((uuid, facts)) = Self::ask(handle, |pool| pool.facts())? else { return Ok(None) };
         let entry = Arc::new(permit.enter(uuid, specs, &facts)?);
         let kept = Arc::clone(&entry);
@@ -104,13 +104,13 @@ impl Service {
     ///
     /// # Errors
     /// It cannot.
-    pub(crate) fn check_recordable(&self) -> Result<(), ControlError> {
+    pub(crate) fn check_recordable(&self) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let place = state_dir.clone();
         let tried = self.places.within(&place, RECORD_WITHIN, move || check_writable(&state_dir));
         let late = || {
             let what = format!("{} does not answer within {} s", place.display(), RECORD_WITHIN.as_secs());
-            ControlError::new(ErrorKind::Unavailable, what, "see that its file system works, then try again")
+            AdminError::new(ErrorKind::Unavailable, what, "see that its file system works, then try again")
         };
         Ok(tried.ok_or_else(late)??)
     }

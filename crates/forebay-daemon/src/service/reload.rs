@@ -5,20 +5,20 @@ use super::records::Allowed;
 use super::settings::stored;
 use super::start::check_rules;
 use crate::config::{Change, Config, Scope, diff};
-use crate::control::{ControlError, DetachHow, ErrorKind, ReloadDone, Target};
-use crate::events::{AlarmKey, Kind, Severity};
-use crate::jobs::{JobKind, JobSpec, OnMiss};
+use forebay_admin::events::{AlarmKey, Kind, Severity};
+use forebay_admin::jobs::{JobKind, JobSpec, OnMiss};
+use forebay_admin::{AdminError, DetachHow, ErrorKind, ReloadDone, Target};
 use std::time::{Duration, Instant};
 
 /// How long a reload waits for each of its drains; the job goes on after that.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Service {
-    pub(super) fn reload_file(&self) -> Result<ReloadDone, ControlError> {
+    pub(super) fn reload_file(&self) -> Result<ReloadDone, AdminError> {
         let new = {
             let mut file = self.changing()?;
             let Some(file) = file.as_mut() else {
-                return Err(ControlError::new(
+                return Err(AdminError::new(
                     ErrorKind::Conflict,
                     "there is no configuration file: the daemon was started with `forebay run`",
                     "",
@@ -67,7 +67,7 @@ impl Service {
     }
 
     /// Makes one change; says what was done.
-    fn make(&self, change: &Change, new: &Config) -> Result<String, ControlError> {
+    fn make(&self, change: &Change, new: &Config) -> Result<String, AdminError> {
         super::lock(&self.work).check_not_passed_on()?;
         match change {
             Change::VolumeRemoved { volume } => self.remove_by_reload(volume)?,
@@ -101,7 +101,7 @@ impl Service {
                 let (_, handle) = self.attached(volume)?;
                 let (name, more, less) = (volume.clone(), added.clone(), removed.clone());
                 let promise = Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
-                let stopped = || ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
+                let stopped = || AdminError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
                 promise.wait().ok_or_else(stopped)??;
                 if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
                     config.exports = new.volumes[volume].exports.clone();
@@ -131,7 +131,7 @@ impl Service {
     }
 
     /// A volume that is in the file no more is drained and detached, as if the operator had asked for it.
-    fn remove_by_reload(&self, volume: &str) -> Result<(), ControlError> {
+    fn remove_by_reload(&self, volume: &str) -> Result<(), AdminError> {
         let pool = self.running().config.volumes.get(volume).map(|volume| volume.pool.clone());
         let pool = pool.unwrap_or_default();
         if self.is_closed(&pool) || !self.is_serving(volume) {
@@ -141,21 +141,15 @@ impl Service {
         let spec = JobSpec::volume(JobKind::Detach(DetachHow::Drain), &pool, volume);
         let spec = spec.deadline(Duration::from_secs(24 * 3600), OnMiss::Warn);
         let id = self.begin_job(spec)?.id;
-        let job = crate::control::Control::wait_for_job(self, &id, TIMEOUT)?;
+        let job = forebay_admin::Admin::wait_for_job(self, &id, TIMEOUT)?;
         match job.error {
-            Some(error) => Err(ControlError::new(ErrorKind::Failed, error, "")),
+            Some(error) => Err(AdminError::new(ErrorKind::Failed, error, "")),
             None => Ok(()),
         }
     }
 
     /// Only this one: others that are different in the file may be refused, and then are what they were.
-    fn setting_by_reload(
-        &self,
-        scope: Scope,
-        name: &str,
-        key: &str,
-        new: &Config,
-    ) -> Result<(), ControlError> {
+    fn setting_by_reload(&self, scope: Scope, name: &str, key: &str, new: &Config) -> Result<(), AdminError> {
         let (target, wanted) = match scope {
             Scope::Pool => (Target::Pool(name), &new.pools[name].settings),
             Scope::Volume => (Target::Volume(name), &new.volumes[name].settings),
@@ -165,7 +159,7 @@ impl Service {
             Some(value) => settings.set(key, &value.to_string()),
             None => settings.unset(key),
         };
-        set.map_err(|error| ControlError::new(ErrorKind::Invalid, format!("{key}: {error}"), ""))?;
+        set.map_err(|error| AdminError::new(ErrorKind::Invalid, format!("{key}: {error}"), ""))?;
         self.apply_settings(target, &settings)?;
         self.note_settings(target, settings);
         Ok(())

@@ -8,35 +8,35 @@ use crate::config::{
     Config, ConfigFile, Edit, EditError, PoolTunables, Scope, Settings, StoreError, VolumeTunables,
     conflicts, tunables,
 };
-use crate::control::{ControlError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target};
-use crate::events::{Kind, NewEvent};
-use crate::jobs::{JobKind, JobSpec};
 use crate::rules::DefaultAction;
+use forebay_admin::events::{Kind, NewEvent};
+use forebay_admin::jobs::{JobKind, JobSpec};
+use forebay_admin::{AdminError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target};
 use forebay_core::{PoolSettings, VolumeSettings};
 use std::collections::BTreeMap;
 
 /// Key, old value, new value.
 type Changed = Vec<(String, String, String)>;
 
-pub(super) fn invalid(what: impl ToString, hint: impl ToString) -> ControlError {
-    ControlError::new(ErrorKind::Invalid, what, hint)
+pub(super) fn invalid(what: impl ToString, hint: impl ToString) -> AdminError {
+    AdminError::new(ErrorKind::Invalid, what, hint)
 }
 
 /// What the operator is told when the configuration file cannot be changed.
-pub(super) fn stored(error: &StoreError) -> ControlError {
+pub(super) fn stored(error: &StoreError) -> AdminError {
     let kind = match error {
         StoreError::Edit(_) | StoreError::Refused { .. } => ErrorKind::Invalid,
         StoreError::WrongMeanwhile { .. } | StoreError::Busy { .. } => ErrorKind::Conflict,
         _ => ErrorKind::Failed,
     };
-    ControlError::new(kind, error, "")
+    AdminError::new(kind, error, "")
 }
 
 /// Takes pools and volumes out of the file. One that is not in it (somebody has edited it, and asked for a reload) is out already.
 pub(super) fn take_out(
     file: &mut ConfigFile,
     edits: impl IntoIterator<Item = Edit>,
-) -> Result<(), ControlError> {
+) -> Result<(), AdminError> {
     for edit in edits {
         match file.edit(&[edit], &check_rules) {
             Err(StoreError::Edit(EditError::NotThere { .. })) | Ok(_) => {}
@@ -54,7 +54,7 @@ pub(super) fn default_action(choice: Choice) -> DefaultAction {
 }
 
 impl Service {
-    pub(super) fn configured(config: &Config, target: Target<'_>) -> Result<Settings, ControlError> {
+    pub(super) fn configured(config: &Config, target: Target<'_>) -> Result<Settings, AdminError> {
         let (what, name, found, known): (_, _, _, Vec<&str>) = match target {
             Target::Pool(name) => {
                 let known = config.pools.keys().map(String::as_str).collect();
@@ -65,13 +65,13 @@ impl Service {
                 ("volume", name, config.volumes.get(name).map(|volume| &volume.settings), known)
             }
         };
-        found.cloned().ok_or_else(|| ControlError::not_found(what, name, &known))
+        found.cloned().ok_or_else(|| AdminError::not_found(what, name, &known))
     }
 
     pub(super) fn settings_of(
         &self,
         target: Target<'_>,
-    ) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+    ) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
         let settings = Self::configured(&self.running().config, target)?;
         let info = |(tunable, value): (&tunables::Tunable, crate::config::Value)| {
             let info = SettingInfo {
@@ -91,7 +91,7 @@ impl Service {
         &self,
         target: Target<'_>,
         request: SettingsRequest,
-    ) -> Result<SettingsDone, ControlError> {
+    ) -> Result<SettingsDone, AdminError> {
         let mut file = self.changing()?;
         let old = Self::configured(&self.running().config, target)?;
         let at_rest = match target {
@@ -122,7 +122,7 @@ impl Service {
     }
 
     /// Checks that nothing contradicts itself, within the volume and with what else is configured.
-    fn check_conflicts(&self, target: Target<'_>, new: &Settings) -> Result<(), ControlError> {
+    fn check_conflicts(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
         let mut config = self.running().config.clone();
         let found = match target {
             Target::Volume(name) => {
@@ -148,7 +148,7 @@ impl Service {
     }
 
     /// Hands settings to the running pool or volume.
-    pub(super) fn apply_settings(&self, target: Target<'_>, new: &Settings) -> Result<(), ControlError> {
+    pub(super) fn apply_settings(&self, target: Target<'_>, new: &Settings) -> Result<(), AdminError> {
         match target {
             Target::Pool(name) => {
                 let settings = PoolSettings::from(&PoolTunables::new(new));
@@ -211,7 +211,7 @@ impl Service {
         name: &str,
         changed: &Changed,
         leaving: Leaving,
-    ) -> Result<Option<String>, ControlError> {
+    ) -> Result<Option<String>, AdminError> {
         let mode = changed.iter().find(|(key, ..)| key == "mode").map(|(.., to)| to.as_str());
         let mode = mode.and_then(forebay_format::checkpoint::Mode::from_name);
         let keeps_dirty = |mode| {
@@ -234,7 +234,7 @@ fn with_changes(
     old: &Settings,
     wanted: &BTreeMap<String, Option<String>>,
     at_rest: bool,
-) -> Result<(Settings, Changed), ControlError> {
+) -> Result<(Settings, Changed), AdminError> {
     let mut new = old.clone();
     let mut changed = Vec::new();
     if wanted.is_empty() {

@@ -2,13 +2,13 @@
 
 use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
-use crate::clock::SystemClock;
 use crate::config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
-use crate::control::{ControlError, OpenHow};
-use crate::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
 use crate::handover::ListenerStore;
-use crate::jobs::{JobId, Jobs, JobsLimits};
 use crate::pool::{PoolEvent, PoolHandle};
+use forebay_admin::clock::SystemClock;
+use forebay_admin::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
+use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
+use forebay_admin::{AdminError, OpenHow};
 use forebay_core::Drain;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -69,7 +69,7 @@ impl Service {
     ///
     /// # Errors
     /// If `strict`: the first problem. Otherwise problems become alarms, and what can be served is.
-    pub(crate) fn start(start: ServiceStart) -> Result<Arc<Self>, ControlError> {
+    pub(crate) fn start(start: ServiceStart) -> Result<Arc<Self>, AdminError> {
         let clock = Arc::new(SystemClock::new());
         let hub = Hub::new(clock.clone(), HubLimits::default());
         let jobs = Jobs::new(hub.clone(), clock, JobsLimits::default(), JobId(1));
@@ -112,7 +112,7 @@ impl Service {
         config: &Config,
         strict: bool,
         how: &dyn Fn(&str) -> OpenHow,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         for problem in self.guards.update(config).refused {
             self.emit(ServiceEvent::Problem(problem)); // the exports that need it fail, and say so
         }
@@ -143,7 +143,7 @@ impl Service {
         Ok(())
     }
 
-    fn trouble(&self, key: AlarmKey, error: &ControlError, strict: bool) -> Result<(), ControlError> {
+    fn trouble(&self, key: AlarmKey, error: &AdminError, strict: bool) -> Result<(), AdminError> {
         if strict {
             return Err(error.clone());
         }
@@ -192,11 +192,11 @@ impl Service {
 
     /// What the API speaks for.
     pub(crate) fn services(self: &Arc<Self>) -> crate::api::Services {
-        crate::api::Services { control: self.clone(), jobs: self.jobs.clone(), events: self.hub.clone() }
+        crate::api::Services { admin: self.clone(), jobs: self.jobs.clone(), events: self.hub.clone() }
     }
 
     /// Writes a volume back as fast as possible, from now on.
-    pub(crate) fn drain(&self, volume: &str) -> Result<(), ControlError> {
+    pub(crate) fn drain(&self, volume: &str) -> Result<(), AdminError> {
         let (_, handle) = self.pool_of(volume)?;
         let volume = volume.to_owned();
         Self::ask(&handle, move |pool| pool.set_drain(&volume, Drain::Full))?

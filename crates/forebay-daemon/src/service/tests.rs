@@ -1,8 +1,8 @@
 //! A service with real pools on files: one that fails, and all that change hands.
 
 use super::*;
-use crate::control::DeviceRequest;
 use crate::handover::Inheritance;
+use forebay_admin::DeviceRequest;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -484,7 +484,7 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
     let service = start(folder.path(), Arc::default(), "auto");
     // Its store is not closed yet: whoever looks whether somebody has it finds this process.
     let tried = |kind| {
-        let refused = ControlError::new(kind, "cannot attach a", "do something");
+        let refused = AdminError::new(kind, "cannot attach a", "do something");
         service.try_again_if_locked(super::locked::Place::Volume("a".into()), refused).hint
     };
     assert_eq!(tried(ErrorKind::Conflict), "do something");

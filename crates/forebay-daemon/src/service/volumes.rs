@@ -7,13 +7,13 @@ use super::{Service, lock};
 use crate::cache_device::random_uuid;
 use crate::config::mounts::Problem;
 use crate::config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
-use crate::control::{ControlError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
-use crate::events::{AlarmKey, Kind, NewEvent};
 use crate::open::open_backing;
 use crate::pool::{PoolHandle, VolumeSpec};
 use crate::rules::{Action, Position, Rule, RuleSet};
 use crate::time_limit::within;
 use crate::witness::Prepared;
+use forebay_admin::events::{AlarmKey, Kind, NewEvent};
+use forebay_admin::{AdminError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
 use forebay_core::VolumeSettings;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// So long is waited for a backing store to be opened, and looked at.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
-fn no_answer(name: &str, backing: &BackingUri) -> ControlError {
-    ControlError::new(
+fn no_answer(name: &str, backing: &BackingUri) -> AdminError {
+    AdminError::new(
         ErrorKind::Unavailable,
         format!(
             "the backing store {backing} of {name} does not answer: opening it has not ended in {} s",
@@ -39,7 +39,7 @@ const ATTACH_WITHIN: Duration = Duration::from_secs(30);
 
 impl Service {
     /// A volume that its pool has: the pool's name, and the pool.
-    pub(super) fn attached(&self, name: &str) -> Result<(String, Arc<PoolHandle>), ControlError> {
+    pub(super) fn attached(&self, name: &str) -> Result<(String, Arc<PoolHandle>), AdminError> {
         let (pool, handle) = self.pool_of(name)?;
         let wanted = name.to_owned();
         let there = Self::ask(&handle, move |pool| pool.find(&wanted).is_some())?;
@@ -47,7 +47,7 @@ impl Service {
     }
 
     /// True if the pool of a configured volume is open and has it.
-    pub(super) fn is_attached(&self, name: &str) -> Result<bool, ControlError> {
+    pub(super) fn is_attached(&self, name: &str) -> Result<bool, AdminError> {
         let pool = self.running().config.volumes.get(name).map(|volume| volume.pool.clone());
         let Some(handle) = pool.and_then(|pool| self.handle(&pool).ok()) else { return Ok(false) };
         let wanted = name.to_owned();
@@ -55,7 +55,7 @@ impl Service {
     }
 
     /// Attaches a volume: a new one, or one that is configured but not attached just now.
-    pub(super) fn attach(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
+    pub(super) fn attach(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         let mut file = self.changing()?;
         let name = request.name.clone();
         self.check_not_attaching(&name)?;
@@ -88,12 +88,12 @@ impl Service {
 
     /// # Errors
     /// The volume is being attached already.
-    pub(super) fn check_not_attaching(&self, name: &str) -> Result<(), ControlError> {
+    pub(super) fn check_not_attaching(&self, name: &str) -> Result<(), AdminError> {
         if !lock(&self.attaching).contains_key(name) {
             return Ok(());
         }
         let what = format!("volume {name} is being attached");
-        Err(ControlError::new(ErrorKind::Conflict, what, "wait: its backing store may be slow"))
+        Err(AdminError::new(ErrorKind::Conflict, what, "wait: its backing store may be slow"))
     }
 
     /// What is configured of a volume that is not attached: the request may repeat it, or leave it out.
@@ -101,10 +101,10 @@ impl Service {
         &self,
         request: &VolumeRequest,
         config: VolumeConfig,
-    ) -> Result<VolumeConfig, ControlError> {
+    ) -> Result<VolumeConfig, AdminError> {
         let name = &request.name;
         if self.attached(name).is_ok() {
-            return Err(ControlError::new(
+            return Err(AdminError::new(
                 ErrorKind::Conflict,
                 format!("volume {name} is attached already"),
                 "",
@@ -116,21 +116,21 @@ impl Service {
         if same_backing && same_pool && request.exports.is_empty() && request.settings.is_empty() {
             return Ok(config);
         }
-        Err(ControlError::new(
+        Err(AdminError::new(
             ErrorKind::Conflict,
             format!("volume {name} is configured already, with {}", config.backing),
             format!("to attach it as it is configured: forebay volume attach {name}"),
         ))
     }
 
-    fn new_volume(&self, request: &VolumeRequest) -> Result<VolumeConfig, ControlError> {
+    fn new_volume(&self, request: &VolumeRequest) -> Result<VolumeConfig, AdminError> {
         let name = &request.name;
         crate::config::model::check_name(name).map_err(|problem| invalid(problem, ""))?;
         let running = self.running();
         let pools: Vec<&str> = running.pools.keys().map(String::as_str).collect();
         let pool = match (&request.pool, &pools[..]) {
             (Some(pool), _) if pools.contains(&pool.as_str()) => pool.clone(),
-            (Some(pool), _) => return Err(ControlError::not_found("pool", pool, &pools)),
+            (Some(pool), _) => return Err(AdminError::not_found("pool", pool, &pools)),
             (None, [only]) => (*only).to_owned(),
             (None, []) => return Err(invalid("there is no pool yet", "forebay pool create")),
             (None, _) => return Err(invalid("which pool?", format!("there are: {}", pools.join(", ")))),
@@ -146,7 +146,7 @@ impl Service {
         let mut others = running.config.volumes.iter().chain(attaching.iter());
         if let Some((other, _)) = others.find(|(_, other)| other.backing == backing) {
             let what = format!("{} is the backing store of volume {other}", request.backing);
-            return Err(ControlError::new(ErrorKind::Conflict, what, ""));
+            return Err(AdminError::new(ErrorKind::Conflict, what, ""));
         }
         let exports = request.exports.iter().map(|uri| uri.parse().map_err(|error| invalid(error, "")));
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
@@ -156,13 +156,13 @@ impl Service {
         }
         let volume = VolumeConfig { pool, backing, exports, size_bytes: None, settings, rules: Vec::new() };
         match Problem::of_volume(&running.config, name, &volume) {
-            Some(problem) => Err(ControlError::new(ErrorKind::Conflict, problem.message, problem.help)),
+            Some(problem) => Err(AdminError::new(ErrorKind::Conflict, problem.message, problem.help)),
             None => Ok(volume),
         }
     }
 
     /// Opens the backing store and has the pool attach it.
-    pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), ControlError> {
+    pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), AdminError> {
         let handle = self.handle(&config.pool)?;
         self.guards.prepare(&self.running().config, &config.exports);
         let tunables = config.tunables();
@@ -196,14 +196,14 @@ impl Service {
             rules: Arc::clone(&rules),
         };
         let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
-        let stopped = || ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
+        let stopped = || AdminError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
         let late = || {
             let what = format!(
                 "cannot attach {name}: {} did not answer within {} s",
                 config.backing,
                 ATTACH_WITHIN.as_secs()
             );
-            ControlError::new(ErrorKind::Failed, what, "look why the device hangs, then try again")
+            AdminError::new(ErrorKind::Failed, what, "look why the device hangs, then try again")
         };
         promise.wait_or_give_up(ATTACH_WITHIN).ok_or_else(late)?.ok_or_else(stopped)??;
         self.raise_record(&config.pool);
@@ -214,7 +214,7 @@ impl Service {
     }
 
     /// A volume was detached: nobody speaks of it any more.
-    pub(super) fn forget_volume(&self, name: &str) -> Result<(), ControlError> {
+    pub(super) fn forget_volume(&self, name: &str) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         {
             let mut running = self.running_mut();
@@ -224,7 +224,7 @@ impl Service {
             }
         }
         let Some(file) = file.as_mut() else { return Ok(()) };
-        take_out(file, [Edit::RemoveVolume { name: name.into() }]).map_err(|error| ControlError {
+        take_out(file, [Edit::RemoveVolume { name: name.into() }]).map_err(|error| AdminError {
             what: format!("{name} is detached, but it is still in the file: {}", error.what),
             ..error
         })
@@ -237,7 +237,7 @@ impl Service {
         &self,
         name: &str,
         size: &str,
-    ) -> Result<(String, Arc<PoolHandle>, u64), ControlError> {
+    ) -> Result<(String, Arc<PoolHandle>, u64), AdminError> {
         let (pool, handle) = self.attached(name)?;
         if size == "max" {
             let (volume, there) = (name.to_owned(), self.store_bytes(&handle, name)?);
@@ -250,13 +250,13 @@ impl Service {
     }
 
     /// Bytes that the backing store of a volume has now, in whole sectors. It is asked by a thread: it may not answer.
-    pub(super) fn store_bytes(&self, handle: &PoolHandle, name: &str) -> Result<u64, ControlError> {
+    pub(super) fn store_bytes(&self, handle: &PoolHandle, name: &str) -> Result<u64, AdminError> {
         let volume = name.to_owned();
         let mut store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
         let place = store.path().to_owned();
         let asked = self.places.within(&place, OPEN_TIMEOUT, move || store.refresh_size());
         let bytes = asked.ok_or_else(|| {
-            ControlError::new(
+            AdminError::new(
                 ErrorKind::Unavailable,
                 format!(
                     "the backing store {} of {name} does not answer: asking for its size takes longer than {} s, or an earlier attempt \
@@ -267,12 +267,11 @@ impl Service {
                 "nothing was changed; see that it works, then try again",
             )
         })?;
-        let failed =
-            |error| ControlError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), "");
+        let failed = |error| AdminError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), "");
         bytes.map(|bytes| bytes / 512 * 512).map_err(failed)
     }
 
-    pub(super) fn note_size(&self, name: &str, bytes: u64) -> Result<(), ControlError> {
+    pub(super) fn note_size(&self, name: &str, bytes: u64) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         if let Some(volume) = self.running_mut().config.volumes.get_mut(name) {
             volume.size_bytes = Some(bytes);
@@ -284,19 +283,19 @@ impl Service {
 
     // --- rules
 
-    fn rule_set(&self, volume: &str) -> Result<Arc<RuleSet>, ControlError> {
+    fn rule_set(&self, volume: &str) -> Result<Arc<RuleSet>, AdminError> {
         self.attached(volume)?;
         self.running().rules.get(volume).cloned().ok_or_else(|| not_attached(volume))
     }
 
-    pub(super) fn list_rules(&self, volume: &str) -> Result<Value, ControlError> {
+    pub(super) fn list_rules(&self, volume: &str) -> Result<Value, AdminError> {
         let rules = self.rule_set(volume)?;
         let list = serde_json::to_value(rules.list(Instant::now()));
-        let list = list.map_err(|error| ControlError::new(ErrorKind::Failed, error, ""))?;
+        let list = list.map_err(|error| AdminError::new(ErrorKind::Failed, error, ""))?;
         Ok(json!({ "default": rules.default_action().to_string(), "rules": list }))
     }
 
-    pub(super) fn new_rule(&self, volume: &str, request: RuleRequest) -> Result<Value, ControlError> {
+    pub(super) fn new_rule(&self, volume: &str, request: RuleRequest) -> Result<Value, AdminError> {
         let mut file = self.changing()?;
         let rules = self.rule_set(volume)?;
         let rule: Rule = request.rule.parse()?;
@@ -311,12 +310,12 @@ impl Service {
         Ok(json!({ "id": added.id, "warnings": warnings, "persistent": kept.is_some() && file.is_some() }))
     }
 
-    pub(super) fn drop_rule(&self, volume: &str, id: &str) -> Result<(), ControlError> {
+    pub(super) fn drop_rule(&self, volume: &str, id: &str) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         let rules = self.rule_set(volume)?;
         let id = match id.parse() {
             Ok(id) => id,
-            Err(_) => rules.find_name(id).ok_or_else(|| ControlError::not_found("rule", id, &[]))?,
+            Err(_) => rules.find_name(id).ok_or_else(|| AdminError::not_found("rule", id, &[]))?,
         };
         rules.remove(id, Instant::now())?;
         self.release_pins(volume, &rules)?;
@@ -324,7 +323,7 @@ impl Service {
     }
 
     /// Without a rule that pins, nothing stays pinned.
-    pub(super) fn release_pins(&self, volume: &str, rules: &RuleSet) -> Result<(), ControlError> {
+    pub(super) fn release_pins(&self, volume: &str, rules: &RuleSet) -> Result<(), AdminError> {
         if rules.list(Instant::now()).iter().any(|report| report.rule.action == Action::Pin) {
             return Ok(());
         }
@@ -339,7 +338,7 @@ impl Service {
         volume: &str,
         rules: &RuleSet,
         file: Option<&mut crate::config::ConfigFile>,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), AdminError> {
         let lasting = rules.list(Instant::now()).into_iter().map(|report| report.rule);
         let tables: Vec<RuleTable> =
             lasting.filter(|rule| !rule.is_transient()).map(|rule| table(&rule)).collect();

@@ -5,10 +5,10 @@
 //! watches.
 
 use super::{Service, lock};
-use crate::control::{ControlError, DetachHow, ErrorKind};
-use crate::events::{AlarmKey, Kind, NewEvent};
-use crate::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
 use crate::pool::{Pool, PoolHandle, Promise, Rebuilding, Users};
+use forebay_admin::events::{AlarmKey, Kind, NewEvent};
+use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
+use forebay_admin::{AdminError, DetachHow, ErrorKind};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
@@ -34,12 +34,12 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn check_not_passed_on(&self) -> Result<(), ControlError> {
+    pub(super) fn check_not_passed_on(&self) -> Result<(), AdminError> {
         if !self.passed_on {
             return Ok(());
         }
         let what = "another process is taking over from this one";
-        Err(ControlError::new(ErrorKind::Unavailable, what, "ask again: it answers"))
+        Err(AdminError::new(ErrorKind::Unavailable, what, "ask again: it answers"))
     }
 }
 
@@ -51,8 +51,8 @@ enum End {
     Failed(String),
 }
 
-impl From<ControlError> for End {
-    fn from(error: ControlError) -> Self {
+impl From<AdminError> for End {
+    fn from(error: AdminError) -> Self {
         let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
         Self::Failed(format!("{}{hint}", error.what))
     }
@@ -122,9 +122,9 @@ impl Service {
         &self,
         id: JobId,
         handle: &PoolHandle,
-        promise: Promise<Result<(), ControlError>>,
+        promise: Promise<Result<(), AdminError>>,
         undo: impl Fn(&mut Pool) + Clone + Send + 'static,
-    ) -> Result<Result<(), ControlError>, End> {
+    ) -> Result<Result<(), AdminError>, End> {
         let mut undone = false;
         loop {
             if let Some(answer) = promise.try_wait(LOOK) {
@@ -182,7 +182,7 @@ impl Service {
         result
     }
 
-    fn set_drain(&self, handle: &PoolHandle, volume: &str, drain: Drain) -> Result<(), ControlError> {
+    fn set_drain(&self, handle: &PoolHandle, volume: &str, drain: Drain) -> Result<(), AdminError> {
         let volume = volume.to_owned();
         Self::ask(handle, move |pool| pool.set_drain(&volume, drain))?
     }
@@ -332,7 +332,7 @@ impl Service {
         if absent.is_some() && how != DetachHow::Keep {
             let promise = Self::ask(handle, move |pool| pool.discard_absent(&name))?;
             promise.wait().unwrap_or_else(|| {
-                Err(ControlError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", ""))
+                Err(AdminError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", ""))
             })?;
         }
         self.forget_volume(volume)?;

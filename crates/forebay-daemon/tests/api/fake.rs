@@ -4,13 +4,13 @@
 //! A job takes [`JOB_TAKES`]. Paths and URIs that contain `broken` fail as a broken device would; a volume whose name
 //! begins with `slow` never ends its jobs by itself.
 
-use forebay_daemon::api::Services;
-use forebay_daemon::clock::SystemClock;
-use forebay_daemon::control::*;
-use forebay_daemon::events::{Hub, HubLimits, Kind, NewEvent};
-use forebay_daemon::jobs::{
+use forebay_admin::clock::SystemClock;
+use forebay_admin::events::{Hub, HubLimits, Kind, NewEvent};
+use forebay_admin::jobs::{
     Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Outlook, Report,
 };
+use forebay_admin::*;
+use forebay_daemon::api::Services;
 use forebay_daemon::rules::{DefaultAction, Position, Rule, RuleId, RuleSet};
 use forebay_export::size::ByteSize;
 use std::collections::{BTreeMap, HashMap};
@@ -70,11 +70,11 @@ impl Fake {
 
     /// What the API needs of it.
     pub fn services(self: &Arc<Self>) -> Services {
-        Services { control: self.clone(), jobs: self.jobs.clone(), events: self.events.clone() }
+        Services { admin: self.clone(), jobs: self.jobs.clone(), events: self.events.clone() }
     }
 
     /// Sees to it that there are a pool `fast` and a volume `db`.
-    pub fn furnish(&self) -> Result<(), ControlError> {
+    pub fn furnish(&self) -> Result<(), AdminError> {
         let settings = BTreeMap::new();
         if self.pool("fast").is_err() {
             let device = DeviceRequest { path: "/dev/fast".into(), size: Some("1GiB".into()) };
@@ -96,7 +96,7 @@ impl Fake {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self, spec: JobSpec) -> Result<JobInfo, ControlError> {
+    fn start(&self, spec: JobSpec) -> Result<JobInfo, AdminError> {
         let id = self.jobs.start(spec)?;
         Ok(JobInfo::from(&self.jobs.get(id)?))
     }
@@ -164,30 +164,30 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
     Outlook::Done
 }
 
-fn invalid(what: impl ToString) -> ControlError {
-    ControlError::new(ErrorKind::Invalid, what, "see the documentation")
+fn invalid(what: impl ToString) -> AdminError {
+    AdminError::new(ErrorKind::Invalid, what, "see the documentation")
 }
 
-fn conflict(what: impl ToString) -> ControlError {
-    ControlError::new(ErrorKind::Conflict, what, "wait, or use another name")
+fn conflict(what: impl ToString) -> AdminError {
+    AdminError::new(ErrorKind::Conflict, what, "wait, or use another name")
 }
 
-fn size(text: &str) -> Result<u64, ControlError> {
+fn size(text: &str) -> Result<u64, AdminError> {
     let bytes = text.parse::<ByteSize>().map_err(invalid)?.bytes();
     if bytes == 0 || bytes > 1 << 50 { Err(invalid("a size is 1 byte to 1 PiB")) } else { Ok(bytes) }
 }
 
-fn path(path: &str) -> Result<(), ControlError> {
+fn path(path: &str) -> Result<(), AdminError> {
     match path {
         broken if broken.contains("broken") => {
-            Err(ControlError::new(ErrorKind::Failed, format!("{broken}: input/output error"), "replace it"))
+            Err(AdminError::new(ErrorKind::Failed, format!("{broken}: input/output error"), "replace it"))
         }
         absolute if absolute.starts_with('/') && !absolute.contains('\0') => Ok(()),
         other => Err(invalid(format!("{other:?} is not an absolute path"))),
     }
 }
 
-fn name(name: &str, taken: bool, count: usize) -> Result<(), ControlError> {
+fn name(name: &str, taken: bool, count: usize) -> Result<(), AdminError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(allowed) || name.starts_with('.') {
         return Err(invalid(format!("{name:?} is no name: 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -")));
@@ -195,7 +195,7 @@ fn name(name: &str, taken: bool, count: usize) -> Result<(), ControlError> {
     if taken || count >= THINGS_MAX { Err(conflict(format!("the name {name} is taken"))) } else { Ok(()) }
 }
 
-fn device(request: &DeviceRequest) -> Result<DeviceInfo, ControlError> {
+fn device(request: &DeviceRequest) -> Result<DeviceInfo, AdminError> {
     path(&request.path)?;
     let size_bytes = request.size.as_deref().map_or(Ok(1 << 30), size)?;
     Ok(DeviceInfo { path: request.path.clone(), size_bytes, state: String::new() })
@@ -206,7 +206,7 @@ fn changed(
     values: &Values,
     of_pool: bool,
     set: &BTreeMap<String, Option<String>>,
-) -> Result<Values, ControlError> {
+) -> Result<Values, AdminError> {
     let mut values = values.clone();
     for (key, value) in set {
         let known = SETTINGS.iter().find(|(name, _, pool, _)| name == key && *pool == of_pool);
@@ -225,19 +225,19 @@ fn given(settings: Values) -> BTreeMap<String, Option<String>> {
 }
 
 impl State {
-    fn pool(&mut self, name: &str) -> Result<&mut Pool, ControlError> {
+    fn pool(&mut self, name: &str) -> Result<&mut Pool, AdminError> {
         let known: Vec<&str> = self.pools.keys().map(String::as_str).collect();
-        let error = ControlError::not_found("pool", name, &known);
+        let error = AdminError::not_found("pool", name, &known);
         self.pools.get_mut(name).ok_or(error)
     }
 
-    fn volume(&mut self, name: &str) -> Result<&mut Volume, ControlError> {
+    fn volume(&mut self, name: &str) -> Result<&mut Volume, AdminError> {
         let known: Vec<&str> = self.volumes.keys().map(String::as_str).collect();
-        let error = ControlError::not_found("volume", name, &known);
+        let error = AdminError::not_found("volume", name, &known);
         self.volumes.get_mut(name).ok_or(error)
     }
 
-    fn values(&mut self, target: Target<'_>) -> Result<(&mut Values, bool), ControlError> {
+    fn values(&mut self, target: Target<'_>) -> Result<(&mut Values, bool), AdminError> {
         match target {
             Target::Pool(name) => self.pool(name).map(|pool| (&mut pool.values, true)),
             Target::Volume(name) => self.volume(name).map(|volume| (&mut volume.values, false)),
@@ -250,7 +250,7 @@ impl State {
     }
 }
 
-impl Control for Fake {
+impl Admin for Fake {
     fn daemon(&self) -> DaemonInfo {
         let state = self.lock();
         DaemonInfo {
@@ -265,18 +265,18 @@ impl Control for Fake {
         }
     }
 
-    fn pools(&self) -> Result<Vec<PoolInfo>, ControlError> {
+    fn pools(&self) -> Result<Vec<PoolInfo>, AdminError> {
         let state = self.lock();
         Ok(state.pools.values().map(|pool| state.pool_info(pool)).collect())
     }
 
-    fn pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+    fn pool(&self, name: &str) -> Result<PoolInfo, AdminError> {
         let mut state = self.lock();
         state.pool(name)?;
         Ok(state.pool_info(&state.pools[name]))
     }
 
-    fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, ControlError> {
+    fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, AdminError> {
         let mut state = self.lock();
         name(&request.name, state.pools.contains_key(&request.name), state.pools.len())?;
         let devices: Vec<_> = request.devices.iter().map(device).collect::<Result<_, _>>()?;
@@ -307,7 +307,7 @@ impl Control for Fake {
         Ok(info)
     }
 
-    fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, ControlError> {
+    fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, AdminError> {
         let mut state = self.lock();
         let info = &mut state.pool(name)?.info;
         match (request.device, request.size) {
@@ -325,7 +325,7 @@ impl Control for Fake {
         Ok(state.pool_info(pool))
     }
 
-    fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, ControlError> {
+    fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, AdminError> {
         let capacity = self.pool(name)?.capacity_bytes;
         let to = match (request.device, request.size) {
             (Some(device), None) => path(&device).map(|()| capacity)?,
@@ -335,40 +335,40 @@ impl Control for Fake {
         self.start(JobSpec::pool(JobKind::Shrink(to), name))
     }
 
-    fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, ControlError> {
+    fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, AdminError> {
         self.pool(name)?;
         let rate = request.rate.map_or(Ok(1 << 26), |text| size(&text))?;
         self.start(JobSpec::pool(JobKind::Scrub(rate), name))
     }
 
-    fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, ControlError> {
+    fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, AdminError> {
         device(&request.device)?;
         self.pool(name)?;
         Err(conflict(format!("the cache of pool {name} has not failed")))
     }
 
-    fn remove_pool(&self, name: &str, erase: bool, _: bool) -> Result<JobInfo, ControlError> {
+    fn remove_pool(&self, name: &str, erase: bool, _: bool) -> Result<JobInfo, AdminError> {
         if let Some(volume) = self.pool(name)?.volumes.first() {
             return Err(conflict(format!("pool {name} has the volume {volume}")));
         }
         self.start(JobSpec::pool(JobKind::Remove { erase }, name))
     }
 
-    fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError> {
         Ok(self.lock().volumes.values().map(|volume| volume.info.clone()).collect())
     }
 
-    fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError> {
+    fn volume(&self, name: &str) -> Result<VolumeInfo, AdminError> {
         self.lock().volume(name).map(|volume| volume.info.clone())
     }
 
-    fn losses(&self, name: &str) -> Result<Vec<LossInfo>, ControlError> {
+    fn losses(&self, name: &str) -> Result<Vec<LossInfo>, AdminError> {
         self.lock()
             .volume(name)
             .map(|_| vec![LossInfo { offset_bytes: 4096, bytes: 512, written_unix_s: 1_700_000_000 }])
     }
 
-    fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, ControlError> {
+    fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         let mut state = self.lock();
         name(&request.name, state.volumes.contains_key(&request.name), state.volumes.len())?;
         let pool = match (request.pool, state.pools.len()) {
@@ -405,18 +405,18 @@ impl Control for Fake {
         Ok(info)
     }
 
-    fn detach_volume(&self, name: &str, how: DetachHow, _force: bool) -> Result<JobInfo, ControlError> {
+    fn detach_volume(&self, name: &str, how: DetachHow, _force: bool) -> Result<JobInfo, AdminError> {
         let pool = self.volume(name)?.pool;
         self.start(JobSpec::volume(JobKind::Detach(how), &pool, name))
     }
 
-    fn resize_volume(&self, name: &str, to: &str, _force: bool) -> Result<JobInfo, ControlError> {
+    fn resize_volume(&self, name: &str, to: &str, _force: bool) -> Result<JobInfo, AdminError> {
         let pool = self.volume(name)?.pool;
         let to = if to == "max" { 10 << 30 } else { size(to)? };
         self.start(JobSpec::volume(JobKind::Resize(to), &pool, name))
     }
 
-    fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+    fn settings(&self, target: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
         let mut state = self.lock();
         let (values, of_pool) = state.values(target)?;
         let rows = SETTINGS.iter().filter(|(_, _, pool, _)| *pool == of_pool);
@@ -428,7 +428,7 @@ impl Control for Fake {
         Ok(infos.collect())
     }
 
-    fn set(&self, target: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, ControlError> {
+    fn set(&self, target: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, AdminError> {
         let before = self.settings(target)?;
         let mut state = self.lock();
         let (values, of_pool) = state.values(target)?;
@@ -445,7 +445,7 @@ impl Control for Fake {
         Ok(SettingsDone { changed: changes.collect(), job })
     }
 
-    fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, ControlError> {
+    fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, AdminError> {
         let mut spec = JobSpec::volume(JobKind::Flush, &self.volume(name)?.pool, name);
         if let Some(within) = deadline {
             spec = spec.deadline(within, OnMiss::Fail);
@@ -457,39 +457,39 @@ impl Control for Fake {
         self.jobs.list(&Default::default()).iter().map(JobInfo::from).collect()
     }
 
-    fn job(&self, id: &str) -> Result<JobInfo, ControlError> {
+    fn job(&self, id: &str) -> Result<JobInfo, AdminError> {
         Ok(JobInfo::from(&self.jobs.get(job_id(id)?)?))
     }
 
-    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, ControlError> {
+    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, AdminError> {
         let _ = self.jobs.wait(job_id(id)?, timeout);
         self.job(id)
     }
 
-    fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError> {
+    fn cancel_job(&self, id: &str) -> Result<JobInfo, AdminError> {
         self.jobs.cancel(job_id(id)?)?;
         self.job(id)
     }
 
-    fn rules(&self, volume: &str) -> Result<serde_json::Value, ControlError> {
+    fn rules(&self, volume: &str) -> Result<serde_json::Value, AdminError> {
         Ok(serde_json::json!(self.lock().volume(volume)?.rules.list(Instant::now())))
     }
 
-    fn add_rule(&self, volume: &str, request: RuleRequest) -> Result<serde_json::Value, ControlError> {
+    fn add_rule(&self, volume: &str, request: RuleRequest) -> Result<serde_json::Value, AdminError> {
         let mut state = self.lock();
         let rules = &state.volume(volume)?.rules;
         let position = request.position.map_or(Position::Last, Position::At);
         Ok(serde_json::json!(rules.add(request.rule.parse::<Rule>()?, position, Instant::now())?))
     }
 
-    fn delete_rule(&self, volume: &str, id: &str) -> Result<(), ControlError> {
+    fn delete_rule(&self, volume: &str, id: &str) -> Result<(), AdminError> {
         let mut state = self.lock();
         let rules = &state.volume(volume)?.rules;
         rules.remove(id.parse::<RuleId>()?, Instant::now())?;
         Ok(())
     }
 
-    fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, ControlError> {
+    fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, AdminError> {
         let mut state = self.lock();
         match volume {
             Some(name) => state.volume(name).map(|_| serde_json::json!({ "volume": name, "reads": 4 })),
@@ -497,19 +497,19 @@ impl Control for Fake {
         }
     }
 
-    fn flashcache(&self, volume: &str) -> Result<String, ControlError> {
+    fn flashcache(&self, volume: &str) -> Result<String, AdminError> {
         self.lock().volume(volume).map(|_| "reads=4 writes=0\n".into())
     }
 
-    fn metrics(&self) -> Result<String, ControlError> {
+    fn metrics(&self) -> Result<String, AdminError> {
         Ok("# TYPE forebay_volumes gauge\nforebay_volumes 1\n# EOF\n".into())
     }
 
-    fn reload(&self) -> Result<ReloadDone, ControlError> {
+    fn reload(&self) -> Result<ReloadDone, AdminError> {
         Ok(ReloadDone::default())
     }
 }
 
-fn job_id(id: &str) -> Result<JobId, ControlError> {
-    id.parse().map_err(|error| ControlError::new(ErrorKind::NotFound, error, "list the jobs"))
+fn job_id(id: &str) -> Result<JobId, AdminError> {
+    id.parse().map_err(|error| AdminError::new(ErrorKind::NotFound, error, "list the jobs"))
 }

@@ -174,7 +174,7 @@ fn waiting_for_jobs_takes_no_threads() {
 
 #[test]
 fn events_stream_and_alarms_are_acknowledged() {
-    use forebay_daemon::events::{AlarmKey, Kind, Severity};
+    use forebay_admin::events::{AlarmKey, Kind, Severity};
     let stage = Stage::new();
     let services = stage.fake.services();
     services.events.raise(AlarmKey::volume(Kind::DestageFailed, "db"), Severity::Warning, "no space");

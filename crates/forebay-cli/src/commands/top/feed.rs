@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use forebay_daemon::control::{DaemonInfo, PoolInfo, VolumeInfo};
+use forebay_admin::{DaemonInfo, PoolInfo, VolumeInfo};
 use serde_json::Value;
 
 use crate::client::{self, Client, escaped};

@@ -218,7 +218,7 @@ impl State {
 }
 
 impl Volume {
-    fn new(info: Option<&forebay_daemon::control::VolumeInfo>, stats: &Value) -> Self {
+    fn new(info: Option<&forebay_admin::VolumeInfo>, stats: &Value) -> Self {
         let text = |name: &str| stats[name].as_str().unwrap_or_default().to_owned();
         let now = |name: &str| stats["windows"]["1s"][name].as_f64();
         let state = info.and_then(|info| serde_json::to_value(info.state).ok());

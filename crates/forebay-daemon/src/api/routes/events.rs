@@ -15,12 +15,12 @@ mod frames;
 mod tests;
 
 use crate::api::{Names, Parameters, Problem};
-use crate::control::{ControlError, ErrorKind};
-use crate::events::{AlarmInfo, EventId, Filter, Hub, Start};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response, Sse};
 use axum::{Json, Router};
+use forebay_admin::events::{AlarmInfo, EventId, Filter, Hub, Start};
+use forebay_admin::{AdminError, ErrorKind};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
@@ -143,6 +143,6 @@ async fn acknowledge(
     }
     let alarm = context.hub.acknowledge(&id, &by);
     let alarm =
-        alarm.map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/alarms lists them"))?;
+        alarm.map_err(|error| AdminError::new(ErrorKind::NotFound, error, "GET /v1/alarms lists them"))?;
     Ok(Json(AlarmInfo::from(&alarm)))
 }

@@ -12,8 +12,8 @@ use utoipa::IntoParams;
 use super::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
-use crate::control::{ControlError, ErrorKind, JobInfo};
-use crate::jobs::{JobId, WaitError};
+use forebay_admin::jobs::{JobId, WaitError};
+use forebay_admin::{AdminError, ErrorKind, JobInfo};
 
 /// Longest time that one request waits for a job.
 const WAIT_MAX: Duration = Duration::from_secs(10 * 60);
@@ -50,7 +50,7 @@ pub(super) async fn jobs(
     State(context): State<Context>,
     Parameters(wanted): Parameters<Wanted>,
 ) -> Answer<Vec<JobInfo>> {
-    let mut jobs = context.look(|control| Ok(control.jobs())).await?;
+    let mut jobs = context.look(|admin| Ok(admin.jobs())).await?;
     jobs.retain(|job| wanted.has(job));
     Ok(Json(jobs))
 }
@@ -78,7 +78,7 @@ pub(super) async fn job(
 ) -> Result<Response, Problem> {
     match waiting.wait {
         Some(text) => wait(context, &id, wait_parameter(&text)?).await,
-        None => context.look(move |control| control.job(&id)).await.map(|job| Json(job).into_response()),
+        None => context.look(move |admin| admin.job(&id)).await.map(|job| Json(job).into_response()),
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn job(
 async fn wait(mut context: Context, id: &str, timeout: Duration) -> Result<Response, Problem> {
     let number: JobId = id
         .parse()
-        .map_err(|error| ControlError::new(ErrorKind::NotFound, error, "GET /v1/jobs lists the jobs"))?;
+        .map_err(|error| AdminError::new(ErrorKind::NotFound, error, "GET /v1/jobs lists the jobs"))?;
     let ended = tokio::select! {
         ended = context.jobs.ended(number, timeout) => ended,
         _ = context.stopping.wait_for(|stop| *stop) => {
@@ -98,7 +98,7 @@ async fn wait(mut context: Context, id: &str, timeout: Duration) -> Result<Respo
         Err(WaitError::TimedOut(job)) => {
             Ok((StatusCode::ACCEPTED, Json(JobInfo::from(&*job))).into_response())
         }
-        Err(WaitError::Unknown(error)) => Err(ControlError::from(error).into()),
+        Err(WaitError::Unknown(error)) => Err(AdminError::from(error).into()),
     }
 }
 
@@ -111,21 +111,21 @@ pub(super) async fn cancel_job(
     State(context): State<Context>,
     Names(id): Names<String>,
 ) -> Result<Response, Problem> {
-    context.change(move |control| control.cancel_job(&id)).await.map(super::accepted)
+    context.change(move |admin| admin.cancel_job(&id)).await.map(super::accepted)
 }
 
 /// A duration in a parameter.
-pub(super) fn duration(name: &str, text: &str) -> Result<Duration, ControlError> {
+pub(super) fn duration(name: &str, text: &str) -> Result<Duration, AdminError> {
     forebay_export::size::parse_duration(text).map_err(|error| {
-        ControlError::new(ErrorKind::Invalid, format!("{name}: {error}"), "such as 30s or 5min")
+        AdminError::new(ErrorKind::Invalid, format!("{name}: {error}"), "such as 30s or 5min")
     })
 }
 
-fn wait_parameter(text: &str) -> Result<Duration, ControlError> {
+fn wait_parameter(text: &str) -> Result<Duration, AdminError> {
     let timeout = duration("wait", text)?;
     if timeout > WAIT_MAX {
         let what = format!("wait: {text} is more than the longest wait, which is 10min");
-        return Err(ControlError::new(ErrorKind::Invalid, what, "ask again after each answer 202"));
+        return Err(AdminError::new(ErrorKind::Invalid, what, "ask again after each answer 202"));
     }
     Ok(timeout)
 }

@@ -1,5 +1,5 @@
 //! Every path of the API: what it is, what it takes, what it answers. A handler checks nothing that `extract` can check
-//! and decides nothing: it calls [`Control`] and gives the answer a status.
+//! and decides nothing: it calls [`Admin`] and gives the answer a status.
 
 mod daemon;
 pub(super) mod events;
@@ -24,7 +24,7 @@ use utoipa_axum::routes;
 use super::calls::Calls;
 use super::problem::Problem;
 use super::{Limits, Services};
-use crate::control::{Control, ControlError, ErrorKind, JobInfo};
+use forebay_admin::{Admin, AdminError, ErrorKind, JobInfo};
 
 /// Path of the statistics for Prometheus.
 pub(super) const METRICS: &str = "/metrics";
@@ -32,8 +32,8 @@ pub(super) const METRICS: &str = "/metrics";
 /// What handlers work with.
 #[derive(Clone)]
 struct Context {
-    control: Arc<dyn Control>,
-    jobs: crate::jobs::Jobs,
+    admin: Arc<dyn Admin>,
+    jobs: forebay_admin::jobs::Jobs,
     looks: Calls,
     changes: Calls,
     stopping: watch::Receiver<bool>,
@@ -43,19 +43,19 @@ impl Context {
     /// Asks the control something.
     async fn look<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
+        ask: impl FnOnce(&dyn Admin) -> Result<T, AdminError> + Send + 'static,
     ) -> Result<T, Problem> {
-        let control = self.control.clone();
-        self.looks.make(move || ask(&*control)).await
+        let admin = self.admin.clone();
+        self.looks.make(move || ask(&*admin)).await
     }
 
     /// Tells the control to do something.
     async fn change<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&dyn Control) -> Result<T, ControlError> + Send + 'static,
+        call: impl FnOnce(&dyn Admin) -> Result<T, AdminError> + Send + 'static,
     ) -> Result<T, Problem> {
-        let control = self.control.clone();
-        self.changes.make(move || call(&*control)).await
+        let admin = self.admin.clone();
+        self.changes.make(move || call(&*admin)).await
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) fn described() -> utoipa::openapi::OpenApi {
 /// All routes.
 pub(super) fn router(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> Router {
     let context = Context {
-        control: services.control,
+        admin: services.admin,
         jobs: services.jobs,
         looks: Calls::looks(limits.look_within),
         changes: Calls::changes(limits.change_within),
@@ -128,15 +128,11 @@ pub(super) fn router(services: Services, limits: &Limits, stopping: watch::Recei
         .merge(events::router(services.events, limits.heartbeat))
         .fallback(async |uri: Uri| {
             let what = format!("there is no path {}", uri.path());
-            Problem::from(ControlError::new(
-                ErrorKind::NotFound,
-                what,
-                "GET /v1/openapi.json lists the paths",
-            ))
+            Problem::from(AdminError::new(ErrorKind::NotFound, what, "GET /v1/openapi.json lists the paths"))
         })
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             let what = format!("{} does not take {method}", uri.path());
-            let error = ControlError::new(ErrorKind::Invalid, what, "the header Allow has what it takes");
+            let error = AdminError::new(ErrorKind::Invalid, what, "the header Allow has what it takes");
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, error)
         })
 }

@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use super::{Answer, Context, accepted, created};
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
-use crate::control::{
+use forebay_admin::{
     GrowRequest, JobInfo, OpenHow, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 
@@ -17,7 +17,7 @@ use crate::control::{
 #[utoipa::path(get, path = "/v1/pools", tag = "pools",
     responses((status = 200, description = "All pools", body = [PoolInfo])))]
 pub(super) async fn pools(State(context): State<Context>) -> Answer<Vec<PoolInfo>> {
-    context.look(|control| control.pools()).await.map(Json)
+    context.look(|admin| admin.pools()).await.map(Json)
 }
 
 /// Creates a pool, or opens one that is on these devices already.
@@ -27,7 +27,7 @@ pub(super) async fn create_pool(
     State(context): State<Context>,
     Body(request): Body<PoolRequest>,
 ) -> Result<Response, Problem> {
-    let pool = context.change(|control| control.create_pool(request)).await?;
+    let pool = context.change(|admin| admin.create_pool(request)).await?;
     Ok(created(&["pools", &pool.name.clone()], pool))
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn create_pool(
 #[utoipa::path(get, path = "/v1/pools/{pool}", tag = "pools", params(("pool" = String, Path, description = "Name")),
     responses((status = 200, description = "The pool", body = PoolInfo)))]
 pub(super) async fn pool(State(context): State<Context>, Names(pool): Names<String>) -> Answer<PoolInfo> {
-    context.look(move |control| control.pool(&pool)).await.map(Json)
+    context.look(move |admin| admin.pool(&pool)).await.map(Json)
 }
 
 /// How a pool is removed.
@@ -62,10 +62,7 @@ pub(super) async fn remove_pool(
     Names(pool): Names<String>,
     Parameters(removal): Parameters<Removal>,
 ) -> Result<Response, Problem> {
-    context
-        .change(move |control| control.remove_pool(&pool, removal.erase, removal.force))
-        .await
-        .map(accepted)
+    context.change(move |admin| admin.remove_pool(&pool, removal.erase, removal.force)).await.map(accepted)
 }
 
 /// What is allowed when a pool is opened.
@@ -93,7 +90,7 @@ pub(super) async fn open_pool(
     Parameters(Allowed { new_cache, force }): Parameters<Allowed>,
 ) -> Answer<PoolInfo> {
     let how = OpenHow { new_cache, force };
-    context.change(move |control| control.open_pool(&pool, how)).await.map(Json)
+    context.change(move |admin| admin.open_pool(&pool, how)).await.map(Json)
 }
 
 /// Makes a pool larger, while it is used.
@@ -105,7 +102,7 @@ pub(super) async fn grow_pool(
     Names(pool): Names<String>,
     Body(request): Body<GrowRequest>,
 ) -> Answer<PoolInfo> {
-    context.change(move |control| control.grow_pool(&pool, request)).await.map(Json)
+    context.change(move |admin| admin.grow_pool(&pool, request)).await.map(Json)
 }
 
 /// Gives a pool whose cache has failed a new, empty one. Its clients are disconnected for a moment.
@@ -117,7 +114,7 @@ pub(super) async fn replace_cache(
     Names(pool): Names<String>,
     Body(request): Body<ReplaceRequest>,
 ) -> Answer<PoolInfo> {
-    context.change(move |control| control.replace_cache(&pool, request)).await.map(Json)
+    context.change(move |admin| admin.replace_cache(&pool, request)).await.map(Json)
 }
 
 /// Makes a pool smaller, while it is used: a job.
@@ -129,7 +126,7 @@ pub(super) async fn shrink_pool(
     Names(pool): Names<String>,
     Body(request): Body<ShrinkRequest>,
 ) -> Result<Response, Problem> {
-    context.change(move |control| control.shrink_pool(&pool, request)).await.map(accepted)
+    context.change(move |admin| admin.shrink_pool(&pool, request)).await.map(accepted)
 }
 
 /// Compares everything in the cache of a pool with its checksums, while it is used: a job.
@@ -141,5 +138,5 @@ pub(super) async fn scrub_pool(
     Names(pool): Names<String>,
     Body(request): Body<ScrubRequest>,
 ) -> Result<Response, Problem> {
-    context.change(move |control| control.scrub_pool(&pool, request)).await.map(accepted)
+    context.change(move |admin| admin.scrub_pool(&pool, request)).await.map(accepted)
 }

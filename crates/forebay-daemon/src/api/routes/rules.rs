@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::{Answer, Context, created};
 use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
-use crate::control::RuleRequest;
+use forebay_admin::RuleRequest;
 
 /// The rules of a volume, in order, with their counters.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/rules", tag = "rules",
     params(("volume" = String, Path, description = "Name")),
     responses((status = 200, description = "The rules", body = Value)))]
 pub(super) async fn rules(State(context): State<Context>, Names(volume): Names<String>) -> Answer<Value> {
-    context.look(move |control| control.rules(&volume)).await.map(Json)
+    context.look(move |admin| admin.rules(&volume)).await.map(Json)
 }
 
 /// Adds a rule.
@@ -30,7 +30,7 @@ pub(super) async fn add_rule(
     Body(request): Body<RuleRequest>,
 ) -> Result<Response, Problem> {
     let name = volume.clone();
-    let rule = context.change(move |control| control.add_rule(&name, request)).await?;
+    let rule = context.change(move |admin| admin.add_rule(&name, request)).await?;
     let id = match &rule["id"] {
         Value::String(id) => id.clone(),
         id => id.to_string(),
@@ -46,5 +46,5 @@ pub(super) async fn delete_rule(
     State(context): State<Context>,
     Names((volume, id)): Names<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    context.change(move |control| control.delete_rule(&volume, &id)).await.map(|()| StatusCode::NO_CONTENT)
+    context.change(move |admin| admin.delete_rule(&volume, &id)).await.map(|()| StatusCode::NO_CONTENT)
 }

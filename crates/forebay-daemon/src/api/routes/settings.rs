@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use super::{Answer, Context, location};
 use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
-use crate::control::{SettingInfo, SettingsDone, SettingsRequest, Target};
+use forebay_admin::{SettingInfo, SettingsDone, SettingsRequest, Target};
 
 /// All tunables of a pool.
 #[utoipa::path(get, path = "/v1/pools/{pool}/settings", tag = "pools",
@@ -20,7 +20,7 @@ pub(super) async fn pool_settings(
     State(context): State<Context>,
     Names(pool): Names<String>,
 ) -> Answer<BTreeMap<String, SettingInfo>> {
-    context.look(move |control| control.settings(Target::Pool(&pool))).await.map(Json)
+    context.look(move |admin| admin.settings(Target::Pool(&pool))).await.map(Json)
 }
 
 /// Changes tunables of a pool: all that are given, or none.
@@ -35,7 +35,7 @@ pub(super) async fn set_pool(
     Names(pool): Names<String>,
     Body(request): Body<SettingsRequest>,
 ) -> Result<Response, Problem> {
-    context.change(move |control| control.set(Target::Pool(&pool), request)).await.map(done)
+    context.change(move |admin| admin.set(Target::Pool(&pool), request)).await.map(done)
 }
 
 /// All tunables of a volume.
@@ -46,7 +46,7 @@ pub(super) async fn volume_settings(
     State(context): State<Context>,
     Names(volume): Names<String>,
 ) -> Answer<BTreeMap<String, SettingInfo>> {
-    context.look(move |control| control.settings(Target::Volume(&volume))).await.map(Json)
+    context.look(move |admin| admin.settings(Target::Volume(&volume))).await.map(Json)
 }
 
 /// Changes tunables of a volume: all that are given, or none.
@@ -61,7 +61,7 @@ pub(super) async fn set_volume(
     Names(volume): Names<String>,
     Body(request): Body<SettingsRequest>,
 ) -> Result<Response, Problem> {
-    context.change(move |control| control.set(Target::Volume(&volume), request)).await.map(done)
+    context.change(move |admin| admin.set(Target::Volume(&volume), request)).await.map(done)
 }
 
 fn done(done: SettingsDone) -> Response {

@@ -17,7 +17,7 @@ use crate::meter::format::PROMETHEUS_CONTENT_TYPE;
 #[utoipa::path(get, path = "/v1/stats", tag = "statistics",
     responses((status = 200, description = "Statistics", body = Value)))]
 pub(super) async fn stats(State(context): State<Context>) -> Answer<Value> {
-    context.look(|control| control.stats(None)).await.map(Json)
+    context.look(|admin| admin.stats(None)).await.map(Json)
 }
 
 /// In which form statistics are wanted.
@@ -55,10 +55,8 @@ pub(super) async fn volume_stats(
     Parameters(formatting): Parameters<Formatting>,
 ) -> Result<Response, Problem> {
     Ok(match formatting.format {
-        Format::Json => {
-            Json(context.look(move |control| control.stats(Some(&volume))).await?).into_response()
-        }
-        Format::Flashcache => context.look(move |control| control.flashcache(&volume)).await?.into_response(),
+        Format::Json => Json(context.look(move |admin| admin.stats(Some(&volume))).await?).into_response(),
+        Format::Flashcache => context.look(move |admin| admin.flashcache(&volume)).await?.into_response(),
     })
 }
 
@@ -67,6 +65,6 @@ pub(super) async fn volume_stats(
     responses((status = 200, description = "OpenMetrics text", body = String,
         content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8")))]
 pub(super) async fn metrics(State(context): State<Context>) -> Result<Response, Problem> {
-    let text = context.look(|control| control.metrics()).await?;
+    let text = context.look(|admin| admin.metrics()).await?;
     Ok(([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], text).into_response())
 }

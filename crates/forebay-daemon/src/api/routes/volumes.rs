@@ -10,13 +10,13 @@ use super::jobs::duration;
 use super::{Answer, Context, accepted, created};
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
-use crate::control::{DetachHow, JobInfo, LossInfo, VolumeInfo, VolumeRequest};
+use forebay_admin::{DetachHow, JobInfo, LossInfo, VolumeInfo, VolumeRequest};
 
 /// All volumes.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
     responses((status = 200, description = "All volumes", body = [VolumeInfo])))]
 pub(super) async fn volumes(State(context): State<Context>) -> Answer<Vec<VolumeInfo>> {
-    context.look(|control| control.volumes()).await.map(Json)
+    context.look(|admin| admin.volumes()).await.map(Json)
 }
 
 /// Attaches a volume to its backing store and serves it.
@@ -26,7 +26,7 @@ pub(super) async fn attach_volume(
     State(context): State<Context>,
     Body(request): Body<VolumeRequest>,
 ) -> Result<Response, Problem> {
-    let volume = context.change(|control| control.attach_volume(request)).await?;
+    let volume = context.change(|admin| admin.attach_volume(request)).await?;
     Ok(created(&["volumes", &volume.name.clone()], volume))
 }
 
@@ -38,7 +38,7 @@ pub(super) async fn volume(
     State(context): State<Context>,
     Names(volume): Names<String>,
 ) -> Answer<VolumeInfo> {
-    context.look(move |control| control.volume(&volume)).await.map(Json)
+    context.look(move |admin| admin.volume(&volume)).await.map(Json)
 }
 
 /// What was lost of a volume with a cache that failed: ranges by address, which answer with errors until they are written.
@@ -49,7 +49,7 @@ pub(super) async fn losses(
     State(context): State<Context>,
     Names(volume): Names<String>,
 ) -> Answer<Vec<LossInfo>> {
-    context.look(move |control| control.losses(&volume)).await.map(Json)
+    context.look(move |admin| admin.losses(&volume)).await.map(Json)
 }
 
 /// How a volume is detached.
@@ -77,7 +77,7 @@ pub(super) async fn detach_volume(
     Parameters(detachment): Parameters<Detachment>,
 ) -> Result<Response, Problem> {
     let Detachment { how, force } = detachment;
-    context.change(move |control| control.detach_volume(&volume, how, force)).await.map(accepted)
+    context.change(move |admin| admin.detach_volume(&volume, how, force)).await.map(accepted)
 }
 
 /// Another size for a volume.
@@ -102,7 +102,7 @@ pub(super) async fn resize_volume(
     Body(request): Body<ResizeRequest>,
 ) -> Result<Response, Problem> {
     let ResizeRequest { size, force } = request;
-    context.change(move |control| control.resize_volume(&volume, &size, force)).await.map(accepted)
+    context.change(move |admin| admin.resize_volume(&volume, &size, force)).await.map(accepted)
 }
 
 /// How a volume is flushed.
@@ -124,5 +124,5 @@ pub(super) async fn flush_volume(
     Parameters(flushing): Parameters<Flushing>,
 ) -> Result<Response, Problem> {
     let deadline = flushing.deadline.map(|text| duration("deadline", &text)).transpose()?;
-    context.change(move |control| control.flush_volume(&volume, deadline)).await.map(accepted)
+    context.change(move |admin| admin.flush_volume(&volume, deadline)).await.map(accepted)
 }

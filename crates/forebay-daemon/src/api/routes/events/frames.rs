@@ -9,8 +9,8 @@
 //!
 //! The body is asked for more only when the socket takes more; meanwhile the bounded queue of the subscription fills.
 
-use crate::events::{Delivery, EventId, GapReason, Subscription};
 use axum::response::sse::Event as Frame;
+use forebay_admin::events::{Delivery, EventId, GapReason, Subscription};
 use futures_core::Stream;
 use std::convert::Infallible;
 use std::future::Future;

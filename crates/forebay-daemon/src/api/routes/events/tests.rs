@@ -1,8 +1,8 @@
 //! Server-sent events over a real unix socket, with a client that knows just enough HTTP.
 
 use super::*;
-use crate::clock::ManualClock;
-use crate::events::{AlarmKey, HubLimits, Kind, NewEvent, Severity};
+use forebay_admin::clock::ManualClock;
+use forebay_admin::events::{AlarmKey, HubLimits, Kind, NewEvent, Severity};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! What can be asked of the jobs, within which bounds, and what is answered when it cannot be.
 
 use super::job::JobId;
-use crate::control::{ControlError, ErrorKind};
+use crate::{AdminError, ErrorKind};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -105,7 +105,7 @@ pub struct JobFilter {
     pub kind: Option<String>,
 }
 
-impl From<StartError> for ControlError {
+impl From<StartError> for AdminError {
     fn from(error: StartError) -> Self {
         let kind = match error {
             StartError::Conflict { .. } => ErrorKind::Conflict,
@@ -116,7 +116,7 @@ impl From<StartError> for ControlError {
     }
 }
 
-impl From<RequestError> for ControlError {
+impl From<RequestError> for AdminError {
     fn from(error: RequestError) -> Self {
         let kind = match error {
             RequestError::Unknown { .. } => ErrorKind::NotFound,

@@ -6,7 +6,7 @@
 mod fake;
 
 use fake::Fake;
-use forebay_daemon::control_fs::{ControlFs, Options, mount_with};
+use forebay_daemon::control_files::{ControlFiles, Options, mount_with};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 struct Mounted {
-    fs: Option<ControlFs>,
+    fs: Option<ControlFiles>,
     fake: Arc<Fake>,
     path: PathBuf,
     _folder: tempfile::TempDir,
@@ -272,9 +272,9 @@ fn unmounting_ends_what_is_open() {
     assert!(open.read(&mut [0; 9]).is_err());
     assert!(!m.path.exists(), "the directory was made for the mount");
     // And once more at the same place.
-    let fs = forebay_daemon::control_fs::mount(&m.path, m.fake.clone()).unwrap();
+    let fs = forebay_daemon::control_files::mount(&m.path, m.fake.clone()).unwrap();
     assert_eq!(m.ok("cat daemon/version; ls"), "1.2.3\ndaemon\njobs\npools\nvolumes\n");
-    let second = forebay_daemon::control_fs::mount(&m.path, m.fake.clone()).unwrap_err();
+    let second = forebay_daemon::control_files::mount(&m.path, m.fake.clone()).unwrap_err();
     assert!(second.to_string().contains("running forebay"), "{second}");
     drop(fs);
     assert!(!m.path.exists());

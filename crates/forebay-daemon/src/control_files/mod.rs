@@ -1,9 +1,9 @@
 //! The control file system: statistics and tunables of the daemon as plain files, one value a file.
 //!
 //! `cat volumes/db/stats`, `echo 30 > volumes/db/config/dirty_high_pct`, `echo 1 > volumes/db/flush`. What the files
-//! are is in `docs/control-fs.md`. It is one more door to [`Control`], with the same checks and effects as the others.
+//! are is in `docs/control-fs.md`. It is one more door to [`Admin`], with the same checks and effects as the others.
 //!
-//! - [`mount`] mounts and starts the threads; dropping the [`ControlFs`] unmounts and ends them.
+//! - [`mount`] mounts and starts the threads; dropping the [`ControlFiles`] unmounts and ends them.
 //! - Threads of its own ask the daemon, so they may block. A writer that waits for a flush holds none of them.
 //! - Nothing here is on the I/O path.
 //!
@@ -18,8 +18,8 @@ mod server;
 mod under_way;
 mod write;
 
-use crate::control::{Control, ErrorKind};
 use content::Content;
+use forebay_admin::{Admin, ErrorKind};
 use forebay_export::fuse::prepared::Prepared;
 use forebay_export::fuse::{ControlTree, Errno, Session};
 use forebay_io::fuse::{Connection, FuseMount, MountError, MountOptions, Place, process_owner};
@@ -56,7 +56,7 @@ pub enum Error {
     },
 }
 
-/// What a mount shows beside what [`Control`] tells.
+/// What a mount shows beside what [`Admin`] tells.
 #[derive(Clone, Default)]
 pub struct Options {
     /// Where alarms come from; without, there is no file `alarms`.
@@ -71,7 +71,7 @@ impl fmt::Debug for Options {
 
 /// A mounted control file system. Dropping it unmounts: files that are open give errors from then on, writers that
 /// wait get `ESHUTDOWN`, jobs go on. A drop may take as long as the slowest question that is under way, at most 5 s.
-pub struct ControlFs {
+pub struct ControlFiles {
     server: Arc<Server>,
     /// Taken when it is dropped.
     mount: Option<FuseMount>,
@@ -80,9 +80,9 @@ pub struct ControlFs {
     path: PathBuf,
 }
 
-impl fmt::Debug for ControlFs {
+impl fmt::Debug for ControlFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ControlFs").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("ControlFiles").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -91,8 +91,8 @@ impl fmt::Debug for ControlFs {
 /// # Errors
 /// What the writer is told.
 #[doc(hidden)]
-pub fn write_text(control: Arc<dyn Control>, path: &str, text: &[u8]) -> Result<(), Errno> {
-    let content = Content { control, alarms: None, refusals: Default::default() };
+pub fn write_text(admin: Arc<dyn Admin>, path: &str, text: &[u8]) -> Result<(), Errno> {
+    let content = Content { admin, alarms: None, refusals: Default::default() };
     content.write(path, text, true).map(drop)
 }
 
@@ -101,15 +101,15 @@ pub fn write_text(control: Arc<dyn Control>, path: &str, text: &[u8]) -> Result<
 ///
 /// # Errors
 /// [`enum@Error`]; nothing is mounted then. The daemon can go on without.
-pub fn mount(path: &Path, control: Arc<dyn Control>) -> Result<ControlFs, Error> {
-    mount_with(path, control, Options::default())
+pub fn mount(path: &Path, admin: Arc<dyn Admin>) -> Result<ControlFiles, Error> {
+    mount_with(path, admin, Options::default())
 }
 
 /// [`mount`], with options.
 ///
 /// # Errors
 /// As those of [`mount`].
-pub fn mount_with(path: &Path, control: Arc<dyn Control>, options: Options) -> Result<ControlFs, Error> {
+pub fn mount_with(path: &Path, admin: Arc<dyn Admin>, options: Options) -> Result<ControlFiles, Error> {
     let failed = |what| move |source| Error::Serve { path: path.into(), what, source };
     let target = mount_point(path).map_err(failed("the path cannot be made absolute"))?;
     let place = Place::Directory { target: target.clone() };
@@ -120,16 +120,16 @@ pub fn mount_with(path: &Path, control: Arc<dyn Control>, options: Options) -> R
     let server = Arc::new(Server {
         connection,
         session: Mutex::new(Session::new(tree, server::LIMITS)),
-        content: Content { control, alarms: options.alarms, refusals: Default::default() },
+        content: Content { admin, alarms: options.alarms, refusals: Default::default() },
         under_way: Default::default(),
     });
     let (running, ended) = channel();
-    let mounted = ControlFs { server, mount: Some(mount), ended: Mutex::new(ended), path: target };
+    let mounted = ControlFiles { server, mount: Some(mount), ended: Mutex::new(ended), path: target };
     mounted.start_threads(&running).map_err(failed("starting a thread"))?;
     Ok(mounted)
 }
 
-impl ControlFs {
+impl ControlFiles {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.path
@@ -155,7 +155,7 @@ impl ControlFs {
     }
 }
 
-impl Drop for ControlFs {
+impl Drop for ControlFiles {
     fn drop(&mut self) {
         // First out of the name space, so that nobody comes in any more.
         drop(self.mount.take());

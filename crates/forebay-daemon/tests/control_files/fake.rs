@@ -1,6 +1,6 @@
 //! A daemon that is made up: two pools, two volumes, flushes that end when the test says so.
 
-use forebay_daemon::control::*;
+use forebay_admin::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex};
@@ -48,11 +48,11 @@ impl Fake {
     }
 }
 
-fn unused<T>() -> Result<T, ControlError> {
-    Err(ControlError::new(ErrorKind::Failed, "not in this test", ""))
+fn unused<T>() -> Result<T, AdminError> {
+    Err(AdminError::new(ErrorKind::Failed, "not in this test", ""))
 }
 
-impl Control for Fake {
+impl Admin for Fake {
     fn daemon(&self) -> DaemonInfo {
         DaemonInfo {
             version: "1.2.3".into(),
@@ -65,10 +65,10 @@ impl Control for Fake {
             upgrade: None,
         }
     }
-    fn pools(&self) -> Result<Vec<PoolInfo>, ControlError> {
+    fn pools(&self) -> Result<Vec<PoolInfo>, AdminError> {
         unused()
     }
-    fn pool(&self, name: &str) -> Result<PoolInfo, ControlError> {
+    fn pool(&self, name: &str) -> Result<PoolInfo, AdminError> {
         Ok(PoolInfo {
             name: name.into(),
             devices: vec![DeviceInfo { path: "/dev/nvme\n0".into(), size_bytes: 4096, state: String::new() }],
@@ -89,28 +89,28 @@ impl Control for Fake {
             recorded: None,
         })
     }
-    fn create_pool(&self, _: PoolRequest) -> Result<PoolInfo, ControlError> {
+    fn create_pool(&self, _: PoolRequest) -> Result<PoolInfo, AdminError> {
         unused()
     }
-    fn grow_pool(&self, _: &str, _: GrowRequest) -> Result<PoolInfo, ControlError> {
+    fn grow_pool(&self, _: &str, _: GrowRequest) -> Result<PoolInfo, AdminError> {
         unused()
     }
-    fn shrink_pool(&self, _: &str, _: ShrinkRequest) -> Result<JobInfo, ControlError> {
+    fn shrink_pool(&self, _: &str, _: ShrinkRequest) -> Result<JobInfo, AdminError> {
         unused()
     }
-    fn scrub_pool(&self, _: &str, _: ScrubRequest) -> Result<JobInfo, ControlError> {
+    fn scrub_pool(&self, _: &str, _: ScrubRequest) -> Result<JobInfo, AdminError> {
         unused()
     }
-    fn replace_cache(&self, _: &str, _: ReplaceRequest) -> Result<PoolInfo, ControlError> {
+    fn replace_cache(&self, _: &str, _: ReplaceRequest) -> Result<PoolInfo, AdminError> {
         unused()
     }
-    fn remove_pool(&self, _: &str, _: bool, _: bool) -> Result<JobInfo, ControlError> {
+    fn remove_pool(&self, _: &str, _: bool, _: bool) -> Result<JobInfo, AdminError> {
         unused()
     }
-    fn volumes(&self) -> Result<Vec<VolumeInfo>, ControlError> {
+    fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError> {
         unused()
     }
-    fn volume(&self, name: &str) -> Result<VolumeInfo, ControlError> {
+    fn volume(&self, name: &str) -> Result<VolumeInfo, AdminError> {
         Ok(VolumeInfo {
             name: name.into(),
             pool: "fast".into(),
@@ -130,19 +130,19 @@ impl Control for Fake {
             lost_ranges: 0,
         })
     }
-    fn losses(&self, _: &str) -> Result<Vec<LossInfo>, ControlError> {
+    fn losses(&self, _: &str) -> Result<Vec<LossInfo>, AdminError> {
         unused()
     }
-    fn attach_volume(&self, _: VolumeRequest) -> Result<VolumeInfo, ControlError> {
+    fn attach_volume(&self, _: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         unused()
     }
-    fn detach_volume(&self, _: &str, _: DetachHow, _: bool) -> Result<JobInfo, ControlError> {
+    fn detach_volume(&self, _: &str, _: DetachHow, _: bool) -> Result<JobInfo, AdminError> {
         unused()
     }
-    fn resize_volume(&self, _: &str, _: &str, _: bool) -> Result<JobInfo, ControlError> {
+    fn resize_volume(&self, _: &str, _: &str, _: bool) -> Result<JobInfo, AdminError> {
         unused()
     }
-    fn settings(&self, _: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, ControlError> {
+    fn settings(&self, _: Target<'_>) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
         let state = self.state.lock().unwrap();
         let value = |key: &str| state.settings.get(key).cloned().unwrap_or_else(|| "20".into());
         let info = |key: &str, live| SettingInfo {
@@ -155,18 +155,18 @@ impl Control for Fake {
         let keys = [("dirty_high_pct", true), ("segment_size", false)];
         Ok(keys.map(|(key, live)| (key.to_owned(), info(key, live))).into())
     }
-    fn set(&self, _: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, ControlError> {
+    fn set(&self, _: Target<'_>, request: SettingsRequest) -> Result<SettingsDone, AdminError> {
         assert!(!request.temporary);
         let (key, value) = request.set.into_iter().next().unwrap();
         let value = value.unwrap();
         if !value.parse::<u32>().is_ok_and(|value| (1..=100).contains(&value)) {
             let what = format!("{key} = {value} is out of range");
-            return Err(ControlError::new(ErrorKind::Invalid, what, "1 to 100"));
+            return Err(AdminError::new(ErrorKind::Invalid, what, "1 to 100"));
         }
         self.change(|state| drop(state.settings.insert(key, value)));
         Ok(SettingsDone { changed: Vec::new(), job: None })
     }
-    fn flush_volume(&self, name: &str, _: Option<Duration>) -> Result<JobInfo, ControlError> {
+    fn flush_volume(&self, name: &str, _: Option<Duration>) -> Result<JobInfo, AdminError> {
         let mut made = None;
         self.change(|state| {
             let job = JobInfo {
@@ -201,30 +201,30 @@ impl Control for Fake {
     fn jobs(&self) -> Vec<JobInfo> {
         self.state.lock().unwrap().jobs.clone()
     }
-    fn job(&self, id: &str) -> Result<JobInfo, ControlError> {
+    fn job(&self, id: &str) -> Result<JobInfo, AdminError> {
         let found = self.jobs().into_iter().find(|job| job.id == id);
-        found.ok_or_else(|| ControlError::not_found("job", id, &[]))
+        found.ok_or_else(|| AdminError::not_found("job", id, &[]))
     }
-    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, ControlError> {
+    fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, AdminError> {
         let runs = |state: &mut State| state.jobs.iter().any(|job| job.id == id && job.state == "running");
         drop(self.changed.wait_timeout_while(self.state.lock().unwrap(), timeout, runs).unwrap());
         self.job(id)
     }
-    fn cancel_job(&self, id: &str) -> Result<JobInfo, ControlError> {
+    fn cancel_job(&self, id: &str) -> Result<JobInfo, AdminError> {
         self.job(id)?;
         self.end_job(id, "cancelled", None);
         self.job(id)
     }
-    fn rules(&self, _: &str) -> Result<Value, ControlError> {
+    fn rules(&self, _: &str) -> Result<Value, AdminError> {
         let state = self.state.lock().unwrap();
         let rules = state.rules.iter();
         let rules: Vec<Value> =
             rules.map(|(id, rule)| json!({"id": id, "rule": rule, "requests": 3, "bytes": 4096})).collect();
         Ok(json!({"default": "cache", "rules": rules}))
     }
-    fn add_rule(&self, _: &str, request: RuleRequest) -> Result<Value, ControlError> {
+    fn add_rule(&self, _: &str, request: RuleRequest) -> Result<Value, AdminError> {
         if !request.rule.starts_with("bypass") {
-            return Err(ControlError::new(ErrorKind::Invalid, "no such action", "cache or bypass"));
+            return Err(AdminError::new(ErrorKind::Invalid, "no such action", "cache or bypass"));
         }
         self.change(|state| {
             let at = request.position.unwrap_or(state.rules.len());
@@ -233,13 +233,13 @@ impl Control for Fake {
         });
         Ok(json!({"id": 1, "warnings": []}))
     }
-    fn delete_rule(&self, _: &str, id: &str) -> Result<(), ControlError> {
+    fn delete_rule(&self, _: &str, id: &str) -> Result<(), AdminError> {
         let before = self.state.lock().unwrap().rules.len();
         self.change(|state| state.rules.retain(|(there, _)| there.to_string() != id));
         let gone = self.state.lock().unwrap().rules.len() < before;
-        if gone { Ok(()) } else { Err(ControlError::not_found("rule", id, &[])) }
+        if gone { Ok(()) } else { Err(AdminError::not_found("rule", id, &[])) }
     }
-    fn stats(&self, volume: Option<&str>) -> Result<Value, ControlError> {
+    fn stats(&self, volume: Option<&str>) -> Result<Value, AdminError> {
         if volume == Some("slow") {
             self.change(|state| state.stuck_now += 1);
             let state = self.state.lock().unwrap();
@@ -248,13 +248,13 @@ impl Control for Fake {
         }
         Ok(json!({"reads": 7, "writes": null, "latency": {"hit": {"p50_us": 1.5}}}))
     }
-    fn flashcache(&self, _: &str) -> Result<String, ControlError> {
+    fn flashcache(&self, _: &str) -> Result<String, AdminError> {
         Ok("reads=7 writes=8 \nread_hits=6\ndisk_read_errors=0 disk_write_errors=1\n".into())
     }
-    fn metrics(&self) -> Result<String, ControlError> {
+    fn metrics(&self) -> Result<String, AdminError> {
         Ok("# EOF\n".into())
     }
-    fn reload(&self) -> Result<ReloadDone, ControlError> {
+    fn reload(&self) -> Result<ReloadDone, AdminError> {
         unused()
     }
 }

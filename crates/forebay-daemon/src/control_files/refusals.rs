@@ -4,7 +4,7 @@
 //! with success or another write in that directory is refused.
 
 use super::format::line;
-use crate::control::Target;
+use forebay_admin::Target;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -14,7 +14,7 @@
 //! volumes.
 
 use super::job::{JobKind, JobSpec};
-use crate::control::DetachHow;
+use crate::DetachHow;
 
 /// How a new job stands to one that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@
 //! whether it is, is for `content` to ask.
 
 use super::format::{lines, oldest_age, optional, seconds};
-use crate::control::{DaemonInfo, JobInfo, PoolInfo, Target, VolumeInfo};
+use forebay_admin::{DaemonInfo, JobInfo, PoolInfo, Target, VolumeInfo};
 
 /// Bits of a file that can only be read.
 pub(super) const READ_ONLY: u16 = 0o444;

@@ -2,24 +2,11 @@
 //!
 //! Invariant: whatever a value contains, it does not make a line of its own.
 
-use crate::control::{JobInfo, LossInfo, VolumeState};
 use crate::rules::Rule;
+use forebay_admin::{JobInfo, LossInfo};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt::{Display, Write};
-
-impl VolumeState {
-    /// Its name, as the HTTP API has it.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            VolumeState::Attaching => "attaching",
-            VolumeState::Serving => "serving",
-            VolumeState::Draining => "draining",
-            VolumeState::Detaching => "detaching",
-            VolumeState::Absent => "absent",
-        }
-    }
-}
 
 /// A value as the text of a file: with a newline at its end, or empty.
 pub(super) fn file(value: &str) -> String {
@@ -95,7 +82,7 @@ pub(super) fn losses(losses: &[LossInfo]) -> String {
     losses.iter().map(line).collect()
 }
 
-/// Rules as [`crate::control::Control::rules`] has them (a list, or an object with the list and the default action):
+/// Rules as [`forebay_admin::Admin::rules`] has them (a list, or an object with the list and the default action):
 /// `ID requests=N bytes=N ... RULE`, in order.
 pub(super) fn rules(value: &Value) -> String {
     let list = value.as_array().or_else(|| value.get("rules")?.as_array());

@@ -5,7 +5,7 @@
 use super::content::Content;
 use super::errno;
 use super::layout::{self, File, Node};
-use crate::control::{ControlError, ErrorKind, RuleRequest, SettingsRequest, Target};
+use forebay_admin::{AdminError, ErrorKind, RuleRequest, SettingsRequest, Target};
 use forebay_export::fuse::Errno;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -38,14 +38,14 @@ impl Content {
         done.map_err(|error| errno(error.kind))
     }
 
-    fn carry_out(&self, path: &str, text: &[u8], may_wait: bool) -> Result<Written, ControlError> {
+    fn carry_out(&self, path: &str, text: &[u8], may_wait: bool) -> Result<Written, AdminError> {
         let text = one_line(text)?;
         match layout::parse(path) {
             Some(Node::File(File::Setting(target, key))) => self.set(target, key, text),
             Some(Node::File(File::Flush(volume))) => self.flush(volume, text, may_wait),
             Some(Node::File(File::Rules(volume))) => self.change_rules(volume, text),
             Some(Node::File(File::Cancel(id))) => match text {
-                "1" => self.control.cancel_job(id).map(Written::silently),
+                "1" => self.admin.cancel_job(id).map(Written::silently),
                 _ => Err(invalid(text, "write 1 to cancel the job")),
             },
             // The kernel lets root open files that are not for writing.
@@ -53,31 +53,31 @@ impl Content {
         }
     }
 
-    fn set(&self, target: Target<'_>, key: &str, value: &str) -> Result<Written, ControlError> {
+    fn set(&self, target: Target<'_>, key: &str, value: &str) -> Result<Written, AdminError> {
         let set = BTreeMap::from([(key.to_owned(), Some(value.to_owned()))]);
         let request = SettingsRequest { set, ..SettingsRequest::default() };
-        self.control.set(target, request).map(Written::silently)
+        self.admin.set(target, request).map(Written::silently)
     }
 
-    fn flush(&self, volume: &str, text: &str, may_wait: bool) -> Result<Written, ControlError> {
+    fn flush(&self, volume: &str, text: &str, may_wait: bool) -> Result<Written, AdminError> {
         match text {
-            "1" if !may_wait => Err(ControlError::new(
+            "1" if !may_wait => Err(AdminError::new(
                 ErrorKind::Conflict,
                 "too many writers wait for flushes already; none was begun",
                 "write bg and look at this file, or wait for fewer",
             )),
-            "1" => Ok(Written::Job(self.control.flush_volume(volume, None)?.id)),
-            "bg" => self.control.flush_volume(volume, None).map(Written::silently),
+            "1" => Ok(Written::Job(self.admin.flush_volume(volume, None)?.id)),
+            "bg" => self.admin.flush_volume(volume, None).map(Written::silently),
             _ => Err(invalid(text, "write 1 to flush and wait, bg to flush in the background")),
         }
     }
 
-    fn change_rules(&self, volume: &str, text: &str) -> Result<Written, ControlError> {
+    fn change_rules(&self, volume: &str, text: &str) -> Result<Written, AdminError> {
         let (verb, rest) = text.split_once(' ').unwrap_or((text, ""));
         let (rest, usage) = (rest.trim(), "write \"add RULE\", \"insert POSITION RULE\" or \"delete ID\"");
         let (position, rule) = match verb {
             "delete" if !rest.is_empty() => {
-                return self.control.delete_rule(volume, rest).map(Written::silently);
+                return self.admin.delete_rule(volume, rest).map(Written::silently);
             }
             "add" if !rest.is_empty() => (None, rest),
             "insert" => {
@@ -86,13 +86,13 @@ impl Content {
             }
             _ => return Err(invalid(text, usage)),
         };
-        let added = self.control.add_rule(volume, RuleRequest { rule: rule.to_owned(), position })?;
+        let added = self.admin.add_rule(volume, RuleRequest { rule: rule.to_owned(), position })?;
         Ok(Written::Done { remark: warnings(&added) })
     }
 }
 
 /// What was written, without the newline of `echo`.
-fn one_line(text: &[u8]) -> Result<&str, ControlError> {
+fn one_line(text: &[u8]) -> Result<&str, AdminError> {
     let text = std::str::from_utf8(text).map_err(|_| invalid("...", "it is not UTF-8 text"))?;
     let text = text.trim();
     if text.contains(char::is_control) {
@@ -101,14 +101,14 @@ fn one_line(text: &[u8]) -> Result<&str, ControlError> {
     Ok(text)
 }
 
-fn invalid(text: &str, hint: &str) -> ControlError {
+fn invalid(text: &str, hint: &str) -> AdminError {
     const SHOWN_CHARS: usize = 80;
     let shown: String = text.chars().take(SHOWN_CHARS).collect();
-    ControlError::new(ErrorKind::Invalid, format!("\"{shown}\" was not understood"), hint)
+    AdminError::new(ErrorKind::Invalid, format!("\"{shown}\" was not understood"), hint)
 }
 
 /// An error as one line.
-pub(super) fn reason(error: &ControlError) -> String {
+pub(super) fn reason(error: &AdminError) -> String {
     if error.hint.is_empty() { error.what.clone() } else { format!("{} ({})", error.what, error.hint) }
 }
 

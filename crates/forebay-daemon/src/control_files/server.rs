@@ -1,7 +1,7 @@
 //! The threads of the control file system: each takes one request at a time, asks, and answers.
 //!
 //! Invariants
-//! - The session is locked for moments only, never while [`crate::control::Control`] is asked.
+//! - The session is locked for moments only, never while [`forebay_admin::Admin`] is asked.
 //! - Whatever happens to a request, it is answered: who waits for an answer that never comes cannot be killed.
 //! - A request is in the table of [`UnderWay`] from when it is received to when it is answered, so that an interrupt
 //!   finds it.
@@ -9,7 +9,7 @@
 use super::content::Content;
 use super::under_way::{Met, NoWait, UnderWay, Wait};
 use super::write::Written;
-use crate::control::{ErrorKind, JobInfo};
+use forebay_admin::{ErrorKind, JobInfo};
 use forebay_export::fuse::prepared::{self, PreparedSession};
 use forebay_export::fuse::request::Header;
 use forebay_export::fuse::wire::{self, WRITE_HEAD_BYTES};
@@ -154,7 +154,7 @@ impl Server {
 
     /// Answers those that wait for a job if it ends within `patience`; true if it did.
     fn look_at_job(&self, job: &str, timeout: Duration) -> bool {
-        let outcome = match self.content.control.wait_for_job(job, timeout) {
+        let outcome = match self.content.admin.wait_for_job(job, timeout) {
             Ok(info) => match outcome(&info) {
                 Some(outcome) => outcome,
                 None => return false,

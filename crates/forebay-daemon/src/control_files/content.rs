@@ -1,10 +1,10 @@
-//! What is in the files: questions to [`Control`], whose answers become text. Every call may block.
+//! What is in the files: questions to [`Admin`], whose answers become text. Every call may block.
 
 use super::format;
 use super::layout::{self, Directory, File, Node};
 use super::refusals::Refusals;
 use super::{AlarmSource, errno};
-use crate::control::{Control, ControlError, ErrorKind, SettingInfo, Target};
+use forebay_admin::{Admin, AdminError, ErrorKind, SettingInfo, Target};
 use forebay_export::fuse::{Errno, Found, Kind, Need};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ type Entries = Vec<(String, Kind)>;
 
 /// The files; see the head of this file. `write` has the other direction.
 pub(super) struct Content {
-    pub(super) control: Arc<dyn Control>,
+    pub(super) admin: Arc<dyn Admin>,
     pub(super) alarms: Option<AlarmSource>,
     pub(super) refusals: Refusals,
 }
@@ -36,7 +36,7 @@ impl Content {
     }
 
     /// What is at a path, if anything.
-    fn kind(&self, path: &str) -> Result<Option<Kind>, ControlError> {
+    fn kind(&self, path: &str) -> Result<Option<Kind>, AdminError> {
         let kind = match layout::parse(path) {
             None => Ok(None),
             Some(Node::Directory(directory)) => self.has(directory).map(|has| has.then_some(Kind::Directory)),
@@ -48,11 +48,11 @@ impl Content {
         }
     }
 
-    fn file_kind(&self, file: File<'_>) -> Result<Option<Kind>, ControlError> {
+    fn file_kind(&self, file: File<'_>) -> Result<Option<Kind>, AdminError> {
         let owner = match file {
             File::Alarms => return Ok(self.alarms.as_ref().map(|_| plain(file))),
             File::Setting(target, key) => {
-                return Ok(self.control.settings(target)?.get(key).map(setting_kind));
+                return Ok(self.admin.settings(target)?.get(key).map(setting_kind));
             }
             File::Daemon(_) | File::Metrics | File::LastError(None) => Directory::Daemon,
             File::Pool(name, _) => Directory::Of(Target::Pool(name)),
@@ -70,27 +70,27 @@ impl Content {
     }
 
     /// Is there such a pool, volume or job?
-    fn has(&self, directory: Directory<'_>) -> Result<bool, ControlError> {
+    fn has(&self, directory: Directory<'_>) -> Result<bool, AdminError> {
         let has =
             |names: Vec<String>, name: &str| layout::is_file_name(name) && names.iter().any(|n| n == name);
         Ok(match directory {
             Directory::Of(Target::Pool(name)) | Directory::Config(Target::Pool(name)) => {
-                has(self.control.daemon().pools, name)
+                has(self.admin.daemon().pools, name)
             }
             Directory::Of(Target::Volume(name)) | Directory::Config(Target::Volume(name)) => {
-                has(self.control.daemon().volumes, name)
+                has(self.admin.daemon().volumes, name)
             }
-            Directory::Job(id) => layout::is_file_name(id) && self.control.job(id).map(|_| true)?,
+            Directory::Job(id) => layout::is_file_name(id) && self.admin.job(id).map(|_| true)?,
             _ => true,
         })
     }
 
-    fn list(&self, path: &str) -> Result<Entries, ControlError> {
+    fn list(&self, path: &str) -> Result<Entries, AdminError> {
         let Some(Node::Directory(directory)) = layout::parse(path) else {
-            return Err(ControlError::not_found("directory", path, &[]));
+            return Err(AdminError::not_found("directory", path, &[]));
         };
         if !self.has(directory)? {
-            return Err(ControlError::not_found("directory", path, &[]));
+            return Err(AdminError::not_found("directory", path, &[]));
         }
         Ok(match directory {
             Directory::Root => {
@@ -100,11 +100,11 @@ impl Content {
                 entries.extend(alarms);
                 entries
             }
-            Directory::Pools => directories(self.control.daemon().pools),
-            Directory::Volumes => directories(self.control.daemon().volumes),
-            Directory::Jobs => directories(self.control.jobs().into_iter().map(|job| job.id)),
+            Directory::Pools => directories(self.admin.daemon().pools),
+            Directory::Volumes => directories(self.admin.daemon().volumes),
+            Directory::Jobs => directories(self.admin.jobs().into_iter().map(|job| job.id)),
             Directory::Config(target) => {
-                let settings = self.control.settings(target)?.into_iter();
+                let settings = self.admin.settings(target)?.into_iter();
                 let files = settings.map(|(key, setting)| (key, setting_kind(&setting)));
                 files.filter(|(key, _)| layout::is_file_name(key)).collect()
             }
@@ -112,44 +112,41 @@ impl Content {
         })
     }
 
-    fn text(&self, file: File<'_>) -> Result<String, ControlError> {
-        let control = &self.control;
+    fn text(&self, file: File<'_>) -> Result<String, AdminError> {
+        let admin = &self.admin;
         Ok(match file {
             File::Alarms => {
                 self.alarms.as_ref().map(|alarms| alarms()).iter().flatten().map(format::alarm).collect()
             }
-            File::Daemon(field) => format::file(&(field.get)(&control.daemon())),
-            File::Metrics => control.metrics()?,
-            File::Pool(name, field) => format::file(&(field.get)(&control.pool(name)?)),
-            File::Volume(name, field) => format::file(&(field.get)(&control.volume(name)?)),
-            File::Job(id, field) => format::file(&(field.get)(&control.job(id)?)),
+            File::Daemon(field) => format::file(&(field.get)(&admin.daemon())),
+            File::Metrics => admin.metrics()?,
+            File::Pool(name, field) => format::file(&(field.get)(&admin.pool(name)?)),
+            File::Volume(name, field) => format::file(&(field.get)(&admin.volume(name)?)),
+            File::Job(id, field) => format::file(&(field.get)(&admin.job(id)?)),
             File::Setting(target, key) => {
-                let settings = control.settings(target)?;
-                let setting =
-                    settings.get(key).ok_or_else(|| ControlError::not_found("tunable", key, &[]))?;
+                let settings = admin.settings(target)?;
+                let setting = settings.get(key).ok_or_else(|| AdminError::not_found("tunable", key, &[]))?;
                 format::file(&format::line(&setting.value))
             }
-            File::Stats(name) => format::key_values(&control.stats(Some(name))?),
-            File::FlashcacheStats(name) => {
-                format::file(format::flashcache_parts(&control.flashcache(name)?).0)
-            }
+            File::Stats(name) => format::key_values(&admin.stats(Some(name))?),
+            File::FlashcacheStats(name) => format::file(format::flashcache_parts(&admin.flashcache(name)?).0),
             File::FlashcacheErrors(name) => {
-                format::file(format::flashcache_parts(&control.flashcache(name)?).1)
+                format::file(format::flashcache_parts(&admin.flashcache(name)?).1)
             }
             File::Flush(name) => {
-                let jobs = control.jobs();
+                let jobs = admin.jobs();
                 let of_volume = |job: &&_| is_flush_of(job, name);
                 format::file(&format::flush_state(jobs.iter().rev().find(of_volume)))
             }
-            File::Losses(name) => format::losses(&control.losses(name)?),
-            File::Rules(name) => format::rules(&control.rules(name)?),
+            File::Losses(name) => format::losses(&admin.losses(name)?),
+            File::Rules(name) => format::rules(&admin.rules(name)?),
             File::LastError(target) => format::file(&self.refusals.text(target)),
             File::Cancel(_) => String::new(),
         })
     }
 }
 
-fn is_flush_of(job: &crate::control::JobInfo, volume: &str) -> bool {
+fn is_flush_of(job: &forebay_admin::JobInfo, volume: &str) -> bool {
     job.kind == "flush" && job.volume.as_deref() == Some(volume)
 }
 

@@ -1,8 +1,8 @@
 //! What a job is: which work, on what, until when, and how it stands.
 
 use super::progress::{Progress, floor_tenth};
-use crate::control::{DetachHow, JobInfo};
 use crate::events::rfc3339;
+use crate::{DetachHow, JobInfo};
 use forebay_format::checkpoint::Mode;
 use serde_json::{Value, json};
 use std::fmt;

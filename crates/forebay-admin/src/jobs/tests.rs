@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::control::{ControlError, DetachHow, ErrorKind, JobInfo};
 use crate::events::{Delivery, Filter, Hub, HubLimits, Kind, Received, Start, Subscription};
+use crate::{AdminError, DetachHow, ErrorKind, JobInfo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,7 +193,7 @@ fn what_ended_or_is_about_to_cannot_be_cancelled() {
     assert_eq!(stage.jobs.cancel(id), Err(RequestError::Ended { id, state: "completed" }));
     let error = stage.jobs.cancel(JobId(99)).unwrap_err();
     assert!(error.to_string().contains("no job j99"), "{error}");
-    assert_eq!(ControlError::from(error).kind, ErrorKind::NotFound);
+    assert_eq!(AdminError::from(error).kind, ErrorKind::NotFound);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn two_detaches_of_a_volume_conflict_and_the_message_names_the_other() {
     let error = stage.jobs.start(spec(JobKind::Detach(DetachHow::Keep))).unwrap_err();
     assert!(matches!(&error, StartError::Conflict { other, .. } if *other == first));
     assert!(error.to_string().contains("j1 (detach of volume db)"), "{error}");
-    assert_eq!(ControlError::from(error).kind, ErrorKind::Conflict);
+    assert_eq!(AdminError::from(error).kind, ErrorKind::Conflict);
     stage.jobs.start(JobSpec::volume(DETACH, "fast", "other")).unwrap();
     stage.jobs.cancel(first).unwrap();
     stage.jobs.start(spec(DETACH)).unwrap();

@@ -1,0 +1,319 @@
+//! How things are, and what was done: answers.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// The daemon.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DaemonInfo {
+    /// Version of the program.
+    pub version: String,
+    /// Process.
+    pub pid: u32,
+    /// Seconds since 1970 when it was started.
+    pub started_unix_s: u64,
+    /// Configuration file; `None` for `forebay run`.
+    pub config: Option<String>,
+    /// Memory of the process in bytes.
+    pub resident_bytes: u64,
+    /// Names of the pools.
+    pub pools: Vec<String>,
+    /// Names of the volumes.
+    pub volumes: Vec<String>,
+    /// How the last upgrade that this process knows of ended.
+    #[serde(default)]
+    pub upgrade: Option<UpgradeInfo>,
+}
+
+/// How an upgrade ended: in the successor that took over, or in the daemon that goes on because it could not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UpgradeInfo {
+    /// Process that was to be followed.
+    pub from_pid: u32,
+    /// Its version.
+    pub from_version: String,
+    /// Process that was to take over.
+    pub to_pid: u32,
+    /// How long clients have waited, in milliseconds.
+    pub paused_ms: u64,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+/// An upgrade has begun: the successor is there, and has read the configuration.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UpgradeBegun {
+    /// Process of the daemon that goes.
+    pub from_pid: u32,
+    /// Process of the successor.
+    pub pid: u32,
+    /// Version of the successor.
+    pub version: String,
+}
+
+/// A cache device of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DeviceInfo {
+    /// Path.
+    pub path: String,
+    /// Bytes that the pool uses.
+    pub size_bytes: u64,
+    /// Of a mirrored cache: `ok`, `filling` (it takes the place of one that failed), or `out` (what is on it does not count); else empty.
+    #[serde(default)]
+    pub state: String,
+}
+
+/// A pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PoolInfo {
+    /// Name.
+    pub name: String,
+    /// Cache devices in the order of their space.
+    pub devices: Vec<DeviceInfo>,
+    /// Bytes that blocks can take.
+    pub capacity_bytes: u64,
+    /// Bytes of cached blocks.
+    pub cached_bytes: u64,
+    /// Bytes of blocks that only the cache has.
+    pub dirty_bytes: u64,
+    /// Largest size that it can be grown to.
+    pub growable_to_bytes: u64,
+    /// The cache device failed: writes wait until that is recorded, or, with `cache_failed`, go past it.
+    pub fenced: bool,
+    /// The cache device failed, and the volumes are served without it.
+    #[serde(default)]
+    pub cache_failed: bool,
+    /// A mirrored cache: `whole`, `degraded` (one device does not count), or `rebuilding N of M segments`; empty if it is not mirrored.
+    #[serde(default)]
+    pub mirror: String,
+    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until they are written.
+    #[serde(default)]
+    pub lost_bytes: u64,
+    /// Ranges that they are in.
+    #[serde(default)]
+    pub lost_ranges: u64,
+    /// How operations reach the kernel: `io_uring` or `psync`.
+    pub io_engine: String,
+    /// Job that is at work on the pool as a whole.
+    #[serde(default)]
+    pub job: Option<String>,
+    /// Names of its volumes.
+    pub volumes: Vec<String>,
+    /// Volumes that it holds data of but that are not attached, with the bytes of dirty data.
+    pub absent: BTreeMap<String, u64>,
+    /// It is configured, and could not be opened or has stopped by itself: of its cache only what is recorded is known.
+    #[serde(default)]
+    pub not_open: bool,
+    /// What is recorded of its cache outside of its devices, in the state directory.
+    #[serde(default)]
+    pub recorded: Option<RecordedInfo>,
+}
+
+impl PoolInfo {
+    /// A pool that is not open.
+    #[must_use]
+    pub fn closed(name: String, devices: Vec<DeviceInfo>, recorded: Option<RecordedInfo>) -> Self {
+        Self {
+            name,
+            devices,
+            recorded,
+            capacity_bytes: 0,
+            cached_bytes: 0,
+            dirty_bytes: 0,
+            growable_to_bytes: 0,
+            fenced: false,
+            cache_failed: false,
+            mirror: String::new(),
+            lost_bytes: 0,
+            lost_ranges: 0,
+            io_engine: String::new(),
+            job: None,
+            volumes: Vec::new(),
+            absent: BTreeMap::new(),
+            not_open: true,
+        }
+    }
+}
+
+/// What is recorded of a cache outside of its devices.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RecordedInfo {
+    /// Identity of the cache.
+    pub cache: String,
+    /// The file that says so.
+    pub path: String,
+    /// Generation of its superblock: a device with less is an older copy.
+    pub generation: u64,
+    /// It is open, or was not closed in an orderly way.
+    pub in_use: bool,
+    /// Bytes that only it had when this was recorded.
+    pub dirty_bytes: u64,
+    /// When this was recorded, in seconds since 1970.
+    pub recorded_unix_s: u64,
+}
+
+/// Where a volume is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeState {
+    /// Being attached.
+    Attaching,
+    /// Served.
+    Serving,
+    /// Being drained for a detach; still served, writes go through to the backing store.
+    Draining,
+    /// Being detached; no longer served.
+    Detaching,
+    /// Not served: it is configured and could not be attached, or the cache has dirty data of it from an earlier time.
+    Absent,
+}
+
+impl VolumeState {
+    /// Its name, as the HTTP API has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            VolumeState::Attaching => "attaching",
+            VolumeState::Serving => "serving",
+            VolumeState::Draining => "draining",
+            VolumeState::Detaching => "detaching",
+            VolumeState::Absent => "absent",
+        }
+    }
+}
+
+/// A volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VolumeInfo {
+    /// Name.
+    pub name: String,
+    /// Pool that caches it.
+    pub pool: String,
+    /// Where it is in its life.
+    pub state: VolumeState,
+    /// URI of the backing store.
+    pub backing: String,
+    /// URIs under which clients find it.
+    pub exports: Vec<String>,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Mode.
+    pub mode: String,
+    /// Bytes of cached blocks.
+    pub cached_bytes: u64,
+    /// Bytes of blocks that only the cache has.
+    pub dirty_bytes: u64,
+    /// Age of the oldest dirty block.
+    pub oldest_dirty_age_ns: u64,
+    /// What holds destage back just now, in words.
+    pub destage_limited_by: String,
+    /// The backing store alone is a crash-consistent older image (`destage_order = ordered`, in force).
+    pub ordered: bool,
+    /// Who uses it: clients that are connected, and open handles of its file.
+    pub connections: u64,
+    /// Job that is at work on it.
+    pub job: Option<String>,
+    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until they are written.
+    #[serde(default)]
+    pub lost_bytes: u64,
+    /// Ranges that they are in; `/losses` lists them.
+    #[serde(default)]
+    pub lost_ranges: u64,
+}
+
+/// A range of a volume that only the cache had, and that it cannot give back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LossInfo {
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// When the oldest of them were written, in seconds since 1970.
+    pub written_unix_s: u64,
+}
+
+/// One tunable as it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SettingInfo {
+    /// Value, in its canonical form.
+    pub value: String,
+    /// Value if nobody sets it.
+    pub default: String,
+    /// What it takes.
+    pub takes: String,
+    /// It can be changed while the volume is served.
+    pub live: bool,
+    /// What it does, in one line.
+    pub help: String,
+}
+
+/// What a change of tunables did.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SettingsDone {
+    /// What was changed: key, old value, new value.
+    #[schema(value_type = Vec<[String; 3]>)]
+    // a tuple would be described in a way that JSON Schema 2020-12 does not know
+    pub changed: Vec<(String, String, String)>,
+    /// The job that drains, if one was begun.
+    pub job: Option<String>,
+}
+
+/// What a reload did.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct ReloadDone {
+    /// What was changed, in words.
+    pub changed: Vec<String>,
+    /// What was not, and why: it needs a detach or a restart.
+    pub refused: Vec<String>,
+}
+
+/// A job as it stands: the one JSON form of [`crate::jobs::JobView`]. What is not known is null.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct JobInfo {
+    /// Id.
+    pub id: String,
+    /// `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `rebuild`, `remove`.
+    pub kind: String,
+    /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `bytes_per_s`, `how` to detach, `erase`; or null.
+    pub parameters: serde_json::Value,
+    /// Pool.
+    pub pool: String,
+    /// Volume, if it is about one.
+    pub volume: Option<String>,
+    /// `queued`, `running`, `completed`, `failed`, `cancelled`.
+    pub state: String,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// What it is doing, in words.
+    pub phase: String,
+    /// The job whose work does for this one.
+    pub follows: Option<String>,
+    /// Bytes to write back in all.
+    pub bytes_total: Option<u64>,
+    /// Bytes left.
+    pub bytes_left: Option<u64>,
+    /// Done, in percent.
+    pub percent: Option<f64>,
+    /// Rate just now.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Time left, if there is a rate.
+    pub eta_s: Option<f64>,
+    /// Time that it was given.
+    pub deadline_s: Option<f64>,
+    /// It will not meet its deadline at this rate.
+    pub deadline_at_risk: bool,
+    /// Time since it was asked for, until now or until its end.
+    pub elapsed_s: f64,
+    /// What holds it back, in words.
+    pub limited_by: Option<String>,
+    /// Failed attempts at writing back.
+    pub errors: u64,
+    /// It was cancelled, or failed its deadline, and what it began is being undone.
+    pub stopping: bool,
+    /// When it was asked for, in UTC.
+    #[schema(format = DateTime)]
+    pub requested: String,
+    /// When it ended, in UTC.
+    #[schema(format = DateTime)]
+    pub finished: Option<String>,
+}

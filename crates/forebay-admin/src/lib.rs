@@ -1,0 +1,29 @@
+//! The operator's contract: what can be asked of the daemon, as types and one trait. Everything that asks or answers is built on it.
+//!
+//! - `admin`: [`Admin`], the one interface.
+//! - `request`: what is asked for.
+//! - `info`: what is answered.
+//! - `error`: why something was not done.
+//! - [`jobs`]: work that takes long.
+//! - [`events`]: what happens, told to whoever follows, and alarms.
+//! - [`clock`]: time as jobs and events see it.
+#![forbid(unsafe_code)]
+
+mod admin;
+pub mod clock;
+mod error;
+pub mod events;
+mod info;
+pub mod jobs;
+mod request;
+
+pub use admin::{Admin, Target};
+pub use error::{AdminError, ErrorKind};
+pub use info::{
+    DaemonInfo, DeviceInfo, JobInfo, LossInfo, PoolInfo, RecordedInfo, ReloadDone, SettingInfo, SettingsDone,
+    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState,
+};
+pub use request::{
+    DetachHow, DeviceRequest, GrowRequest, Leaving, OpenHow, PoolRequest, ReplaceRequest, RuleRequest,
+    ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
+};

@@ -1,0 +1,172 @@
+//! What an operator asks for: requests.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// What was not asked for is not sent: an older daemon does not know of it.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// A new cache for a pool whose cache has failed, or a new device for a mirrored one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceRequest {
+    /// An empty device, or a file to make.
+    pub device: DeviceRequest,
+    /// The second one, if both devices of a mirrored pool have failed.
+    #[serde(default)]
+    pub other: Option<DeviceRequest>,
+    /// What is lost is given up: the volumes have there what their backing stores have, which is older.
+    #[serde(default)]
+    pub discard_lost: bool,
+    /// Take a device that is there and begins with zeroes, and fill a file system.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub force: bool,
+}
+
+/// A cache device as an operator names it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceRequest {
+    /// File or block device.
+    pub path: String,
+    /// Size to make a new file with, such as `10GiB`.
+    #[serde(default)]
+    pub size: Option<String>,
+}
+
+/// A pool to create.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolRequest {
+    /// Name.
+    pub name: String,
+    /// Cache devices, at least one.
+    pub devices: Vec<DeviceRequest>,
+    /// Tunables, as text.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+    /// Take a device that is there and begins with zeroes, fill a file system, and give up a recorded cache of this name or on these
+    /// devices that may hold dirty data.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub force: bool,
+}
+
+/// What an operator allows when a pool is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OpenHow {
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back.
+    #[serde(default)]
+    pub new_cache: bool,
+    /// Take a device that is there and begins with zeroes, and fill a file system.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// How a pool is to grow: one of the two.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowRequest {
+    /// A further cache device.
+    #[serde(default)]
+    pub device: Option<DeviceRequest>,
+    /// New size of the last cache device (`20GiB`); `max` for all of a block device.
+    #[serde(default)]
+    pub size: Option<String>,
+    /// Take a device that is there and begins with zeroes, and fill a file system.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub force: bool,
+}
+
+/// How a pool is to shrink: one of the two.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShrinkRequest {
+    /// Give up the last cache device; its path, to be sure.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// New size of the last cache device.
+    #[serde(default)]
+    pub size: Option<String>,
+}
+
+/// How a pool is to be scrubbed.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubRequest {
+    /// Most bytes read from the cache in a second, as text (`64MiB`, which is also the default).
+    #[serde(default)]
+    pub rate: Option<String>,
+}
+
+/// A volume to attach.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeRequest {
+    /// Name.
+    pub name: String,
+    /// Pool that is to cache it; may be left out if there is only one.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// URI of the backing store.
+    pub backing: String,
+    /// URIs under which clients are to find it.
+    #[serde(default)]
+    pub exports: Vec<String>,
+    /// Tunables, as text.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+}
+
+/// What becomes of dirty data when a volume is detached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DetachHow {
+    /// It is written back first; the backing store is whole afterwards.
+    #[default]
+    Drain,
+    /// It stays in the cache, and the backing store is not to be used without it; attaching again is warm.
+    Keep,
+    /// It is thrown away.
+    Discard,
+}
+
+/// What a change of mode away from write-back does with dirty data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Leaving {
+    /// New writes follow the new mode at once; dirty data is written back in its own time.
+    #[default]
+    Lazy,
+    /// A job writes everything back.
+    Drain,
+}
+
+/// Tunables to change. All are changed or none.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsRequest {
+    /// Key to new value, as text; `null` sets the default.
+    pub set: BTreeMap<String, Option<String>>,
+    /// Until the next start only: the configuration file stays as it is.
+    #[serde(default)]
+    pub temporary: bool,
+    /// What to do with dirty data if the mode leaves write-back.
+    #[serde(default)]
+    pub leaving: Leaving,
+}
+
+/// A rule to add.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleRequest {
+    /// The rule as it is typed: `bypass exe=rsync direction=read`.
+    pub rule: String,
+    /// Place in the list, from 0; at its end if left out.
+    #[serde(default)]
+    pub position: Option<usize>,
+}
