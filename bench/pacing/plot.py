@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plots the time series of the pacing scenarios (virtual time, see docs/destage.md).
+"""Plots the time series of the pacing scenarios (virtual time, see docs/use/destage.md).
 
     cargo run --release -p forebay-sim --example pacing -- --scenario step-load --csv step-load.csv
     bench/pacing/plot.py step-load.csv docs/img/destage-step-load.svg

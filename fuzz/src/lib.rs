@@ -7,7 +7,7 @@
 //! - `scripts/fuzz TARGET --minutes N`: libFuzzer, guided by coverage.
 //!
 //! `corpus/TARGET/` has inputs that once failed, or that reach something; [`Target::seeds`] makes good ones to begin with.
-//! What was run is in `docs/fuzzing.md`.
+//! What was run is in `docs/internals/fuzzing.md`.
 //!
 //! Invariant: a target is deterministic, apart from [`targets::api`] (sockets, jobs).
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The example of docs/security.md, as it is pasted: mutual TLS from end to end, and plaintext refused.
+# The example of docs/operate/security.md, as it is pasted: mutual TLS from end to end, and plaintext refused.
 . "$(dirname "$0")/lib.sh"
 need openssl nbdinfo qemu-io
 
-sed -n '/tests\/e2e\/security-page.sh runs/,/^```$/p' "$ROOT/docs/security.md" | sed '1,2d;$d' >"$T/page.sh"
-grep -q 'tls-creds-x509' "$T/page.sh" || fail "the example was not found in docs/security.md"
+sed -n '/tests\/e2e\/security-page.sh runs/,/^```$/p' "$ROOT/docs/operate/security.md" | sed '1,2d;$d' >"$T/page.sh"
+grep -q 'tls-creds-x509' "$T/page.sh" || fail "the example was not found in docs/operate/security.md"
 PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 sed -i "s/10899/$PORT/g" "$T/page.sh"
 mkdir "$T/bin" "$T/paste"

@@ -116,4 +116,4 @@ if ! grep -q io_uring_enter "$T/used"; then say "(no io_uring here: not traced)"
 say "$(wc -l <"$T/used") system calls used, $(wc -l <"$T/allowed") let in"
 score=$(systemd-analyze security --offline=true --threshold=100 "$UNIT" | sed -n 's/.*exposure level for .*: \([0-9.]*\) .*/\1/p')
 say "systemd-analyze security: $score"
-grep -q "says \*\*$score\*\*\|says \*\*$score " "$ROOT/docs/security.md" || fail "docs/security.md states another score than $score"
+grep -q "says \*\*$score\*\*\|says \*\*$score " "$ROOT/docs/operate/security.md" || fail "docs/operate/security.md states another score than $score"

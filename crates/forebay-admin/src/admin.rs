@@ -1,7 +1,7 @@
 //! What an operator can ask of the daemon, whichever way the question comes: HTTP, the control files, or the process itself.
 //!
 //! [`Admin`] is the one interface. The structures are what the HTTP API speaks, so their names and fields are part of its contract
-//! (see `docs/api.md`). Sizes are bytes, times are seconds since 1970 or durations in nanoseconds, and names say so.
+//! (see `docs/operate/api.md`). Sizes are bytes, times are seconds since 1970 or durations in nanoseconds, and names say so.
 //!
 //! Invariants
 //! - A call that fails has changed nothing.

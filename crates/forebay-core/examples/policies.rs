@@ -1,5 +1,5 @@
 //! Compares the reclaim policies on synthetic traces, and says what a choice costs on a cache of many segments:
-//! `policies [REQUESTS [SURVIVORS_MAX_PCT]]`. The table is in `docs/policies.md`; it is the same on every machine, the times are not.
+//! `policies [REQUESTS [SURVIVORS_MAX_PCT]]`. The table is in `docs/use/policies.md`; it is the same on every machine, the times are not.
 
 #[path = "../tests/rig/mod.rs"]
 mod rig;

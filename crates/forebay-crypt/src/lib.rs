@@ -7,7 +7,7 @@
 //!
 //! Whoever reads and writes cache devices calls [`CacheCipher::encrypt`] on everything before it is written and
 //! [`CacheCipher::decrypt`] on everything that was read, with its place in the pool's space; the engine never knows.
-//! Why XTS, and what it does not do: docs/decisions/0023-encryption-at-rest.md and docs/security.md.
+//! Why XTS, and what it does not do: docs/decisions/0023-encryption-at-rest.md and docs/operate/security.md.
 //!
 //! Invariants:
 //! - The unit is a block of 4096 bytes, its tweak the number of the block in the pool's space. Each 16 bytes of a unit are

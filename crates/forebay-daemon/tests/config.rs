@@ -55,9 +55,9 @@ fn wrong_files_are_explained() {
 
 #[test]
 fn documents_are_as_the_registry_makes_them() {
-    golden(&root().join("docs/forebay.schema.json"), &schema::text());
-    golden(&root().join("docs/forebay.example.toml"), &docs::example());
-    golden(&root().join("docs/tunables.md"), &docs::tunables_markdown());
+    golden(&root().join("docs/use/forebay.schema.json"), &schema::text());
+    golden(&root().join("docs/use/forebay.example.toml"), &docs::example());
+    golden(&root().join("docs/use/settings.md"), &docs::tunables_markdown());
 }
 
 /// Readers of these pages type the names that they find there.

@@ -8,7 +8,7 @@
 //! | any of these with `access=staff` | yes: for those whom `[access.staff]` lists | no |
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
-//! | `fuse:/mnt/x/volume` | yes: a file, see `docs/fuse.md` | no |
+//! | `fuse:/mnt/x/volume` | yes: a file, see `docs/use/fuse.md` | no |
 //! | `ublk:`, `vhost-user:` | later | no |
 //! | `s3:` | no | later |
 //!

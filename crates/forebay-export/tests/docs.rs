@@ -1,4 +1,4 @@
-//! `docs/nbd.md` and the code say the same.
+//! `docs/use/nbd.md` and the code say the same.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use forebay_export::nbd::codec::{Errno, STRING_BYTES_MAX};
@@ -7,7 +7,7 @@ use forebay_export::nbd::{Context, Limits};
 use forebay_export::size::ByteSize;
 
 fn page() -> String {
-    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/nbd.md")).unwrap()
+    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/use/nbd.md")).unwrap()
 }
 
 /// A size as a sentence has it: with a space before the unit.
@@ -33,7 +33,7 @@ fn the_limits_are_those_of_the_code() {
         format!("| options in one handshake | {} |", limits.options_max),
         format!("| extents in one answer | {EXTENTS_MAX} per context |"),
     ] {
-        assert!(page().contains(&expected), "docs/nbd.md does not say: {expected}");
+        assert!(page().contains(&expected), "docs/use/nbd.md does not say: {expected}");
     }
 }
 
@@ -41,7 +41,7 @@ fn the_limits_are_those_of_the_code() {
 fn contexts_and_errors_are_named() {
     for context in Context::ALL {
         let row = format!("| `{}` (id {}) |", context.name(), context.id());
-        assert!(page().contains(&row), "docs/nbd.md does not say: {row}");
+        assert!(page().contains(&row), "docs/use/nbd.md does not say: {row}");
     }
     for errno in [Errno::NoSpace, Errno::Invalid, Errno::NotPermitted, Errno::Overflow, Errno::NotSupported] {
         assert!(page().contains(&format!("`{errno}`")));

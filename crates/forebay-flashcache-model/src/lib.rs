@@ -2,7 +2,7 @@
 //!
 //! It shares Forebay's I/O layer (reactor, devices, emulated disk) and the servers of its exports, and nothing of its engine:
 //! sets of blocks, a metadata write for each block that becomes dirty or clean, whole blocks only, cleaning by a threshold for
-//! each set. What is modelled, from which facts, and what is left out and in whose favour: `docs/flashcache-model.md`.
+//! each set. What is modelled, from which facts, and what is left out and in whose favour: `docs/results/flashcache-model.md`.
 //!
 //! [`Model`] is a deterministic state machine without system calls: [`api`] says what goes in and comes out. [`plug`] joins
 //! adjacent operations as the kernel's block layer does. [`volume`] carries actions out on a reactor, [`open`] opens devices.

@@ -50,7 +50,7 @@ pub enum FormatError {
     Field {
         /// Structure that was being read.
         structure: &'static str,
-        /// Field as named in `docs/on-disk-format.md`.
+        /// Field as named in `docs/internals/on-disk-format.md`.
         field: &'static str,
         /// Value found.
         value: u64,
@@ -60,7 +60,7 @@ pub enum FormatError {
     Misplaced {
         /// Structure that was being read.
         structure: &'static str,
-        /// Field as named in `docs/on-disk-format.md`.
+        /// Field as named in `docs/internals/on-disk-format.md`.
         field: &'static str,
         /// Value expected here.
         expected: u64,

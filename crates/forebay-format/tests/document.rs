@@ -1,4 +1,4 @@
-//! `docs/on-disk-format.md` and the code say the same: every offset table, and every constant in the table of limits.
+//! `docs/internals/on-disk-format.md` and the code say the same: every offset table, and every constant in the table of limits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use forebay_format::layout::{self, Structure};
@@ -16,7 +16,7 @@ fn every_table_of_the_document_matches_the_code() {
         let name = structure.name;
         let table = tables.get(name).unwrap_or_else(|| {
             panic!(
-                "docs/on-disk-format.md has no heading `### {name}` with a table; it should be:\n{}",
+                "docs/internals/on-disk-format.md has no heading `### {name}` with a table; it should be:\n{}",
                 table_of(structure)
             )
         });
@@ -25,7 +25,7 @@ fn every_table_of_the_document_matches_the_code() {
         assert_eq!(
             *table,
             expected,
-            "docs/on-disk-format.md, `### {name}`: (offset, bytes, field) differ from the code, which says:\n{}",
+            "docs/internals/on-disk-format.md, `### {name}`: (offset, bytes, field) differ from the code, which says:\n{}",
             table_of(structure)
         );
         let end = table.last().map(|(offset, len, _)| offset + len);
@@ -99,7 +99,7 @@ fn the_magic_numbers_of_the_document_match_the_code() {
 }
 
 fn document() -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/on-disk-format.md");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/on-disk-format.md");
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -2,7 +2,7 @@
 //! those bytes decode to the example. The files are hex dumps, so that a change of the format is readable in review.
 //!
 //! A red test here means that caches written by released versions read differently now. If the format is meant to
-//! change, raise `VERSION`, say so in `docs/on-disk-format.md`, keep the old files under a name with their version,
+//! change, raise `VERSION`, say so in `docs/internals/on-disk-format.md`, keep the old files under a name with their version,
 //! and write the new ones with `FOREBAY_BLESS=1 cargo test -p forebay-format --test golden`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -6,7 +6,7 @@
 //! The chips of both are single-level flash as Agrawal and others give it ("Design Tradeoffs for SSD Performance", 2008, table 1: 4 KiB to or from a chip
 //! 100 us, writing it 200 us, reading it 25 us, erasing 64 of them 1.5 ms). So writing takes 300 us, moving 425 us, and erasing adds 23 us to each page. Fitted
 //! are the spare area, the speed of an empty card and, for card D alone, how much slower collection moves than the card writes. How well that
-//! fits, and what it leaves unexplained: `docs/flash-model.md`.
+//! fits, and what it leaves unexplained: `docs/results/flash-model.md`.
 //!
 //! Invariant: a sweep is the same every time, on every machine.
 

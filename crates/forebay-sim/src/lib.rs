@@ -3,7 +3,7 @@
 //! A run is a row of seeds. A seed determines everything: the devices, the settings, the workload, the faults, the
 //! crash points and what happens after them ([`plan`]). Each seed is run in a [`world`] of virtual time, around one
 //! engine at a time, with devices that have volatile caches ([`device`]) and an [`oracle`] that knows what every sector may hold.
-//! `docs/simulation.md` describes the faults, the checks, and what is not modelled.
+//! `docs/internals/simulation.md` describes the faults, the checks, and what is not modelled.
 //!
 //! Beside that, [`machine`] runs the engine with modelled devices, without faults, for figures; [`ftl`] is the inside of a flash device, [`cards`] are
 //! two that were measured, and [`layout`] feeds it with what caches write.

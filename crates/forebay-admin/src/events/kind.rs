@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_document_lists_every_kind_with_its_severity() {
-        let document = include_str!("../../../../docs/events.md");
+        let document = include_str!("../../../../docs/operate/events.md");
         for kind in Kind::ALL {
             let row = format!(
                 "| `{}` | {} | {} |",
@@ -165,7 +165,7 @@ mod tests {
                 kind.severity(),
                 kind.help().trim_end_matches('.')
             );
-            assert!(document.contains(&row), "docs/events.md must have the line\n{row}");
+            assert!(document.contains(&row), "docs/operate/events.md must have the line\n{row}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Hub`] takes events from all threads without waiting and gives them to every [`Subscription`], which has a bounded
 //! queue of its own; a reader that is too slow loses the oldest and is told so. A reader that was away resumes after
-//! the last [`EventId`] it saw. For users: `docs/events.md`.
+//! the last [`EventId`] it saw. For users: `docs/operate/events.md`.
 //!
 //! `kind` names, `event` one event, `filter` a reader's wishes, `ledger` ordered events with a bound, `reader` the state
 //! of one reader, `alarms` conditions that last, `hub` all of it behind one lock.

@@ -1,6 +1,6 @@
 //! A cache device as it lies there: read, never written, and not believed.
 //!
-//! This is a second reader of the format, written from `docs/on-disk-format.md` and independent of the engine: if the two
+//! This is a second reader of the format, written from `docs/internals/on-disk-format.md` and independent of the engine: if the two
 //! disagree, one of them has a bug.
 //!
 //! - [`space`]: the devices, and which part of the cache lies on which;

@@ -17,7 +17,7 @@ use crate::screen;
 /// Options of `forebay inspect`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The structures are described in docs/on-disk-format.md. Nothing is written, and nothing is repaired or replayed:
+The structures are described in docs/internals/on-disk-format.md. Nothing is written, and nothing is repaired or replayed:
 `forebay check` says what is wrong, this shows what is there.
 Examples:
   forebay inspect flash.img

@@ -2,7 +2,7 @@
 //!
 //! A test that never comes where a bug would be proves nothing. Each coverage mark is one bit, set where the path is taken: nothing on
 //! the paths of ordinary requests, one instruction elsewhere. The simulator counts the engines that reached each and
-//! demands that none is left out (`forebay sim`, `docs/simulation.md`).
+//! demands that none is left out (`forebay sim`, `docs/internals/simulation.md`).
 
 use crate::context::Context;
 use crate::engine::Engine;

@@ -1,4 +1,4 @@
-//! Documents made from the registry: the annotated example, and the tables of docs/tunables.md. Golden tests keep the
+//! Documents made from the registry: the annotated example, and the tables of docs/use/settings.md. Golden tests keep the
 //! files under docs equal to what is made here.
 
 use super::keys::{self, Key, Shape};
@@ -72,7 +72,7 @@ fn written(value: Value) -> String {
     }
 }
 
-/// docs/tunables.md
+/// docs/use/settings.md
 #[must_use]
 pub fn tunables_markdown() -> String {
     let mut out = String::from(

@@ -1,4 +1,4 @@
-//! Which files there are: paths to what they mean, and the tables of plain values. `docs/control-fs.md` is for people.
+//! Which files there are: paths to what they mean, and the tables of plain values. `docs/operate/control-fs.md` is for people.
 //!
 //! Invariant: a path that [`parse`] understands may still name a pool, volume, job or tunable that is not there;
 //! whether it is, is for `content` to ask.

@@ -319,7 +319,7 @@ fn the_document_about_flashcache_has_every_key() {
     .unwrap();
     assert_eq!(
         document,
-        golden("../../docs/flashcache-names.md", &document),
+        golden("../../docs/use/flashcache-names.md", &document),
         "UPDATE_GOLDEN=1 writes the file anew"
     );
     assert!(keys.contains("| `reads` |"));

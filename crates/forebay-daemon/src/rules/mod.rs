@@ -1,6 +1,6 @@
 //! Caching rules: which requests of which clients are cached, and how.
 //!
-//! A volume has a default action and an ordered list of rules; the first that matches decides. `docs/rules.md` is for
+//! A volume has a default action and an ordered list of rules; the first that matches decides. `docs/use/rules.md` is for
 //! people who write them.
 //!
 //! ```text

@@ -5,13 +5,16 @@ use std::path::Path;
 
 #[test]
 fn the_document_in_docs_is_the_one_that_is_served() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/openapi.json");
     let document = serde_json::to_string_pretty(&forebay_daemon::api::document()).unwrap() + "\n";
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &document).unwrap();
     }
     let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(golden == document, "docs/openapi.json is not of this code: run this test with UPDATE_GOLDEN=1");
+    assert!(
+        golden == document,
+        "docs/operate/openapi.json is not of this code: run this test with UPDATE_GOLDEN=1"
+    );
 
     let answer = Stage::new().call("GET", "/v1/openapi.json", "");
     assert_eq!(answer.json(), forebay_daemon::api::document());

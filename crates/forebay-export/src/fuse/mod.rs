@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`wire`] (constants), [`request`] and [`reply`] (bytes), [`tree`] (what is shown), [`session`] (a
 //! connection), [`control`] (a tree of text files), [`prepared`] (the same, where making a text takes
-//! time). `docs/fuse.md` says what is supported.
+//! time). `docs/use/fuse.md` says what is supported.
 //!
 //! Nothing here does I/O. `forebay-io` has the mount and the descriptor.
 

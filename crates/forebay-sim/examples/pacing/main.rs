@@ -103,7 +103,7 @@ fn csv(samples: &[Sample]) -> String {
     text
 }
 
-/// The figures of `docs/destage.md`.
+/// The figures of `docs/use/destage.md`.
 fn figures() {
     println!("evenness over 10 s windows, steady random writes for 600 s after 180 s");
     println!("| writes/s | destage | foreground/s | CV | backing blocks/s | CV | oldest s |");

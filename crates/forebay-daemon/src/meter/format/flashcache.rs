@@ -3,7 +3,7 @@
 //! The look is that of its files under `/proc/flashcache`: `key=value` with spaces between, reads and writes on a
 //! line of their own, whole numbers. The same keys are there in every mode (FlashCache leaves out those that its write-around
 //! does not have), and the errors follow on a third line. What a key means here is in [`KEYS`], from which
-//! `docs/flashcache-names.md` is made. What nobody counts here is left out: a 0 would say that it never happened.
+//! `docs/use/flashcache-names.md` is made. What nobody counts here is left out: a 0 would say that it never happened.
 
 use super::super::Counters;
 use std::fmt::Write;
@@ -106,7 +106,7 @@ pub fn text(counters: &Counters) -> String {
     text
 }
 
-/// The table of `docs/flashcache-names.md`.
+/// The table of `docs/use/flashcache-names.md`.
 pub fn markdown(keys: &[Key]) -> String {
     let mut text = String::from("| FlashCache | Forebay | how it differs |\n| --- | --- | --- |\n");
     for Key { name, ours, differs, .. } in keys {
