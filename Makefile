@@ -26,8 +26,9 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	target/venv/bin/ruff check --no-cache bench
 	target/venv/bin/ruff format --no-cache --check bench
-	target/venv/bin/ruff check --no-cache --config bench/ruff.toml scripts/mutants scripts/structure tests/golden-caches/golden.py
-	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/mutants scripts/structure tests/golden-caches/golden.py
+	target/venv/bin/ruff check --no-cache --config bench/ruff.toml scripts/check-docs scripts/mutants scripts/structure tests/golden-caches/golden.py
+	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/check-docs scripts/mutants scripts/structure tests/golden-caches/golden.py
+	scripts/check-docs
 	lab/check style
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
@@ -50,7 +51,7 @@ lab: build
 	cargo build --locked -p forebay-sim --example flash-bench
 	FLASH_BENCH=target/debug/examples/flash-bench lab/lab run all --smoke --fresh
 
-# The figures of docs/performance.md, on this machine. Nearly an hour; `make bench COMPARE=--quick` takes ten minutes.
+# The figures of docs/results/performance.md, on this machine. Nearly an hour; `make bench COMPARE=--quick` takes ten minutes.
 COMPARE ?=
 bench: setup build
 	bench/compare $(COMPARE)
