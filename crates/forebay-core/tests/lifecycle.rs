@@ -100,6 +100,17 @@ fn a_volume_that_is_kept_can_only_be_discarded() {
     assert!(rig.engine.volume_table().is_empty());
 }
 
+#[test]
+fn a_kept_volume_is_refused_with_another_backing_store() {
+    let mut rig = rig();
+    rig.detach(0, DetachHow::Keep);
+    rig.attach_backing(0, &settings(), [1, 3]);
+    let error = LifecycleError::BackingChanged { dirty_blocks: 20 };
+    assert!(rig.notices.contains(&Notice::AttachFailed { volume: VOLUME, error }), "{:?}", rig.notices);
+    rig.attach(0, &settings());
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 20);
+}
+
 /// Cuts the volume, and looks whether it has that size from now on, for those who ask and for the table.
 fn cut(rig: &mut Rig, bytes: u64) {
     rig.notices.clear();

@@ -326,11 +326,17 @@ impl Rig {
 
     /// Brings a volume: a new one, or one that was kept.
     pub(crate) fn attach(&mut self, volume: u16, settings: &VolumeSettings) {
+        self.attach_backing(volume, settings, backing(self.volume_blocks).unique);
+        assert!(self.engine.volume_stats(VolumeId(volume)).is_some(), "it is there");
+    }
+
+    /// The same, with a backing store that is known by these numbers; it may be refused.
+    pub(crate) fn attach_backing(&mut self, volume: u16, settings: &VolumeSettings, unique: [u64; 2]) {
         let entry = entry(volume.into(), self.volume_blocks, settings);
-        let attachment = attachment(volume.into(), self.volume_blocks, settings);
+        let mut attachment = attachment(volume.into(), self.volume_blocks, settings);
+        attachment.backing.unique = unique;
         self.engine.attach_volume(self.now, entry, attachment).expect("it can be attached");
         self.rest(1_000_000_000);
-        assert!(self.engine.volume_stats(VolumeId(volume)).is_some(), "it is there");
     }
 
     /// Takes segments away from the end of the pool.
