@@ -5,10 +5,10 @@
 //! was not started.
 
 use crate::actions::{Flight, FlightKind};
-use crate::plan::Plan;
+use crate::plan::{Needs, Plan};
 use crate::rng::Rng;
 use crate::world::{World, ensure};
-use forebay_core::{Action, Device, OpId, PlantedBug};
+use forebay_core::{Action, Device, OpId};
 use std::cmp::Reverse;
 
 /// How often the owner cannot, and for how long.
@@ -25,11 +25,6 @@ impl BusyPlan {
     pub(crate) fn draw(rng: &mut Rng) -> Self {
         Self { pct: rng.pick(&[2, 10, 30]), ns_max: rng.pick(&[200_000, 5_000_000, 50_000_000]) }
     }
-}
-
-/// True if a bug shows only where operations are started late.
-pub(crate) fn is_of_busy(bug: PlantedBug) -> bool {
-    bug == PlantedBug::ShareHeader
 }
 
 /// An operation that was not started yet.
@@ -103,11 +98,12 @@ impl World {
 }
 
 impl Plan {
-    /// The owner is one that cannot always start what it is asked for.
-    pub(crate) fn be_busy(&mut self, bug: Option<PlantedBug>, rng: &mut Rng) {
+    /// The owner may be one that cannot always start what it is asked for; `needs`: of the planted bug.
+    pub(crate) fn be_busy(&mut self, needs: Option<Needs>, rng: &mut Rng) {
         let drawn = BusyPlan::draw(rng);
         // Of a mirrored cache an operation is one of a member: that is for its own runs.
-        if bug.is_some_and(is_of_busy) || bug.is_none() && self.mirror.is_none() && rng.chance(1, 6) {
+        let late = needs == Some(Needs::LateStarts);
+        if late || needs.is_none() && self.mirror.is_none() && rng.chance(1, 6) {
             self.busy = Some(drawn);
         }
     }

@@ -48,11 +48,6 @@ impl CipherPlan {
     }
 }
 
-/// True for bugs of whoever encrypts.
-pub(crate) fn is_of_cipher(bug: PlantedBug) -> bool {
-    matches!(bug, PlantedBug::WriteMetaInClear | PlantedBug::TweakOfFailedWrite)
-}
-
 /// A write to a cache device, as its owner sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheWrite {

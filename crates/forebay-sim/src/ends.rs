@@ -9,7 +9,7 @@
 //! - One member of a mirrored cache: it is put out as soon as it is noticed.
 
 use crate::mates::device_of;
-use crate::plan::Plan;
+use crate::plan::{Needs, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, World, ensure};
 use forebay_core::{DeviceFailure, PlantedBug, Status, fault};
@@ -44,10 +44,10 @@ pub struct EndPlan {
 }
 
 impl EndPlan {
-    /// Draws what ends in a run.
-    pub(crate) fn draw(plan: &Plan, bug: Option<PlantedBug>, rng: &mut Rng) -> Vec<Self> {
+    /// Draws what ends in a run; `needs`: of the planted bug.
+    pub(crate) fn draw(plan: &Plan, needs: Option<Needs>, rng: &mut Rng) -> Vec<Self> {
         let count = rng.range(1, 3);
-        let mut all: Vec<Self> = (0..count).map(|_| Self::draw_one(plan, bug, rng)).collect();
+        let mut all: Vec<Self> = (0..count).map(|_| Self::draw_one(plan, needs, rng)).collect();
         all.sort_by_key(|end| end.at);
         all
     }
@@ -57,11 +57,11 @@ impl EndPlan {
         matches!(self.what, Ending::Member(_))
     }
 
-    fn draw_one(plan: &Plan, bug: Option<PlantedBug>, rng: &mut Rng) -> Self {
+    fn draw_one(plan: &Plan, needs: Option<Needs>, rng: &mut Rng) -> Self {
         let backing = Ending::Backing(rng.below(plan.volumes.len() as u64) as usize);
         let sound = plan.death.is_none() && !plan.faults.damages();
-        let what = match bug {
-            Some(PlantedBug::EndIsZeroes) => backing,
+        let what = match needs {
+            Some(Needs::ShortBacking) => backing,
             Some(_) => Ending::Cache,
             None if plan.mirror.is_some() && rng.chance(2, 3) => Ending::Member(rng.below(2) as usize),
             None if plan.mirror.is_none() && sound && rng.chance(2, 3) => Ending::Cache,
@@ -69,7 +69,7 @@ impl EndPlan {
         };
         let brief = rng.range(20_000_000, BRIEF_NS);
         let long = rng.range(10_000_000_000, 60_000_000_000);
-        let lasts = bug.is_none() && plan.outage.is_none() && rng.chance(1, 2);
+        let lasts = needs.is_none() && plan.outage.is_none() && rng.chance(1, 2);
         // Often early: not every run goes on to its end.
         let requests = u64::from(plan.requests);
         let (first, last) =
@@ -188,9 +188,4 @@ impl World {
         ensure!(!concerned || state.out.is_some(), "device {device} has ended, and both members count");
         Ok(())
     }
-}
-
-/// True if a bug shows only where a device ends.
-pub(crate) fn is_of_ends(bug: PlantedBug) -> bool {
-    matches!(bug, PlantedBug::EndIsZeroes | PlantedBug::FailAtEnd)
 }

@@ -164,12 +164,6 @@ impl Ftl {
         self.stats
     }
 
-    /// The erasures of the block that was erased most often.
-    #[must_use]
-    pub fn most_erasures(&self) -> u32 {
-        self.blocks.iter().map(|block| block.erasures).max().unwrap_or(0)
-    }
-
     /// The host writes a page.
     ///
     /// # Panics

@@ -5,9 +5,8 @@
 //! are one block. Here is what they cannot reach. Devices are sparse ([`crate::image`]): what nobody writes costs nothing, so such a run
 //! costs what it writes.
 
-use crate::plan::{Plan, VolumePlan, geometry};
+use crate::plan::{Needs, Plan, VolumePlan, geometry};
 use crate::rng::Rng;
-use forebay_core::PlantedBug;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::INTENT_REGION_BLOCKS;
 
@@ -64,12 +63,12 @@ impl VolumePlan {
 }
 
 impl Plan {
-    /// What is large, if anything.
-    pub(crate) fn draw_scale(&mut self, bug: Option<PlantedBug>, rng: &mut Rng) {
+    /// What is large, if anything; `needs`: of the planted bug.
+    pub(crate) fn draw_scale(&mut self, needs: Option<Needs>, rng: &mut Rng) {
         let scale = rng.pick(&[Scale::Wide, Scale::Wide, Scale::Long, Scale::Real]);
-        match bug {
+        match needs {
             None if rng.chance(1, 12) => self.scale_up(scale, rng),
-            Some(PlantedBug::OverfillHeader) => {
+            Some(Needs::LongSegments) => {
                 self.scale_up(Scale::Long, rng);
                 (self.sample, self.mix.large_pct, self.depth) = (1000, 0, 1);
                 self.volumes
@@ -78,9 +77,9 @@ impl Plan {
             }
             _ => {}
         }
-        if bug.is_none() && rng.chance(1, 12) || bug == Some(PlantedBug::IntentOfOneRegion) {
+        if needs.is_none() && rng.chance(1, 12) || needs == Some(Needs::Regions) {
             self.spread(rng);
-            if bug.is_some() {
+            if needs.is_some() {
                 self.sample = 30;
             }
         }

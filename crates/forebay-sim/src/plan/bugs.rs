@@ -1,0 +1,151 @@
+//! Planted bugs: the situation that a plan is led to so that each of them shows. A new bug is one row here.
+//!
+//! The simulator finds most of them without, only later. Situations are in `situations.rs`.
+
+use super::Plan;
+use crate::rng::Rng;
+use forebay_core::PlantedBug::{self, *};
+
+/// What a run has to have for a bug, beside the situation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Needs {
+    /// Nothing.
+    Nothing,
+    /// A cache on two members; the situation is made once they are drawn.
+    Mirror,
+    /// An encrypted cache.
+    Cipher,
+    /// An owner that starts operations late.
+    LateStarts,
+    /// A backing store that is too short for a while.
+    ShortBacking,
+    /// A cache device that is too short for a while.
+    ShortCache,
+    /// A cache device that cannot be read for a while.
+    Outage,
+    /// Segments of 1,024 blocks.
+    LongSegments,
+    /// Volumes of several intent regions.
+    Regions,
+    /// A test of another kind: no plan shows it.
+    OtherTest,
+}
+
+/// A change of a plan.
+pub(super) type Situation = fn(&mut Plan, &mut Rng);
+
+const BUGS: &[(PlantedBug, Needs, Situation)] = &[
+    (SkipDeviceFlush, Needs::Nothing, Plan::only_writeback),
+    (CleanBeforeBackingFlush, Needs::Nothing, Plan::destaged_at_once),
+    (ForgetInvalidation, Needs::Nothing, Plan::written_past),
+    (AcceptTornHeader, Needs::Nothing, Plan::only_writeback),
+    (ReuseSegmentEarly, Needs::Nothing, Plan::full_cache),
+    (IgnoreSequence, Needs::Nothing, Plan::only_writeback),
+    (DropSecondSuperblock, Needs::Nothing, Plan::without_faults),
+    (SkipIntent, Needs::Nothing, Plan::written_past),
+    (DestageBeforeDurable, Needs::Nothing, Plan::destaged_at_once),
+    (AcknowledgeOutOfOrder, Needs::Nothing, Plan::batches_out_of_order),
+    (KeepOvertakenFill, Needs::Nothing, Plan::reads_beside_writes),
+    (SkipChecksum, Needs::Nothing, Plan::rot_that_is_read),
+    (RelocateWithoutLock, Needs::Nothing, Plan::full_cache),
+    (TrustUnflushedMarks, Needs::Nothing, Plan::unflushed_marks),
+    // Shown by `tests/pacing.rs`: it takes a flush as long as all that is written beside it.
+    (ChaseMarks, Needs::Nothing, Plan::as_drawn),
+    // Shown by `tests/liveness.rs`: it takes a load that does not end.
+    (DawdleWithMarks, Needs::OtherTest, Plan::as_drawn),
+    // Shown by `tests/work.rs` of the core: nothing is wrong but the time that it takes.
+    (PassForEachVictim, Needs::OtherTest, Plan::as_drawn),
+    (ShareHeader, Needs::LateStarts, Plan::batches_in_flight),
+    (IgnoreFlushPeriod, Needs::Nothing, Plan::flush_period),
+    (StarveLimiter, Needs::Nothing, Plan::limited_destage),
+    (ChargeUnlimited, Needs::Nothing, Plan::limit_that_begins),
+    (ExceedLimits, Needs::Nothing, Plan::limit_below_load),
+    (ThrottleBeyondLimit, Needs::Nothing, Plan::dirty_limit),
+    (ForgetOnOrderChange, Needs::Nothing, Plan::changing_order),
+    (ReuseVolumeEarly, Needs::Nothing, Plan::lifecycle),
+    (KeepBeyondShrink, Needs::Nothing, Plan::lifecycle),
+    (AppendToRetired, Needs::Nothing, Plan::pool_resizes),
+    (ForgetDirtyAtDetach, Needs::Nothing, Plan::lifecycle),
+    (ServeBeforeCheckpoint, Needs::Nothing, Plan::lifecycle),
+    (ForgetDirtySurvivor, Needs::Nothing, Plan::full_of_dirty),
+    (SequentialLeavesCopy, Needs::Nothing, Plan::sequential_writes),
+    (TrimDirty, Needs::Nothing, Plan::small_share),
+    (KeepWithoutBound, Needs::Nothing, Plan::full_of_pins),
+    (MixFlushEpochs, Needs::Nothing, Plan::ordered),
+    (EpochBeforeMarks, Needs::Nothing, Plan::ordered),
+    (CoalesceEpochs, Needs::Nothing, Plan::ordered),
+    (ForgetEpochs, Needs::Nothing, Plan::ordered_and_dirty),
+    (OvertakeEpochs, Needs::Nothing, Plan::ordered_and_written_past),
+    (FuaKeepsEpoch, Needs::Nothing, Plan::ordered_by_fua),
+    (ForgetOrderAtAttach, Needs::Nothing, Plan::ordered),
+    (AdvanceInShrink, Needs::Nothing, Plan::ordered_that_shrink),
+    (FillGapsUnlocked, Needs::Nothing, Plan::gaps_written_past),
+    (FillGapsFromDirty, Needs::Nothing, Plan::gaps_of_dirty),
+    (FillGapsFromPartial, Needs::Nothing, Plan::gaps_of_sectors),
+    (PassBeforeRecord, Needs::Nothing, Plan::failing_cache),
+    (FlushBeforeRescue, Needs::Nothing, Plan::failing_cache_and_flushes),
+    (FlushBeforeRecord, Needs::Nothing, Plan::failing_cache_and_flushes),
+    (ReadLostFromBacking, Needs::Nothing, Plan::lost_cache),
+    (RescueSuperseded, Needs::Nothing, Plan::failing_cache),
+    (CountAfterFence, Needs::Nothing, Plan::batches_beside_failing_flush),
+    (TrustFlushAfterFailure, Needs::Nothing, Plan::failing_flushes_unrecorded),
+    (ScrubOverlooksDirty, Needs::Nothing, Plan::scrubbed_dirty),
+    (ScrubJudgesVoid, Needs::Nothing, Plan::scrubbed_beside_writes),
+    (ScrubOneCopy, Needs::Mirror, Plan::scrubbed_mirror),
+    (JudgeFailedCopy, Needs::Mirror, Plan::scrubbed_member_that_fails),
+    (FailAfterCut, Needs::Nothing, Plan::lifecycle_of_failing_cache),
+    (OverlookListed, Needs::Nothing, Plan::dirty_at_start),
+    (CountHalfBatches, Needs::Mirror, Plan::missing_member),
+    (FlushOneMember, Needs::Mirror, Plan::missing_member),
+    (CountBeforeNote, Needs::Mirror, Plan::missing_after_failure),
+    (TrustStaleMember, Needs::Mirror, Plan::missing_after_failure),
+    (ReadOneCopy, Needs::Mirror, Plan::spoilt_member),
+    (LeaveUnmended, Needs::Mirror, Plan::missing_member_twice),
+    (ForgetInRebuild, Needs::Mirror, Plan::other_member_fails),
+    // These two are shown by `hostile`.
+    (BelieveEarlierUse, Needs::Nothing, Plan::as_drawn),
+    (BelieveOlderCopy, Needs::Nothing, Plan::as_drawn),
+    (GiveUpAtOnce, Needs::Outage, Plan::much_dirty),
+    (AcknowledgeUnrecorded, Needs::Nothing, Plan::failing_cache),
+    (CountAnywhere, Needs::Mirror, Plan::members_that_miss_writes),
+    (OutInItsOwnWords, Needs::Mirror, Plan::replaced_member),
+    (ListAtOnce, Needs::Mirror, Plan::replaced_member),
+    (MendInVain, Needs::Mirror, Plan::opening_errors),
+    (KeepLostFill, Needs::Mirror, Plan::fills_of_failing_members),
+    (TrustWhatIsRead, Needs::Nothing, Plan::reopened_after_failing_flush),
+    (KeepDiscard, Needs::Nothing, Plan::discards),
+    (WriteMetaInClear, Needs::Cipher, Plan::as_drawn),
+    (TrustAfterCrash, Needs::Nothing, Plan::forked_and_read),
+    (TweakOfFailedWrite, Needs::Cipher, Plan::failing_writes),
+    (OverfillHeader, Needs::LongSegments, Plan::many_marks),
+    (IntentOfOneRegion, Needs::Regions, Plan::large_and_written_past),
+    (FlushOverLoss, Needs::Nothing, Plan::rot_and_flushes),
+    (ServeInvalidSectors, Needs::Nothing, Plan::partial_blocks),
+    (HealDirty, Needs::Nothing, Plan::partial_blocks),
+    (EndIsZeroes, Needs::ShortBacking, Plan::read_without_faults),
+    (FailAtEnd, Needs::ShortCache, Plan::much_dirty),
+];
+
+/// What a bug needs, and its situation.
+pub(super) fn row(bug: PlantedBug) -> (Needs, Situation) {
+    let row = BUGS.iter().find(|(of, ..)| *of == bug);
+    row.map_or((Needs::OtherTest, Plan::as_drawn), |(_, needs, situation)| (*needs, *situation))
+}
+
+/// The situations that a run without a bug is led to: what is looked for must not be there.
+pub(super) fn situations_of_all() -> Vec<Situation> {
+    let apart = [Needs::Mirror, Needs::Cipher, Needs::LateStarts, Needs::OtherTest];
+    BUGS.iter().filter(|(_, needs, _)| !apart.contains(needs)).map(|(.., situation)| *situation).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bug_has_one_row_in_the_order_of_their_definition() {
+        let rows: Vec<_> = BUGS.iter().map(|(bug, ..)| *bug).collect();
+        let all: Vec<_> = PlantedBug::ALL.iter().map(|(bug, _)| *bug).collect();
+        assert_eq!(rows, all);
+    }
+}
