@@ -4,6 +4,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use crate::screen;
+use forebay_daemon::RunError;
+use forebay_offline::Refusal;
 
 /// A failed command.
 #[derive(Debug)]
@@ -54,6 +56,19 @@ impl Failure {
             eprintln!("  {} {hint}", paint.bold("hint:"));
         }
         ExitCode::from(self.code)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let failure = if refusal.is_usage { Self::usage(refusal.what) } else { Self::new(refusal.what) };
+        if refusal.hint.is_empty() { failure } else { failure.hint(refusal.hint) }
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        Refusal::from(error).into()
     }
 }
 

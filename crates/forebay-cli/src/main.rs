@@ -8,7 +8,6 @@
 //! `--json` wherever a script reads. A closed pipe behind stdout is no failure.
 #![forbid(unsafe_code)]
 
-mod cache;
 mod client;
 mod commands;
 mod failure;

@@ -1,19 +1,16 @@
-//! The key of an encrypted pool: where it is, how it is read, and whether it is the right one.
+//! The key of an encrypted pool: where it is, and how it is read. Whether it is the right one: `forebay_offline::key`.
 //!
 //! A key is read when a pool is opened, and by a successor before its predecessor gives anything away; it is not kept
 //! beyond the cipher that is made from it. Nothing is written to a device before its superblock was compared with the key.
 //!
 //! Invariants
 //! - What is in a key file is in no log, error, event or debug format.
-//! - A cache that is encrypted is opened only with its key; one that is not is refused if a key is configured: who thinks that a
-//!   cache is encrypted must not be wrong.
 
 use crate::config::KeySource;
 use crate::error::RunError;
 use crate::secret_file::{FileProblem, open_secret};
-use forebay_crypt::{CacheCipher, FileKey, KEY_BYTES};
-use forebay_format::superblock::Superblock;
-use forebay_format::{CacheUuid, Encryption};
+use forebay_crypt::{FileKey, KEY_BYTES};
+use forebay_offline::Key;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -24,80 +21,33 @@ const READ_BYTES_MAX: usize = 4 * KEY_BYTES;
 /// Where systemd puts credentials of a service.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
-/// A key that was read.
-#[derive(Debug)]
-pub struct Key {
-    source: KeySource,
-    key: FileKey,
-}
-
-impl Key {
-    /// Reads a key.
-    ///
-    /// # Errors
-    /// The file is not there, may be read by everybody, or holds no key.
-    pub fn read(source: &KeySource) -> Result<Self, RunError> {
-        let path = path_of(source)?;
-        let wrong = |what: &dyn fmt::Display, hint: &str| {
-            RunError::failed(format!("the key file {}: {what}", path.display()), hint)
-        };
-        let (bytes, len) = read(&path).map_err(|problem| wrong(&problem, "nothing was changed"))?;
-        let hint = "give the file that the cache was made with, or make a new key for a new cache";
-        if len == READ_BYTES_MAX {
-            let least = len - 1;
-            let what = format!(
-                "it has more than {least} bytes; a key is 64 random bytes, or 128 hexadecimal digits"
-            );
-            return Err(wrong(&what, hint));
-        }
-        let key = FileKey::parse(&bytes[..len]).map_err(|error| wrong(&error, hint))?;
-        Ok(Self { source: source.clone(), key })
-    }
-
-    /// Reads a key from a file whose path the user has given.
-    ///
-    /// # Errors
-    /// As [`Key::read`].
-    pub fn from_file(path: &Path) -> Result<Self, RunError> {
-        Self::read(&KeySource::File(path.to_owned()))
-    }
-
-    /// The cipher of a cache, and what its superblock says of the key.
-    #[must_use]
-    pub fn of_cache(&self, uuid: CacheUuid) -> (CacheCipher, Encryption) {
-        (self.key.cipher(uuid), self.key.mark(uuid))
-    }
-}
-
-/// The cipher of a cache, if it is encrypted. `shown` names the cache.
+/// Reads a key.
 ///
 /// # Errors
-/// The key is missing, or of another cache, or there is one and the cache is not encrypted.
-pub fn unlock(
-    superblock: &Superblock,
-    key: Option<&Key>,
-    shown: &dyn fmt::Display,
-) -> Result<Option<CacheCipher>, RunError> {
-    match (superblock.encryption, key) {
-        (None, None) => Ok(None),
-        (Some(mark), Some(key)) if key.key.mark(superblock.uuid) == mark => {
-            Ok(Some(key.key.cipher(superblock.uuid)))
-        }
-        (Some(_), Some(key)) => Err(RunError::failed(
-            format!("the key {} is not that of the cache {shown}", key.source),
-            "give the key that the cache was made with: without it nothing in the cache can be read; nothing was changed",
-        )),
-        (Some(_), None) => Err(RunError::failed(
-            format!("the cache {shown} is encrypted, and no key was given"),
-            "give its key: encryption_key_file in the section of the pool, --set encryption_key_file=PATH with `forebay run`, \
-             --key-file PATH with check, inspect and salvage; nothing was changed",
-        )),
-        (None, Some(key)) => Err(RunError::failed(
-            format!("the cache {shown} is not encrypted, but a key was given: {}", key.source),
-            "to use it as it is, leave the key out; to encrypt it, write everything back (forebay flush), remove the pool, erase the \
-             device, and make the pool again with the key; nothing was changed",
-        )),
+/// The file is not there, may be read by everybody, or holds no key.
+pub fn read_key(source: &KeySource) -> Result<Key, RunError> {
+    let path = path_of(source)?;
+    let wrong = |what: &dyn fmt::Display, hint: &str| {
+        RunError::failed(format!("the key file {}: {what}", path.display()), hint)
+    };
+    let (bytes, len) = read(&path).map_err(|problem| wrong(&problem, "nothing was changed"))?;
+    let hint = "give the file that the cache was made with, or make a new key for a new cache";
+    if len == READ_BYTES_MAX {
+        let least = len - 1;
+        let what =
+            format!("it has more than {least} bytes; a key is 64 random bytes, or 128 hexadecimal digits");
+        return Err(wrong(&what, hint));
     }
+    let key = FileKey::parse(&bytes[..len]).map_err(|error| wrong(&error, hint))?;
+    Ok(Key::new(source, key))
+}
+
+/// Reads a key from a file whose path the user has given.
+///
+/// # Errors
+/// As [`read_key`].
+pub fn read_key_file(path: &Path) -> Result<Key, RunError> {
+    read_key(&KeySource::File(path.to_owned()))
 }
 
 fn path_of(source: &KeySource) -> Result<PathBuf, RunError> {
@@ -138,11 +88,7 @@ fn read(path: &Path) -> Result<(Zeroizing<[u8; READ_BYTES_MAX]>, usize), FilePro
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use forebay_format::superblock::CacheState;
-    use forebay_format::{Geometry, Members};
     use std::os::unix::fs::PermissionsExt;
-
-    const UUID: CacheUuid = CacheUuid([9; 16]);
 
     fn file(folder: &Path, name: &str, contents: &[u8], mode: u32) -> PathBuf {
         let path = folder.join(name);
@@ -159,24 +105,6 @@ mod tests {
         match result.unwrap_err() {
             RunError::Failed { what, hint } => format!("{what}; {hint}"),
             RunError::Usage(what) => what,
-        }
-    }
-
-    fn superblock(key: Option<&Key>) -> Superblock {
-        Superblock {
-            uuid: UUID,
-            generation: 1,
-            epoch: 1,
-            checkpoint_generation: 1,
-            state: CacheState::Clean,
-            geometry: Geometry::for_device(64 << 20, None).unwrap(),
-            members: Members::default(),
-            mirror: None,
-            encryption: key.map(|key| key.key.mark(UUID)),
-            shard_index: 0,
-            shard_count: 1,
-            created_unix_s: 0,
-            written_by: String::new(),
         }
     }
 
@@ -202,7 +130,7 @@ mod tests {
     #[test]
     fn only_a_private_file_with_a_key_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let read = |name, contents: &[u8], mode| Key::from_file(&file(folder.path(), name, contents, mode));
+        let read = |name, contents: &[u8], mode| read_key_file(&file(folder.path(), name, contents, mode));
         assert!(read("good", &random(1), 0o600).is_ok());
         assert!(read("group", &random(1), 0o640).is_ok());
         assert!(says(read("open", &random(1), 0o644)).contains("chmod o="));
@@ -212,27 +140,8 @@ mod tests {
         );
         assert!(says(read("255", &[7; 255], 0o600)).contains("it has 255 bytes; a key is 64 random bytes"));
         assert!(says(read("zero", &[0; 64], 0o600)).contains("no random key"));
-        assert!(says(Key::from_file(&folder.path().join("none"))).contains("cannot be read"));
-        assert!(says(Key::from_file(folder.path())).contains("the key file"));
-    }
-
-    #[test]
-    fn a_cache_is_opened_with_its_key_and_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let key = |seed| {
-            let path = file(folder.path(), &format!("key{seed}"), &random(seed), 0o600);
-            Key::from_file(&path).unwrap()
-        };
-        let (right, wrong) = (key(1), key(2));
-        let (plain, sealed) = (superblock(None), superblock(Some(&right)));
-        assert!(unlock(&plain, None, &"/c").unwrap().is_none());
-        assert!(unlock(&sealed, Some(&right), &"/c").unwrap().is_some());
-        assert!(says(unlock(&sealed, Some(&wrong), &"/c")).contains("is not that of the cache /c"));
-        assert!(says(unlock(&sealed, None, &"/c")).contains("encryption_key_file"));
-        assert!(says(unlock(&plain, Some(&right), &"/c")).contains("is not encrypted"));
-        // The same key, but a superblock that was copied to another cache.
-        let moved = Superblock { uuid: CacheUuid([8; 16]), ..sealed };
-        assert!(unlock(&moved, Some(&right), &"/c").is_err());
+        assert!(says(read_key_file(&folder.path().join("none"))).contains("cannot be read"));
+        assert!(says(read_key_file(folder.path())).contains("the key file"));
     }
 
     #[test]
@@ -241,10 +150,10 @@ mod tests {
         let digits: String = random(1).iter().map(|byte| format!("{byte:02x}")).collect();
         let wrong = digits.replacen(&digits[..2], "zz", 1);
         let path = file(folder.path(), "key", wrong.as_bytes(), 0o600);
-        let mut said = says(Key::from_file(&path));
+        let mut said = says(read_key_file(&path));
         std::fs::write(&path, &digits).unwrap();
-        let key = Key::from_file(&path).unwrap();
-        said += &format!("{key:?} {:?}", unlock(&superblock(Some(&key)), Some(&key), &"/c"));
+        let key = read_key_file(&path).unwrap();
+        said += &format!("{key:?}");
         for part in digits.as_bytes().windows(8) {
             assert!(!said.contains(std::str::from_utf8(part).unwrap()), "{said}");
         }

@@ -1,6 +1,7 @@
 //! Why a daemon did not start or did not end well, in words for people: what, and what to do next.
 
 use forebay_admin::{AdminError, ErrorKind};
+use forebay_offline::Refusal;
 use thiserror::Error;
 
 /// Why [`crate::run`] failed.
@@ -22,6 +23,24 @@ pub enum RunError {
 impl RunError {
     pub(crate) fn failed(what: impl ToString, hint: impl Into<String>) -> Self {
         Self::Failed { what: what.to_string(), hint: hint.into() }
+    }
+}
+
+impl From<Refusal> for RunError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.is_usage {
+            true => Self::Usage(refusal.what),
+            false => Self::failed(refusal.what, refusal.hint),
+        }
+    }
+}
+
+impl From<RunError> for Refusal {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Usage(what) => Self::usage(what),
+            RunError::Failed { what, hint } => Self::new(what).hint(hint),
+        }
     }
 }
 

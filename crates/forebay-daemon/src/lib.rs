@@ -46,7 +46,7 @@ mod witness;
 
 pub use cache_spec::CacheSpec;
 pub use error::RunError;
-pub use loss_record::{OnlyCopies, only_copies, reads_as_loss_record};
+pub use loss_record::{only_copies, reads_as_loss_record};
 pub use mirror_notes::is_noted_out;
 pub use pool::{Lost, PoolEvent};
 pub use register::{CacheRecord, Standing, cache_record};

@@ -14,6 +14,7 @@ use crate::error::RunError;
 use forebay_core::Loss;
 use forebay_format::checkpoint::{BackingRecord, Mode, VolumeEntry};
 use forebay_format::{CacheUuid, VolumeId};
+use forebay_offline::salvage::OnlyCopies;
 use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -288,17 +289,6 @@ impl LossRecord {
     }
 }
 
-/// What only a failed cache has, as its record says; see [`only_copies`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OnlyCopies {
-    /// The record.
-    pub record: PathBuf,
-    /// When the cache was given up, seconds since 1970.
-    pub failed_unix_s: u64,
-    /// For each volume number: first byte and number of bytes of every range.
-    pub volumes: Vec<(u16, Vec<(u64, u64)>)>,
-}
-
 /// The record of a failed cache, for offline tools: everything else on that cache is older than its backing stores (I52).
 /// `None` if the state directory has no record of it.
 ///
@@ -306,7 +296,15 @@ pub struct OnlyCopies {
 /// A record cannot be read.
 pub fn only_copies(state_dir: &Path, cache: CacheUuid) -> Result<Option<OnlyCopies>, RunError> {
     let record = LossRecord::all(state_dir)?.into_iter().find(|record| record.cache_uuid == hex(&cache.0));
-    Ok(record.map(|record| OnlyCopies::of(&record, record.path(state_dir))))
+    Ok(record.map(|record| only_copies_of(&record, record.path(state_dir))))
+}
+
+fn only_copies_of(record: &LossRecord, path: PathBuf) -> OnlyCopies {
+    let ranges = |volume: &VolumeLoss| {
+        (volume.number, volume.lost.iter().map(|range| (range.offset_bytes, range.bytes)).collect())
+    };
+    let volumes = record.volumes.iter().map(ranges).collect();
+    OnlyCopies { record: path, failed_unix_s: record.failed_unix_s, volumes }
 }
 
 /// Reads the bytes of a record as a start does, and as what lies beside it, for fuzzing; true if they are a record.
@@ -320,16 +318,6 @@ pub fn reads_as_loss_record(bytes: &[u8]) -> bool {
     let again = serde_json::to_vec(&record).map(|bytes| LossRecord::decode(&bytes));
     assert!(matches!(again, Ok(Ok(again)) if again == record), "a record does not survive being written");
     true
-}
-
-impl OnlyCopies {
-    fn of(record: &LossRecord, path: PathBuf) -> Self {
-        let ranges = |volume: &VolumeLoss| {
-            (volume.number, volume.lost.iter().map(|range| (range.offset_bytes, range.bytes)).collect())
-        };
-        let volumes = record.volumes.iter().map(ranges).collect();
-        Self { record: path, failed_unix_s: record.failed_unix_s, volumes }
-    }
 }
 
 impl VolumeLoss {

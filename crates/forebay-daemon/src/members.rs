@@ -1,5 +1,5 @@
-//! A cache on several devices: opening them, checking that they belong together, and finding out which of them has a block
-//! of the pool's space.
+//! A cache on several devices: which of them has a block of the pool's space, and the headers of the further ones. Whether
+//! they belong together is judged by `forebay_offline::members`.
 //!
 //! The engine sees one device. Members meet at the beginning of a segment, and superblocks, checkpoint slots and headers
 //! lie on the first: so no operation of the engine ever straddles two members. Only a flush concerns all of them.
@@ -8,11 +8,10 @@
 //! the other, before the superblock when the pool grows and after it, before a file is cut, when it shrinks. What it says
 //! of the size is not believed where there is a superblock, so whatever a crash leaves opens; `mend_headers` puts it right.
 
-use crate::error::RunError;
-use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader, divide};
-use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
+use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader};
+use forebay_format::{BLOCK_BYTES, Geometry};
 use forebay_io::Device;
+use forebay_offline::members::read_copies;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -102,31 +101,6 @@ impl MemberMap {
     }
 }
 
-/// Reads and checks the headers of all members but the first, whose superblock is given. They say what lies on each member
-/// now, whatever is on the devices.
-///
-/// # Errors
-/// A member is missing, too short, in the wrong place, of another cache, or left over from before it was taken out of the
-/// pool.
-pub fn open_members(
-    superblock: &Superblock,
-    first: &Device,
-    others: &[Device],
-) -> Result<Vec<MemberHeader>, RunError> {
-    let found: Vec<Found> = others
-        .iter()
-        .map(|device| Found {
-            name: device.path().display().to_string(),
-            bytes: device.size_bytes(),
-            header: read_header(device),
-        })
-        .collect();
-    let headers = check(superblock, &found)?;
-    let needed = headers.first().map_or(0, |header| header.first_block * BLOCK);
-    check_length(&first.path().display(), first.size_bytes(), needed)?;
-    Ok(headers)
-}
-
 /// Rewrites the headers that do not say what `headers` does; says what was done.
 pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<String> {
     let mut notes = Vec::new();
@@ -160,148 +134,14 @@ pub(crate) fn write_header(device: &Device, header: &MemberHeader) -> Result<(),
     Ok(())
 }
 
-/// What was found on a device.
-#[derive(Debug)]
-struct Found {
-    name: String,
-    bytes: u64,
-    header: Result<MemberHeader, FormatError>,
-}
-
-/// The header of a device, if its two copies do not contradict each other.
-///
-/// # Errors
-/// Neither copy is intact, or they contradict each other.
-pub fn read_header(device: &Device) -> Result<MemberHeader, FormatError> {
-    choose(read_copies(device))
-}
-
-/// Both copies of the header of a device.
-pub(crate) fn read_copies(device: &Device) -> [Result<MemberHeader, FormatError>; 2] {
-    HEADER_BLOCKS.map(|block| {
-        let mut bytes = vec![0; BLOCK_BYTES];
-        let missing = FormatError::TooShort { structure: "member header", needed: BLOCK_BYTES, found: 0 };
-        device.read_at(block * BLOCK, &mut bytes).map_err(|_| missing)?;
-        MemberHeader::decode(&bytes)
-    })
-}
-
-fn choose(copies: [Result<MemberHeader, FormatError>; 2]) -> Result<MemberHeader, FormatError> {
-    match copies {
-        // A crash between the two: there was never more used of the device than the larger one says.
-        [Ok(a), Ok(b)] if a == (MemberHeader { blocks: a.blocks, ..b }) => {
-            Ok(MemberHeader { blocks: a.blocks.max(b.blocks), ..a })
-        }
-        [Ok(a), Ok(b)] => {
-            let (expected, found) = (a.tag, b.tag);
-            Err(FormatError::Misplaced { structure: "member header", field: "tag", expected, found })
-        }
-        [Ok(header), _] | [Err(_), Ok(header)] => Ok(header),
-        [Err(error), Err(_)] => Err(error),
-    }
-}
-
-fn check(superblock: &Superblock, found: &[Found]) -> Result<Vec<MemberHeader>, RunError> {
-    let tags = superblock.members.tags();
-    let mut headers = Vec::new();
-    for device in found {
-        headers.push(belongs(superblock, device)?);
-    }
-    for (at, header) in (1..).zip(&headers) {
-        if usize::from(header.index) != at {
-            let name = &found[at - 1].name;
-            return Err(RunError::failed(
-                format!("{name} is member {} of the cache, but it was given as member {at}", header.index),
-                "give the devices in the order of their numbers, each once",
-            ));
-        }
-    }
-    if headers.len() < tags.len() {
-        return Err(RunError::failed(
-            format!(
-                "the cache lies on {} devices, but only {} were given: member {} is missing",
-                tags.len() + 1,
-                headers.len() + 1,
-                headers.len() + 1
-            ),
-            "give all of them, in order",
-        ));
-    }
-    check_space(superblock, found, &mut headers)?;
-    Ok(headers)
-}
-
-/// The header of a device that belongs to this cache now.
-fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, RunError> {
-    let name = &device.name;
-    let header = device.header.clone().map_err(|error| {
-        let what = format!("{name} is no member of a cache: {error}");
-        RunError::failed(what, "give the devices that the cache was made or grown with")
-    })?;
-    if header.uuid != superblock.uuid {
-        return Err(RunError::failed(
-            format!("{name} belongs to the cache {}, not to {}", header.uuid, superblock.uuid),
-            "give the devices of one cache",
-        ));
-    }
-    let tag = superblock.members.tags().get(usize::from(header.index) - 1);
-    if tag != Some(&header.tag) {
-        return Err(RunError::failed(
-            format!("{name} was a member of this cache, but it was taken out since: nothing on it counts"),
-            "leave it out; to use it again, erase its beginning and grow the cache by it",
-        ));
-    }
-    Ok(header)
-}
-
-/// The members follow one another, meet where segments begin, and are as long as the superblock says. Where a member begins
-/// never changes; what headers say of their lengths is put right.
-fn check_space(
-    superblock: &Superblock,
-    found: &[Found],
-    headers: &mut [MemberHeader],
-) -> Result<(), RunError> {
-    let geometry = &superblock.geometry;
-    let mut before = geometry.segments_start_block;
-    for (device, header) in found.iter().zip(headers.iter()) {
-        let meets_segment = header
-            .first_block
-            .checked_sub(before)
-            .is_some_and(|blocks| blocks.is_multiple_of(u64::from(geometry.segment_blocks)));
-        if !meets_segment || header.first_block > geometry.device_blocks {
-            return Err(RunError::failed(
-                format!(
-                    "{}: its blocks, from {} on, do not follow those of the member before it",
-                    device.name, header.first_block
-                ),
-                "its header is damaged: restore the device from a copy, or make a new cache",
-            ));
-        }
-        before = header.first_block;
-    }
-    divide(headers, &superblock.members, geometry);
-    for (device, header) in found.iter().zip(headers) {
-        check_length(&device.name, device.bytes, (DATA_START_BLOCK + header.blocks) * BLOCK)?;
-    }
-    Ok(())
-}
-
-fn check_length(name: &dyn std::fmt::Display, bytes: u64, needed: u64) -> Result<(), RunError> {
-    if bytes >= needed {
-        return Ok(());
-    }
-    Err(RunError::failed(
-        format!("{name} has {bytes} bytes, but its part of the cache needs {needed}"),
-        "restore its full length",
-    ))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use forebay_format::superblock::CacheState;
+    use forebay_format::superblock::Superblock;
     use forebay_format::{CacheUuid, Members};
+    use forebay_offline::members::open_members;
 
     const UUID: CacheUuid = CacheUuid([7; 16]);
 
@@ -338,20 +178,10 @@ mod tests {
         ]
     }
 
-    fn refused(headers: &[MemberHeader]) -> String {
-        let found: Vec<Found> = headers.iter().map(|header| device(Ok(*header))).collect();
-        check(&superblock(), &found).unwrap_err().to_string()
-    }
-
-    fn device(header: Result<MemberHeader, FormatError>) -> Found {
-        Found { name: "/dev/x".into(), bytes: 8 << 20, header }
-    }
-
     #[test]
     fn the_space_lies_on_the_members_one_after_the_other() {
         let [a, b] = headers();
-        let found = [device(Ok(a)), device(Ok(b))];
-        let map = MemberMap::new(&check(&superblock(), &found).unwrap());
+        let map = MemberMap::new(&[a, b]);
         let (first, second) = (a.first_block * 4096, b.first_block * 4096);
         assert_eq!(map.place(4096, 8192), Some((0, 4096)));
         assert_eq!(map.place(first - 4096, 4096), Some((0, first - 4096)));
@@ -359,47 +189,10 @@ mod tests {
         assert_eq!(map.place(first, 4096), Some((1, 1 << 20)));
         assert_eq!(map.place(second - 512, 512), Some((1, (1 << 20) + (4 << 20) - 512)));
         assert_eq!(map.place(second + 4096, 4096), Some((2, (1 << 20) + 4096)));
+        // An earlier build could shrink a pool so far that nothing was left of its last device.
+        let nothing = MemberMap::new(&[a, MemberHeader { blocks: 0, ..b }]);
+        assert_eq!(nothing.place(second - 64 * 4096, 4096).unwrap().0, 1);
         assert_eq!(MemberMap::single().place(1 << 40, 4096), Some((0, 1 << 40)));
-    }
-
-    #[test]
-    fn devices_that_do_not_belong_together_are_refused_with_the_reason() {
-        let [a, b] = headers();
-        assert!(refused(&[a]).contains("member 2 is missing"));
-        assert!(refused(&[]).contains("member 1 is missing"));
-        assert!(refused(&[b, a]).contains("is member 2 of the cache, but it was given as member 1"));
-        assert!(refused(&[a, a]).contains("given as member 2"));
-        assert!(
-            refused(&[MemberHeader { uuid: CacheUuid([8; 16]), ..a }, b]).contains("belongs to the cache")
-        );
-        assert!(refused(&[a, MemberHeader { tag: 23, ..b }]).contains("taken out"));
-        assert!(refused(&[a, b, MemberHeader { index: 3, tag: 33, ..b }]).contains("taken out"));
-        for first_block in [b.first_block + 1, a.first_block - 64, superblock().geometry.device_blocks + 64] {
-            assert!(refused(&[a, MemberHeader { first_block, ..b }]).contains("do not follow"));
-        }
-        let end = superblock().geometry.device_blocks;
-        let found = [device(Ok(a)), device(Ok(b))];
-        let cut = check(&superblock_until(end + 2048), &found).unwrap_err().to_string();
-        assert!(cut.contains("has 8388608 bytes, but its part of the cache needs 9699328"), "{cut}");
-        let blank = device(Err(FormatError::Magic { structure: "member header" }));
-        assert!(check(&superblock(), &[blank]).unwrap_err().to_string().contains("no member of a cache"));
-    }
-
-    #[test]
-    fn what_a_header_says_of_its_length_is_put_right_by_the_superblock() {
-        let [a, b] = headers();
-        let end = superblock().geometry.device_blocks;
-        for (of_a, of_b) in [(1024, 64), (64, 640), (4096, 1), (1 << 39, 1 << 39)] {
-            let stale = [MemberHeader { blocks: of_a, ..a }, MemberHeader { blocks: of_b, ..b }];
-            let found = stale.map(|header| device(Ok(header)));
-            assert_eq!(check(&superblock(), &found).unwrap(), [a, b]);
-            let grown = check(&superblock_until(end + 640), &found).unwrap();
-            assert_eq!(grown, [a, MemberHeader { blocks: 704, ..b }]);
-            // An earlier build could shrink a pool so far that nothing was left of its last device.
-            let nothing = check(&superblock_until(b.first_block), &found).unwrap();
-            assert_eq!(nothing[1].blocks, 0);
-            assert_eq!(MemberMap::new(&nothing).place((b.first_block - 64) * 4096, 4096).unwrap().0, 1);
-        }
     }
 
     fn file(folder: &tempfile::TempDir, name: &str, bytes: u64) -> Device {
@@ -441,19 +234,5 @@ mod tests {
         let cut = file(&folder, "first", 32 << 20);
         let refused = open_members(&superblock(), &cut, &others).unwrap_err().to_string();
         assert!(refused.contains("first has 33554432 bytes, but its part of the cache needs"), "{refused}");
-    }
-
-    #[test]
-    fn one_intact_copy_of_a_header_is_enough_and_two_different_ones_are_too_many() {
-        let [a, b] = headers();
-        let torn = FormatError::Magic { structure: "member header" };
-        assert_eq!(choose([Err(torn.clone()), Ok(a)]), Ok(a));
-        assert_eq!(choose([Ok(a), Err(torn)]), Ok(a));
-        assert!(choose([Ok(a), Ok(b)]).is_err());
-        assert!(choose([Ok(a), Ok(MemberHeader { tag: 12, ..a })]).is_err());
-        // A change of the size was cut off between the two.
-        let longer = MemberHeader { blocks: 2048, ..a };
-        assert_eq!(choose([Ok(longer), Ok(a)]), Ok(longer));
-        assert_eq!(choose([Ok(a), Ok(longer)]), Ok(longer));
     }
 }

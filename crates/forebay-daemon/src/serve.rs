@@ -9,7 +9,7 @@
 use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
 use crate::config::{Config, ConfigFile, DaemonConfig};
 use crate::control_files::{self, AlarmSource, ControlFiles};
-use crate::encryption::Key;
+use crate::encryption::read_key;
 use crate::error::RunError;
 use crate::handover::{Duties, ListenerStore, Manager, Predecessor, Successor};
 use crate::main_thread::{
@@ -138,7 +138,7 @@ fn serve_on(
 /// Whether the caches of all pools can be opened with the keys that are configured.
 fn check_keys(config: &Config) -> Result<(), RunError> {
     for pool in config.pools.values() {
-        let key = pool.tunables().encryption_key_file.as_ref().map(Key::read).transpose()?;
+        let key = pool.tunables().encryption_key_file.as_ref().map(read_key).transpose()?;
         pool.devices.first().map_or(Ok(()), |spec| check_key(spec, key.as_ref()))?;
     }
     Ok(())

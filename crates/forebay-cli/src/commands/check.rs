@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use super::key::KeyOption;
 use super::salvage::record::{Sought, against};
-use crate::cache::image::Image;
-use crate::cache::mates::{Mates, together};
-use crate::cache::space::Given;
-use crate::cache::verdict::{Held, Verdict, verify};
-use crate::cache::{Finding, Findings, Severity};
 use crate::failure::Failure;
 use crate::screen::{self, Paint, bytes, count};
+use forebay_offline::Given;
+use forebay_offline::image::Image;
+use forebay_offline::mirror::{Mirror, together};
+use forebay_offline::verdict::{Held, Verdict, verify};
+use forebay_offline::{Finding, Findings, Severity};
 
 /// Options of `forebay check`.
 #[derive(Debug, clap::Args)]
@@ -87,7 +87,7 @@ fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<
 
 /// Verifies a cache; a mirrored one through each of its devices that count, for either must do alone.
 fn look(image: &mut Image, findings: &mut Findings) -> Result<Verdict, Failure> {
-    let views = image.mates().map(Mates::views).unwrap_or_default();
+    let views = image.mirror().map(Mirror::views).unwrap_or_default();
     let [first, second] = views[..] else { return Ok(look_once(image, findings)) };
     let (mut of_first, mut of_second) = (Findings::default(), Findings::default());
     image.look_through(second)?;
@@ -102,8 +102,8 @@ fn look(image: &mut Image, findings: &mut Findings) -> Result<Verdict, Failure> 
 
 fn look_once(image: &Image, findings: &mut Findings) -> Verdict {
     image.judge(findings);
-    if let Some(mates) = image.mates() {
-        mates.judge(findings);
+    if let Some(mirror) = image.mirror() {
+        mirror.judge(findings);
     }
     match image.checkpoint() {
         Some(checkpoint) => {
@@ -182,7 +182,7 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
         "size",
         format!("{} in {} segments", bytes(image.device_bytes()), count(u64::from(geometry.segment_count))),
     );
-    for (path, standing) in image.mates().into_iter().flat_map(Mates::standing) {
+    for (path, standing) in image.mirror().into_iter().flat_map(Mirror::standing) {
         add("mirrored on", format!("{path}, {standing}"));
     }
     add(
@@ -239,9 +239,14 @@ fn table_of(findings: &Findings) -> String {
     format!("{table}\n{more}")
 }
 
-fn mirror_json(mates: &Mates) -> Value {
+/// For scripts.
+pub(super) fn finding_json(finding: &Finding) -> Value {
+    json!({ "severity": finding.severity.name(), "where": finding.place, "what": finding.what })
+}
+
+fn mirror_json(mirror: &Mirror) -> Value {
     let device = |(path, standing): (String, &str)| json!({ "path": path, "state": standing });
-    mates.standing().map(device).into_iter().collect()
+    mirror.standing().map(device).into_iter().collect()
 }
 
 fn held_json(held: &Held) -> Value {
@@ -267,7 +272,7 @@ fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
             value
         })
         .collect();
-    let listed: Vec<Value> = findings.kept.iter().map(Finding::json).collect();
+    let listed: Vec<Value> = findings.kept.iter().map(finding_json).collect();
     json!({
         "path": image.shown(),
         "ok": findings.faults() == 0,
@@ -279,7 +284,7 @@ fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
         "format_version": image.superblock.version(),
         "encrypted": image.superblock.encryption.is_some(),
         "uuid": image.superblock.uuid.to_string(),
-        "mirror": image.mates().map(mirror_json),
+        "mirror": image.mirror().map(mirror_json),
         "checkpoint_generation": image.superblock.checkpoint_generation,
         "replayed_batches": verdict.replayed,
         "segments_read": verdict.segments_read,

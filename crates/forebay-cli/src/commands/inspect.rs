@@ -8,11 +8,11 @@ use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotSta
 use serde_json::{Map, Value, json};
 
 use super::key::KeyOption;
-use crate::cache::image::Image;
-use crate::cache::log::{self, Batch};
-use crate::cache::space::Given;
 use crate::failure::Failure;
 use crate::screen;
+use forebay_offline::Given;
+use forebay_offline::image::Image;
+use forebay_offline::log::{self, Batch};
 
 /// Options of `forebay inspect`.
 #[derive(Debug, clap::Args)]

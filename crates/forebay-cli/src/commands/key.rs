@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use forebay_daemon::encryption::Key;
+use forebay_daemon::encryption::read_key_file;
+use forebay_offline::Key;
 
-use crate::cache::space::refused;
 use crate::failure::Failure;
 
 /// The key of an encrypted cache.
@@ -18,6 +18,6 @@ pub(crate) struct KeyOption {
 impl KeyOption {
     /// Reads the key, if one was named.
     pub(super) fn read(&self) -> Result<Option<Key>, Failure> {
-        self.key_file.as_deref().map(Key::from_file).transpose().map_err(refused)
+        Ok(self.key_file.as_deref().map(read_key_file).transpose()?)
     }
 }

@@ -1,6 +1,6 @@
 //! `forebay salvage CACHE... --to FOLDER`: the dirty data of a cache, without a daemon.
 //!
-//! What is dirty and how sure that is comes from [`crate::cache::salvage`]; where it goes is in [`output`]. Nothing is written
+//! What is dirty and how sure that is comes from [`forebay_offline::salvage`]; where it goes is in [`output`]. Nothing is written
 //! to the cache. Three kinds of sectors are kept apart: *dirty* (current, and only the cache has them), *uncertain* (something
 //! newer may exist) and *lost* (their bytes are wrong; never written anywhere).
 
@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 
 use self::output::{Outputs, Volume};
 use self::record::Sought;
-use super::check::with_bar;
+use super::check::{finding_json, with_bar};
 use super::key::KeyOption;
-use crate::cache::salvage::{Salvage, Worth};
-use crate::cache::space::Given;
-use crate::cache::verdict::Verdict;
-use crate::cache::{Finding, Findings, Severity};
 use crate::failure::Failure;
 use crate::screen::{self, Paint, bytes, count};
+use forebay_offline::Given;
+use forebay_offline::salvage::{Salvage, Worth};
+use forebay_offline::verdict::Verdict;
+use forebay_offline::{Finding, Findings, Severity};
 
 /// Options of `forebay salvage`.
 #[derive(Debug, clap::Args)]
@@ -85,7 +85,13 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         sought.check_there()?;
     }
     let mut findings = Findings::default();
-    let mut note = |what: &str| eprintln!("{} {what}", Paint::for_stderr().yellow("note:"));
+    let mut note = |memory_bytes| {
+        eprintln!(
+            "{} no checkpoint is intact: everything is read and sorted, which takes up to {} of memory",
+            Paint::for_stderr().yellow("note:"),
+            screen::bytes(memory_bytes)
+        );
+    };
     let key = options.key.read()?;
     let given = Given { paths: &options.cache, key: key.as_ref() };
     let mut salvage = with_bar(|progress| {
@@ -195,7 +201,7 @@ impl Report<'_> {
 
     fn json(&self) -> Value {
         let volumes: Vec<Value> = self.done.iter().map(Volume::json).collect();
-        let listed: Vec<Value> = self.findings.kept.iter().map(Finding::json).collect();
+        let listed: Vec<Value> = self.findings.kept.iter().map(finding_json).collect();
         json!({
             "cache": self.salvage.shown(),
             "uuid": self.salvage.superblock().uuid.to_string(),

@@ -5,7 +5,6 @@
 
 use crate::CacheSpec;
 use crate::cache_device::{device_error, is_cut_off, new_params};
-use crate::encryption::Key;
 use crate::error::RunError;
 use crate::register::Permit;
 use forebay_core::{CacheMark, FormatParams};
@@ -13,6 +12,7 @@ use forebay_crypt::CacheCipher;
 use forebay_format::Geometry;
 use forebay_format::superblock::{Superblock, being_made};
 use forebay_io::{Device, DeviceError};
+use forebay_offline::Key;
 use std::path::Path;
 
 /// A new cache file leaves one part in so many of its file system free, or the operator is asked.

@@ -16,17 +16,18 @@ use crate::CacheSpec;
 use crate::cache_device::{
     BLANK_BYTES, Found, foreign, is_cut_off, is_same, look, same_device, waiting_for_lock,
 };
-use crate::encryption::{Key, unlock};
 use crate::error::RunError;
 use crate::failed_mark;
 use crate::loss_record::Seen;
-use crate::members::{MemberMap, mend_headers, open_members, read_copies};
+use crate::members::{MemberMap, mend_headers};
 use crate::mirror_notes::Notes;
 use crate::register::Permit;
 use forebay_export::size::ByteSize;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use forebay_io::{Device, DeviceOptions};
+use forebay_offline::members::{open_members, read_copies};
+use forebay_offline::{Key, unlock};
 use making::{create_file, format, geometry, mirrored_geometry};
 use std::path::{Path, PathBuf};
 
@@ -75,7 +76,7 @@ pub(crate) fn check_key(spec: &CacheSpec, key: Option<&Key>) -> Result<(), RunEr
     let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
     let Ok(device) = Device::open_cache(&spec.path, options) else { return Ok(()) };
     match look(&device) {
-        Found::Cache(superblock) => unlock(&superblock, key, &spec.path.display()).map(drop),
+        Found::Cache(superblock) => Ok(unlock(&superblock, key, &spec.path.display()).map(drop)?),
         Found::Blank | Found::Begun | Found::Foreign(_) => Ok(()),
     }
 }

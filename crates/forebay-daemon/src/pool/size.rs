@@ -392,7 +392,7 @@ mod tests {
         write_header(&device, &part.header.unwrap()).unwrap();
         let mut growing = Growing { device, resized: 0, part };
         assert_eq!(growing.lengthen(Some(4 << 20)).unwrap(), (4 << 20, 4 << 20));
-        let written = crate::members::read_copies(&growing.device);
+        let written = forebay_offline::members::read_copies(&growing.device);
         assert_eq!(written.map(|copy| copy.unwrap().blocks), [768, 768]);
     }
 }

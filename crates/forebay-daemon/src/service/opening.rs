@@ -8,7 +8,7 @@ use super::{Service, pools};
 use crate::CacheSpec;
 use crate::config::PoolConfig;
 use crate::config::choices::{CacheAllocation, Mirror};
-use crate::encryption::Key;
+use crate::encryption::read_key;
 use crate::error::RunError;
 use crate::loss_record::LossRecord;
 use crate::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
@@ -16,6 +16,7 @@ use crate::pool::PoolHandle;
 use crate::register::Permit;
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_io::Device;
+use forebay_offline::Key;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ impl Opening {
     }
 
     fn key(&self) -> Result<Option<Key>, RunError> {
-        self.config.tunables().encryption_key_file.as_ref().map(Key::read).transpose()
+        self.config.tunables().encryption_key_file.as_ref().map(read_key).transpose()
     }
 
     fn open(&self) -> Result<Opened, AdminError> {

@@ -7,9 +7,9 @@ use forebay_format::{BLOCK_BYTES, FormatError, MirrorMark};
 use serde_json::{Value, json};
 
 use super::{slots, state_name, stream_name};
-use crate::cache::image::Image;
-use crate::cache::log::{self, Batch};
 use crate::screen::{self, Paint, bytes, count};
+use forebay_offline::image::Image;
+use forebay_offline::log::{self, Batch};
 
 /// Superblocks, checkpoint, volumes and a summary of the segments.
 pub(super) fn overview(image: &Image) -> String {

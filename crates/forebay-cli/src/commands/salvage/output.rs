@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 
 use super::Options;
 use super::ranges::Ranges;
-use crate::cache::salvage::{Piece, Worth};
 use crate::failure::{Failure, system};
 use crate::screen;
+use forebay_offline::salvage::{Piece, Worth};
 
 /// A volume and what was found of it.
 #[derive(Debug)]

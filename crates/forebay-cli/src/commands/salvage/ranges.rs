@@ -1,6 +1,6 @@
 //! Ranges of a volume and what they are worth, in order and joined where they touch.
 
-use crate::cache::salvage::Worth;
+use forebay_offline::salvage::Worth;
 
 /// Sorted when [`Ranges::settle`] was called last.
 #[derive(Debug, Default)]

@@ -7,13 +7,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_daemon::{CacheRecord, OnlyCopies, Standing, cache_record, is_noted_out, only_copies, state_dir};
+use forebay_daemon::{CacheRecord, Standing, cache_record, is_noted_out, only_copies, state_dir};
 use forebay_format::CacheUuid;
 use forebay_format::superblock::Superblock;
+use forebay_offline::Refusal;
+use forebay_offline::salvage::OnlyCopies;
 use serde_json::{Value, json};
 
 use super::Options;
-use crate::cache::space::refused;
 use crate::commands::config;
 use crate::failure::Failure;
 use crate::screen::{self, bytes, uptime};
@@ -110,7 +111,7 @@ impl Sought {
     /// What the record says, if there is one.
     pub(super) fn find(&self, cache: CacheUuid) -> Result<Option<OnlyCopies>, Failure> {
         for folder in &self.folders {
-            if let Some(only) = only_copies(folder, cache).map_err(refused)? {
+            if let Some(only) = only_copies(folder, cache)? {
                 return Ok(Some(only));
             }
         }
@@ -124,7 +125,7 @@ impl Sought {
     ) -> Result<Option<(PathBuf, CacheRecord)>, Failure> {
         let mut known: Option<(PathBuf, CacheRecord)> = None;
         for folder in &self.folders {
-            let here = cache_record(folder, cache).map_err(refused)?;
+            let here = cache_record(folder, cache)?;
             let here = here.map(|record| (record.path(folder), record));
             let better =
                 |new: &CacheRecord| known.as_ref().is_none_or(|(_, old)| old.generation < new.generation);
@@ -136,10 +137,10 @@ impl Sought {
     }
 
     /// Whether notes say that a device of a mirrored cache was put out; `None` if there are no notes of this cache.
-    pub(super) fn is_out(&self, cache: CacheUuid, tag: u64) -> Result<Option<bool>, Failure> {
+    pub(super) fn is_out(&self, cache: CacheUuid, tag: u64) -> Result<Option<bool>, Refusal> {
         let mut said = None;
         for folder in &self.folders {
-            let here = is_noted_out(folder, cache, tag).map_err(refused)?;
+            let here = is_noted_out(folder, cache, tag)?;
             said = said.max(here);
         }
         Ok(said)

@@ -7,13 +7,13 @@
 //! since the newer one was complete, and together with everything logged after it that one is the truth. Otherwise a newer
 //! one may have been there, and nothing is certain.
 
-use forebay_daemon::encryption::Key;
 use forebay_format::checkpoint::{Checkpoint, MAGIC, SegmentState, slot_blocks_for};
 use forebay_format::geometry::{CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, Members};
 
-use super::space::Space;
+use crate::Key;
+use crate::space::Space;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks read at once.
@@ -23,15 +23,15 @@ const BODY_BYTES_MAX: u64 = 4 << 30;
 
 /// A superblock as the cache must have had it.
 #[derive(Debug)]
-pub(super) struct Rebuilt {
-    pub(super) superblock: Superblock,
+pub(crate) struct Rebuilt {
+    pub(crate) superblock: Superblock,
     /// The checkpoint that it names is certainly the latest.
-    pub(super) certain: bool,
+    pub(crate) certain: bool,
 }
 
 /// As [`rebuild`], for a cache that was encrypted with this key. Its keys depend on its identity, which checkpoints say only to whoever
 /// has them: so everything is tried that may be it: what is left of superblocks, headers of members, and what the user knows.
-pub(super) fn rebuild_encrypted(space: &mut Space, key: &Key, known: Option<CacheUuid>) -> Option<Rebuilt> {
+pub(crate) fn rebuild_encrypted(space: &mut Space, key: &Key, known: Option<CacheUuid>) -> Option<Rebuilt> {
     let mut candidates: Vec<CacheUuid> = known.into_iter().collect();
     candidates.extend(space.headers().map(|header| header.uuid));
     candidates.extend((0..2).filter_map(|copy| torn_identity(space, copy)));
@@ -49,7 +49,7 @@ fn torn_identity(space: &Space, copy: usize) -> Option<CacheUuid> {
 }
 
 /// Looks for checkpoints, and derives the superblock.
-pub(super) fn rebuild(space: &Space) -> Option<Rebuilt> {
+pub(crate) fn rebuild(space: &Space) -> Option<Rebuilt> {
     let mut found = checkpoints(space);
     let (_, newest) = found.iter().max_by_key(|(_, checkpoint)| checkpoint.generation)?;
     let newest = newest.clone();

@@ -7,21 +7,19 @@
 //! Invariants
 //! - Every device is opened for reading only and locked, so a cache that a daemon has open is refused.
 //! - What lies on no device cannot be read; it never reads as zeroes.
-//! - A mirrored cache is seen through both of its devices or through one ([`Mates`]).
+//! - A mirrored cache is seen through both of its devices or through one ([`Mirror`]).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_crypt::CacheCipher;
-use forebay_daemon::encryption::{Key, unlock};
-use forebay_daemon::{RunError, members};
 use forebay_format::member::{DATA_START_BLOCK, MEMBERS_MAX, MemberHeader, divide};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Encryption, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 
-use super::mates::{Mates, Noted};
-use crate::failure::Failure;
+use crate::mirror::{Mirror, Noted};
+use crate::{Key, Refusal, members, unlock};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// How long a device that is in use is waited for, and how often it is tried; as the daemon does.
@@ -30,11 +28,11 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What was given of a cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Given<'a> {
+pub struct Given<'a> {
     /// Its devices, in any order.
-    pub(crate) paths: &'a [PathBuf],
+    pub paths: &'a [PathBuf],
     /// Its key, if it is encrypted.
-    pub(crate) key: Option<&'a Key>,
+    pub key: Option<&'a Key>,
 }
 
 impl<'a> From<&'a [PathBuf]> for Given<'a> {
@@ -59,14 +57,14 @@ pub(crate) struct Space {
 enum Layout {
     /// The device with the superblocks.
     First(Device),
-    Mirrored(Box<Mates>),
+    Mirrored(Box<Mirror>),
 }
 
 impl Space {
     /// Opens devices that nobody else has open; `noted` says which of a mirrored cache are known to be out.
-    pub(crate) fn open(paths: &[PathBuf], noted: Noted<'_>) -> Result<Self, Failure> {
+    pub(crate) fn open(paths: &[PathBuf], noted: Noted<'_>) -> Result<Self, Refusal> {
         if paths.len() > MEMBERS_MAX {
-            return Err(Failure::usage(format!("a cache lies on {MEMBERS_MAX} devices at most")));
+            return Err(Refusal::usage(format!("a cache lies on {MEMBERS_MAX} devices at most")));
         }
         let mut firsts = Vec::new();
         let mut others = Vec::new();
@@ -85,7 +83,7 @@ impl Space {
         let at = firsts.iter().position(|device| superblock_on(device).is_some()).unwrap_or(0);
         if firsts.is_empty() {
             let what = format!("{}: further devices of a cache, and its first one is missing", list(paths));
-            return Err(Failure::new(what).hint("give all devices of the cache, in any order"));
+            return Err(Refusal::new(what).hint("give all devices of the cache, in any order"));
         }
         let first = firsts.swap_remove(at);
         if let Some(stranger) = firsts.first() {
@@ -94,7 +92,7 @@ impl Space {
                 stranger.path().display(),
                 first.path().display()
             );
-            return Err(Failure::new(what)
+            return Err(Refusal::new(what)
                 .hint("give the devices of one cache; leave out what does not belong to it"));
         }
         Ok(Self { layout: Layout::First(first), others, cipher: None, paths: paths.to_vec() })
@@ -105,7 +103,7 @@ impl Space {
         others: &[(Device, MemberHeader)],
         paths: &[PathBuf],
         noted: Noted<'_>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, Refusal> {
         let mut found = Vec::new();
         for device in devices {
             match superblock_on(&device) {
@@ -116,23 +114,23 @@ impl Space {
         if let Some((device, _)) = others.first() {
             return Err(stranger(device));
         }
-        let layout = Layout::Mirrored(Box::new(Mates::new(found, noted)?));
+        let layout = Layout::Mirrored(Box::new(Mirror::new(found, noted)?));
         Ok(Self { layout, others: Vec::new(), cipher: None, paths: paths.to_vec() })
     }
 
     /// The two devices, if the cache is mirrored.
-    pub(crate) fn mates(&self) -> Option<&Mates> {
+    pub(crate) fn mirror(&self) -> Option<&Mirror> {
         match &self.layout {
             Layout::First(_) => None,
-            Layout::Mirrored(mates) => Some(mates),
+            Layout::Mirrored(mirror) => Some(mirror),
         }
     }
 
     /// The two devices, if the cache is mirrored.
-    pub(super) fn mates_mut(&mut self) -> Option<&mut Mates> {
+    pub(crate) fn mirror_mut(&mut self) -> Option<&mut Mirror> {
         match &mut self.layout {
             Layout::First(_) => None,
-            Layout::Mirrored(mates) => Some(mates),
+            Layout::Mirrored(mirror) => Some(mirror),
         }
     }
 
@@ -140,8 +138,8 @@ impl Space {
     ///
     /// # Errors
     /// The key is missing, is another one, or is not needed.
-    pub(crate) fn unlock(&mut self, superblock: &Superblock, key: Option<&Key>) -> Result<(), Failure> {
-        let cipher = unlock(superblock, key, &self.shown()).map_err(refused)?;
+    pub(crate) fn unlock(&mut self, superblock: &Superblock, key: Option<&Key>) -> Result<(), Refusal> {
+        let cipher = unlock(superblock, key, &self.shown())?;
         self.cipher = cipher.zip(superblock.encryption);
         Ok(())
     }
@@ -178,7 +176,7 @@ impl Space {
     pub(crate) fn first(&self) -> &Device {
         match &self.layout {
             Layout::First(device) => device,
-            Layout::Mirrored(mates) => mates.device(),
+            Layout::Mirrored(mirror) => mirror.device(),
         }
     }
 
@@ -188,20 +186,20 @@ impl Space {
     }
 
     /// Checks that the devices are all of those that the superblock lists, and no others.
-    pub(crate) fn arrange(&mut self, superblock: &Superblock) -> Result<(), Failure> {
+    pub(crate) fn arrange(&mut self, superblock: &Superblock) -> Result<(), Refusal> {
         for pair in self.others.windows(2) {
             let [(a, one), (b, other)] = pair else { continue };
             if one.index == other.index && one.uuid == other.uuid {
                 let (a, b) = (a.path().display(), b.path().display());
-                return Err(Failure::new(format!("{a} and {b} both say that they are member {}", one.index))
+                return Err(Refusal::new(format!("{a} and {b} both say that they are member {}", one.index))
                     .hint("one is a copy, or was taken out of the pool: give the one that is in use"));
             }
         }
-        if self.mates().is_some() {
+        if self.mirror().is_some() {
             return Ok(()); // They were looked at when they were opened.
         }
         let (devices, _): (Vec<_>, Vec<_>) = std::mem::take(&mut self.others).into_iter().unzip();
-        let headers = members::open_members(superblock, self.first(), &devices).map_err(refused)?;
+        let headers = members::open_members(superblock, self.first(), &devices)?;
         self.others = devices.into_iter().zip(headers).collect();
         Ok(())
     }
@@ -242,8 +240,8 @@ impl Space {
 
     /// Bytes of the pool's space, as far as devices were given and are long enough.
     pub(crate) fn bytes(&self) -> u64 {
-        if let Some(mates) = self.mates() {
-            return mates.bytes();
+        if let Some(mirror) = self.mirror() {
+            return mirror.bytes();
         }
         self.others.last().map_or(self.first().size_bytes(), |(device, header)| {
             let there = (device.size_bytes() / BLOCK).saturating_sub(DATA_START_BLOCK);
@@ -259,8 +257,8 @@ impl Space {
     }
 
     fn read_raw(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
-        if let Some(mates) = self.mates() {
-            return mates.read(offset, bytes);
+        if let Some(mirror) = self.mirror() {
+            return mirror.read(offset, bytes);
         }
         let end = offset.checked_add(bytes.len() as u64).ok_or(())?;
         let next = self.others.first().map_or(u64::MAX, |(_, header)| header.first_block * BLOCK);
@@ -280,7 +278,7 @@ impl Space {
     }
 }
 
-fn open(path: &Path) -> Result<Device, Failure> {
+fn open(path: &Path) -> Result<Device, Refusal> {
     let options = || DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() };
     let since = Instant::now();
     let opened = loop {
@@ -293,9 +291,9 @@ fn open(path: &Path) -> Result<Device, Failure> {
         }
     };
     opened.map_err(|error| match error {
-        DeviceError::InUse { .. } => Failure::new(error.to_string())
+        DeviceError::InUse { .. } => Refusal::new(error.to_string())
             .hint("stop the daemon first; a cache in use changes while it is read"),
-        _ => Failure::new(error.to_string())
+        _ => Refusal::new(error.to_string())
             .hint("name the files or block devices that the cache was made or grown with"),
     })
 }
@@ -311,8 +309,8 @@ fn superblock_on(device: &Device) -> Option<Superblock> {
     Superblock::choose(copies).ok()
 }
 
-fn stranger(device: &Device) -> Failure {
-    Failure::new(format!(
+fn stranger(device: &Device) -> Refusal {
+    Refusal::new(format!(
         "{}: no device of the mirrored cache: it has no intact superblock",
         device.path().display()
     ))
@@ -322,13 +320,4 @@ fn stranger(device: &Device) -> Failure {
 fn list(paths: &[PathBuf]) -> String {
     let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     shown.join(", ")
-}
-
-/// An error of the daemon's rooms as one of a command.
-pub(crate) fn refused(error: RunError) -> Failure {
-    match error {
-        RunError::Usage(what) => Failure::usage(what),
-        RunError::Failed { what, hint } if hint.is_empty() => Failure::new(what),
-        RunError::Failed { what, hint } => Failure::new(what).hint(hint),
-    }
 }

@@ -7,11 +7,11 @@
 use forebay_format::batch::Entry;
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 
-use super::image::Bytes;
-use super::log::{self, Batch};
+use crate::image::Bytes;
+use crate::log::{self, Batch};
 
 /// What two copies of a segment have together.
-pub(super) fn merged(mut here: Bytes, mut there: Bytes, uuid: CacheUuid, segment: u32) -> Bytes {
+pub(crate) fn merged(mut here: Bytes, mut there: Bytes, uuid: CacheUuid, segment: u32) -> Bytes {
     fill_from(&mut here, &there);
     fill_from(&mut there, &here);
     let blocks = (here.bytes.len().min(there.bytes.len()) / BLOCK_BYTES) as u32;

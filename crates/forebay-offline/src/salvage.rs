@@ -6,8 +6,8 @@
 //! | damaged | read instead | what is certain |
 //! | --- | --- | --- |
 //! | one copy of something, or one device of a mirrored cache | the other copy | everything |
-//! | both superblocks | checkpoints, searched for ([`rebuild`]) | everything, if two generations are intact |
-//! | the log (flushed batches are gone) | all segments ([`scan`]) | what was logged behind the last hole |
+//! | both superblocks | checkpoints, searched for (`rebuild`) | everything, if two generations are intact |
+//! | the log (flushed batches are gone) | all segments (`scan`) | what was logged behind the last hole |
 //! | the log (its end cannot be read) | all segments | nothing |
 //! | both copies of the checkpoint | the one before it, or none, and all segments | nothing |
 //! | headers and summary of a segment | - | all other segments |
@@ -24,20 +24,19 @@
 //! uncertain: the record is brought up to date some seconds after a range was rescued or written past the cache.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
-use forebay_daemon::OnlyCopies;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SlotState, VolumeEntry};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, SECTOR_BYTES};
 
-use super::image::{self, Image};
-use super::log::{self, Batch};
-use super::mates::{Mates, Noted};
-use super::space::{Given, Space};
-use super::verdict::{self, Block, Verdict, Watcher};
-use super::{Findings, Severity, rebuild, scan};
-use crate::failure::Failure;
-use crate::screen;
+use crate::Refusal;
+use crate::image::{self, Image};
+use crate::log::{self, Batch};
+use crate::mirror::{Mirror, Noted};
+use crate::space::{Given, Space};
+use crate::verdict::{self, Block, Verdict, Watcher};
+use crate::{Findings, Severity, rebuild, scan};
 
 /// Of a mirrored cache one device was given, and nothing says that it is the one that was used last.
 const ALONE: &str = "only one device of the mirrored cache was given, and no notes of its daemon say that the other one did not go on \
@@ -51,7 +50,7 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// What is known of some sectors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Worth {
+pub enum Worth {
     /// Current, and only the cache has it.
     Dirty,
     /// It may be older than what was acknowledged last, or than what the backing store has.
@@ -62,7 +61,7 @@ pub(crate) enum Worth {
 
 impl Worth {
     /// The word for it in files and documents.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Dirty => "dirty",
             Self::Uncertain => "uncertain",
@@ -73,22 +72,34 @@ impl Worth {
 
 /// Some sectors of a volume.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece<'a> {
+pub struct Piece<'a> {
     /// Number of the volume.
-    pub(crate) volume: u16,
+    pub volume: u16,
     /// First byte in the volume.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Number of bytes.
-    pub(crate) len: u64,
+    pub len: u64,
     /// What they are worth.
-    pub(crate) worth: Worth,
+    pub worth: Worth,
     /// The bytes; empty if they are lost.
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
+}
+
+/// What only a failed cache has, as the record of its daemon says. Everything else on it is older than its
+/// backing stores (I52).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OnlyCopies {
+    /// The record.
+    pub record: PathBuf,
+    /// When the cache was given up, seconds since 1970.
+    pub failed_unix_s: u64,
+    /// For each volume number: first byte and number of bytes of every range.
+    pub volumes: Vec<(u16, Vec<(u64, u64)>)>,
 }
 
 /// A cache that is read for what only it has.
 #[derive(Debug)]
-pub(crate) struct Salvage {
+pub struct Salvage {
     image: Image,
     base: Checkpoint,
     batches: Vec<Batch>,
@@ -97,28 +108,31 @@ pub(crate) struct Salvage {
     /// Everything logged from this sequence on counts.
     certain_from: u64,
     /// Why not everything is certain.
-    pub(crate) doubts: Vec<String>,
+    pub doubts: Vec<String>,
     /// The volume table in effect could be read. That of a checkpoint that may be an older one names volumes, but may lack some, or have
     /// old sizes.
-    pub(crate) knows_volumes: bool,
+    pub knows_volumes: bool,
     only: Option<OnlyCopies>,
 }
 
 impl Salvage {
-    /// Opens a cache and finds out what there is to go by. `note` hears what to know before it takes long, `progress` how many
-    /// segments of how many were looked at.
-    pub(crate) fn open<'a>(
+    /// Opens a cache and finds out what there is to go by. `note` hears how many bytes of memory it may take, if that is
+    /// a lot; `progress` how many segments of how many were looked at.
+    ///
+    /// # Errors
+    /// The devices cannot be read, do not belong together, or nothing on them tells where anything lies.
+    pub fn open<'a>(
         given: impl Into<Given<'a>>,
         identity: Option<CacheUuid>,
         findings: &mut Findings,
-        note: &mut dyn FnMut(&str),
+        note: &mut dyn FnMut(u64),
         progress: &mut dyn FnMut(u64, u64),
         noted: Noted<'_>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, Refusal> {
         let (mut image, superblock_certain) = open_image(given.into(), identity, findings, noted)?;
         image.judge(findings);
-        if let Some(mates) = image.mates() {
-            mates.judge(findings);
+        if let Some(mirror) = image.mirror() {
+            mirror.judge(findings);
         }
         let (base, base_in_effect) = base(&mut image);
         let mut salvage = Self {
@@ -139,7 +153,7 @@ impl Salvage {
             None => salvage.by_the_log(findings, progress),
             Some(certain) => salvage.without_superblock(certain, progress),
         }
-        let alone = salvage.image.mates().is_some_and(Mates::is_doubtful);
+        let alone = salvage.image.mirror().is_some_and(Mirror::is_doubtful);
         let doubts = [(alone, ALONE), (salvage.image.is_failed(), GIVEN_UP)];
         for (_, doubt) in doubts.into_iter().filter(|(applies, _)| *applies) {
             salvage.doubt_all(doubt.into());
@@ -148,17 +162,17 @@ impl Salvage {
     }
 
     /// Identity of the cache.
-    pub(crate) fn superblock(&self) -> &Superblock {
+    pub fn superblock(&self) -> &Superblock {
         &self.image.superblock
     }
 
     /// Paths of the devices, for messages.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         self.image.shown()
     }
 
     /// The cache was given up by a daemon: nothing but what its record lists can be current.
-    pub(crate) fn restrict(&mut self, mut only: OnlyCopies) {
+    pub fn restrict(&mut self, mut only: OnlyCopies) {
         for (_, ranges) in &mut only.volumes {
             ranges.sort_unstable();
         }
@@ -166,13 +180,13 @@ impl Salvage {
     }
 
     /// It is known from elsewhere that this is not the latest state of the cache, or that another one took its place: nothing is certain.
-    pub(crate) fn doubt_all(&mut self, why: String) {
+    pub fn doubt_all(&mut self, why: String) {
         self.doubts.push(why);
         (self.base_certain, self.certain_from) = (false, u64::MAX);
     }
 
     /// The volumes, as far as they are known.
-    pub(crate) fn volumes(&self) -> &[VolumeEntry] {
+    pub fn volumes(&self) -> &[VolumeEntry] {
         &self.base.volumes
     }
 
@@ -227,13 +241,10 @@ impl Salvage {
     }
 
     /// Without any checkpoint the log of the whole cache counts, and all of it is kept.
-    fn warn_of_memory(&self, note: &mut dyn FnMut(&str)) {
+    fn warn_of_memory(&self, note: &mut dyn FnMut(u64)) {
         if self.base.generation == 0 {
             let most = u64::from(self.image.geometry().slot_count()) * MEMORY_PER_SLOT;
-            note(&format!(
-                "no checkpoint is intact: everything is read and sorted, which takes up to {} of memory",
-                screen::bytes(most)
-            ));
+            note(most);
         }
     }
 
@@ -251,7 +262,7 @@ impl Salvage {
     }
 
     /// Reads everything that is dirty and gives it to `take` piece by piece, in no particular order.
-    pub(crate) fn extract(
+    pub fn extract(
         &self,
         findings: &mut Findings,
         progress: &mut dyn FnMut(u64, u64),
@@ -326,7 +337,7 @@ fn open_image(
     identity: Option<CacheUuid>,
     findings: &mut Findings,
     noted: Noted<'_>,
-) -> Result<(Image, Option<bool>), Failure> {
+) -> Result<(Image, Option<bool>), Refusal> {
     let mut space = Space::open(paths, noted)?;
     let superblocks = image::read_superblocks(&space);
     let (superblock, rebuilt) = match Superblock::choose(superblocks.clone()) {
@@ -357,7 +368,7 @@ fn open_image(
     let (needed, there) =
         (superblock.geometry.device_blocks.saturating_mul(BLOCK_BYTES as u64), space.bytes());
     superblock.geometry.validate(needed.max(there)).map_err(|error| {
-        Failure::new(format!("{}: {error}", space.shown()))
+        Refusal::new(format!("{}: {error}", space.shown()))
             .hint("its layout is not known, so nothing on it can be found")
     })?;
     if there < needed {
@@ -368,7 +379,7 @@ fn open_image(
 }
 
 /// Why a cache without superblocks is not read: no checkpoint was found, with the key if one was given.
-fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) -> Failure {
+fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) -> Refusal {
     space.read_plainly();
     let (what, hint) = match with_key {
         // An encrypted cache may lie where another one was before.
@@ -385,7 +396,7 @@ fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) ->
             "nothing on it says that it is a cache, or how it was laid out; if it is encrypted, give --key-file",
         ),
     };
-    Failure::new(format!("{}: {error}, and {what}", space.shown())).hint(hint)
+    Refusal::new(format!("{}: {error}, and {what}", space.shown())).hint(hint)
 }
 
 /// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an empty one.

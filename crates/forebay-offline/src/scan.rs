@@ -11,18 +11,18 @@ use forebay_format::StreamKind;
 use forebay_format::batch::BatchKind;
 use forebay_format::checkpoint::{Checkpoint, SegmentState};
 
-use super::image::Image;
-use super::log::{self, Batch};
+use crate::image::Image;
+use crate::log::{self, Batch};
 
 /// Batches after a checkpoint, with holes.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     /// In the order of sequence.
-    pub(super) batches: Vec<Batch>,
+    pub(crate) batches: Vec<Batch>,
     /// What was logged from this sequence on is not in doubt.
-    pub(super) certain_from: u64,
+    pub(crate) certain_from: u64,
     /// Batches that are missing although they had been flushed.
-    pub(super) missing: u64,
+    pub(crate) missing: u64,
 }
 
 /// A batch, and whether its payload is whole.
@@ -33,7 +33,7 @@ struct Candidate {
 
 /// Reads all segments. `progress` hears how many of how many. With `latest` only batches of the start that the superblock
 /// names count; without, those of later starts than the checkpoint's too (it is an older one then).
-pub(super) fn everything(
+pub(crate) fn everything(
     image: &Image,
     base: &Checkpoint,
     latest: bool,

@@ -10,34 +10,37 @@ use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
 use forebay_format::{BLOCK_BYTES, CacheUuid, StreamKind, summary};
 
-use super::image::{Bytes, Image};
-use super::{Findings, Severity};
+use crate::image::{Bytes, Image};
+use crate::{Findings, Severity};
 
 /// A batch found in a segment.
 #[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) segment: u32,
-    pub(crate) header: BatchHeader,
+pub struct Batch {
+    /// Number of the segment that it is in.
+    pub segment: u32,
+    /// Its header.
+    pub header: BatchHeader,
     /// Block in the segment of the header.
-    pub(crate) start: u32,
-    pub(crate) entries: Vec<Entry>,
+    pub start: u32,
+    /// What its header lists.
+    pub entries: Vec<Entry>,
 }
 
 impl Batch {
     /// First block after the batch.
-    pub(crate) fn end(&self) -> u32 {
+    pub fn end(&self) -> u32 {
         self.start + 1 + u32::from(self.header.payload_blocks)
     }
 
     /// Data entries with the block of the segment that holds their payload.
-    pub(crate) fn data(&self) -> impl Iterator<Item = (u32, &Entry)> {
+    pub fn data(&self) -> impl Iterator<Item = (u32, &Entry)> {
         let data = self.entries.iter().filter(|entry| entry.has_payload());
         data.zip(self.start + 1..).map(|(entry, index)| (index, entry))
     }
 }
 
 /// The batch whose header stands at block `start`, if it is intact and in its place. Its payload is not looked at.
-pub(crate) fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32) -> Result<Batch, String> {
+pub fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32) -> Result<Batch, String> {
     let block = bytes.block(start).ok_or("the segment ends here")?;
     if bytes.unreadable.contains(&start) {
         return Err("the device cannot read it".into());
@@ -54,7 +57,7 @@ pub(crate) fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32)
 
 /// True if every payload block of a batch matches its checksum. One that cannot be read does not speak against it: a torn
 /// write leaves old bytes, not unreadable ones.
-pub(crate) fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
+pub fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
     let matches = |index, crc| {
         bytes.unreadable.contains(&index)
             || bytes.block(index).is_some_and(|block| forebay_format::checksum(block) == crc)
@@ -74,7 +77,7 @@ pub(crate) fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
 /// What a checkpoint says of the batches in a segment. A write that the device lost leaves in its place what an earlier use of the
 /// segment had there: intact, of this cache and of this place, but not of this use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Use {
+pub struct Use {
     uuid: CacheUuid,
     segment: u32,
     stream: u8,
@@ -88,7 +91,7 @@ pub(crate) struct Use {
 
 impl Use {
     /// Of a segment of the checkpoint.
-    pub(crate) fn of(checkpoint: &Checkpoint, segment: u32, entry: &SegmentEntry) -> Self {
+    pub fn of(checkpoint: &Checkpoint, segment: u32, entry: &SegmentEntry) -> Self {
         Self {
             uuid: checkpoint.uuid,
             segment,
@@ -122,7 +125,7 @@ type Accounted = (Vec<Batch>, Option<(u32, String)>);
 
 /// The batches of this use of a segment, from its start up to block `used`. Behind a header that is not intact the next one is
 /// looked for: headers say themselves where they belong.
-pub(crate) fn accounted(bytes: &Bytes, of: &Use, used: u32) -> Accounted {
+pub fn accounted(bytes: &Bytes, of: &Use, used: u32) -> Accounted {
     let found = accounted_from(bytes, of, used, 0);
     let latest = found.0.iter().map(|batch| batch.header.epoch).max().unwrap_or(0);
     if found.0.iter().all(|batch| batch.header.epoch == latest) {
@@ -157,7 +160,7 @@ fn accounted_from(bytes: &Bytes, of: &Use, used: u32, epoch: u64) -> Accounted {
 }
 
 /// The payload of the summary of this use of a segment, whose header stands at block `at`, if all of it is intact.
-pub(crate) fn summary_payload<'a>(bytes: &'a Bytes, of: &Use, at: u32) -> Result<&'a [u8], String> {
+pub fn summary_payload<'a>(bytes: &'a Bytes, of: &Use, at: u32) -> Result<&'a [u8], String> {
     let batch = of.batch_at(bytes, at)?;
     match batch.entries[..] {
         [Entry::Summary { slots, .. }] if slots == at => {}
@@ -181,11 +184,11 @@ struct Tail {
 
 /// What was logged after a checkpoint.
 #[derive(Debug, Default)]
-pub(crate) struct Replay {
+pub struct Replay {
     /// The batches that count, in the order of sequence.
-    pub(crate) batches: Vec<Batch>,
+    pub batches: Vec<Batch>,
     /// Why the engine would refuse the cache: it is not known what else there was.
-    pub(crate) doubt: Option<String>,
+    pub doubt: Option<String>,
 }
 
 impl Tail {
@@ -195,7 +198,7 @@ impl Tail {
 }
 
 /// Reads what was logged after the checkpoint.
-pub(crate) fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings: &mut Findings) -> Replay {
+pub fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings: &mut Findings) -> Replay {
     let mut replay = Replay::default();
     if !image.is_unclean() {
         return replay;
@@ -238,7 +241,7 @@ fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
         }
     }
     for number in &checkpoint.window {
-        if image.mates().is_some_and(|mates| mates.is_pair(*number)) {
+        if image.mirror().is_some_and(|mirror| mirror.is_pair(*number)) {
             candidates.push((*number, 0)); // That it was written since made it a pair.
             continue;
         }
@@ -309,7 +312,7 @@ fn follow(mut tails: Vec<Tail>, mut expected: u64, counting: &mut Vec<Batch>) ->
 }
 
 /// Name of a stream in messages.
-pub(crate) fn stream_name(stream: StreamKind) -> &'static str {
+pub fn stream_name(stream: StreamKind) -> &'static str {
     match stream {
         StreamKind::Write => "write",
         StreamKind::Fill => "fill",
@@ -318,6 +321,6 @@ pub(crate) fn stream_name(stream: StreamKind) -> &'static str {
 }
 
 /// Items of a summary's payload, with their slots.
-pub(crate) fn summary_items(payload: &[u8], slots: u32) -> impl Iterator<Item = (u32, summary::SummaryItem)> {
+pub fn summary_items(payload: &[u8], slots: u32) -> impl Iterator<Item = (u32, summary::SummaryItem)> {
     (0..).zip(summary::decode(payload, slots)).filter_map(|(index, item)| Some((index, item?)))
 }

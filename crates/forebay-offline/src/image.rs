@@ -6,30 +6,30 @@ use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind};
 
-use super::copies;
-use super::mates::Mates;
-use super::space::{Given, Space};
-use super::{Findings, Severity};
-use crate::failure::Failure;
+use crate::Refusal;
+use crate::copies;
+use crate::mirror::Mirror;
+use crate::space::{Given, Space};
+use crate::{Findings, Severity};
 
 /// Largest checkpoint slot that is read (the slot of a cache of some hundred TiB).
 const CHECKPOINT_BYTES_MAX: u64 = 1 << 36;
 
 /// A cache with its superblock and what can be read of its checkpoint.
 #[derive(Debug)]
-pub(crate) struct Image {
-    pub(super) space: Space,
+pub struct Image {
+    pub(crate) space: Space,
     /// Both copies.
-    pub(crate) superblocks: [Result<Superblock, FormatError>; 2],
+    pub superblocks: [Result<Superblock, FormatError>; 2],
     /// The copy that counts.
-    pub(crate) superblock: Superblock,
+    pub superblock: Superblock,
     /// Both copies of the checkpoint that the superblock names.
-    pub(crate) checkpoints: [Result<Checkpoint, FormatError>; 2],
+    pub checkpoints: [Result<Checkpoint, FormatError>; 2],
 }
 
 impl Image {
     /// Opens a cache that nobody else has open: all of its devices, in any order.
-    pub(crate) fn open<'a>(given: impl Into<Given<'a>>) -> Result<Self, Failure> {
+    pub fn open<'a>(given: impl Into<Given<'a>>) -> Result<Self, Refusal> {
         let Given { paths, key } = given.into();
         let mut space = Space::open(paths, &|_, _| Ok(None))?;
         let superblocks = read_superblocks(&space);
@@ -41,7 +41,7 @@ impl Image {
     }
 
     /// A cache with this superblock, which the caller vouches for.
-    pub(super) fn with(
+    pub(crate) fn with(
         space: Space,
         superblocks: [Result<Superblock, FormatError>; 2],
         superblock: Superblock,
@@ -60,30 +60,30 @@ impl Image {
         let generation = self.superblock.checkpoint_generation;
         self.checkpoints = [0, 1].map(|copy| self.checkpoint_copy(generation, copy));
         let learned = self.checkpoints.iter().find_map(|copy| copy.as_ref().ok());
-        if let (Some(mates), Some(checkpoint)) = (self.space.mates_mut(), learned) {
-            mates.learn(checkpoint);
+        if let (Some(mirror), Some(checkpoint)) = (self.space.mirror_mut(), learned) {
+            mirror.learn(checkpoint);
         }
     }
 
     /// The two devices, if the cache is mirrored.
-    pub(crate) fn mates(&self) -> Option<&Mates> {
-        self.space.mates()
+    pub fn mirror(&self) -> Option<&Mirror> {
+        self.space.mirror()
     }
 
     /// Batches of this stream may be missing: of a mirrored cache, clean blocks that one device has, and can lose.
-    pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
-        stream == StreamKind::Fill && self.mates().is_some()
+    pub fn may_lack(&self, stream: StreamKind) -> bool {
+        stream == StreamKind::Fill && self.mirror().is_some()
     }
 
     /// Nothing but clean blocks can be in this segment: of a mirrored cache, what is no pair.
-    pub(crate) fn holds_only_fills(&self, number: u32) -> bool {
-        self.mates().is_some_and(|mates| !mates.is_pair(number))
+    pub fn holds_only_fills(&self, number: u32) -> bool {
+        self.mirror().is_some_and(|mirror| !mirror.is_pair(number))
     }
 
     /// Looks at a mirrored cache through this device alone, which must count.
-    pub(crate) fn look_through(&mut self, member: usize) -> Result<(), Failure> {
-        if let Some(mates) = self.space.mates_mut() {
-            mates.look_through(member);
+    pub fn look_through(&mut self, member: usize) -> Result<(), Refusal> {
+        if let Some(mirror) = self.space.mirror_mut() {
+            mirror.look_through(member);
             self.superblocks = read_superblocks(&self.space);
             self.superblock =
                 Superblock::choose(self.superblocks.clone()).map_err(|error| refusal(&self.space, error))?;
@@ -93,48 +93,48 @@ impl Image {
     }
 
     /// The checkpoint as it is to be followed here: of a mirrored cache, without what lay on a device that does not count.
-    pub(crate) fn localized<'a>(&self, checkpoint: &'a Checkpoint) -> Cow<'a, Checkpoint> {
-        self.mates().map_or(Cow::Borrowed(checkpoint), |mates| Cow::Owned(mates.localized(checkpoint)))
+    pub fn localized<'a>(&self, checkpoint: &'a Checkpoint) -> Cow<'a, Checkpoint> {
+        self.mirror().map_or(Cow::Borrowed(checkpoint), |mirror| Cow::Owned(mirror.localized(checkpoint)))
     }
 
     /// Paths of its devices, for messages.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         self.space.shown()
     }
 
     /// Layout of the device.
-    pub(crate) fn geometry(&self) -> &Geometry {
+    pub fn geometry(&self) -> &Geometry {
         &self.superblock.geometry
     }
 
     /// Size of all devices.
-    pub(crate) fn device_bytes(&self) -> u64 {
+    pub fn device_bytes(&self) -> u64 {
         self.space.bytes()
     }
 
     /// True if the last daemon did not stop in an orderly way.
-    pub(crate) fn is_unclean(&self) -> bool {
+    pub fn is_unclean(&self) -> bool {
         self.superblock.state != CacheState::Clean
     }
 
     /// True if the last daemon gave the cache up, and its volumes went on without it.
-    pub(crate) fn is_failed(&self) -> bool {
+    pub fn is_failed(&self) -> bool {
         self.superblock.state == CacheState::Failed
     }
 
     /// The checkpoint in effect, if a copy of it is intact.
-    pub(crate) fn checkpoint(&self) -> Option<&Checkpoint> {
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
         self.checkpoints.iter().find_map(|copy| copy.as_ref().ok())
     }
 
     /// One copy of a checkpoint, checked to be of this cache and of this generation; of a mirrored cache, as either device has it.
-    pub(crate) fn checkpoint_copy(&self, generation: u64, copy: u64) -> Result<Checkpoint, FormatError> {
+    pub fn checkpoint_copy(&self, generation: u64, copy: u64) -> Result<Checkpoint, FormatError> {
         let found = self.checkpoint_by(generation, copy, |at, bytes| self.space.read(at, bytes));
-        let Some((mates, other)) = self.mates().and_then(|mates| Some((mates, mates.other()?))) else {
+        let Some((mirror, other)) = self.mirror().and_then(|mirror| Some((mirror, mirror.other()?))) else {
             return found;
         };
         found.or_else(|error| {
-            let there = self.checkpoint_by(generation, copy, |at, bytes| mates.read_from(other, at, bytes));
+            let there = self.checkpoint_by(generation, copy, |at, bytes| mirror.read_from(other, at, bytes));
             there.map_err(|_| error)
         })
     }
@@ -168,37 +168,38 @@ impl Image {
     }
 
     /// Reads a whole segment; of a pair, what both copies have together.
-    pub(crate) fn segment(&self, number: u32) -> Bytes {
+    pub fn segment(&self, number: u32) -> Bytes {
         let (geometry, len) = (self.geometry(), self.geometry().segment_bytes());
         let here = self.read(geometry.segment_offset(number, 0), len);
-        let Some((mates, other)) = self.mates().and_then(|mates| Some((mates, mates.other_of_pair(number)?)))
+        let Some((mirror, other)) =
+            self.mirror().and_then(|mirror| Some((mirror, mirror.other_of_pair(number)?)))
         else {
             return here;
         };
         let offset = geometry.segment_offset(number % geometry.columns(), 0);
-        let there = read_blocks(len, |at, bytes| mates.read_from(other, offset + at, bytes));
+        let there = read_blocks(len, |at, bytes| mirror.read_from(other, offset + at, bytes));
         copies::merged(here, there, self.superblock.uuid, number)
     }
 
     /// Reads the first block of a segment.
-    pub(crate) fn segment_head(&self, number: u32) -> Bytes {
+    pub fn segment_head(&self, number: u32) -> Bytes {
         self.read(self.geometry().segment_offset(number, 0), BLOCK_BYTES as u64)
     }
 
     /// Reads whole blocks; those that the device does not give up are zeroes.
-    pub(super) fn read(&self, offset: u64, len: u64) -> Bytes {
+    pub(crate) fn read(&self, offset: u64, len: u64) -> Bytes {
         read_blocks(len, |at, bytes| self.space.read(offset + at, bytes))
     }
 
     /// Learns from the heads of all columns which of them are pairs: the checkpoint in effect is lost.
-    pub(super) fn learn_by_heads(&mut self, base: &Checkpoint) {
-        if let Some(mates) = self.space.mates_mut() {
-            mates.learn_by_heads(base);
+    pub(crate) fn learn_by_heads(&mut self, base: &Checkpoint) {
+        if let Some(mirror) = self.space.mirror_mut() {
+            mirror.learn_by_heads(base);
         }
     }
 
     /// What there is to say about superblocks and checkpoints.
-    pub(crate) fn judge(&self, findings: &mut Findings) {
+    pub fn judge(&self, findings: &mut Findings) {
         let names = ["A", "B"];
         for (copy, name) in self.superblocks.iter().zip(names) {
             let place = format!("superblock {name}");
@@ -244,7 +245,7 @@ impl Image {
 }
 
 /// Both superblocks as they lie there.
-pub(super) fn read_superblocks(space: &Space) -> [Result<Superblock, FormatError>; 2] {
+pub(crate) fn read_superblocks(space: &Space) -> [Result<Superblock, FormatError>; 2] {
     [0, 1].map(|copy| {
         let mut block = vec![0; BLOCK_BYTES];
         let offset = Geometry::superblock_offset(copy);
@@ -258,7 +259,7 @@ pub(super) fn read_superblocks(space: &Space) -> [Result<Superblock, FormatError
 }
 
 /// Why a cache without a superblock that can be used is not read.
-pub(super) fn refusal(space: &Space, error: FormatError) -> Failure {
+pub(crate) fn refusal(space: &Space, error: FormatError) -> Refusal {
     let hint = match error {
         FormatError::Magic { .. } => "this was never a cache, or both superblocks are overwritten",
         FormatError::Version { .. } => "a newer forebay made it; nothing was changed",
@@ -267,7 +268,7 @@ pub(super) fn refusal(space: &Space, error: FormatError) -> Failure {
             "both superblocks are unusable; nothing was changed; `forebay salvage CACHE --to FOLDER` extracts what is left"
         }
     };
-    Failure::new(format!("{}: {error}", space.first().path().display())).hint(hint)
+    Refusal::new(format!("{}: {error}", space.first().path().display())).hint(hint)
 }
 
 /// Reads so many bytes as `read` does from an offset; blocks that it does not give up are zeroes.
@@ -287,15 +288,16 @@ fn read_blocks(len: u64, read: impl Fn(u64, &mut [u8]) -> Result<(), ()>) -> Byt
 
 /// What was read, and which blocks of it could not be.
 #[derive(Debug)]
-pub(crate) struct Bytes {
-    pub(crate) bytes: Vec<u8>,
+pub struct Bytes {
+    /// What was read; zeroes where the device gave nothing.
+    pub bytes: Vec<u8>,
     /// Blocks, counted from the start.
-    pub(crate) unreadable: Vec<u32>,
+    pub unreadable: Vec<u32>,
 }
 
 impl Bytes {
     /// One block.
-    pub(crate) fn block(&self, index: u32) -> Option<&[u8]> {
+    pub fn block(&self, index: u32) -> Option<&[u8]> {
         let start = index as usize * BLOCK_BYTES;
         self.bytes.get(start..start + BLOCK_BYTES)
     }

@@ -1,11 +1,11 @@
 //! Mirrored caches made by hand, in two files.
 
 use super::{data, extracted, header, in_bytes, opened, params};
-use crate::cache::Findings;
-use crate::cache::image::Image;
-use crate::cache::mates::together;
-use crate::cache::salvage::Worth;
-use crate::cache::verdict::verify;
+use crate::Findings;
+use crate::image::Image;
+use crate::mirror::together;
+use crate::salvage::Worth;
+use crate::verdict::verify;
 use forebay_core::format_mirrored;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotState, SlotStates};
@@ -102,13 +102,13 @@ impl Pair {
     /// What check says: dirty and clean blocks, the same through either device, and findings.
     fn checked(&self) -> ([u64; 2], Findings) {
         let mut image = Image::open(&self.paths[..]).unwrap();
-        let views = image.mates().unwrap().views();
+        let views = image.mirror().unwrap().views();
         let (mut each, mut held) = (Vec::new(), Vec::new());
         for view in views {
             image.look_through(view).unwrap();
             let mut findings = Findings::default();
             image.judge(&mut findings);
-            image.mates().unwrap().judge(&mut findings);
+            image.mirror().unwrap().judge(&mut findings);
             let checkpoint = image.localized(image.checkpoint().unwrap()).into_owned();
             let total = verify(&image, &checkpoint, &mut findings, &mut |_, _| {}).total();
             held.push([total.dirty, total.clean]);
@@ -200,7 +200,7 @@ fn a_device_that_was_put_out_does_not_count() {
     assert_eq!((held, findings.lost, findings.damaged), ([1, 0], 0, 1), "{findings:?}");
     assert!(findings.kept[0].what.contains("put out"), "{findings:?}");
     let image = Image::open(&pair.paths[..]).unwrap();
-    assert_eq!(image.mates().unwrap().standing().map(|(_, word)| word), ["counts", "out"]);
+    assert_eq!(image.mirror().unwrap().standing().map(|(_, word)| word), ["counts", "out"]);
 }
 
 #[test]

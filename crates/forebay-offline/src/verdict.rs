@@ -1,6 +1,6 @@
 //! The verdict on a cache: what every slot is worth, and whether its bytes are right.
 //!
-//! The checkpoint says what each slot was worth; what was logged after it is laid over that ([`Overlay`]); then each
+//! The checkpoint says what each slot was worth; what was logged after it is laid over that (`Overlay`); then each
 //! segment in use is read once, its headers and summary are compared, and every block that counts is compared with its
 //! checksum. Where headers and summary do not say the same the summary counts, as in recovery; a slot about which they do not
 //! agree is *disputed*.
@@ -11,9 +11,9 @@ use forebay_format::batch::Entry;
 use forebay_format::checkpoint::{Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentEntry, SlotState};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
-use super::image::{Bytes, Image};
-use super::log::{self, Batch};
-use super::{Findings, Severity};
+use crate::image::{Bytes, Image};
+use crate::log::{self, Batch};
+use crate::{Findings, Severity};
 
 /// A block of a volume.
 type Key = (VolumeId, u64);
@@ -28,69 +28,69 @@ struct Content {
 
 /// Blocks of one volume in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Held {
+pub struct Held {
     /// Blocks that only the cache has.
-    pub(crate) dirty: u64,
+    pub dirty: u64,
     /// Blocks that the backing store has too.
-    pub(crate) clean: u64,
+    pub clean: u64,
     /// Of both, blocks of which only some sectors count.
-    pub(crate) partial: u64,
+    pub partial: u64,
     /// Dirty blocks whose bytes are wrong.
-    pub(crate) dirty_bad: u64,
+    pub dirty_bad: u64,
     /// Clean blocks whose bytes are wrong.
-    pub(crate) clean_bad: u64,
+    pub clean_bad: u64,
     /// Clean blocks that the next start drops, because writes past the cache may have overtaken them.
-    pub(crate) dropped: u64,
+    pub dropped: u64,
     /// Older versions of dirty blocks that the checkpoint keeps for the order of destage. (Those that came to be after it
     /// are not counted: nothing is lost with them.)
-    pub(crate) shadows: u64,
+    pub shadows: u64,
 }
 
 /// What came out.
 #[derive(Debug, Default)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// By volume.
-    pub(crate) held: BTreeMap<u16, Held>,
+    pub held: BTreeMap<u16, Held>,
     /// Batches after the checkpoint that count.
-    pub(crate) replayed: u64,
+    pub replayed: u64,
     /// Segments read.
-    pub(crate) segments_read: u64,
+    pub segments_read: u64,
     /// Headers, summaries and blocks compared with their checksums.
-    pub(crate) checked: u64,
+    pub checked: u64,
     /// Dirty slots of which it cannot be read which block they hold.
-    pub(crate) unknown_dirty: u64,
+    pub unknown_dirty: u64,
 }
 
 /// A block that counts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Block<'a> {
+pub struct Block<'a> {
     /// Volume, and block in it.
-    pub(crate) key: (VolumeId, u64),
+    pub key: (VolumeId, u64),
     /// Sectors of it that the slot holds.
-    pub(crate) sector_mask: u8,
+    pub sector_mask: u8,
     /// What it is worth.
-    pub(crate) state: SlotState,
+    pub state: SlotState,
     /// Sequence of its batch, if it was logged after the checkpoint.
-    pub(crate) sequence: Option<u64>,
+    pub sequence: Option<u64>,
     /// Headers and summary of its segment say that the slot holds different blocks.
-    pub(crate) disputed: bool,
+    pub disputed: bool,
     /// Its bytes, if they match their checksum.
-    pub(crate) bytes: Option<&'a [u8]>,
+    pub bytes: Option<&'a [u8]>,
 }
 
 /// Who watches a walk.
-pub(crate) struct Watcher<'a> {
+pub struct Watcher<'a> {
     /// Hears how many segments of how many are done.
-    pub(crate) progress: &'a mut dyn FnMut(u64, u64),
+    pub progress: &'a mut dyn FnMut(u64, u64),
     /// Hears of every block that counts (not of the clean ones that the next start drops).
-    pub(crate) block: &'a mut dyn FnMut(Block<'_>),
+    pub block: &'a mut dyn FnMut(Block<'_>),
     /// Only dirty blocks are wanted: what is clean is not read.
-    pub(crate) dirty_only: bool,
+    pub dirty_only: bool,
 }
 
 impl Verdict {
     /// The sum over all volumes.
-    pub(crate) fn total(&self) -> Held {
+    pub fn total(&self) -> Held {
         let mut total = Held::default();
         for held in self.held.values() {
             total.dirty += held.dirty;
@@ -198,7 +198,7 @@ impl Overlay {
 }
 
 /// Verifies a cache. `progress` hears how many segments of how many are done.
-pub(crate) fn verify(
+pub fn verify(
     image: &Image,
     checkpoint: &Checkpoint,
     findings: &mut Findings,
@@ -210,7 +210,7 @@ pub(crate) fn verify(
 }
 
 /// Reads every segment that holds something that counts, given the batches logged after the checkpoint.
-pub(crate) fn walk(
+pub fn walk(
     image: &Image,
     checkpoint: &Checkpoint,
     batches: &[Batch],
@@ -404,8 +404,8 @@ impl Walk<'_, '_> {
         let unreadable = bytes.unreadable.contains(&index);
         let mut intact = found == Some(content.crc32c) && !unreadable;
         // Who wants to know each copy looks through each device; who wants the bytes takes either.
-        let mates = self.image.mates().filter(|_| self.watcher.dirty_only && !intact);
-        let mut copies = mates.into_iter().flat_map(|mates| mates.copies(self.number, index));
+        let mirror = self.image.mirror().filter(|_| self.watcher.dirty_only && !intact);
+        let mut copies = mirror.into_iter().flat_map(|mirror| mirror.copies(self.number, index));
         let other = copies.find(|block| forebay_format::checksum(block) == content.crc32c);
         intact |= other.is_some();
         (self.watcher.block)(Block {

@@ -1,7 +1,7 @@
 //! A mirrored cache, seen through its two devices or through one of them.
 //!
 //! Whoever wants the data takes what both have together, as recovery does: of checkpoints, and of what both have (*pairs*), whichever copy is
-//! right ([`super::copies`]). Whoever wants to know whether either device would do without the other looks through each alone. What only
+//! right (`copies`). Whoever wants to know whether either device would do without the other looks through each alone. What only
 //! one of them has (clean blocks) is read where it is. Which segments are pairs the checkpoint says, by the twins; of a
 //! column that was free then, the first header of a batch says it, if it was written since. What is no pair holds nothing but fills.
 //!
@@ -16,17 +16,17 @@ use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, StreamKind};
 use forebay_io::Device;
 
-use super::{Findings, Severity};
-use crate::failure::Failure;
+use crate::Refusal;
+use crate::{Findings, Severity};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Says whether the notes of a daemon call a device out, by its tag; `None` if there are no notes of this cache.
-pub(crate) type Noted<'a> = &'a dyn Fn(CacheUuid, u64) -> Result<Option<bool>, Failure>;
+pub type Noted<'a> = &'a dyn Fn(CacheUuid, u64) -> Result<Option<bool>, Refusal>;
 
 /// One of the two devices.
 #[derive(Debug)]
-struct Mate {
+struct MirrorMember {
     device: Device,
     superblock: Superblock,
     /// What is on it counts.
@@ -37,8 +37,8 @@ struct Mate {
 
 /// The two devices of a mirrored cache, as far as they were given.
 #[derive(Debug)]
-pub(crate) struct Mates {
-    mates: [Option<Mate>; 2],
+pub struct Mirror {
+    mirror: [Option<MirrorMember>; 2],
     geometry: Geometry,
     /// The device that it is seen through: superblocks come from it, and what it has right of all else.
     view: usize,
@@ -48,22 +48,22 @@ pub(crate) struct Mates {
     pairs: BTreeSet<u32>,
 }
 
-impl Mates {
+impl Mirror {
     /// Devices with these superblocks, all of which are of mirrored caches.
-    pub(super) fn new(found: Vec<(Device, Superblock)>, noted: Noted<'_>) -> Result<Self, Failure> {
+    pub(crate) fn new(found: Vec<(Device, Superblock)>, noted: Noted<'_>) -> Result<Self, Refusal> {
         let newest =
             found.iter().map(|(_, superblock)| superblock).max_by_key(|superblock| superblock.generation);
-        let Some(newest) = newest.cloned() else { return Err(Failure::new("no device")) };
-        newest.geometry.validate_mirrored().map_err(|error| Failure::new(error.to_string()))?;
-        let mut mates = [None, None];
+        let Some(newest) = newest.cloned() else { return Err(Refusal::new("no device")) };
+        newest.geometry.validate_mirrored().map_err(|error| Refusal::new(error.to_string()))?;
+        let mut mirror = [None, None];
         for (device, superblock) in found {
             let path = device.path().display().to_string();
             let Some(mark) = superblock.mirror else {
-                return Err(Failure::new(format!("{path}: a cache that is not mirrored"))
+                return Err(Refusal::new(format!("{path}: a cache that is not mirrored"))
                     .hint("give the devices of one cache"));
             };
             if superblock.uuid != newest.uuid {
-                return Err(Failure::new(format!(
+                return Err(Refusal::new(format!(
                     "{path} belongs to the cache {}, not to {}",
                     superblock.uuid, newest.uuid
                 ))
@@ -78,78 +78,78 @@ impl Mates {
             let recent =
                 newest.generation - superblock.generation <= 1 && newest.geometry == superblock.geometry;
             let counts = listed && recent && note != Some(true);
-            if mates[member].is_some() {
-                return Err(Failure::new(format!(
+            if mirror[member].is_some() {
+                return Err(Refusal::new(format!(
                     "{path}: two devices say that they are device {}",
                     member + 1
                 ))
                 .hint("one of them is a copy, or was replaced: leave it out"));
             }
-            mates[member] = Some(Mate { device, superblock, counts, noted: note.is_some() });
+            mirror[member] = Some(MirrorMember { device, superblock, counts, noted: note.is_some() });
         }
         let counts = |member: &usize| {
-            mates[*member].as_ref().filter(|mate| mate.counts).map(|mate| mate.superblock.generation)
+            mirror[*member].as_ref().filter(|found| found.counts).map(|found| found.superblock.generation)
         };
         let Some(view) = (0..2).rev().filter(|member| counts(member).is_some()).max_by_key(counts) else {
-            return Err(none_counts(&mates));
+            return Err(none_counts(&mirror));
         };
-        Ok(Self { mates, geometry: newest.geometry, view, alone: false, pairs: BTreeSet::new() })
+        Ok(Self { mirror, geometry: newest.geometry, view, alone: false, pairs: BTreeSet::new() })
     }
 
     /// The devices that count.
-    pub(crate) fn views(&self) -> Vec<usize> {
+    pub fn views(&self) -> Vec<usize> {
         (0..2).filter(|member| self.counts(*member)).collect()
     }
 
     fn counts(&self, member: usize) -> bool {
-        self.mates[member].as_ref().is_some_and(|mate| mate.counts)
+        self.mirror[member].as_ref().is_some_and(|found| found.counts)
     }
 
     /// Only one device counts, and no notes say that it is the one.
-    pub(crate) fn is_doubtful(&self) -> bool {
+    pub fn is_doubtful(&self) -> bool {
         self.views().len() == 1
-            && self.mates.iter().flatten().any(|mate| mate.counts && !mate.noted)
-            && self.mates.iter().flatten().count() == 1
+            && self.mirror.iter().flatten().any(|found| found.counts && !found.noted)
+            && self.mirror.iter().flatten().count() == 1
     }
 
     /// Looks through one device alone from now on; it must count.
-    pub(super) fn look_through(&mut self, member: usize) {
+    pub(crate) fn look_through(&mut self, member: usize) {
         (self.view, self.alone) = (member, true);
     }
 
     /// The other device, if what it has is taken as well.
-    pub(super) fn other(&self) -> Option<usize> {
+    pub(crate) fn other(&self) -> Option<usize> {
         let other = 1 - self.view;
         (!self.alone && self.counts(other)).then_some(other)
     }
 
     /// The device with the other copy of this segment, if it is a pair and that is taken as well.
-    pub(super) fn other_of_pair(&self, segment: u32) -> Option<usize> {
+    pub(crate) fn other_of_pair(&self, segment: u32) -> Option<usize> {
         self.other().filter(|_| self.is_pair(segment))
     }
 
     /// Both devices have the column of this segment. Else there is nothing in it but fills.
-    pub(super) fn is_pair(&self, segment: u32) -> bool {
+    pub(crate) fn is_pair(&self, segment: u32) -> bool {
         self.pairs.contains(&(segment % self.geometry.columns()))
     }
 
     /// The device that it is seen through.
-    pub(super) fn device(&self) -> &Device {
-        match &self.mates {
-            [Some(mate), _] if self.view == 0 => &mate.device,
-            [_, Some(mate)] => &mate.device,
-            [Some(mate), None] => &mate.device,
+    pub(crate) fn device(&self) -> &Device {
+        match &self.mirror {
+            [Some(found), _] if self.view == 0 => &found.device,
+            [_, Some(found)] => &found.device,
+            [Some(found), None] => &found.device,
             [None, None] => unreachable!("the device that it is seen through counts"),
         }
     }
 
     /// Bytes of the pool's space.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         2 * self.geometry.member_bytes()
     }
 
     /// Reads bytes that lie in the metadata, or in one segment.
-    pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
         let (start, unit) = (self.geometry.segments_start_block * BLOCK, self.geometry.segment_bytes());
         let Some(inside) = offset.checked_sub(start) else { return self.read_from(self.view, offset, bytes) };
         let columns = u64::from(self.geometry.columns());
@@ -161,8 +161,8 @@ impl Mates {
     }
 
     /// Reads bytes of one of the devices, if it counts.
-    pub(super) fn read_from(&self, member: usize, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
-        let device = &self.mates[member].as_ref().filter(|mate| mate.counts).ok_or(())?.device;
+    pub(crate) fn read_from(&self, member: usize, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
+        let device = &self.mirror[member].as_ref().filter(|found| found.counts).ok_or(())?.device;
         let end = offset.checked_add(bytes.len() as u64).ok_or(())?;
         if end > device.size_bytes() { Err(()) } else { device.read_at(offset, bytes).map_err(drop) }
     }
@@ -173,7 +173,7 @@ impl Mates {
     }
 
     /// A block of a pair as each of the devices has it.
-    pub(super) fn copies(&self, segment: u32, index: u32) -> impl Iterator<Item = Vec<u8>> {
+    pub(crate) fn copies(&self, segment: u32, index: u32) -> impl Iterator<Item = Vec<u8>> {
         let offset = self.geometry.segment_offset(segment % self.geometry.columns(), index);
         self.seen().filter(move |_| self.is_pair(segment)).filter_map(move |member| {
             let mut block = vec![0; BLOCK_BYTES];
@@ -182,13 +182,13 @@ impl Mates {
     }
 
     fn superblock(&self) -> Option<&Superblock> {
-        self.mates[self.view].as_ref().map(|mate| &mate.superblock)
+        self.mirror[self.view].as_ref().map(|found| &found.superblock)
     }
 
     // --- what a checkpoint says
 
     /// Learns which columns are pairs.
-    pub(super) fn learn(&mut self, checkpoint: &Checkpoint) {
+    pub(crate) fn learn(&mut self, checkpoint: &Checkpoint) {
         let columns = self.geometry.columns();
         let state = |number: u32| checkpoint.segments.get(number as usize).map(|entry| entry.state);
         self.pairs =
@@ -227,7 +227,7 @@ impl Mates {
     }
 
     /// Learns which columns are pairs without the checkpoint in effect: the latest head says it, else an older checkpoint.
-    pub(super) fn learn_by_heads(&mut self, base: &Checkpoint) {
+    pub(crate) fn learn_by_heads(&mut self, base: &Checkpoint) {
         let columns = self.geometry.columns();
         let is_pair = |first: &u32| {
             let places = self.seen().flat_map(|member| [(member, *first), (member, *first + columns)]);
@@ -240,7 +240,7 @@ impl Mates {
     }
 
     /// The checkpoint without what lay on a device that does not count, and with both halves of free columns in its window.
-    pub(super) fn localized(&self, checkpoint: &Checkpoint) -> Checkpoint {
+    pub(crate) fn localized(&self, checkpoint: &Checkpoint) -> Checkpoint {
         let columns = self.geometry.columns();
         let there = |number: u32| {
             self.pairs.contains(&(number % columns)) || self.counts(usize::from(number >= columns))
@@ -272,17 +272,17 @@ impl Mates {
     // --- for people
 
     /// How the devices stand: for each its path, if it was given, and a word.
-    pub(crate) fn standing(&self) -> [(String, &'static str); 2] {
-        [0, 1].map(|member| match &self.mates[member] {
+    pub fn standing(&self) -> [(String, &'static str); 2] {
+        [0, 1].map(|member| match &self.mirror[member] {
             None => (format!("device {}", member + 1), "not given"),
-            Some(mate) => {
-                (mate.device.path().display().to_string(), if mate.counts { "counts" } else { "out" })
+            Some(found) => {
+                (found.device.path().display().to_string(), if found.counts { "counts" } else { "out" })
             }
         })
     }
 
     /// What there is to say about the devices.
-    pub(crate) fn judge(&self, findings: &mut Findings) {
+    pub fn judge(&self, findings: &mut Findings) {
         for (path, standing) in self.standing() {
             match standing {
                 "counts" => {}
@@ -301,18 +301,18 @@ impl Mates {
     }
 }
 
-fn none_counts(mates: &[Option<Mate>; 2]) -> Failure {
+fn none_counts(mirror: &[Option<MirrorMember>; 2]) -> Refusal {
     let paths: Vec<String> =
-        mates.iter().flatten().map(|mate| mate.device.path().display().to_string()).collect();
+        mirror.iter().flatten().map(|found| found.device.path().display().to_string()).collect();
     let what = format!(
         "{}: put out of a mirrored cache, which went on with the other device: what is here is old",
         paths.join(", ")
     );
-    Failure::new(what).hint("give the device that was used last")
+    Refusal::new(what).hint("give the device that was used last")
 }
 
 /// What was found through each device as one: what only one of them has damaged is not lost.
-pub(crate) fn together(first: Findings, second: Findings, into: &mut Findings) {
+pub fn together(first: Findings, second: Findings, into: &mut Findings) {
     let lost_in = |findings: &Findings, place: &str| {
         findings.kept.iter().any(|other| other.severity == Severity::Lost && other.place == place)
     };

@@ -1,15 +1,13 @@
 //! Caches made by hand, in a file: what the verdict on them is.
 
 use super::image::Image;
-use super::mates::Noted;
-use super::salvage::{Salvage, Worth};
+use super::mirror::Noted;
+use super::salvage::{OnlyCopies, Salvage, Worth};
 use super::space::Given;
 use super::verdict::{Verdict, verify};
 use super::{Findings, Severity};
-use crate::failure::Failure;
+use crate::{Key, Refusal};
 use forebay_core::{FormatParams, format_cache};
-use forebay_daemon::OnlyCopies;
-use forebay_daemon::encryption::Key;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{Mode, SegmentEntry, SegmentState, SlotState, SlotStates, VolumeEntry};
 use forebay_format::summary::SummaryItem;
@@ -543,7 +541,7 @@ fn of_a_cache_that_was_given_up_nothing_is_certain_and_only_what_the_record_list
 fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
     let notes = |cache: &Cache| {
         let mut notes = Vec::new();
-        let mut note = |what: &str| notes.push(what.to_owned());
+        let mut note = |memory_bytes: u64| notes.push(memory_bytes);
         opened(std::slice::from_ref(&cache.path), &mut note, &|_, _| Ok(None)).unwrap();
         notes
     };
@@ -552,7 +550,7 @@ fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
     for copy in 0..2 {
         cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(1, copy) + 4096).unwrap();
     }
-    assert!(matches!(&notes(&cache)[..], [note] if note.contains("of memory")));
+    assert!(matches!(notes(&cache)[..], [memory_bytes] if memory_bytes > 0));
 }
 
 /// The table of volumes may be that of an older checkpoint: volumes may have been made or have grown since.
@@ -578,17 +576,13 @@ fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not
 
 #[test]
 fn a_key_for_a_cache_that_is_not_encrypted_is_told_from_a_lost_identity() {
-    use std::os::unix::fs::PermissionsExt;
-
     let cache = Cache::new();
     for copy in 0..2 {
         // Its identity can still be read, and is tried with the key.
         cache.file.write_all_at(&[0xff; 4], Geometry::superblock_offset(copy) + 508).unwrap();
     }
-    let key = cache.path.with_file_name("key");
-    std::fs::write(&key, (0..64).collect::<Vec<u8>>()).unwrap();
-    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-    let key = Key::from_file(&key).unwrap();
+    let bytes: Vec<u8> = (0..64).collect();
+    let key = Key::new("key", forebay_crypt::FileKey::parse(&bytes).unwrap());
     let refused = || {
         let given = Given { paths: std::slice::from_ref(&cache.path), key: Some(&key) };
         opened(given, &mut |_| {}, &|_, _| Ok(None)).map(drop).unwrap_err()
@@ -617,9 +611,9 @@ fn salvaged(cache: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Found {
 
 fn opened<'a>(
     given: impl Into<Given<'a>>,
-    note: &mut dyn FnMut(&str),
+    note: &mut dyn FnMut(u64),
     noted: Noted<'_>,
-) -> Result<(Salvage, Findings), Failure> {
+) -> Result<(Salvage, Findings), Refusal> {
     let mut findings = Findings::default();
     let salvage = Salvage::open(given, None, &mut findings, note, &mut |_, _| {}, noted)?;
     Ok((salvage, findings))

@@ -1,0 +1,122 @@
+//! Reads the devices of a cache while no daemon has them open, and judges what belongs to it.
+//!
+//! `forebay check`, `inspect` and `salvage` are this library with words around it. The daemon asks it which devices belong to a cache
+//! before it opens one. Behind the superblocks it is a second reader of the format, written from `docs/internals/on-disk-format.md` and
+//! independent of the engine: if the two disagree, one of them has a bug.
+//!
+//! Which devices belong to a cache, for the daemon too:
+//! - [`members`]: the further devices of a cache on several ones;
+//! - [`key`]: the key of an encrypted cache.
+//!
+//! What is on them:
+//! - `space`: the devices, and which part of the cache lies on which;
+//! - [`mirror`]: the two devices of a mirrored cache, together or each for itself; `copies`: a segment that both have;
+//! - [`image`]: superblocks and checkpoints;
+//! - [`log`]: batches of a segment, and which of them count after a checkpoint;
+//! - [`verdict`]: the state of every slot after all that, and whether its bytes are right;
+//! - [`salvage`]: what of it is dirty and provably current, also if the engine would refuse the cache. `rebuild` finds the
+//!   layout of a cache without superblocks; `scan` reads the log of one whose checkpoint or log is damaged.
+//!
+//! Invariants
+//! - No device is written to.
+//! - Any bytes may be on the device; what cannot be believed becomes a [`Finding`] or a [`Refusal`].
+//! - Memory is bounded by a segment (of a mirrored cache two), the checkpoint, and what was logged after it, not by the size of
+//!   the cache. Only salvage of a cache without a checkpoint holds an entry for every block in it.
+#![forbid(unsafe_code)]
+
+mod copies;
+pub mod image;
+pub mod key;
+pub mod log;
+pub mod members;
+pub mod mirror;
+mod rebuild;
+mod refusal;
+pub mod salvage;
+mod scan;
+mod space;
+pub mod verdict;
+
+pub use key::{Key, unlock};
+pub use refusal::Refusal;
+pub use space::Given;
+
+#[cfg(test)]
+mod tests;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Severity {
+    /// As it should be, worth knowing.
+    Note,
+    /// Damaged, and Forebay can do without: another copy says the same, or the backing store has the data.
+    Damaged,
+    /// The only copy of something is damaged, or the cache will be refused.
+    Lost,
+}
+
+impl Severity {
+    /// One word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Damaged => "damaged",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// Something that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where, in words of the format.
+    pub place: String,
+    /// What.
+    pub what: String,
+}
+
+/// Findings, of which so many are kept; the others are counted.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// The first ones.
+    pub kept: Vec<Finding>,
+    /// How many were [`Severity::Damaged`], kept or not.
+    pub damaged: u64,
+    /// How many were [`Severity::Lost`], kept or not.
+    pub lost: u64,
+}
+
+/// Findings kept.
+const KEPT_MAX: usize = 1000;
+
+impl Findings {
+    /// Adds one.
+    pub fn add(&mut self, severity: Severity, place: impl Into<String>, what: impl Into<String>) {
+        match severity {
+            Severity::Note => {}
+            Severity::Damaged => self.damaged += 1,
+            Severity::Lost => self.lost += 1,
+        }
+        if self.kept.len() < KEPT_MAX {
+            self.kept.push(Finding { severity, place: place.into(), what: what.into() });
+        }
+    }
+
+    /// How many are more than notes.
+    pub fn faults(&self) -> u64 {
+        self.damaged + self.lost
+    }
+
+    /// The worst that was kept.
+    pub fn worst(&self) -> Option<&Finding> {
+        let mut worst: Option<&Finding> = None;
+        for finding in self.kept.iter().filter(|finding| finding.severity > Severity::Note) {
+            if worst.is_none_or(|worst| finding.severity > worst.severity) {
+                worst = Some(finding);
+            }
+        }
+        worst
+    }
+}

@@ -1,0 +1,273 @@
+//! The further devices of a cache on several devices: whether they belong to it, and what lies on each.
+//!
+//! Headers are read here and not written. What they say of their lengths is not believed where there is a superblock.
+
+use crate::Refusal;
+use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader, divide};
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, FormatError};
+use forebay_io::Device;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Reads and checks the headers of all members but the first, whose superblock is given. They say what lies on each member
+/// now, whatever is on the devices.
+///
+/// # Errors
+/// A member is missing, too short, in the wrong place, of another cache, or left over from before it was taken out of the
+/// pool.
+pub fn open_members(
+    superblock: &Superblock,
+    first: &Device,
+    others: &[Device],
+) -> Result<Vec<MemberHeader>, Refusal> {
+    let found: Vec<Found> = others
+        .iter()
+        .map(|device| Found {
+            name: device.path().display().to_string(),
+            bytes: device.size_bytes(),
+            header: read_header(device),
+        })
+        .collect();
+    let headers = check(superblock, &found)?;
+    let needed = headers.first().map_or(0, |header| header.first_block * BLOCK);
+    check_length(&first.path().display(), first.size_bytes(), needed)?;
+    Ok(headers)
+}
+
+/// What was found on a device.
+#[derive(Debug)]
+struct Found {
+    name: String,
+    bytes: u64,
+    header: Result<MemberHeader, FormatError>,
+}
+
+/// The header of a device, if its two copies do not contradict each other.
+///
+/// # Errors
+/// Neither copy is intact, or they contradict each other.
+pub fn read_header(device: &Device) -> Result<MemberHeader, FormatError> {
+    choose(read_copies(device))
+}
+
+/// Both copies of the header of a device.
+pub fn read_copies(device: &Device) -> [Result<MemberHeader, FormatError>; 2] {
+    HEADER_BLOCKS.map(|block| {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        let missing = FormatError::TooShort { structure: "member header", needed: BLOCK_BYTES, found: 0 };
+        device.read_at(block * BLOCK, &mut bytes).map_err(|_| missing)?;
+        MemberHeader::decode(&bytes)
+    })
+}
+
+fn choose(copies: [Result<MemberHeader, FormatError>; 2]) -> Result<MemberHeader, FormatError> {
+    match copies {
+        // A crash between the two: there was never more used of the device than the larger one says.
+        [Ok(a), Ok(b)] if a == (MemberHeader { blocks: a.blocks, ..b }) => {
+            Ok(MemberHeader { blocks: a.blocks.max(b.blocks), ..a })
+        }
+        [Ok(a), Ok(b)] => {
+            let (expected, found) = (a.tag, b.tag);
+            Err(FormatError::Misplaced { structure: "member header", field: "tag", expected, found })
+        }
+        [Ok(header), _] | [Err(_), Ok(header)] => Ok(header),
+        [Err(error), Err(_)] => Err(error),
+    }
+}
+
+fn check(superblock: &Superblock, found: &[Found]) -> Result<Vec<MemberHeader>, Refusal> {
+    let tags = superblock.members.tags();
+    let mut headers = Vec::new();
+    for device in found {
+        headers.push(belongs(superblock, device)?);
+    }
+    for (at, header) in (1..).zip(&headers) {
+        if usize::from(header.index) != at {
+            let name = &found[at - 1].name;
+            return Err(Refusal::new(format!(
+                "{name} is member {} of the cache, but it was given as member {at}",
+                header.index
+            ))
+            .hint("give the devices in the order of their numbers, each once"));
+        }
+    }
+    if headers.len() < tags.len() {
+        return Err(Refusal::new(format!(
+            "the cache lies on {} devices, but only {} were given: member {} is missing",
+            tags.len() + 1,
+            headers.len() + 1,
+            headers.len() + 1
+        ))
+        .hint("give all of them, in order"));
+    }
+    check_space(superblock, found, &mut headers)?;
+    Ok(headers)
+}
+
+/// The header of a device that belongs to this cache now.
+fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, Refusal> {
+    let name = &device.name;
+    let header = device.header.clone().map_err(|error| {
+        let what = format!("{name} is no member of a cache: {error}");
+        Refusal::new(what).hint("give the devices that the cache was made or grown with")
+    })?;
+    if header.uuid != superblock.uuid {
+        return Err(Refusal::new(format!(
+            "{name} belongs to the cache {}, not to {}",
+            header.uuid, superblock.uuid
+        ))
+        .hint("give the devices of one cache"));
+    }
+    let tag = superblock.members.tags().get(usize::from(header.index) - 1);
+    if tag != Some(&header.tag) {
+        return Err(Refusal::new(format!(
+            "{name} was a member of this cache, but it was taken out since: nothing on it counts"
+        ))
+        .hint("leave it out; to use it again, erase its beginning and grow the cache by it"));
+    }
+    Ok(header)
+}
+
+/// The members follow one another, meet where segments begin, and are as long as the superblock says. Where a member begins
+/// never changes; what headers say of their lengths is put right.
+fn check_space(
+    superblock: &Superblock,
+    found: &[Found],
+    headers: &mut [MemberHeader],
+) -> Result<(), Refusal> {
+    let geometry = &superblock.geometry;
+    let mut before = geometry.segments_start_block;
+    for (device, header) in found.iter().zip(headers.iter()) {
+        let meets_segment = header
+            .first_block
+            .checked_sub(before)
+            .is_some_and(|blocks| blocks.is_multiple_of(u64::from(geometry.segment_blocks)));
+        if !meets_segment || header.first_block > geometry.device_blocks {
+            return Err(Refusal::new(format!(
+                "{}: its blocks, from {} on, do not follow those of the member before it",
+                device.name, header.first_block
+            ))
+            .hint("its header is damaged: restore the device from a copy, or make a new cache"));
+        }
+        before = header.first_block;
+    }
+    divide(headers, &superblock.members, geometry);
+    for (device, header) in found.iter().zip(headers) {
+        check_length(&device.name, device.bytes, (DATA_START_BLOCK + header.blocks) * BLOCK)?;
+    }
+    Ok(())
+}
+
+fn check_length(name: &dyn std::fmt::Display, bytes: u64, needed: u64) -> Result<(), Refusal> {
+    if bytes >= needed {
+        return Ok(());
+    }
+    Err(Refusal::new(format!("{name} has {bytes} bytes, but its part of the cache needs {needed}"))
+        .hint("restore its full length"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use forebay_format::superblock::CacheState;
+    use forebay_format::{CacheUuid, Geometry, Members};
+
+    const UUID: CacheUuid = CacheUuid([7; 16]);
+
+    /// A cache on three devices, of which the further ones have 1024 and 64 blocks.
+    fn superblock() -> Superblock {
+        let geometry = Geometry::for_device(64 << 20, Some(64)).unwrap();
+        superblock_until(geometry.segments_start_block + 128 * 64 + 1024 + 64)
+    }
+
+    fn superblock_until(device_blocks: u64) -> Superblock {
+        Superblock {
+            uuid: UUID,
+            generation: 1,
+            epoch: 1,
+            checkpoint_generation: 1,
+            state: CacheState::Clean,
+            geometry: Geometry { device_blocks, ..Geometry::for_device(64 << 20, Some(64)).unwrap() },
+            members: Members::new(&[11, 22]).unwrap(),
+            mirror: None,
+            encryption: None,
+            shard_index: 0,
+            shard_count: 1,
+            created_unix_s: 0,
+            written_by: String::new(),
+        }
+    }
+
+    fn headers() -> [MemberHeader; 2] {
+        let geometry = superblock().geometry;
+        let first_block = geometry.segments_start_block + 128 * 64;
+        [
+            MemberHeader { uuid: UUID, index: 1, tag: 11, first_block, blocks: 1024 },
+            MemberHeader { uuid: UUID, index: 2, tag: 22, first_block: first_block + 1024, blocks: 64 },
+        ]
+    }
+
+    fn refused(headers: &[MemberHeader]) -> String {
+        let found: Vec<Found> = headers.iter().map(|header| device(Ok(*header))).collect();
+        check(&superblock(), &found).unwrap_err().to_string()
+    }
+
+    fn device(header: Result<MemberHeader, FormatError>) -> Found {
+        Found { name: "/dev/x".into(), bytes: 8 << 20, header }
+    }
+
+    #[test]
+    fn devices_that_do_not_belong_together_are_refused_with_the_reason() {
+        let [a, b] = headers();
+        assert!(refused(&[a]).contains("member 2 is missing"));
+        assert!(refused(&[]).contains("member 1 is missing"));
+        assert!(refused(&[b, a]).contains("is member 2 of the cache, but it was given as member 1"));
+        assert!(refused(&[a, a]).contains("given as member 2"));
+        assert!(
+            refused(&[MemberHeader { uuid: CacheUuid([8; 16]), ..a }, b]).contains("belongs to the cache")
+        );
+        assert!(refused(&[a, MemberHeader { tag: 23, ..b }]).contains("taken out"));
+        assert!(refused(&[a, b, MemberHeader { index: 3, tag: 33, ..b }]).contains("taken out"));
+        for first_block in [b.first_block + 1, a.first_block - 64, superblock().geometry.device_blocks + 64] {
+            assert!(refused(&[a, MemberHeader { first_block, ..b }]).contains("do not follow"));
+        }
+        let end = superblock().geometry.device_blocks;
+        let found = [device(Ok(a)), device(Ok(b))];
+        let cut = check(&superblock_until(end + 2048), &found).unwrap_err().to_string();
+        assert!(cut.contains("has 8388608 bytes, but its part of the cache needs 9699328"), "{cut}");
+        let blank = device(Err(FormatError::Magic { structure: "member header" }));
+        assert!(check(&superblock(), &[blank]).unwrap_err().to_string().contains("no member of a cache"));
+    }
+
+    #[test]
+    fn what_a_header_says_of_its_length_is_put_right_by_the_superblock() {
+        let [a, b] = headers();
+        let end = superblock().geometry.device_blocks;
+        for (of_a, of_b) in [(1024, 64), (64, 640), (4096, 1), (1 << 39, 1 << 39)] {
+            let stale = [MemberHeader { blocks: of_a, ..a }, MemberHeader { blocks: of_b, ..b }];
+            let found = stale.map(|header| device(Ok(header)));
+            assert_eq!(check(&superblock(), &found).unwrap(), [a, b]);
+            let grown = check(&superblock_until(end + 640), &found).unwrap();
+            assert_eq!(grown, [a, MemberHeader { blocks: 704, ..b }]);
+            // An earlier build could shrink a pool so far that nothing was left of its last device.
+            let nothing = check(&superblock_until(b.first_block), &found).unwrap();
+            assert_eq!(nothing[1].blocks, 0);
+        }
+    }
+
+    #[test]
+    fn one_intact_copy_of_a_header_is_enough_and_two_different_ones_are_too_many() {
+        let [a, b] = headers();
+        let torn = FormatError::Magic { structure: "member header" };
+        assert_eq!(choose([Err(torn.clone()), Ok(a)]), Ok(a));
+        assert_eq!(choose([Ok(a), Err(torn)]), Ok(a));
+        assert!(choose([Ok(a), Ok(b)]).is_err());
+        assert!(choose([Ok(a), Ok(MemberHeader { tag: 12, ..a })]).is_err());
+        // A change of the size was cut off between the two.
+        let longer = MemberHeader { blocks: 2048, ..a };
+        assert_eq!(choose([Ok(longer), Ok(a)]), Ok(longer));
+        assert_eq!(choose([Ok(a), Ok(longer)]), Ok(longer));
+    }
+}
