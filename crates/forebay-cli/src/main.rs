@@ -13,6 +13,8 @@ mod commands;
 mod failure;
 mod interrupt;
 mod job;
+#[cfg(test)]
+mod reference;
 mod screen;
 
 use clap::{CommandFactory, Parser};
