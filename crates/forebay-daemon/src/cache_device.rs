@@ -1,7 +1,7 @@
 //! A single cache device: what is on it, and whether it may be taken. Damage behind the superblocks is for the engine to find.
 
-use crate::CacheSpec;
 use crate::error::RunError;
+use forebay_config::CacheSpec;
 use forebay_core::FormatParams;
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::superblock::{Superblock, being_made};

@@ -6,9 +6,9 @@
 //! Invariants
 //! - What is in a key file is in no log, error, event or debug format.
 
-use crate::config::KeySource;
 use crate::error::RunError;
 use crate::secret_file::{FileProblem, open_secret};
+use forebay_config::KeySource;
 use forebay_crypt::{FileKey, KEY_BYTES};
 use forebay_offline::Key;
 use std::fmt;

@@ -19,7 +19,7 @@
 //! finds no memory stays in its receive, which is not posted again before; so does everything while an answer waits for
 //! memory. The kernel, in turn, has a bound for asynchronous requests, and makes their users wait.
 
-use crate::config::mount_memory::MOUNT_BYTES;
+use forebay_config::mount_memory::MOUNT_BYTES;
 use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
 use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
 use forebay_export::fuse::{

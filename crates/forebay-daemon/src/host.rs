@@ -8,12 +8,12 @@
 //! - Every request is answered once, by [`RequestHandler::act`], also while it stops.
 //! - A stop takes away mounts and listeners first, then lets the volume come to its end, then waits for the last answers.
 
-use crate::config::PoolTunables;
 use crate::error::RunError;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
 use crate::mounting::{Made, reserve};
-use crate::rules::{DefaultAction, RuleSet};
 use crate::server::{Offer, Server, ServerToken, Volumes, listen, put_memory_by};
+use forebay_config::PoolTunables;
+use forebay_config::rules::{DefaultAction, RuleSet};
 use forebay_export::directory::ExportInfo;
 use forebay_export::fuse::VolumeTree;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};

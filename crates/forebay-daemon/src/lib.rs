@@ -9,9 +9,7 @@
 
 pub mod api;
 mod cache_device;
-mod cache_spec;
 mod cipher;
-pub mod config;
 pub mod control_files;
 mod durable;
 pub mod encryption;
@@ -34,7 +32,6 @@ pub mod null;
 mod open;
 mod pool;
 mod register;
-pub mod rules;
 mod run;
 mod secret_file;
 mod serve;
@@ -44,7 +41,6 @@ mod thread_priority;
 mod time_limit;
 mod witness;
 
-pub use cache_spec::CacheSpec;
 pub use error::RunError;
 pub use loss_record::{only_copies, reads_as_loss_record};
 pub use mirror_notes::is_noted_out;
@@ -53,6 +49,7 @@ pub use register::{CacheRecord, Standing, cache_record};
 pub use run::{SettingHelp, run, settings, state_dir};
 pub use serve::serve;
 
+use forebay_config::CacheSpec;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
 use std::fmt;

@@ -3,8 +3,8 @@
 //! In three steps, because only the second may wait for others: [`reserve`] takes the memory, [`Made::at`] asks the file systems
 //! and the kernel (and belongs on a thread that may wait), [`Made::serve`] begins to answer.
 
-use crate::config::mount_memory::{memory_for, mounts_max};
 use crate::fuse_server::{FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES};
+use forebay_config::mount_memory::{memory_for, mounts_max};
 use forebay_export::fuse::{Limits, Session, VolumeTree};
 use forebay_export::size::ByteSize;
 use forebay_io::fuse::{FuseMount, MountOptions, mount, volume_place};

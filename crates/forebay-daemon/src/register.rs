@@ -11,11 +11,11 @@
 //! - A cache that is not recorded here is opened: it may come from another host, or the state directory was lost.
 //! - Two copies of one cache are not in use at once: who has it open holds a lock on `CACHE-UUID.lock`.
 
-use crate::CacheSpec;
 use crate::cache_device::is_same;
 use crate::durable;
 use crate::error::RunError;
 use crate::loss_record::{LossRecord, hex, unix_s};
+use forebay_config::CacheSpec;
 use forebay_core::CacheMark;
 use forebay_format::CacheUuid;
 use forebay_format::superblock::Superblock;

@@ -7,7 +7,6 @@
 //! a new service takes everything back. See `handover` for what must hold.
 
 use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
-use crate::config::{Config, ConfigFile, DaemonConfig};
 use crate::control_files::{self, AlarmSource, ControlFiles};
 use crate::encryption::read_key;
 use crate::error::RunError;
@@ -19,6 +18,7 @@ use crate::open::check_key;
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
 use crate::{RunEvent, ServeOptions};
 use forebay_admin::{Admin, AdminError, UpgradeBegun, UpgradeInfo};
+use forebay_config::{Config, ConfigFile, DaemonConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::path::Path;
 use std::sync::{Arc, mpsc};

@@ -5,8 +5,9 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use forebay_config::CacheSpec;
+use forebay_daemon::RunError;
 use forebay_daemon::host::{HostEvent, HostOptions, open_backing, serve};
-use forebay_daemon::{CacheSpec, RunError};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_flashcache_model::Model;
 use forebay_flashcache_model::api::SECOND;

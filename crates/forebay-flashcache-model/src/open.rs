@@ -4,7 +4,8 @@
 //! refused. One that is still marked as in use was not stopped in an orderly way: what was dirty in it is lost, and that is
 //! said, for the model does not recover.
 
-use forebay_daemon::{CacheSpec, RunError};
+use forebay_config::CacheSpec;
+use forebay_daemon::RunError;
 use forebay_io::{Device, DeviceError, DeviceOptions, create_cache_file};
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_daemon::config::parse;
+use forebay_config::parse;
 
 use crate::Target;
 
@@ -43,12 +43,12 @@ fn run(input: &[u8]) {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/forebay-daemon/tests/config/bad");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/forebay-config/tests/config/bad");
     let mut paths: Vec<_> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     paths.sort();
     let bad = paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "toml"));
     let mut seeds: Vec<Vec<u8>> = bad.filter_map(|path| std::fs::read(path).ok()).collect();
-    seeds.push(forebay_daemon::config::docs::example().into_bytes());
+    seeds.push(forebay_config::docs::example().into_bytes());
     seeds
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_daemon::rules::Rule;
+use forebay_config::rules::Rule;
 use forebay_export::size::{ByteSize, parse_duration};
 use forebay_export::uri::{BackingUri, ExportUri};
 

@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_daemon::config;
-
 use crate::failure::{Failure, system};
 use crate::screen::{self, Paint};
 
@@ -44,8 +42,8 @@ struct Check {
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     match &options.command {
         Command::Check(options) => check(&options.file, options.json),
-        Command::Schema => screen::print(&config::schema::text()),
-        Command::Example => screen::print(&config::docs::example()),
+        Command::Schema => screen::print(&forebay_config::schema::text()),
+        Command::Example => screen::print(&forebay_config::docs::example()),
     }
 }
 
@@ -55,7 +53,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 /// It cannot be read, or cannot be used.
 pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
     let text = read(file)?;
-    let (report, fine) = match config::parse(file, &text) {
+    let (report, fine) = match forebay_config::parse(file, &text) {
         Ok(checked) => (checked.warnings, true),
         Err(report) => (report, false),
     };
@@ -81,7 +79,7 @@ pub(super) fn state_dir(file: &Path) -> Result<PathBuf, Failure> {
     let hint =
         "`forebay config check FILE` says what is wrong with it; --state-dir DIR names the folder itself";
     let text = read(file).map_err(|failure| failure.hint(hint))?;
-    let checked = config::parse(file, &text).map_err(|_| {
+    let checked = forebay_config::parse(file, &text).map_err(|_| {
         let what = format!("{}: cannot be used, so it is not known which state_dir it means", file.display());
         Failure::new(what).hint(hint)
     })?;
@@ -90,7 +88,7 @@ pub(super) fn state_dir(file: &Path) -> Result<PathBuf, Failure> {
 
 fn read(file: &Path) -> Result<String, Failure> {
     let length = std::fs::metadata(file).map_err(system(file.display()))?.len();
-    if length > config::file::BYTES_MAX as u64 {
+    if length > forebay_config::file::BYTES_MAX as u64 {
         return Err(Failure::new(format!(
             "{}: {length} bytes are too many for a configuration",
             file.display()
@@ -99,10 +97,10 @@ fn read(file: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(system(file.display()))
 }
 
-fn as_json(report: &config::Report) -> serde_json::Value {
+fn as_json(report: &forebay_config::Report) -> serde_json::Value {
     let all = report.diagnostics().iter().map(|diagnostic| {
         let (line, column) = report.position(&diagnostic.span);
-        let error = diagnostic.severity == config::Severity::Error;
+        let error = diagnostic.severity == forebay_config::Severity::Error;
         serde_json::json!({
             "severity": if error { "error" } else { "warning" },
             "line": line,

@@ -6,7 +6,7 @@ use clap::ArgGroup;
 use forebay_admin::{
     DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
-use forebay_daemon::CacheSpec;
+use forebay_config::CacheSpec;
 use serde_json::Value;
 
 use super::settings::pair;

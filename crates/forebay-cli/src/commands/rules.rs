@@ -1,7 +1,7 @@
 //! `forebay rules`: which requests of which clients are cached.
 
 use forebay_admin::RuleRequest;
-use forebay_daemon::rules::Rule;
+use forebay_config::rules::Rule;
 use serde_json::Value;
 
 use super::volume::path;

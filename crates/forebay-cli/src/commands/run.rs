@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use forebay_daemon::{CacheSpec, PoolEvent, RunError, RunEvent, RunOptions};
+use forebay_config::CacheSpec;
+use forebay_daemon::{PoolEvent, RunError, RunEvent, RunOptions};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
 use forebay_io::{DiskModel, EnginePreference};

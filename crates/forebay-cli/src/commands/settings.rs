@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use forebay_admin::{Leaving, SettingInfo, SettingsDone, SettingsRequest};
-use forebay_daemon::config::tunables;
+use forebay_config::tunables;
 
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;

@@ -40,11 +40,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-pub use crate::config::TlsFiles;
-use crate::config::{AdminUsers, DaemonConfig};
 use forebay_admin::Admin;
 use forebay_admin::events::Hub;
 use forebay_admin::jobs::Jobs;
+pub use forebay_config::TlsFiles;
+use forebay_config::{AdminUsers, DaemonConfig};
 
 /// Where the API is served.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -32,9 +32,9 @@ use super::extract::check_length;
 use super::problem::Problem;
 use super::write_timeout::WriteTimeout;
 use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
-use crate::config::AdminUsers;
 use crate::handover::{Listener, ListenerStore};
 use forebay_admin::{AdminError, ErrorKind};
+use forebay_config::AdminUsers;
 use forebay_export::uri::Endpoint;
 
 /// How long a stop waits for answers under way.

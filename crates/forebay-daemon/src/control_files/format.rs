@@ -2,8 +2,8 @@
 //!
 //! Invariant: whatever a value contains, it does not make a line of its own.
 
-use crate::rules::Rule;
 use forebay_admin::{JobInfo, LossInfo};
+use forebay_config::rules::Rule;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt::{Display, Write};

@@ -1,7 +1,7 @@
 //! A client as far as it is known, and the allow lists in use. What is not known meets no condition.
 
 use super::names;
-use crate::config::{AccessList, ClientName};
+use forebay_config::{AccessList, ClientName};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};

@@ -21,7 +21,7 @@ mod tls;
 pub(crate) use access::{AccessEntry, Peer};
 pub(crate) use tls::TlsEntry;
 
-use crate::config::Config;
+use forebay_config::Config;
 use forebay_export::uri::{ExportUri, Guards};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -6,7 +6,7 @@
 //! Invariants
 //! - A certificate with more than one common name has none: which of them the authority meant nobody can tell.
 
-use crate::config::ClientName;
+use forebay_config::ClientName;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 

@@ -1,7 +1,7 @@
 //! Certificates for tests, made when they run.
 
-use crate::config::choices::ClientCertificates;
-use crate::config::{TlsConfig, TlsFiles};
+use forebay_config::choices::ClientCertificates;
+use forebay_config::{TlsConfig, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 
 use super::testing::{Authority, section, write};
 use super::*;
-use crate::config::{AccessList, AddressRange, ClientName, VolumeConfig};
-use crate::config::{Scope, Settings};
+use forebay_config::{AccessList, AddressRange, ClientName, VolumeConfig};
+use forebay_config::{Scope, Settings};
 
 fn list(clients: &[&str], uids: &[u32], gids: &[u32], addresses: &[&str]) -> AccessList {
     AccessList {
@@ -99,7 +99,7 @@ fn config(tls: &TlsConfig) -> Config {
     config
 }
 
-use crate::config::TlsConfig;
+use forebay_config::TlsConfig;
 
 #[test]
 fn a_reload_takes_what_is_new_and_keeps_what_was_if_that_is_broken() {

@@ -3,9 +3,9 @@
 //! Sessions are not resumed: NBD connections live long, and what is not kept cannot outlive a change of the authority.
 
 use super::certificates::{certificates, private_key, provider, wrong};
-use crate::config::TlsConfig;
-use crate::config::choices::ClientCertificates;
 use crate::secret_file::FileError;
+use forebay_config::TlsConfig;
+use forebay_config::choices::ClientCertificates;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::fmt;

@@ -9,7 +9,6 @@
 
 use super::making::{Making, create_file, mirrored_geometry};
 use super::parts::PoolParts;
-use crate::CacheSpec;
 use crate::cache_device::{
     Found, begin_on, device_error, foreign, is_cut_off, is_same, look, new_params, new_tag, same_device,
     wait_for,
@@ -19,6 +18,7 @@ use crate::failed_mark;
 use crate::loss_record::hex;
 use crate::members::MemberMap;
 use crate::mirror_notes::Notes;
+use forebay_config::CacheSpec;
 use forebay_core::{MirrorDevices, format_mirrored};
 use forebay_export::size::ByteSize;
 use forebay_format::Geometry;

@@ -12,7 +12,6 @@ pub(crate) use making::Making;
 pub(crate) use mirrored::open_mirrored;
 pub(crate) use parts::PoolParts;
 
-use crate::CacheSpec;
 use crate::cache_device::{
     BLANK_BYTES, Found, foreign, is_cut_off, is_same, look, same_device, waiting_for_lock,
 };
@@ -22,6 +21,7 @@ use crate::loss_record::Seen;
 use crate::members::{MemberMap, mend_headers};
 use crate::mirror_notes::Notes;
 use crate::register::Permit;
+use forebay_config::CacheSpec;
 use forebay_export::size::ByteSize;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};

@@ -1,8 +1,8 @@
 //! The cache devices of a pool, opened and checked.
 
-use crate::CacheSpec;
 use crate::members::MemberMap;
 use crate::mirror_notes::Notes;
+use forebay_config::CacheSpec;
 use forebay_core::{CacheMark, MirrorDevices};
 use forebay_crypt::CacheCipher;
 use forebay_io::Device;

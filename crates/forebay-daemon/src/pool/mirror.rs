@@ -267,11 +267,11 @@ impl Pool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 pub(in crate::pool) mod tests {
-    use crate::CacheSpec;
     use crate::error::RunError;
     use crate::open::Making;
     use crate::open::open_mirrored;
     use crate::pool::{Pool, PoolEvent, PoolHandle, PoolStart};
+    use forebay_config::CacheSpec;
     use forebay_core::EngineConfig;
     use std::path::{Path, PathBuf};
     use std::sync::{Arc, mpsc};

@@ -4,10 +4,10 @@
 //! answer, and this pool would stop with it. The memory for it is reserved before.
 
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
-use crate::config::mount_memory::MOUNTS_MAX;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use crate::mounting::{Made, reserve};
-use crate::rules::{ClientCache, Direction};
+use forebay_config::mount_memory::MOUNTS_MAX;
+use forebay_config::rules::{ClientCache, Direction};
 use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
 use forebay_export::fuse::{Caller, VolumeTree};
 use forebay_export::request::Operation;

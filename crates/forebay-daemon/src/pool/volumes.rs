@@ -8,10 +8,10 @@ use super::handle::PromiseSender;
 use super::{Lost, Pool, PoolEvent, Promise};
 use crate::meter::{History, Meter};
 use crate::open::Backing;
-use crate::rules::RuleSet;
 use crate::server::{Offer, Socket};
 use crate::witness::Prepared;
 use forebay_admin::{AdminError, ErrorKind, VolumeState};
+use forebay_config::rules::RuleSet;
 use forebay_core::{
     Attachment, DestageReport, DetachHow, Drain, LifecycleError, OnBackingChange, PoolSettings,
     VolumeSettings,

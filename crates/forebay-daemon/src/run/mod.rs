@@ -4,11 +4,12 @@ mod settings;
 
 pub use settings::{SettingHelp, settings};
 
-use crate::config::{Config, DaemonConfig, PoolConfig, VolumeConfig};
 use crate::error::RunError;
 use crate::main_thread::RUN_POOL;
 use crate::serve::{Origin, serve_config};
-use crate::{CacheSpec, RunEvent, RunOptions};
+use crate::{RunEvent, RunOptions};
+use forebay_config::CacheSpec;
+use forebay_config::{Config, DaemonConfig, PoolConfig, VolumeConfig};
 use forebay_export::uri::ExportUri;
 use settings::Plan;
 
@@ -49,7 +50,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
         volumes: [(volume.clone(), volume_config)].into(),
         ..Config::default()
     };
-    if let Some(problem) = crate::config::mounts::problems(&config, config.volumes.iter()).into_iter().next()
+    if let Some(problem) = forebay_config::mounts::problems(&config, config.volumes.iter()).into_iter().next()
     {
         return Err(RunError::failed(problem.message, problem.help));
     }

@@ -3,10 +3,10 @@
 //! There is no list here. What `run` has an option for, and what needs rules, is refused with the way to say it.
 
 use crate::RunOptions;
-use crate::config::conflicts;
-use crate::config::tunables::{self, Scope, Tunable};
-use crate::config::{PoolTunables, Settings, ValueError, VolumeTunables};
 use crate::error::RunError;
+use forebay_config::conflicts;
+use forebay_config::tunables::{self, Scope, Tunable};
+use forebay_config::{PoolTunables, Settings, ValueError, VolumeTunables};
 
 /// One setting, for help texts and documents.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -148,7 +148,7 @@ mod tests {
     fn options(settings: &[(&str, &str)]) -> RunOptions {
         RunOptions {
             backing: "/tmp/b".parse().unwrap(),
-            caches: vec![crate::CacheSpec { path: "/tmp/c".into(), size_bytes: None }],
+            caches: vec![forebay_config::CacheSpec { path: "/tmp/c".into(), size_bytes: None }],
             exports: vec!["nbd+unix:///v?socket=/tmp/s".parse().unwrap()],
             mode: forebay_format::checkpoint::Mode::Writeback,
             emulate: None,

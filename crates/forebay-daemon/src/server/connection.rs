@@ -6,7 +6,7 @@ use super::{
     REQUESTS_MAX, STALLED_AFTER, STALLED_SEEN, UNSENT_BYTES_MAX,
 };
 use crate::guard::Peer;
-use crate::rules::{Client, Direction};
+use forebay_config::rules::{Client, Direction};
 use forebay_core::Treatment;
 use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, NbdRequest, Session};

@@ -7,7 +7,7 @@
 use super::{Server, ServerToken};
 use crate::guard::{AccessEntry, Peer, TlsEntry};
 use crate::handover::{Listener, ListenerStore};
-use crate::rules::{Client, Identity, RuleSet};
+use forebay_config::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::VolumeId;

@@ -27,7 +27,7 @@
 //! way of a request), `quiesce` (quiescing, and changing hands), `encrypted` and `tls`, `refusals` (what the operator is told).
 
 use crate::handover::ListenerStore;
-use crate::rules::RuleSet;
+use forebay_config::rules::RuleSet;
 use forebay_core::{Engine, Request};
 use forebay_export::nbd::reply::Replier;
 use forebay_export::nbd::session::NbdRequest;

@@ -7,7 +7,7 @@
 use super::Server;
 use super::connection::Connection;
 use crate::handover::{Guest, Inheritance};
-use crate::rules::{Client, Identity};
+use forebay_config::rules::{Client, Identity};
 use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, Session};
 use forebay_format::VolumeId;

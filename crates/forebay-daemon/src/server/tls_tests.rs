@@ -1,9 +1,9 @@
 //! The server's end against a client of the same library in memory, honest and otherwise.
 
 use super::*;
-use crate::config::choices::ClientCertificates;
 use crate::guard::GuardBook;
 use crate::guard::testing::{Authority, Certified, section};
+use forebay_config::choices::ClientCertificates;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -24,13 +24,13 @@ fn link(server: &Certified, authority: Option<&Authority>, optional: bool) -> Tl
     if optional {
         tls.client_certificates = ClientCertificates::Optional;
     }
-    let mut config = crate::config::Config::default();
+    let mut config = forebay_config::Config::default();
     config.tls.insert("t".into(), tls);
     let volume = "pool = \"p\"\nbacking = \"/b\"\nexports = [\"nbds://127.0.0.1:1/x?tls=t\"]";
     let text = format!(
         "[tls.t]\ncert_file=\"/c\"\nkey_file=\"/k\"\n[pool.p]\ndevices=[\"/d\"]\n[volume.v]\n{volume}\n"
     );
-    config.volumes = crate::config::parse(std::path::Path::new("t"), &text).unwrap().config.volumes;
+    config.volumes = forebay_config::parse(std::path::Path::new("t"), &text).unwrap().config.volumes;
     let book = GuardBook::default();
     assert_eq!(book.update(&config).refused, Vec::<String>::new());
     TlsLink::new(book.tls("t").unwrap().current().unwrap(), BufId(0)).unwrap()

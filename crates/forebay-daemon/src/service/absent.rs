@@ -2,11 +2,11 @@
 //! what only the cache has of them.
 
 use super::Service;
-use crate::config::VolumeConfig;
 use crate::open::Backing;
 use crate::pool::{AbsentVolume, PoolHandle};
 use forebay_admin::events::{AlarmKey, Kind, Severity};
 use forebay_admin::{AdminError, ErrorKind, VolumeInfo, VolumeState};
+use forebay_config::VolumeConfig;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Pools that are configured and not open: what is known of their caches, and the way to take them out.
 
 use super::{Service, ServiceEvent, lock};
-use crate::config::{ConfigFile, Edit};
 use crate::loss_record::LossRecord;
 use crate::register::{CacheRecord, of_pool};
 use forebay_admin::{AdminError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
+use forebay_config::{ConfigFile, Edit};
 use std::path::Path;
 
 impl CacheRecord {
@@ -36,12 +36,12 @@ impl Service {
             let closed: Vec<_> = closed.map(|(name, pool)| (name.clone(), pool.devices.clone())).collect();
             (closed, running.config.daemon.state_dir.clone())
         };
-        let device = |spec: &crate::CacheSpec| DeviceInfo {
+        let device = |spec: &forebay_config::CacheSpec| DeviceInfo {
             path: spec.path.display().to_string(),
             size_bytes: spec.size_bytes.unwrap_or(0),
             state: String::new(),
         };
-        let info = |(name, devices): (String, Vec<crate::CacheSpec>)| {
+        let info = |(name, devices): (String, Vec<forebay_config::CacheSpec>)| {
             let records = of_pool(&state_dir, &name).unwrap_or_default();
             let recorded = records.first().map(|record| record.info(&state_dir));
             let devices = devices.iter().map(device).collect();

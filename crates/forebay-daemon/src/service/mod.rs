@@ -25,12 +25,10 @@ mod start;
 mod volumes;
 mod work;
 
-use crate::config::{Config, ConfigFile, VolumeConfig};
 use crate::guard::GuardBook;
 use crate::handover::ListenerStore;
 use crate::pool::{Pool, PoolGone, PoolHandle};
 use crate::register::Entry;
-use crate::rules::RuleSet;
 use forebay_admin::events::{AlarmKey, Hub, Kind};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
@@ -38,6 +36,8 @@ use forebay_admin::{
     PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
     SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
+use forebay_config::rules::RuleSet;
+use forebay_config::{Config, ConfigFile, VolumeConfig};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};

@@ -5,9 +5,6 @@
 
 use super::records::{Allowed, unmake};
 use super::{Service, pools};
-use crate::CacheSpec;
-use crate::config::PoolConfig;
-use crate::config::choices::{CacheAllocation, Mirror};
 use crate::encryption::read_key;
 use crate::error::RunError;
 use crate::loss_record::LossRecord;
@@ -15,6 +12,9 @@ use crate::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open
 use crate::pool::PoolHandle;
 use crate::register::Permit;
 use forebay_admin::{AdminError, ErrorKind};
+use forebay_config::CacheSpec;
+use forebay_config::PoolConfig;
+use forebay_config::choices::{CacheAllocation, Mirror};
 use forebay_io::Device;
 use forebay_offline::Key;
 use std::path::{Path, PathBuf};

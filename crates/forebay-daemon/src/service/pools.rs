@@ -7,10 +7,7 @@ use super::records::Allowed;
 use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
-use crate::CacheSpec;
 use crate::cache_device::erase_cache;
-use crate::config::choices::Mirror;
-use crate::config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use crate::loss_record::{LossRecord, Seen, Verdict, judge};
 use crate::open::seen;
 use crate::pool::{PoolHandle, PoolStart, Promise};
@@ -20,6 +17,9 @@ use forebay_admin::{
     AdminError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
     ScrubRequest, ShrinkRequest,
 };
+use forebay_config::CacheSpec;
+use forebay_config::choices::Mirror;
+use forebay_config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
@@ -106,7 +106,7 @@ impl Service {
     pub(super) fn create(&self, request: PoolRequest) -> Result<PoolInfo, AdminError> {
         let mut file = self.changing()?;
         let name = request.name.clone();
-        crate::config::model::check_name(&name).map_err(|problem| invalid(problem, ""))?;
+        forebay_config::model::check_name(&name).map_err(|problem| invalid(problem, ""))?;
         if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
             return Err(AdminError::new(ErrorKind::Conflict, format!("there is a pool {name} already"), ""));
         }

@@ -4,10 +4,10 @@ use super::Service;
 use super::records::Allowed;
 use super::settings::stored;
 use super::start::check_rules;
-use crate::config::{Change, Config, Scope, diff};
 use forebay_admin::events::{AlarmKey, Kind, Severity};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, ReloadDone, Target};
+use forebay_config::{Change, Config, Scope, diff};
 use std::time::{Duration, Instant};
 
 /// How long a reload waits for each of its drains; the job goes on after that.
@@ -116,7 +116,7 @@ impl Service {
             Change::VolumeRules { volume } => {
                 let tables = new.volumes[volume].rules.clone();
                 let rules =
-                    tables.iter().map(crate::config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
+                    tables.iter().map(forebay_config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
                 let set = self.running().rules.get(volume).cloned();
                 if let Some(set) = set {
                     set.replace_all(rules, Instant::now())?;

@@ -2,16 +2,16 @@
 
 use super::Service;
 use super::start::check_rules;
-use crate::config::choices::DefaultAction as Choice;
-use crate::config::tunables::Applies;
-use crate::config::{
-    Config, ConfigFile, Edit, EditError, PoolTunables, Scope, Settings, StoreError, VolumeTunables,
-    conflicts, tunables,
-};
-use crate::rules::DefaultAction;
 use forebay_admin::events::{Kind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec};
 use forebay_admin::{AdminError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target};
+use forebay_config::choices::DefaultAction as Choice;
+use forebay_config::rules::DefaultAction;
+use forebay_config::tunables::Applies;
+use forebay_config::{
+    Config, ConfigFile, Edit, EditError, PoolTunables, Scope, Settings, StoreError, VolumeTunables,
+    conflicts, tunables,
+};
 use forebay_core::{PoolSettings, VolumeSettings};
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl Service {
         target: Target<'_>,
     ) -> Result<BTreeMap<String, SettingInfo>, AdminError> {
         let settings = Self::configured(&self.running().config, target)?;
-        let info = |(tunable, value): (&tunables::Tunable, crate::config::Value)| {
+        let info = |(tunable, value): (&tunables::Tunable, forebay_config::Value)| {
             let info = SettingInfo {
                 value: value.to_string(),
                 default: tunable.default.into(),
@@ -260,7 +260,7 @@ fn with_changes(
             ));
         }
         let text =
-            |value: Option<crate::config::Value>| value.map_or_else(String::new, |value| value.to_string());
+            |value: Option<forebay_config::Value>| value.map_or_else(String::new, |value| value.to_string());
         changed.push((tunable.name.to_owned(), text(before), text(after)));
     }
     Ok((new, changed))

@@ -2,13 +2,13 @@
 
 use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
-use crate::config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
 use crate::handover::ListenerStore;
 use crate::pool::{PoolEvent, PoolHandle};
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
 use forebay_admin::{AdminError, OpenHow};
+use forebay_config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
 use forebay_core::Drain;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -61,7 +61,7 @@ pub(crate) struct ServiceStart {
 
 /// Rules of the file are checked by the module that knows what they mean.
 pub(super) fn check_rules(volume: &str, tables: &[RuleTable]) -> Vec<Diagnostic> {
-    crate::config::rules::check(volume, tables)
+    forebay_config::rule_table::check(volume, tables)
 }
 
 impl Service {
@@ -283,6 +283,6 @@ impl Service {
 ///
 /// # Errors
 /// It cannot be read, or is wrong: everything that is wrong is said.
-pub(crate) fn load(path: &std::path::Path) -> Result<(ConfigFile, Checked), crate::config::StoreError> {
+pub(crate) fn load(path: &std::path::Path) -> Result<(ConfigFile, Checked), forebay_config::StoreError> {
     ConfigFile::load(path, &check_rules)
 }

@@ -437,7 +437,7 @@ fn a_new_cache_that_is_whole_takes_the_place_of_a_failed_one_at_a_start() {
     assert!(service.stop().is_empty());
     let state = folder.path().join("state");
     let failed = crate::register::of_pool(&state, "a").unwrap().remove(0);
-    let spec = crate::CacheSpec { path: folder.path().join("x"), size_bytes: Some(16 << 20) };
+    let spec = forebay_config::CacheSpec { path: folder.path().join("x"), size_bytes: Some(16 << 20) };
     drop(crate::open::open_caches(&[spec], crate::open::Making::default(), &state).unwrap());
     let path = configured_instead(folder.path(), [("one", "x"), ("two", "y")]);
     for _ in 0..2 {

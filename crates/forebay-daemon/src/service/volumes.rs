@@ -5,15 +5,15 @@ use super::settings::{default_action, invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, lock};
 use crate::cache_device::random_uuid;
-use crate::config::mounts::Problem;
-use crate::config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use crate::open::open_backing;
 use crate::pool::{PoolHandle, VolumeSpec};
-use crate::rules::{Action, Position, Rule, RuleSet};
 use crate::time_limit::within;
 use crate::witness::Prepared;
 use forebay_admin::events::{AlarmKey, Kind, NewEvent};
 use forebay_admin::{AdminError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
+use forebay_config::mounts::Problem;
+use forebay_config::rules::{Action, Position, Rule, RuleSet};
+use forebay_config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use forebay_core::VolumeSettings;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
@@ -125,7 +125,7 @@ impl Service {
 
     fn new_volume(&self, request: &VolumeRequest) -> Result<VolumeConfig, AdminError> {
         let name = &request.name;
-        crate::config::model::check_name(name).map_err(|problem| invalid(problem, ""))?;
+        forebay_config::model::check_name(name).map_err(|problem| invalid(problem, ""))?;
         let running = self.running();
         let pools: Vec<&str> = running.pools.keys().map(String::as_str).collect();
         let pool = match (&request.pool, &pools[..]) {
@@ -337,7 +337,7 @@ impl Service {
         &self,
         volume: &str,
         rules: &RuleSet,
-        file: Option<&mut crate::config::ConfigFile>,
+        file: Option<&mut forebay_config::ConfigFile>,
     ) -> Result<(), AdminError> {
         let lasting = rules.list(Instant::now()).into_iter().map(|report| report.rule);
         let tables: Vec<RuleTable> =

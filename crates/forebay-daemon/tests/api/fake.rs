@@ -10,8 +10,8 @@ use forebay_admin::jobs::{
     Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Outlook, Report,
 };
 use forebay_admin::*;
+use forebay_config::rules::{DefaultAction, Position, Rule, RuleId, RuleSet};
 use forebay_daemon::api::Services;
-use forebay_daemon::rules::{DefaultAction, Position, Rule, RuleId, RuleSet};
 use forebay_export::size::ByteSize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

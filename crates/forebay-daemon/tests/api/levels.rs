@@ -2,7 +2,7 @@
 
 use super::*;
 use client::{Answer, exchange, request};
-use forebay_daemon::config::{AdminUsers, UserList};
+use forebay_config::{AdminUsers, UserList};
 use std::net::TcpStream;
 use std::time::Duration;
 

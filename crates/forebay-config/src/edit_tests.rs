@@ -1,7 +1,7 @@
 //! Edits keep what people wrote around them.
 
 use super::*;
-use crate::config::parse;
+use crate::parse;
 use std::path::Path;
 
 const FILE: &str = r#"# Our cache.

@@ -5,7 +5,7 @@
 //! - What is printed reads back as the same value (tested for arbitrary values of every tunable).
 //! - Errors say what is right; they do not repeat the name of the tunable or the place, which the caller knows.
 
-use crate::config::KeySource;
+use crate::KeySource;
 use forebay_export::size::{ByteSize, parse_duration};
 use std::fmt;
 use std::time::Duration;
@@ -125,7 +125,8 @@ pub struct ValueError {
 }
 
 impl ValueError {
-    pub(crate) fn new(problem: impl Into<String>) -> Self {
+    /// A value that cannot be used, and why.
+    pub fn new(problem: impl Into<String>) -> Self {
         Self { problem: problem.into(), suggestion: None }
     }
 }

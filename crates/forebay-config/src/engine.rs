@@ -137,9 +137,9 @@ impl From<&PoolTunables> for PoolSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tunables::Applies;
-    use crate::config::value::Kind;
-    use crate::config::{Scope, Settings, Tunable};
+    use crate::tunables::Applies;
+    use crate::value::Kind;
+    use crate::{Scope, Settings, Tunable};
 
     #[test]
     fn defaults_of_the_registry_are_those_of_the_engine() {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_live_tunable_arrives_in_the_engine() {
-        for tunable in crate::config::tunables::all().filter(|tunable| tunable.applies == Applies::Live) {
+        for tunable in crate::tunables::all().filter(|tunable| tunable.applies == Applies::Live) {
             let mut settings = Settings::new(tunable.scope);
             settings.set(tunable.name, &other(tunable)).unwrap();
             let arrived = match tunable.scope {

@@ -1,8 +1,8 @@
 //! forebay.toml from outside: diagnostics of wrong files, generated documents, and the way from one file to another.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p forebay-daemon --test config` writes the expected texts anew: read the difference.
+//! `UPDATE_GOLDEN=1 cargo test -p forebay-config --test config` writes the expected texts anew: read the difference.
 
-use forebay_daemon::config::{
+use forebay_config::{
     Change, Checked, Config, Report, Scope, Severity, Value, diff, docs, keys, parse, schema,
 };
 use proptest::prelude::*;
@@ -234,7 +234,7 @@ fn devices_exports_sizes_and_rules_are_told_apart() {
     else {
         panic!("{:?}", found.changes);
     };
-    let paths = |devices: &[forebay_daemon::CacheSpec]| -> Vec<_> {
+    let paths = |devices: &[forebay_config::CacheSpec]| -> Vec<_> {
         devices.iter().map(|device| device.path.display().to_string()).collect()
     };
     assert_eq!(

@@ -1,7 +1,7 @@
 //! The file is changed whole or not at all, whoever else writes it and whatever fails.
 
 use super::*;
-use crate::config::{Scope, VolumeTunables};
+use crate::{Scope, VolumeTunables};
 use std::os::unix::fs::symlink;
 
 const FILE: &str = "[pool.p]\ndevices = [\"/dev/x\"]\n\n[volume.db] # ours\npool = \"p\"\nbacking = \"/dev/y\"\nexports = []\n";
@@ -125,15 +125,12 @@ fn a_change_that_contradicts_is_refused_and_nothing_is_written() {
 fn rules_have_a_say_before_anything_is_written() {
     let place = Place::new();
     let mut file = place.load();
-    let rule =
-        crate::config::RuleTable::from_pairs([("action", crate::config::RuleValue::Text("dance".into()))]);
+    let rule = crate::RuleTable::from_pairs([("action", crate::RuleValue::Text("dance".into()))]);
     let add = Edit::AddRule { volume: "db".into(), index: None, rule };
-    let check = |_: &str, rules: &[crate::config::RuleTable]| {
+    let check = |_: &str, rules: &[crate::RuleTable]| {
         let wrong =
             rules.iter().flat_map(|rule| &rule.entries).filter(|entry| entry.value.to_string() == "dance");
-        wrong
-            .map(|entry| crate::config::Diagnostic::error(entry.value_span.clone(), "no such action"))
-            .collect()
+        wrong.map(|entry| crate::Diagnostic::error(entry.value_span.clone(), "no such action")).collect()
     };
     let error = file.edit(std::slice::from_ref(&add), &check).unwrap_err().to_string();
     assert!(error.contains("action = \"dance\"") && error.contains("no such action"), "{error}");
@@ -167,7 +164,7 @@ fn in_a_folder_that_cannot_be_written_the_file_stays() {
     if File::create(place.folder.path().join("probe")).is_ok() {
         // Root may write everywhere: somebody else runs this test again.
         folder(0o755);
-        return run_as_nobody("config::store::tests::in_a_folder_that_cannot_be_written_the_file_stays");
+        return run_as_nobody("store::tests::in_a_folder_that_cannot_be_written_the_file_stays");
     }
     let error = file.edit(&[set("dirty_low_pct", "20")], &no_rules).unwrap_err();
     folder(0o755);

@@ -2,12 +2,12 @@
 
 use super::guards::ids;
 use super::reader::{Reader, Table, Value, near_key, raw};
-use crate::config::choices::{LockMemory, LogLevel};
-use crate::config::diagnostic::{Diagnostic, Span};
-use crate::config::keys::{self, Key};
-use crate::config::model::{AdminTcp, DaemonConfig, TlsFiles, UserList};
-use crate::config::tunables::FromValue;
-use crate::config::value::{Choice, Kind, Raw};
+use crate::choices::{LockMemory, LogLevel};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::keys::{self, Key};
+use crate::model::{AdminTcp, DaemonConfig, TlsFiles, UserList};
+use crate::tunables::FromValue;
+use crate::value::{Choice, Kind, Raw};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use std::path::PathBuf;
 
@@ -91,7 +91,7 @@ fn choice(
     key: &str,
     value: &Value<'_>,
     choices: &'static [Choice],
-) -> Option<crate::config::value::Value> {
+) -> Option<crate::value::Value> {
     match Kind::Choice(choices).read(raw(value.get_ref())) {
         Ok(chosen) => Some(chosen),
         Err(error) => {

@@ -1,13 +1,13 @@
 //! `[tls.NAME]` and `[access.NAME]`
 
 use super::reader::{Reader, Table, Value, near_key, raw};
-use crate::config::AccessList;
-use crate::config::choices::ClientCertificates;
-use crate::config::diagnostic::{Diagnostic, Span};
-use crate::config::keys::{self, Key};
-use crate::config::model::{TlsConfig, TlsFiles};
-use crate::config::tunables::FromValue;
-use crate::config::value::{Kind, Raw};
+use crate::AccessList;
+use crate::choices::ClientCertificates;
+use crate::diagnostic::{Diagnostic, Span};
+use crate::keys::{self, Key};
+use crate::model::{TlsConfig, TlsFiles};
+use crate::tunables::FromValue;
+use crate::value::{Kind, Raw};
 use std::str::FromStr;
 use toml::de::DeValue;
 

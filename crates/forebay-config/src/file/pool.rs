@@ -2,11 +2,11 @@
 
 use super::reader::{Reader, Table, Value, near_key};
 use crate::CacheSpec;
-use crate::config::diagnostic::{Diagnostic, Span};
-use crate::config::keys;
-use crate::config::model::PoolConfig;
-use crate::config::settings::Settings;
-use crate::config::tunables::Scope;
+use crate::diagnostic::{Diagnostic, Span};
+use crate::keys;
+use crate::model::PoolConfig;
+use crate::settings::Settings;
+use crate::tunables::Scope;
 use toml::de::DeValue;
 
 /// Reads the section.

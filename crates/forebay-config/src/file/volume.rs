@@ -1,14 +1,14 @@
 //! `[volume.NAME]` and `[[volume.NAME.rule]]`
 
 use super::reader::{Reader, Table, Value, near_key, raw};
-use crate::config::diagnostic::{Diagnostic, Span};
-use crate::config::keys;
-use crate::config::model::VolumeConfig;
-use crate::config::rules::{RuleEntry, RuleTable, RuleValue};
-use crate::config::settings::Settings;
-use crate::config::tunables::Scope;
-use crate::config::value::Raw;
+use crate::diagnostic::{Diagnostic, Span};
+use crate::keys;
+use crate::model::VolumeConfig;
+use crate::rule_table::{RuleEntry, RuleTable, RuleValue};
 use crate::rules::RULES_MAX;
+use crate::settings::Settings;
+use crate::tunables::Scope;
+use crate::value::Raw;
 use forebay_export::uri::{BackingUri, ExportUri, UriError};
 use toml::de::DeValue;
 

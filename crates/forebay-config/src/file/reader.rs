@@ -1,10 +1,10 @@
 //! What all sections need to read their keys: places, types, paths, tunables and complaints.
 
-use crate::config::diagnostic::{Diagnostic, Span};
-use crate::config::keys::{self, Key};
-use crate::config::settings::Settings;
-use crate::config::tunables::{self, Applies, Scope};
-use crate::config::value::{Raw, Value as Tuned, ValueError, nearest};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::keys::{self, Key};
+use crate::settings::Settings;
+use crate::tunables::{self, Applies, Scope};
+use crate::value::{Raw, Value as Tuned, ValueError, nearest};
 use forebay_export::size::ByteSize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};

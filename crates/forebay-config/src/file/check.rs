@@ -3,12 +3,12 @@
 
 use super::reader::{Reader, Taken, lexical};
 use crate::CacheSpec;
-use crate::config::choices::{DefaultAction, OnBackingChange};
-use crate::config::conflicts::{self, Conflict};
-use crate::config::diagnostic::{Diagnostic, Span};
-use crate::config::model::{AdminTcp, Config, VolumeConfig};
-use crate::config::mounts;
-use crate::config::value::nearest;
+use crate::choices::{DefaultAction, OnBackingChange};
+use crate::conflicts::{self, Conflict};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::model::{AdminTcp, Config, VolumeConfig};
+use crate::mounts;
+use crate::value::nearest;
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{BLOCK_BYTES, Geometry};

@@ -3,7 +3,7 @@
 //! An [`Edit`] changes the text and nothing else; whether the result makes sense is for [`super::parse`] to say, which
 //! [`super::store`] asks before anything is written.
 
-use super::rules::{RuleTable, RuleValue};
+use super::rule_table::{RuleTable, RuleValue};
 use super::tunables::{self, Scope, Tunable};
 use super::value::{Value, ValueError};
 use crate::CacheSpec;

@@ -2,11 +2,11 @@
 
 use super::choices::{ClientCertificates, LockMemory, LogLevel};
 use super::keys;
-use super::rules::RuleTable;
+use super::rule_table::RuleTable;
 use super::settings::Settings;
 use super::tunables::{PoolTunables, VolumeTunables};
+use crate::AccessList;
 use crate::CacheSpec;
-use crate::config::AccessList;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

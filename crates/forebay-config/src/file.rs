@@ -14,7 +14,7 @@ mod volume;
 use super::diagnostic::{Diagnostic, Report, Severity, Span};
 use super::keys::SECTIONS;
 use super::model::{Config, check_name};
-use super::rules::RuleTable;
+use super::rule_table::RuleTable;
 use super::value::nearest;
 use reader::{Reader, Table, Value, describe};
 use std::path::Path;
@@ -40,10 +40,10 @@ pub struct Checked {
 /// # Errors
 /// A report of everything that is wrong.
 pub fn parse(path: &Path, text: &str) -> Result<Checked, Report> {
-    parse_with(path, text, &super::rules::check)
+    parse_with(path, text, &super::rule_table::check)
 }
 
-/// As [`parse`], with a check of the rules that may know more than [`super::rules::check`].
+/// As [`parse`], with a check of the rules that may know more than [`super::rule_table::check`].
 ///
 /// # Errors
 /// A report of everything that is wrong.

@@ -1,5 +1,5 @@
 //! The configuration of `forebay serve`: text in, a checked model out, and changes back into the text. No device is
-//! opened and no socket is made here.
+//! opened and no socket is made here. What is read is used by the pool and by the daemon.
 //!
 //! - [`tunables`]: the registry. Everything that lists settings is made from it.
 //! - [`file`](mod@file): forebay.toml, checked as a whole; a [`Report`] of everything that is wrong.
@@ -7,6 +7,9 @@
 //! - [`edit`], [`store`]: live changes, written into the file itself.
 //! - [`diff`](mod@diff): what has to happen to get from one model to another.
 //! - `engine`: tunables as `forebay-core` takes them.
+//! - [`rules`]: which requests of which clients are cached; `rule_table`: rules in the file.
+//! - `cache_spec`, `key_source`, `access_list`, `address_range`, `client_name`: values that several sections have.
+//! - `mounts`, `mount_memory`: what FUSE files hide, and the memory that they need.
 //! - [`schema`], [`docs`]: JSON schema, example and tables, for people and editors.
 //!
 //! Invariants
@@ -15,8 +18,11 @@
 //! - All errors of a file are reported at once, each with its place.
 //! - A change that would make the file wrong is refused, and the file stays as it was.
 
+#![forbid(unsafe_code)]
+
 mod access_list;
 mod address_range;
+mod cache_spec;
 pub mod choices;
 mod client_name;
 pub mod conflicts;
@@ -29,8 +35,9 @@ pub mod file;
 mod key_source;
 pub mod keys;
 pub mod model;
-pub(crate) mod mount_memory;
-pub(crate) mod mounts;
+pub mod mount_memory;
+pub mod mounts;
+pub mod rule_table;
 pub mod rules;
 pub mod schema;
 pub mod settings;
@@ -40,6 +47,7 @@ pub mod value;
 
 pub use access_list::AccessList;
 pub use address_range::AddressRange;
+pub use cache_spec::CacheSpec;
 pub use client_name::ClientName;
 pub use diagnostic::{Diagnostic, Report, Severity, Span};
 pub use diff::{Change, Diff, Refusal, diff};
@@ -49,7 +57,7 @@ pub use key_source::KeySource;
 pub use model::{
     AdminTcp, AdminUsers, Config, DaemonConfig, PoolConfig, TlsConfig, TlsFiles, UserList, VolumeConfig,
 };
-pub use rules::{RuleEntry, RuleTable, RuleValue};
+pub use rule_table::{RuleEntry, RuleTable, RuleValue};
 pub use settings::Settings;
 pub use store::{ConfigFile, StoreError};
 pub use tunables::{PoolTunables, Scope, Tunable, VolumeTunables};

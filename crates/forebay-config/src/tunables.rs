@@ -8,7 +8,7 @@
 use super::choices::*;
 use super::settings::Settings;
 use super::value::{Choice, Kind, Value, ValueError, nearest};
-use crate::config::KeySource;
+use crate::KeySource;
 use forebay_export::size::ByteSize;
 use std::time::Duration;
 

@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 /// Something that cannot work.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Problem {
+pub struct Problem {
     /// The setting to blame, as in `volume.db.exports[0]`.
     pub(crate) key: String,
     /// The setting that it contradicts.
     pub(crate) other: Option<String>,
     /// What is wrong.
-    pub(crate) message: String,
+    pub message: String,
     /// What to do.
-    pub(crate) help: String,
+    pub help: String,
 }
 
 impl Problem {
@@ -31,7 +31,7 @@ impl Problem {
     }
 
     /// The first problem that a volume has, or would have, beside the others.
-    pub(crate) fn of_volume(config: &Config, name: &str, volume: &VolumeConfig) -> Option<Self> {
+    pub fn of_volume(config: &Config, name: &str, volume: &VolumeConfig) -> Option<Self> {
         let name = name.to_owned();
         let others = config.volumes.iter().filter(|(other, _)| **other != name);
         problems(config, others.chain([(&name, volume)])).into_iter().find(|problem| problem.concerns(&name))
@@ -48,7 +48,7 @@ struct Place<'a> {
 }
 
 /// Looks at everything; `volumes` are those of the configuration, and of two that contradict each other the later one is blamed.
-pub(crate) fn problems<'a>(
+pub fn problems<'a>(
     config: &'a Config,
     volumes: impl Iterator<Item = (&'a String, &'a VolumeConfig)> + Clone,
 ) -> Vec<Problem> {

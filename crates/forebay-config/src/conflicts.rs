@@ -83,14 +83,14 @@ pub fn of_volume_in_pool(volume: &VolumeTunables, pool: &PoolTunables) -> Vec<Co
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Scope, Settings};
+    use crate::{Scope, Settings};
 
     fn pool(settings: &[(&str, &str)]) -> PoolTunables {
         let mut all = Settings::new(Scope::Pool);
         for (key, value) in settings {
             all.set(key, value).unwrap();
         }
-        crate::config::PoolConfig { devices: Vec::new(), settings: all }.tunables()
+        crate::PoolConfig { devices: Vec::new(), settings: all }.tunables()
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn written(value: Value) -> String {
 pub fn tunables_markdown() -> String {
     let mut out = String::from(
         "# Tunables\n\n\
-         Made from the registry in `crates/forebay-daemon/src/config/tunables.rs`; do not edit by hand.\n\n\
+         Made from the registry in `crates/forebay-config/src/tunables.rs`; do not edit by hand.\n\n\
          A tunable is set in [forebay.toml](forebay.example.toml) in the section of its pool or volume, or changed with\n\
          `forebay set`, the admin API or the control files, which write it into the same file. *Applies* says when a\n\
          change takes effect: *live* is at once, while requests run. Percentages of dirty data and of shares are of the\n\
