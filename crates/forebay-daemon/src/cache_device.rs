@@ -1,57 +1,15 @@
-//! A single cache device: what is on it, and whether it may be taken. Damage behind the superblocks is for the engine to find.
+//! A single cache device: taking it, erasing it, and what is drawn for a new cache. What is on it: `forebay_offline::device`.
 
 use crate::error::RunError;
 use forebay_config::CacheSpec;
 use forebay_core::FormatParams;
-use forebay_format::geometry::CHECKPOINT_START_BLOCK;
-use forebay_format::superblock::{Superblock, being_made};
-use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry};
+use forebay_format::superblock::being_made;
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_offline::device::wait_for;
 use std::io::Read as _;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// How long a device that is in use is waited for, and how often it is tried.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
-
-/// Bytes at the start of a device that must be zero for it to be taken as unused.
-pub(crate) const BLANK_BYTES: usize = 256 << 10;
-
-/// From the first block to here a device that is being made or filled is empty.
-const UNUSED_UNTIL: usize = CHECKPOINT_START_BLOCK as usize * BLOCK_BYTES;
-
-/// What is on a cache device.
-pub(crate) enum Found {
-    Cache(Box<Superblock>),
-    /// Its beginning is zero.
-    Blank,
-    /// A cache was being made on it, or it was being filled as one of a mirrored cache: nothing on it counts.
-    Begun,
-    Foreign(String),
-}
-
-/// What is on a cache device. Damage behind the superblocks is for the engine to find.
-pub(crate) fn look(cache: &Device) -> Found {
-    let mut start = vec![0; BLANK_BYTES.min(cache.size_bytes() as usize)];
-    if let Err(error) = cache.read_at(0, &mut start) {
-        return Found::Foreign(error.to_string());
-    }
-    let copies = [0, 1].map(|copy| {
-        let offset = Geometry::superblock_offset(copy) as usize;
-        let missing = FormatError::Magic { structure: "superblock" };
-        start.get(offset..offset + BLOCK_BYTES).map_or(Err(missing), Superblock::decode)
-    });
-    // Between the two superblocks there is nothing, unless somebody else has put it there.
-    let is_zero = |bytes: Option<&[u8]>| bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0));
-    let begun = start.starts_with(&being_made()) && is_zero(start.get(BLOCK_BYTES..UNUSED_UNTIL));
-    match Superblock::choose(copies) {
-        Err(FormatError::Magic { .. }) if begun => Found::Begun,
-        Ok(superblock) => Found::Cache(Box::new(superblock)),
-        Err(FormatError::Magic { .. }) if start.iter().all(|byte| *byte == 0) => Found::Blank,
-        Err(error) => Found::Foreign(error.to_string()),
-    }
-}
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) fn foreign(path: &Path, why: &str) -> RunError {
     RunError::failed(
@@ -119,18 +77,6 @@ fn same_inode(a: &Path, b: &Path) -> bool {
     match (std::fs::metadata(a), std::fs::metadata(b)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev()),
         _ => false,
-    }
-}
-
-/// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the kernel still finishes the
-/// operations that it had in flight, and holds its locks until then.
-pub(crate) fn wait_for(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, DeviceError> {
-    let timeout = Instant::now() + LOCK_TIMEOUT;
-    loop {
-        match open() {
-            Err(DeviceError::InUse { .. }) if Instant::now() < timeout => std::thread::sleep(LOCK_PAUSE),
-            other => return other,
-        }
     }
 }
 

@@ -11,8 +11,9 @@
 use crate::error::RunError;
 use crate::loss_record::hex;
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
+use forebay_format::{CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_offline::device::superblocks;
 use std::path::{Path, PathBuf};
 
 /// What to do about a cache with this mark.
@@ -47,11 +48,7 @@ pub(crate) fn refused(superblock: &Superblock, path: &Path) -> RunError {
 /// # Errors
 /// Neither could be written; false if the device has none of this cache.
 pub(crate) fn mark(device: &Device, cache: CacheUuid) -> Result<bool, DeviceError> {
-    let copies = [0, 1].map(|copy| {
-        let mut block = [0; BLOCK_BYTES];
-        device.read_at(Geometry::superblock_offset(copy), &mut block).ok()?;
-        Superblock::decode(&block).ok().filter(|found| found.uuid == cache)
-    });
+    let copies = superblocks(device).map(|copy| copy.ok().filter(|found| found.uuid == cache));
     let Some(best) = copies.iter().flatten().max_by_key(|found| found.generation) else { return Ok(false) };
     let marked = best.failed();
     let bytes = marked.encode();
@@ -102,26 +99,19 @@ mod tests {
             device.write_at(offset, &bytes).unwrap();
         }
         assert!(!mark(&device, CacheUuid([7; 16])).unwrap());
-        let copies = |device: &Device| {
-            [0, 1].map(|copy| {
-                let mut block = [0; BLOCK_BYTES];
-                device.read_at(Geometry::superblock_offset(copy), &mut block).unwrap();
-                Superblock::decode(&block)
-            })
-        };
-        let before = copies(&device)[0].clone().unwrap();
+        let before = superblocks(&device)[0].clone().unwrap();
         assert!(check(&before, &path).is_ok());
         assert!(mark(&device, params.uuid).unwrap());
-        let marked = copies(&device);
+        let marked = superblocks(&device);
         assert_eq!(marked, [Ok(before.failed()), Ok(before.failed())]);
         // One that was under way comes late: the mark counts, and is made again.
         let late = Superblock { generation: before.generation + 2, ..before.clone() };
         device.write_at(Geometry::superblock_offset(0), &late.encode()).unwrap();
-        let found = Superblock::choose(copies(&device)).unwrap();
+        let found = Superblock::choose(superblocks(&device)).unwrap();
         let refused = check(&found, &path).unwrap_err().to_string();
         assert!(refused.contains("failed, and its volumes went on without it"), "{refused}");
         assert!(mark(&device, params.uuid).unwrap());
-        assert_eq!(copies(&device), marked);
+        assert_eq!(superblocks(&device), marked);
         // A file that was cut is not made longer.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
         device.write_at(0, &[0]).unwrap_err();

@@ -8,6 +8,7 @@ use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind};
 
 use crate::Refusal;
 use crate::copies;
+use crate::device::superblocks;
 use crate::mirror::Mirror;
 use crate::space::{Given, Space};
 use crate::{Findings, Severity};
@@ -32,7 +33,7 @@ impl Image {
     pub fn open<'a>(given: impl Into<Given<'a>>) -> Result<Self, Refusal> {
         let Given { paths, key } = given.into();
         let mut space = Space::open(paths, &|_, _| Ok(None))?;
-        let superblocks = read_superblocks(&space);
+        let superblocks = superblocks(space.first());
         let superblock = Superblock::choose(superblocks.clone()).map_err(|error| refusal(&space, error))?;
         space.unlock(&superblock, key)?;
         space.arrange(&superblock)?;
@@ -84,7 +85,7 @@ impl Image {
     pub fn look_through(&mut self, member: usize) -> Result<(), Refusal> {
         if let Some(mirror) = self.space.mirror_mut() {
             mirror.look_through(member);
-            self.superblocks = read_superblocks(&self.space);
+            self.superblocks = superblocks(self.space.first());
             self.superblock =
                 Superblock::choose(self.superblocks.clone()).map_err(|error| refusal(&self.space, error))?;
             self.read_checkpoints();
@@ -242,20 +243,6 @@ impl Image {
             }
         }
     }
-}
-
-/// Both superblocks as they lie there.
-pub(crate) fn read_superblocks(space: &Space) -> [Result<Superblock, FormatError>; 2] {
-    [0, 1].map(|copy| {
-        let mut block = vec![0; BLOCK_BYTES];
-        let offset = Geometry::superblock_offset(copy);
-        if offset + BLOCK_BYTES as u64 > space.first().size_bytes() {
-            return Err(FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 });
-        }
-        // A copy that cannot be read is all zeroes, and as such not a superblock.
-        let _ = space.first().read_at(offset, &mut block);
-        Superblock::decode(&block)
-    })
 }
 
 /// Why a cache without a superblock that can be used is not read.

@@ -5,7 +5,9 @@
 //! independent of the engine: if the two disagree, one of them has a bug.
 //!
 //! Which devices belong to a cache, for the daemon too:
+//! - [`device`]: what is on a device;
 //! - [`members`]: the further devices of a cache on several ones;
+//! - [`mirror_members`]: the two devices of a mirrored cache;
 //! - [`key`]: the key of an encrypted cache.
 //!
 //! What is on them:
@@ -25,11 +27,13 @@
 #![forbid(unsafe_code)]
 
 mod copies;
+pub mod device;
 pub mod image;
 pub mod key;
 pub mod log;
 pub mod members;
 pub mod mirror;
+pub mod mirror_members;
 mod rebuild;
 mod refusal;
 pub mod salvage;

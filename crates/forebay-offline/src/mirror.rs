@@ -17,6 +17,7 @@ use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, StreamKind};
 use forebay_io::Device;
 
 use crate::Refusal;
+use crate::mirror_members::{MirrorMember, check_both, stale_tag};
 use crate::{Findings, Severity};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -26,9 +27,8 @@ pub type Noted<'a> = &'a dyn Fn(CacheUuid, u64) -> Result<Option<bool>, Refusal>
 
 /// One of the two devices.
 #[derive(Debug)]
-struct MirrorMember {
-    device: Device,
-    superblock: Superblock,
+struct Given {
+    is: MirrorMember,
     /// What is on it counts.
     counts: bool,
     /// There are notes of this cache.
@@ -38,7 +38,7 @@ struct MirrorMember {
 /// The two devices of a mirrored cache, as far as they were given.
 #[derive(Debug)]
 pub struct Mirror {
-    mirror: [Option<MirrorMember>; 2],
+    mirror: [Option<Given>; 2],
     geometry: Geometry,
     /// The device that it is seen through: superblocks come from it, and what it has right of all else.
     view: usize,
@@ -55,40 +55,32 @@ impl Mirror {
             found.iter().map(|(_, superblock)| superblock).max_by_key(|superblock| superblock.generation);
         let Some(newest) = newest.cloned() else { return Err(Refusal::new("no device")) };
         newest.geometry.validate_mirrored().map_err(|error| Refusal::new(error.to_string()))?;
-        let mut mirror = [None, None];
+        let mut mirror: [Option<Given>; 2] = [None, None];
         for (device, superblock) in found {
             let path = device.path().display().to_string();
-            let Some(mark) = superblock.mirror else {
+            let Some(is) = MirrorMember::new(device, superblock) else {
                 return Err(Refusal::new(format!("{path}: a cache that is not mirrored"))
                     .hint("give the devices of one cache"));
             };
-            if superblock.uuid != newest.uuid {
-                return Err(Refusal::new(format!(
-                    "{path} belongs to the cache {}, not to {}",
-                    superblock.uuid, newest.uuid
-                ))
-                .hint("give the two devices of one cache"));
+            for other in mirror.iter().flatten() {
+                check_both(&is, &other.is)?;
             }
-            let member = usize::from(mark.member);
-            let tag = mark.tags[member];
-            let note = noted(superblock.uuid, tag)?;
-            let listed = newest
-                .mirror
-                .is_some_and(|newest| newest.out != Some(mark.member) && newest.tags[member] == tag);
-            let recent =
-                newest.generation - superblock.generation <= 1 && newest.geometry == superblock.geometry;
-            let counts = listed && recent && note != Some(true);
-            if mirror[member].is_some() {
-                return Err(Refusal::new(format!(
-                    "{path}: two devices say that they are device {}",
-                    member + 1
-                ))
-                .hint("one of them is a copy, or was replaced: leave it out"));
+            let note = noted(is.superblock.uuid, is.tag())?;
+            let counts = is.superblock.geometry == newest.geometry && note != Some(true);
+            let member = usize::from(is.member());
+            mirror[member] = Some(Given { is, counts, noted: note.is_some() });
+        }
+        if let [Some(a), Some(b)] = &mut mirror
+            && a.counts
+            && b.counts
+        {
+            let stale = stale_tag(&a.is, &b.is)?;
+            for given in [a, b] {
+                given.counts = stale != Some(given.is.tag());
             }
-            mirror[member] = Some(MirrorMember { device, superblock, counts, noted: note.is_some() });
         }
         let counts = |member: &usize| {
-            mirror[*member].as_ref().filter(|found| found.counts).map(|found| found.superblock.generation)
+            mirror[*member].as_ref().filter(|found| found.counts).map(|found| found.is.superblock.generation)
         };
         let Some(view) = (0..2).rev().filter(|member| counts(member).is_some()).max_by_key(counts) else {
             return Err(none_counts(&mirror));
@@ -136,9 +128,9 @@ impl Mirror {
     /// The device that it is seen through.
     pub(crate) fn device(&self) -> &Device {
         match &self.mirror {
-            [Some(found), _] if self.view == 0 => &found.device,
-            [_, Some(found)] => &found.device,
-            [Some(found), None] => &found.device,
+            [Some(found), _] if self.view == 0 => &found.is.device,
+            [_, Some(found)] => &found.is.device,
+            [Some(found), None] => &found.is.device,
             [None, None] => unreachable!("the device that it is seen through counts"),
         }
     }
@@ -162,7 +154,7 @@ impl Mirror {
 
     /// Reads bytes of one of the devices, if it counts.
     pub(crate) fn read_from(&self, member: usize, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
-        let device = &self.mirror[member].as_ref().filter(|found| found.counts).ok_or(())?.device;
+        let device = &self.mirror[member].as_ref().filter(|found| found.counts).ok_or(())?.is.device;
         let end = offset.checked_add(bytes.len() as u64).ok_or(())?;
         if end > device.size_bytes() { Err(()) } else { device.read_at(offset, bytes).map_err(drop) }
     }
@@ -182,7 +174,7 @@ impl Mirror {
     }
 
     fn superblock(&self) -> Option<&Superblock> {
-        self.mirror[self.view].as_ref().map(|found| &found.superblock)
+        self.mirror[self.view].as_ref().map(|found| &found.is.superblock)
     }
 
     // --- what a checkpoint says
@@ -276,7 +268,7 @@ impl Mirror {
         [0, 1].map(|member| match &self.mirror[member] {
             None => (format!("device {}", member + 1), "not given"),
             Some(found) => {
-                (found.device.path().display().to_string(), if found.counts { "counts" } else { "out" })
+                (found.is.device.path().display().to_string(), if found.counts { "counts" } else { "out" })
             }
         })
     }
@@ -301,9 +293,9 @@ impl Mirror {
     }
 }
 
-fn none_counts(mirror: &[Option<MirrorMember>; 2]) -> Refusal {
+fn none_counts(mirror: &[Option<Given>; 2]) -> Refusal {
     let paths: Vec<String> =
-        mirror.iter().flatten().map(|found| found.device.path().display().to_string()).collect();
+        mirror.iter().flatten().map(|found| found.is.device.path().display().to_string()).collect();
     let what = format!(
         "{}: put out of a mirrored cache, which went on with the other device: what is here is old",
         paths.join(", ")

@@ -31,6 +31,7 @@ use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, SECTOR_BYTES};
 
 use crate::Refusal;
+use crate::device::superblocks;
 use crate::image::{self, Image};
 use crate::log::{self, Batch};
 use crate::mirror::{Mirror, Noted};
@@ -339,7 +340,7 @@ fn open_image(
     noted: Noted<'_>,
 ) -> Result<(Image, Option<bool>), Refusal> {
     let mut space = Space::open(paths, noted)?;
-    let superblocks = image::read_superblocks(&space);
+    let superblocks = superblocks(space.first());
     let (superblock, rebuilt) = match Superblock::choose(superblocks.clone()) {
         Ok(superblock) => {
             space.unlock(&superblock, key)?;

@@ -10,21 +10,18 @@
 //! - A mirrored cache is seen through both of its devices or through one ([`Mirror`]).
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use forebay_crypt::CacheCipher;
 use forebay_format::member::{DATA_START_BLOCK, MEMBERS_MAX, MemberHeader, divide};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, CacheUuid, Encryption, Geometry};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Encryption};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 
+use crate::device::{superblocks, wait_for};
 use crate::mirror::{Mirror, Noted};
 use crate::{Key, Refusal, members, unlock};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// How long a device that is in use is waited for, and how often it is tried; as the daemon does.
-const LOCK_PATIENCE: Duration = Duration::from_secs(3);
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What was given of a cache.
 #[derive(Clone, Copy, Debug)]
@@ -75,12 +72,12 @@ impl Space {
                 Err(_) => firsts.push(device),
             }
         }
-        if firsts.iter().any(|device| superblock_on(device).is_some_and(|found| found.mirror.is_some())) {
+        if firsts.iter().any(|device| newest(device).is_some_and(|found| found.mirror.is_some())) {
             return Self::mirrored(firsts, &others, paths, noted);
         }
         others.sort_by_key(|(_, header)| header.index);
         // A device whose headers are damaged looks like a first one, but has no superblocks either.
-        let at = firsts.iter().position(|device| superblock_on(device).is_some()).unwrap_or(0);
+        let at = firsts.iter().position(|device| newest(device).is_some()).unwrap_or(0);
         if firsts.is_empty() {
             let what = format!("{}: further devices of a cache, and its first one is missing", list(paths));
             return Err(Refusal::new(what).hint("give all devices of the cache, in any order"));
@@ -106,7 +103,7 @@ impl Space {
     ) -> Result<Self, Refusal> {
         let mut found = Vec::new();
         for device in devices {
-            match superblock_on(&device) {
+            match newest(&device) {
                 Some(superblock) => found.push((device, superblock)),
                 None => return Err(stranger(&device)),
             }
@@ -280,17 +277,7 @@ impl Space {
 
 fn open(path: &Path) -> Result<Device, Refusal> {
     let options = || DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() };
-    let since = Instant::now();
-    let opened = loop {
-        match Device::open_cache(path, options()) {
-            // The kernel may hold the lock of a daemon that was killed for a moment longer.
-            Err(DeviceError::InUse { .. }) if since.elapsed() < LOCK_PATIENCE => {
-                std::thread::sleep(LOCK_PAUSE)
-            }
-            opened => break opened,
-        }
-    };
-    opened.map_err(|error| match error {
+    wait_for(|| Device::open_cache(path, options())).map_err(|error| match error {
         DeviceError::InUse { .. } => Refusal::new(error.to_string())
             .hint("stop the daemon first; a cache in use changes while it is read"),
         _ => Refusal::new(error.to_string())
@@ -299,14 +286,8 @@ fn open(path: &Path) -> Result<Device, Refusal> {
 }
 
 /// The superblock of a device that has one.
-fn superblock_on(device: &Device) -> Option<Superblock> {
-    let copies = [0, 1].map(|copy| {
-        let mut block = vec![0; BLOCK_BYTES];
-        // A copy that cannot be read is all zeroes, and as such not a superblock.
-        let _ = device.read_at(Geometry::superblock_offset(copy), &mut block);
-        Superblock::decode(&block)
-    });
-    Superblock::choose(copies).ok()
+fn newest(device: &Device) -> Option<Superblock> {
+    Superblock::choose(superblocks(device)).ok()
 }
 
 fn stranger(device: &Device) -> Refusal {

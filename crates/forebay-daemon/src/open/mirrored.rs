@@ -10,8 +10,7 @@
 use super::making::{Making, create_file, mirrored_geometry};
 use super::parts::PoolParts;
 use crate::cache_device::{
-    Found, begin_on, device_error, foreign, is_cut_off, is_same, look, new_params, new_tag, same_device,
-    wait_for,
+    begin_on, device_error, foreign, is_cut_off, is_same, new_params, new_tag, same_device,
 };
 use crate::error::RunError;
 use crate::failed_mark;
@@ -22,8 +21,10 @@ use forebay_config::CacheSpec;
 use forebay_core::{MirrorDevices, format_mirrored};
 use forebay_export::size::ByteSize;
 use forebay_format::Geometry;
-use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::superblock::Superblock;
 use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_offline::device::{Found, look, wait_for};
+use forebay_offline::mirror_members::{MirrorMember, check_both, stale_tag};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -37,14 +38,6 @@ enum Place {
     Member(Box<MirrorMember>),
     /// Nothing that can be used, and why.
     Unfit(String),
-}
-
-/// A device of a mirrored cache as it was found.
-struct MirrorMember {
-    device: Device,
-    superblock: Superblock,
-    member: u8,
-    tag: u64,
 }
 
 /// Opens the two devices of a mirrored cache, or makes one on them if both hold nothing.
@@ -105,16 +98,13 @@ fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
         Found::Blank => Place::Empty(device),
         Found::Begun => Place::Begun(device),
         Found::Foreign(why) => Place::Unfit(format!("{} cannot be used as a cache: {why}", path.display())),
-        Found::Cache(superblock) => match superblock.mirror {
-            _ if superblock.state == CacheState::Failed => {
-                return Err(failed_mark::refused(&superblock, path));
-            }
-            None => return Err(foreign(path, "it is a cache that is not mirrored")),
-            Some(mark) => {
-                let (member, tag) = (mark.member, mark.tags[usize::from(mark.member)]);
-                Place::Member(Box::new(MirrorMember { device, superblock: *superblock, member, tag }))
-            }
-        },
+        Found::Cache(superblock) => {
+            failed_mark::check(&superblock, path)?;
+            let member = MirrorMember::new(device, *superblock);
+            Place::Member(Box::new(
+                member.ok_or_else(|| foreign(path, "it is a cache that is not mirrored"))?,
+            ))
+        }
     })
 }
 
@@ -133,26 +123,13 @@ fn alone(
 
 /// Both devices are of a mirrored cache.
 fn use_both(one: MirrorMember, other: MirrorMember, state_dir: &Path) -> Result<PoolParts, RunError> {
-    let uuid = one.superblock.uuid;
-    let (a, b) = (one.device.path().display(), other.device.path().display());
-    if uuid != other.superblock.uuid {
-        return Err(RunError::failed(
-            format!("{a} belongs to the cache {uuid}, {b} to {}", other.superblock.uuid),
-            "give the two devices of one cache",
-        ));
-    }
-    if one.member == other.member {
-        return Err(RunError::failed(
-            format!("{a} and {b} both say that they are device {} of the mirrored cache", one.member + 1),
-            "one of them is a copy, or was replaced: leave it out",
-        ));
-    }
+    check_both(&one, &other)?;
     let notes = notes_of_both(&one, &other, state_dir)?;
-    let parts = match (notes.lists(one.tag), notes.lists(other.tag)) {
+    let parts = match (notes.lists(one.tag()), notes.lists(other.tag())) {
         (false, false) => assemble([Some(one), Some(other)], Vec::new()),
-        (true, false) => assemble([None, Some(other)], vec![one.stale()]),
-        (false, true) => assemble([Some(one), None], vec![other.stale()]),
-        (true, true) => Err(none_left(&format!("{}; {}", one.stale(), other.stale()))),
+        (true, false) => assemble([None, Some(other)], vec![stale(&one)]),
+        (false, true) => assemble([Some(one), None], vec![stale(&other)]),
+        (true, true) => Err(none_left(&format!("{}; {}", stale(&one), stale(&other)))),
     };
     Ok(PoolParts { mirror_notes: Some(notes), ..parts? })
 }
@@ -162,10 +139,10 @@ fn use_both(one: MirrorMember, other: MirrorMember, state_dir: &Path) -> Result<
 fn notes_of_both(one: &MirrorMember, other: &MirrorMember, state_dir: &Path) -> Result<Notes, RunError> {
     let uuid = one.superblock.uuid;
     let notes = Notes::read(state_dir, &hex(&uuid.0))?;
-    if let Some(notes) = notes.as_ref().filter(|notes| notes.lists(one.tag) || notes.lists(other.tag)) {
+    if let Some(notes) = notes.as_ref().filter(|notes| notes.lists(one.tag()) || notes.lists(other.tag())) {
         return Ok(notes.clone());
     }
-    let told = told_out(one, other)?;
+    let told = stale_tag(one, other)?;
     match notes {
         Some(notes) if told.is_none() => Ok(notes),
         notes => {
@@ -173,29 +150,6 @@ fn notes_of_both(one: &MirrorMember, other: &MirrorMember, state_dir: &Path) -> 
             notes.begin(state_dir, told.as_slice())
         }
     }
-}
-
-/// The tag of the device that does not count any more, as the superblocks of both tell. It is the older one, if the other one says that it is out,
-/// does not know it, or has gone on for longer without it than a crash explains: the engine judges in the same way (I65).
-///
-/// # Errors
-/// Each went on without the other one.
-fn told_out(one: &MirrorMember, other: &MirrorMember) -> Result<Option<u64>, RunError> {
-    let generation = |found: &MirrorMember| found.superblock.generation;
-    let (newer, older) = if generation(one) >= generation(other) { (one, other) } else { (other, one) };
-    let apart = generation(newer) - generation(older);
-    let says = |found: &MirrorMember| found.superblock.mirror.map(|mark| (mark.out, mark.tags));
-    if older.went_on_without(newer) || apart == 0 && says(newer) != says(older) {
-        let (a, b) = (newer.device.path().display(), older.device.path().display());
-        return Err(RunError::failed(
-            format!(
-                "{a} and {b}, the devices of a mirrored cache, do not tell which of them counts: one went on without the other"
-            ),
-            "give the one that was used last, with the notes in state_dir/mirrors; to extract what is there: forebay salvage",
-        ));
-    }
-    let known = newer.superblock.mirror.is_some_and(|mark| mark.tags[usize::from(older.member)] == older.tag);
-    Ok((newer.went_on_without(older) || !known || apart > 1).then_some(older.tag))
 }
 
 /// Only one device is of a mirrored cache.
@@ -222,8 +176,8 @@ fn use_one(
             "give both devices, or bring that file back; to extract what is there: forebay salvage",
         ));
     };
-    if notes.lists(found.tag) {
-        return Err(none_left(&format!("{}; {missing}", found.stale())));
+    if notes.lists(found.tag()) {
+        return Err(none_left(&format!("{}; {missing}", stale(&found))));
     }
     let bytes = found.superblock.geometry.member_bytes();
     let mut parts = assemble([Some(found), None], vec![missing])?;
@@ -251,25 +205,19 @@ fn none_left(why: &str) -> RunError {
     )
 }
 
-impl MirrorMember {
-    /// Its superblock says that this other device is out.
-    fn went_on_without(&self, other: &Self) -> bool {
-        let Some(mark) = self.superblock.mirror else { return false };
-        mark.out == Some(other.member) && mark.tags[usize::from(other.member)] == other.tag
-    }
-
-    fn stale(&self) -> String {
-        format!(
-            "{} was put out before: the other device went on without it, so what is on it is old, and is not used",
-            self.device.path().display()
-        )
-    }
+fn stale(member: &MirrorMember) -> String {
+    format!(
+        "{} was put out before: the other device went on without it, so what is on it is old, and is not used",
+        member.device.path().display()
+    )
 }
 
 /// The devices that count, in the order of the members.
 fn assemble(members: [Option<MirrorMember>; 2], mut notes: Vec<String>) -> Result<PoolParts, RunError> {
     let (mut devices, mut places, mut newest) = (Vec::new(), [None; 2], None::<Superblock>);
-    for MirrorMember { device, superblock, member, .. } in members.into_iter().flatten() {
+    for found in members.into_iter().flatten() {
+        let member = found.member();
+        let MirrorMember { device, superblock, .. } = found;
         let end = superblock.geometry.member_bytes();
         if device.size_bytes() < end {
             notes.push(format!("{} is shorter than its cache: it is not used", device.path().display()));
@@ -410,7 +358,7 @@ mod tests {
         /// Puts a device out, as the pool does; gives the identity of the cache.
         fn put_out(&self, spec: &CacheSpec) -> CacheUuid {
             let Place::Member(found) = place_of(spec).unwrap() else { panic!("no cache") };
-            note(&self.state, found.superblock.uuid, found.tag).unwrap();
+            note(&self.state, found.superblock.uuid, found.tag()).unwrap();
             found.superblock.uuid
         }
 
@@ -488,7 +436,7 @@ mod tests {
                 let (a, b) = (here.spec("a"), here.spec("b"));
                 drop(here.open(&[a.clone(), b.clone()]).unwrap());
                 let Place::Member(found) = place_of(&b).unwrap() else { panic!("no cache") };
-                let (uuid, tag) = (found.superblock.uuid, found.tag);
+                let (uuid, tag) = (found.superblock.uuid, found.tag());
                 drop(found);
                 Here::rewrite(&a, change);
                 if lost {

@@ -12,9 +12,7 @@ pub(crate) use making::Making;
 pub(crate) use mirrored::open_mirrored;
 pub(crate) use parts::PoolParts;
 
-use crate::cache_device::{
-    BLANK_BYTES, Found, foreign, is_cut_off, is_same, look, same_device, waiting_for_lock,
-};
+use crate::cache_device::{foreign, is_cut_off, is_same, same_device, waiting_for_lock};
 use crate::error::RunError;
 use crate::failed_mark;
 use crate::loss_record::Seen;
@@ -26,6 +24,7 @@ use forebay_export::size::ByteSize;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use forebay_io::{Device, DeviceOptions};
+use forebay_offline::device::{BLANK_BYTES, Found, look};
 use forebay_offline::members::{open_members, read_copies};
 use forebay_offline::{Key, unlock};
 use making::{create_file, format, geometry, mirrored_geometry};

@@ -204,6 +204,21 @@ fn a_device_that_was_put_out_does_not_count() {
 }
 
 #[test]
+fn devices_that_each_went_on_alone_are_refused_together_as_the_daemon_refuses_them() {
+    let pair = Pair::new();
+    for (member, other) in [(0, 1), (1, 0)] {
+        pair.superblock(member, |superblock| {
+            superblock.generation += 1;
+            superblock.mirror.as_mut().unwrap().out = Some(other);
+        });
+    }
+    let refused = Image::open(&pair.paths[..]).unwrap_err().to_string();
+    assert!(refused.contains("do not tell which of them counts"), "{refused}");
+    assert!(pair.salvaged(&[0, 1], None).unwrap_err().contains("do not tell which of them counts"));
+    assert_eq!(pair.salvaged(&[1], None).unwrap()[0].1, Worth::Uncertain);
+}
+
+#[test]
 fn salvage_takes_whichever_copy_is_right_and_no_device_that_was_put_out() {
     let pair = Pair::new();
     let dirty = Ok(vec![(7, Worth::Dirty, 8)]);

@@ -1,0 +1,84 @@
+//! A single cache device: opening it while somebody may still hold it, and what is on it.
+//!
+//! Damage behind the superblocks is for others to find.
+
+use forebay_format::geometry::CHECKPOINT_START_BLOCK;
+use forebay_format::superblock::{Superblock, being_made};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
+use forebay_io::{Device, DeviceError};
+use std::time::{Duration, Instant};
+
+/// How long a device that is in use is waited for, and how often it is tried.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Bytes at the start of a device that must be zero for it to be taken as unused.
+pub const BLANK_BYTES: usize = 256 << 10;
+
+/// From the first block to here a device that is being made or filled is empty.
+const UNUSED_UNTIL: usize = CHECKPOINT_START_BLOCK as usize * BLOCK_BYTES;
+
+/// What is on a cache device.
+#[derive(Debug)]
+pub enum Found {
+    /// A cache, with its superblock that counts.
+    Cache(Box<Superblock>),
+    /// Its beginning is zero.
+    Blank,
+    /// A cache was being made on it, or it was being filled as one of a mirrored cache: nothing on it counts.
+    Begun,
+    /// Something else, and why it cannot be used.
+    Foreign(String),
+}
+
+/// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the kernel still finishes the
+/// operations that it had in flight, and holds its locks until then.
+///
+/// # Errors
+/// The last one of `open`.
+pub fn wait_for(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, DeviceError> {
+    let timeout = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match open() {
+            Err(DeviceError::InUse { .. }) if Instant::now() < timeout => std::thread::sleep(LOCK_PAUSE),
+            other => return other,
+        }
+    }
+}
+
+/// Finds out what is on a cache device.
+#[must_use]
+pub fn look(device: &Device) -> Found {
+    let mut start = vec![0; BLANK_BYTES.min(device.size_bytes() as usize)];
+    if let Err(error) = device.read_at(0, &mut start) {
+        return Found::Foreign(error.to_string());
+    }
+    let copies = [0, 1].map(|copy| {
+        let offset = Geometry::superblock_offset(copy) as usize;
+        let missing = FormatError::Magic { structure: "superblock" };
+        start.get(offset..offset + BLOCK_BYTES).map_or(Err(missing), Superblock::decode)
+    });
+    // Between the two superblocks there is nothing, unless somebody else has put it there.
+    let is_zero = |bytes: Option<&[u8]>| bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0));
+    let begun = start.starts_with(&being_made()) && is_zero(start.get(BLOCK_BYTES..UNUSED_UNTIL));
+    match Superblock::choose(copies) {
+        Err(FormatError::Magic { .. }) if begun => Found::Begun,
+        Ok(superblock) => Found::Cache(Box::new(superblock)),
+        Err(FormatError::Magic { .. }) if start.iter().all(|byte| *byte == 0) => Found::Blank,
+        Err(error) => Found::Foreign(error.to_string()),
+    }
+}
+
+/// Both superblocks as they lie there.
+pub fn superblocks(device: &Device) -> [Result<Superblock, FormatError>; 2] {
+    [0, 1].map(|copy| {
+        let mut block = vec![0; BLOCK_BYTES];
+        let offset = Geometry::superblock_offset(copy);
+        if offset + BLOCK_BYTES as u64 > device.size_bytes() {
+            return Err(FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 });
+        }
+        // A copy that cannot be read is all zeroes, and as such not a superblock.
+        let _ = device.read_at(offset, &mut block);
+        Superblock::decode(&block)
+    })
+}

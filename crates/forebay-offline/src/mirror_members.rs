@@ -1,0 +1,91 @@
+//! The two devices of a mirrored cache: whether they belong together, and which of them counts, as their superblocks tell.
+//!
+//! That one of them was put out may be known only to the notes of its daemon. Whoever has those asks them first.
+
+use crate::Refusal;
+use forebay_format::MirrorMark;
+use forebay_format::superblock::Superblock;
+use forebay_io::Device;
+
+/// A device with a superblock of a mirrored cache.
+#[derive(Debug)]
+pub struct MirrorMember {
+    /// The device.
+    pub device: Device,
+    /// Its superblock.
+    pub superblock: Superblock,
+    mark: MirrorMark,
+}
+
+impl MirrorMember {
+    /// A device with this superblock; `None` if its cache is not mirrored.
+    #[must_use]
+    pub fn new(device: Device, superblock: Superblock) -> Option<Self> {
+        superblock.mirror.map(|mark| Self { device, superblock, mark })
+    }
+
+    /// Which of the two it is: 0 or 1.
+    #[must_use]
+    pub fn member(&self) -> u8 {
+        self.mark.member
+    }
+
+    /// What was drawn for it when it joined.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.mark.tags[usize::from(self.mark.member)]
+    }
+
+    /// Its superblock says that this other device is out.
+    fn went_on_without(&self, other: &Self) -> bool {
+        self.mark.out == Some(other.member()) && self.knows(other)
+    }
+
+    fn knows(&self, other: &Self) -> bool {
+        self.mark.tags[usize::from(other.member())] == other.tag()
+    }
+}
+
+/// Checks that two devices are the two of one cache.
+///
+/// # Errors
+/// They are of different caches, or the same member.
+pub fn check_both(one: &MirrorMember, other: &MirrorMember) -> Result<(), Refusal> {
+    let (a, b) = (one.device.path().display(), other.device.path().display());
+    if one.superblock.uuid != other.superblock.uuid {
+        let what =
+            format!("{a} belongs to the cache {}, {b} to {}", one.superblock.uuid, other.superblock.uuid);
+        return Err(Refusal::new(what).hint("give the two devices of one cache"));
+    }
+    if one.member() == other.member() {
+        let member = one.member() + 1;
+        return Err(Refusal::new(format!(
+            "{a} and {b} both say that they are device {member} of the mirrored cache"
+        ))
+        .hint("one of them is a copy, or was replaced: leave it out"));
+    }
+    Ok(())
+}
+
+/// The tag of the device that does not count any more. It is the older one, if the other one says that it is out, does not know
+/// it, or has gone on for longer without it than a crash explains: the engine judges in the same way (I65).
+///
+/// # Errors
+/// Each went on without the other one.
+pub fn stale_tag(one: &MirrorMember, other: &MirrorMember) -> Result<Option<u64>, Refusal> {
+    let generation = |found: &MirrorMember| found.superblock.generation;
+    let (newer, older) = if generation(one) >= generation(other) { (one, other) } else { (other, one) };
+    let apart = generation(newer) - generation(older);
+    let says = |found: &MirrorMember| (found.mark.out, found.mark.tags);
+    if older.went_on_without(newer) || apart == 0 && says(newer) != says(older) {
+        let (a, b) = (newer.device.path().display(), older.device.path().display());
+        return Err(Refusal::new(format!(
+            "{a} and {b}, the devices of a mirrored cache, do not tell which of them counts: one went on without the other"
+        ))
+        .hint(
+            "give the one that was used last, with the notes in state_dir/mirrors; to extract what one of them has, give it alone: \
+             forebay salvage",
+        ));
+    }
+    Ok((newer.went_on_without(older) || !newer.knows(older) || apart > 1).then_some(older.tag()))
+}
