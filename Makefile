@@ -19,7 +19,7 @@ setup:
 	@scripts/setup
 
 build:
-	cargo build --release --locked -p forebay-cli -p forebay-flashcache-model
+	cargo build --release --locked -p forebay-cli -p forebay-lab-host -p forebay-flashcache-model
 
 lint:
 	cargo fmt --all --check

@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOREBAY = Path(os.environ.get("FOREBAY", ROOT / "target/release/forebay"))
+NULL = Path(os.environ.get("FOREBAY_NULL", FOREBAY.parent / "forebay-null"))
 MIB = 1 << 20
 GIB = 1 << 30
 PR_SET_PDEATHSIG = 1

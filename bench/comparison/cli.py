@@ -132,7 +132,7 @@ def compare(options: argparse.Namespace) -> int:
         where = probe.parent
     check_tools(where, stages)
     if not servers.has_null_volume():
-        print("this binary has no `bench-null`: the null volume and its group are left out", file=sys.stderr)
+        print(f"there is no {h.NULL}: the null volume and its group are left out", file=sys.stderr)
     if not stages:
         raise h.Failure("nothing to do: the only group that was asked for is left out")
     about: dict[str, object] = {

@@ -149,18 +149,14 @@ def null_volume(folder: Path, size: int) -> Iterator[Target]:
     """Forebay's server with nothing behind it."""
     socket = folder / "null.sock"
     uri = f"nbd+unix:///v?socket={socket}"
-    with h.process([str(h.FOREBAY), "bench-null", "--export", uri, "--size", str(size)], socket) as child:
+    with h.process([str(h.NULL), "--export", uri, "--size", str(size)], socket) as child:
         yield Target("null volume", nbd(socket), [child.pid])
 
 
 @functools.cache
 def has_null_volume() -> bool:
-    """Whether this binary knows the command."""
-    try:
-        command = [str(h.FOREBAY), "bench-null", "--help"]
-        return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
-    except OSError:
-        return False
+    """Whether its program is there."""
+    return h.NULL.exists()
 
 
 @contextmanager

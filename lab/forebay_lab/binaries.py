@@ -1,6 +1,6 @@
 """The project's own programs, built as people build them before anything is measured.
 
-The environment names others: FOREBAY, FLASHCACHE_MODEL and FLASH_BENCH, which are then used as they are.
+The environment names others: FOREBAY, FOREBAY_NULL, FLASHCACHE_MODEL and FLASH_BENCH, which are then used as they are.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Built:
 
 FROM = {
     Binary.FOREBAY: Built("forebay-cli", "FOREBAY"),
+    Binary.NULL: Built("forebay-lab-host", "FOREBAY_NULL"),
     Binary.MODEL: Built("forebay-flashcache-model", "FLASHCACHE_MODEL"),
     Binary.FLASH_BENCH: Built("forebay-sim", "FLASH_BENCH", is_example=True),
 }

@@ -43,6 +43,7 @@ class Binary(StrEnum):
     """What of the project is measured, or measured with."""
 
     FOREBAY = "forebay"
+    NULL = "forebay-null"
     MODEL = "flashcache-model"
     FLASH_BENCH = "flash-bench"
 

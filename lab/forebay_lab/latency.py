@@ -73,7 +73,7 @@ class Latency:
         return [*java.NEEDS, "fio"]
 
     def binaries(self) -> Sequence[Binary]:
-        return [Binary.FOREBAY]
+        return [Binary.FOREBAY, Binary.NULL]
 
     def rows(self, scale: Scale) -> Sequence[Row]:
         length = LENGTHS[scale]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import harness
 from fio_client import fio
 
-from . import java, servers
-from .experiment import Refused, Work
+from . import binaries, java, servers
+from .experiment import Binary, Refused, Work
 from .ports import free_port
 
 MIB = 1 << 20
@@ -165,7 +165,7 @@ def serve_forebay(point: Point, work: Work) -> Iterator[str]:
 @contextmanager
 def serve_null(point: Point, work: Work) -> Iterator[str]:
     """The export without storage."""
-    with nbd([str(harness.FOREBAY), "bench-null"], point, work) as uri:
+    with nbd([str(binaries.path(Binary.NULL))], point, work) as uri:
         yield uri
 
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use crate::screen;
-use forebay_daemon::RunError;
 use forebay_offline::Refusal;
+use forebay_pool::RunError;
 
 /// A failed command.
 #[derive(Debug)]

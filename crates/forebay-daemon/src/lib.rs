@@ -8,50 +8,21 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
-mod cache_device;
-mod cipher;
 pub mod control_files;
-mod durable;
-pub mod encryption;
-mod engine_io;
-mod engine_memory;
-mod error;
-mod failed_mark;
-pub mod fuse_server;
-pub mod guard;
-mod handover;
-pub mod host;
 mod limits;
-mod loss_record;
 mod main_thread;
-pub mod members;
-pub mod meter;
-mod mirror_notes;
-mod mounting;
-pub mod null;
-mod open;
-mod pool;
-mod register;
 mod run;
-mod secret_file;
 mod serve;
-mod server;
 mod service;
-mod thread_priority;
-mod time_limit;
-mod witness;
+mod upgrade;
 
-pub use error::RunError;
-pub use loss_record::{only_copies, reads_as_loss_record};
-pub use mirror_notes::is_noted_out;
-pub use pool::{Lost, PoolEvent};
-pub use register::{CacheRecord, Standing, cache_record};
 pub use run::{SettingHelp, run, settings, state_dir};
 pub use serve::serve;
 
 use forebay_config::CacheSpec;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
+pub use forebay_pool::PoolEvent;
 use std::fmt;
 use std::path::PathBuf;
 

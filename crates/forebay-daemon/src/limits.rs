@@ -1,7 +1,7 @@
 //! What the system lets this process have: descriptors, and memory that stays.
 
-use crate::error::RunError;
 use forebay_config::choices::LockMemory;
+use forebay_pool::RunError;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,8 +1,8 @@
 //! The main thread of the daemon: it receives log lines, signals and upgrade requests, and stops the service.
 
 use crate::RunEvent;
-use crate::error::RunError;
 use crate::service::{Service, ServiceEvent, ServiceStart, UpgradeAnswer};
+use forebay_pool::RunError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::AtomicBool;

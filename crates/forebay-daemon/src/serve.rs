@@ -8,17 +8,18 @@
 
 use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
 use crate::control_files::{self, AlarmSource, ControlFiles};
-use crate::encryption::read_key;
-use crate::error::RunError;
-use crate::handover::{Duties, ListenerStore, Manager, Predecessor, Successor};
 use crate::main_thread::{
     LOOK, Message, event_sender, pass_on_events, run_event, start_service, stop, watch_signals,
 };
-use crate::open::check_key;
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
+use crate::upgrade::{Duties, Predecessor, Successor};
 use crate::{RunEvent, ServeOptions};
 use forebay_admin::{Admin, AdminError, UpgradeBegun, UpgradeInfo};
 use forebay_config::{Config, ConfigFile, DaemonConfig};
+use forebay_pool::RunError;
+use forebay_pool::encryption::read_key;
+use forebay_pool::handover::{ListenerStore, Manager};
+use forebay_pool::open::check_key;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -360,7 +361,8 @@ impl Daemon {
             }
             Err(error) => {
                 drop(successor);
-                self.listener_store.put_back(crate::handover::Inheritance { listeners, guests: Vec::new() });
+                self.listener_store
+                    .put_back(forebay_pool::handover::Inheritance { listeners, guests: Vec::new() });
                 self.service.note_upgrade(failed(error.to_string(), 0));
             }
         }

@@ -6,8 +6,6 @@
 
 use clap::Parser;
 use forebay_config::CacheSpec;
-use forebay_daemon::RunError;
-use forebay_daemon::host::{HostEvent, HostOptions, open_backing, serve};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_flashcache_model::Model;
 use forebay_flashcache_model::api::SECOND;
@@ -15,6 +13,8 @@ use forebay_flashcache_model::config::{Config, Flush, Mode, Reclaim};
 use forebay_flashcache_model::open::{mark_clean, open_cache};
 use forebay_flashcache_model::volume::{CacheVolume, StatsFile};
 use forebay_io::{DiskModel, EnginePreference, Reactor};
+use forebay_lab_host::{HostEvent, HostOptions, open_backing, serve};
+use forebay_pool::RunError;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -5,8 +5,8 @@
 //! said, for the model does not recover.
 
 use forebay_config::CacheSpec;
-use forebay_daemon::RunError;
 use forebay_io::{Device, DeviceError, DeviceOptions, create_cache_file};
+use forebay_pool::RunError;
 use std::path::Path;
 
 /// Marks of the first block.

@@ -5,8 +5,8 @@ use crate::metadata::META_BYTES;
 use crate::model::Model;
 use crate::plug::{Plug, Transfer};
 use crate::slab::Slab;
-use forebay_daemon::host::{self, Answer, RequestError, RequestHandler, RequestId, RequestKind, token};
 use forebay_io::{BufId, DeviceId, IoFailure, Op, Reactor};
+use forebay_lab_host::{Answer, RequestError, RequestHandler, RequestId, RequestKind, token};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ impl CacheVolume {
 }
 
 impl RequestHandler for CacheVolume {
-    fn submit(&mut self, now: Nanos, request: host::Request<'_>) {
+    fn submit(&mut self, now: Nanos, request: forebay_lab_host::Request<'_>) {
         let kind = match request.kind {
             // A block that is to be cached is read; nobody looks at the bytes.
             RequestKind::Read | RequestKind::Prefetch => Kind::Read,

@@ -1,6 +1,6 @@
 //! The record of a cache that failed.
 
-use forebay_daemon::reads_as_loss_record;
+use forebay_pool::reads_as_loss_record;
 
 use crate::Target;
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use forebay_daemon::encryption::read_key_file;
 use forebay_offline::Key;
+use forebay_pool::encryption::read_key_file;
 
 use crate::failure::Failure;
 

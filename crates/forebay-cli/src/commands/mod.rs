@@ -1,7 +1,6 @@
 //! The commands, one file each.
 
 mod alarms;
-mod bench_null;
 mod check;
 mod completions;
 mod config;
@@ -76,9 +75,6 @@ pub(crate) enum Command {
     Stats(stats::Options),
     /// Simulate crashes and lying devices, and judge whether the engine keeps its promise
     Sim(sim::Options),
-    /// Serve a volume without storage behind it, to measure the export path alone
-    #[command(hide = true)]
-    BenchNull(bench_null::Options),
     /// Print a completion script for a shell
     Completions(completions::Options),
     /// Write manual pages
@@ -111,7 +107,6 @@ impl Command {
             Self::Salvage(options) => salvage::execute(&options),
             Self::Stats(options) => stats::execute(&options),
             Self::Sim(options) => sim::execute(&options),
-            Self::BenchNull(options) => bench_null::execute(&options),
             Self::Completions(options) => completions::execute(&options, whole),
             Self::Man(options) => man::execute(&options, whole),
         }

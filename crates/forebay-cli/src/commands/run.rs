@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use forebay_config::CacheSpec;
-use forebay_daemon::{PoolEvent, RunError, RunEvent, RunOptions};
+use forebay_daemon::{RunEvent, RunOptions};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
 use forebay_io::{DiskModel, EnginePreference};
+use forebay_pool::{PoolEvent, RunError};
 
 use crate::failure::Failure;
 use crate::screen;
@@ -119,7 +120,7 @@ fn disk(text: &str) -> Result<DiskModel, String> {
     DiskModel::from_name(text).ok_or_else(|| "there is no such disk; hdd-7200 is known".into())
 }
 
-pub(super) fn io_engine(text: &str) -> Result<EnginePreference, String> {
+fn io_engine(text: &str) -> Result<EnginePreference, String> {
     match text {
         "auto" => Ok(EnginePreference::Auto),
         "uring" => Ok(EnginePreference::Uring),

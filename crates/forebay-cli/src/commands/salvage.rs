@@ -10,9 +10,9 @@ pub(super) mod record;
 
 use std::path::PathBuf;
 
-use forebay_daemon::CacheRecord;
 use forebay_export::uri::BackingUri;
 use forebay_format::CacheUuid;
+use forebay_pool::CacheRecord;
 use serde_json::{Value, json};
 
 use self::output::{Outputs, Volume};

@@ -12,9 +12,9 @@ use forebay_io::PeerCred;
 use subtle::ConstantTimeEq;
 
 use super::problem::Problem;
-use crate::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, read_secret};
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_config::{AdminUsers, UserList};
+use forebay_pool::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, read_secret};
 
 /// What somebody may do. Each level includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

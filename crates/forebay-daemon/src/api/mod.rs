@@ -25,9 +25,9 @@ mod server;
 mod tls;
 mod write_timeout;
 
-pub use crate::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use extract::BODY_BYTES_MAX;
 pub(crate) use extract::{Names, Parameters};
+pub use forebay_pool::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use openapi::document;
 pub use problem::Problem;
 pub(crate) use server::ReadyApi;

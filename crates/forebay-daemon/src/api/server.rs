@@ -32,10 +32,10 @@ use super::extract::check_length;
 use super::problem::Problem;
 use super::write_timeout::WriteTimeout;
 use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
-use crate::handover::{Listener, ListenerStore};
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_config::AdminUsers;
 use forebay_export::uri::Endpoint;
+use forebay_pool::handover::{Listener, ListenerStore};
 
 /// How long a stop waits for answers under way.
 const STOP_WITHIN: Duration = Duration::from_millis(300);

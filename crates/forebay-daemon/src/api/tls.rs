@@ -6,8 +6,8 @@ use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
 use super::TlsFiles;
-use crate::guard::certificates::{certificates, private_key, provider, wrong};
-use crate::secret_file::FileError;
+use forebay_pool::guard::certificates::{certificates, private_key, provider, wrong};
+use forebay_pool::secret_file::FileError;
 
 /// Takes connections with the certificate and key of these files.
 pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, FileError> {

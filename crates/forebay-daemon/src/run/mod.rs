@@ -4,13 +4,13 @@ mod settings;
 
 pub use settings::{SettingHelp, settings};
 
-use crate::error::RunError;
 use crate::main_thread::RUN_POOL;
 use crate::serve::{Origin, serve_config};
 use crate::{RunEvent, RunOptions};
 use forebay_config::CacheSpec;
 use forebay_config::{Config, DaemonConfig, PoolConfig, VolumeConfig};
 use forebay_export::uri::ExportUri;
+use forebay_pool::RunError;
 use settings::Plan;
 
 /// Name of the volume of `forebay run` if its export has none.
@@ -24,7 +24,7 @@ const UNNAMED: &str = "volume";
 pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
     let Plan { settings, pool_settings, drain } = settings::plan(&options)?;
     for CacheSpec { path, .. } in &options.caches {
-        if path.exists() && crate::cache_device::is_same(path, options.backing.path()) {
+        if path.exists() && forebay_pool::cache_device::is_same(path, options.backing.path()) {
             return Err(RunError::failed(
                 format!("cache and backing store are the same: {}", path.display()),
                 "give the cache a file or device of its own",

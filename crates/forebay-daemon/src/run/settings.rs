@@ -3,10 +3,10 @@
 //! There is no list here. What `run` has an option for, and what needs rules, is refused with the way to say it.
 
 use crate::RunOptions;
-use crate::error::RunError;
 use forebay_config::conflicts;
 use forebay_config::tunables::{self, Scope, Tunable};
 use forebay_config::{PoolTunables, Settings, ValueError, VolumeTunables};
+use forebay_pool::RunError;
 
 /// One setting, for help texts and documents.
 #[derive(Clone, PartialEq, Eq, Debug)]

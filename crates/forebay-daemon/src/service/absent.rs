@@ -2,31 +2,27 @@
 //! what only the cache has of them.
 
 use super::Service;
-use crate::open::Backing;
-use crate::pool::{AbsentVolume, PoolHandle};
 use forebay_admin::events::{AlarmKey, Kind, Severity};
 use forebay_admin::{AdminError, ErrorKind, VolumeInfo, VolumeState};
 use forebay_config::VolumeConfig;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
+use forebay_pool::open::Backing;
+use forebay_pool::{AbsentVolume, PoolHandle};
 use std::sync::Arc;
 
-impl AbsentVolume {
-    fn dirty(&self) -> ByteSize {
-        ByteSize(self.dirty_blocks * BLOCK_BYTES as u64)
-    }
+fn dirty(volume: &AbsentVolume) -> ByteSize {
+    ByteSize(volume.dirty_blocks * BLOCK_BYTES as u64)
+}
 
-    /// What an operator can do, in commands that work as they stand.
-    fn way_out(&self, pool: &str, backing: &str, is_configured: bool) -> String {
-        let name = &self.name;
-        let attach = match is_configured {
-            true => format!("forebay volume attach {name}"),
-            false => format!("forebay volume attach {name} --pool {pool} --backing {backing}"),
-        };
-        format!(
-            "to bring it back: {attach}; to give its dirty data up: forebay volume detach {name} --discard"
-        )
-    }
+/// What an operator can do, in commands that work as they stand.
+fn way_out(volume: &AbsentVolume, pool: &str, backing: &str, is_configured: bool) -> String {
+    let name = &volume.name;
+    let attach = match is_configured {
+        true => format!("forebay volume attach {name}"),
+        false => format!("forebay volume attach {name} --pool {pool} --backing {backing}"),
+    };
+    format!("to bring it back: {attach}; to give its dirty data up: forebay volume detach {name} --discard")
 }
 
 impl Service {
@@ -57,7 +53,7 @@ impl Service {
     /// What an operator can do about a volume that is not attached and has dirty data.
     pub(super) fn way_out(&self, volume: Option<&AbsentVolume>, pool: &str) -> String {
         let configured = |name: &str| self.running().config.volumes.contains_key(name);
-        volume.map_or_else(String::new, |volume| volume.way_out(pool, "URI", configured(&volume.name)))
+        volume.map_or_else(String::new, |volume| way_out(volume, pool, "URI", configured(&volume.name)))
     }
 
     /// The pool that has a volume: the one that it is configured for, or one that has data of it.
@@ -85,7 +81,7 @@ impl Service {
             }
             let message = format!(
                 "pool {pool} holds {} of dirty data of {}, which is not attached: do not use its backing store; {}",
-                volume.dirty(),
+                dirty(&volume),
                 volume.name,
                 self.way_out(Some(&volume), pool)
             );
@@ -116,9 +112,9 @@ impl Service {
                     "cannot attach {name}: {} is the backing store of volume {}, of which pool {pool} holds {} of dirty data",
                     config.backing,
                     owner.name,
-                    owner.dirty()
+                    dirty(&owner)
                 ),
-                owner.way_out(&pool, &config.backing.to_string(), is_configured),
+                way_out(&owner, &pool, &config.backing.to_string(), is_configured),
             ));
         }
         Ok(())

@@ -1,23 +1,21 @@
 //! Pools that are configured and not open: what is known of their caches, and the way to take them out.
 
 use super::{Service, ServiceEvent, lock};
-use crate::loss_record::LossRecord;
-use crate::register::{CacheRecord, of_pool};
 use forebay_admin::{AdminError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
 use forebay_config::{ConfigFile, Edit};
+use forebay_pool::loss_record::LossRecord;
+use forebay_pool::register::{CacheRecord, of_pool};
 use std::path::Path;
 
-impl CacheRecord {
-    /// As the API shows it.
-    pub(super) fn info(&self, state_dir: &Path) -> RecordedInfo {
-        RecordedInfo {
-            cache: self.cache_uuid.clone(),
-            path: self.path(state_dir).display().to_string(),
-            generation: self.generation,
-            in_use: self.in_use,
-            dirty_bytes: self.dirty_bytes,
-            recorded_unix_s: self.recorded_unix_s,
-        }
+/// What is recorded of a cache, as the API shows it.
+pub(super) fn recorded_info(record: &CacheRecord, state_dir: &Path) -> RecordedInfo {
+    RecordedInfo {
+        cache: record.cache_uuid.clone(),
+        path: record.path(state_dir).display().to_string(),
+        generation: record.generation,
+        in_use: record.in_use,
+        dirty_bytes: record.dirty_bytes,
+        recorded_unix_s: record.recorded_unix_s,
     }
 }
 
@@ -43,7 +41,7 @@ impl Service {
         };
         let info = |(name, devices): (String, Vec<forebay_config::CacheSpec>)| {
             let records = of_pool(&state_dir, &name).unwrap_or_default();
-            let recorded = records.first().map(|record| record.info(&state_dir));
+            let recorded = records.first().map(|record| recorded_info(record, &state_dir));
             let devices = devices.iter().map(device).collect();
             PoolInfo { volumes: self.configured_volumes(&name), ..PoolInfo::closed(name, devices, recorded) }
         };

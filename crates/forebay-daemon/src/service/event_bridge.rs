@@ -1,8 +1,8 @@
 //! What pools report becomes events, alarms and lines of the log.
 
 use super::{Service, ServiceEvent};
-use crate::pool::PoolEvent;
 use forebay_admin::events::{AlarmKey, Kind, NewEvent, Severity};
+use forebay_pool::PoolEvent;
 use std::sync::Weak;
 
 impl Service {

@@ -3,12 +3,13 @@
 //! Until [`Service::hand_over`] has closed the pools everything can go on as if nothing had been: [`Service::go_on`].
 
 use super::{Service, lock};
-use crate::handover::{Duties, Inheritance};
-use crate::pool::{Pool, PoolHandle, Promise};
+use crate::upgrade::Duties;
 use forebay_admin::events::{Kind, NewEvent};
 use forebay_admin::jobs::JobFilter;
 use forebay_admin::{AdminError, ErrorKind, UpgradeBegun, UpgradeInfo, VolumeState};
 use forebay_config::{Config, ConfigFile};
+use forebay_pool::handover::Inheritance;
+use forebay_pool::{Pool, PoolHandle, Promise};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};

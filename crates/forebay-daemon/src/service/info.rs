@@ -1,12 +1,12 @@
 //! How things are: pools, volumes and statistics as the API shows them.
 
 use super::Service;
-use crate::loss_record::Range;
-use crate::meter::{Report, Snapshot, format};
-use crate::pool::{Mirrored, PoolSnapshot, VolumeSnapshot};
 use forebay_admin::jobs::{JobFilter, JobView};
 use forebay_admin::{AdminError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, VolumeInfo};
 use forebay_format::BLOCK_BYTES;
+use forebay_pool::loss_record::Range;
+use forebay_pool::meter::{Report, Snapshot, format};
+use forebay_pool::{Mirrored, PoolSnapshot, VolumeSnapshot};
 use serde_json::{Map, Value, json};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -20,7 +20,10 @@ impl Service {
         let snapshot = self.pool_snapshot(name)?;
         let recorded = {
             let running = self.running();
-            running.entries.get(name).map(|entry| entry.record().info(&running.config.daemon.state_dir))
+            running
+                .entries
+                .get(name)
+                .map(|entry| super::closed::recorded_info(&entry.record(), &running.config.daemon.state_dir))
         };
         Ok(PoolInfo {
             name: name.into(),

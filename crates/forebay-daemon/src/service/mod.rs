@@ -25,10 +25,6 @@ mod start;
 mod volumes;
 mod work;
 
-use crate::guard::GuardBook;
-use crate::handover::ListenerStore;
-use crate::pool::{Pool, PoolGone, PoolHandle};
-use crate::register::Entry;
 use forebay_admin::events::{AlarmKey, Hub, Kind};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
@@ -38,6 +34,10 @@ use forebay_admin::{
 };
 use forebay_config::rules::RuleSet;
 use forebay_config::{Config, ConfigFile, VolumeConfig};
+use forebay_pool::guard::GuardBook;
+use forebay_pool::handover::ListenerStore;
+use forebay_pool::register::Entry;
+use forebay_pool::{Pool, PoolGone, PoolHandle};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -86,7 +86,7 @@ pub(crate) struct Service {
     work: Mutex<work::Work>,
     work_changed: Condvar,
     /// Devices that threads wait for.
-    places: crate::time_limit::Places,
+    places: forebay_pool::time_limit::Places,
     /// Volumes that are being attached, with their configuration: nobody else does that meanwhile.
     attaching: Mutex<BTreeMap<String, VolumeConfig>>,
     /// What is tried again until its devices are free.
@@ -187,7 +187,7 @@ impl Admin for Service {
             pid: std::process::id(),
             started_unix_s: self.started_unix_s,
             config: self.config_path.clone(),
-            resident_bytes: crate::meter::resident_bytes(),
+            resident_bytes: forebay_pool::meter::resident_bytes(),
             pools: running.pools.keys().cloned().collect(),
             volumes: running.config.volumes.keys().cloned().collect(),
             upgrade: lock(&self.upgraded).clone(),

@@ -5,18 +5,18 @@
 
 use super::records::{Allowed, unmake};
 use super::{Service, pools};
-use crate::encryption::read_key;
-use crate::error::RunError;
-use crate::loss_record::LossRecord;
-use crate::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
-use crate::pool::PoolHandle;
-use crate::register::Permit;
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_config::CacheSpec;
 use forebay_config::PoolConfig;
 use forebay_config::choices::{CacheAllocation, Mirror};
 use forebay_io::Device;
 use forebay_offline::Key;
+use forebay_pool::PoolHandle;
+use forebay_pool::RunError;
+use forebay_pool::encryption::read_key;
+use forebay_pool::loss_record::LossRecord;
+use forebay_pool::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
+use forebay_pool::register::Permit;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -147,14 +147,15 @@ impl Service {
     }
 
     fn join_device(&self, handle: &PoolHandle, spec: &CacheSpec, device: Device) -> Result<(), NotJoined> {
-        let random = crate::cache_device::random_uuid().map_err(AdminError::from)?;
+        let random = forebay_pool::cache_device::random_uuid().map_err(AdminError::from)?;
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
         let bytes = device.size_bytes();
         let (header, _) = Self::ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
         let written = self.with_devices(std::slice::from_ref(spec), move || {
-            crate::members::write_header(&device, &header).map(|()| device)
+            forebay_pool::members::write_header(&device, &header).map(|()| device)
         })?;
-        let device = written.map_err(|error| AdminError::from(crate::cache_device::device_error(error)))?;
+        let device =
+            written.map_err(|error| AdminError::from(forebay_pool::cache_device::device_error(error)))?;
         // A pool that does not answer may have it in its superblock all the same.
         let unknown = |error| NotJoined { error, is_certain: false };
         let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;

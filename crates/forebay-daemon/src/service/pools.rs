@@ -7,11 +7,6 @@ use super::records::Allowed;
 use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
-use crate::cache_device::erase_cache;
-use crate::loss_record::{LossRecord, Seen, Verdict, judge};
-use crate::open::seen;
-use crate::pool::{PoolHandle, PoolStart, Promise};
-use crate::register::{Consent, of_pool};
 use forebay_admin::events::{AlarmKey, Kind, NewEvent, Severity};
 use forebay_admin::{
     AdminError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
@@ -24,6 +19,11 @@ use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::member::DATA_START_BLOCK;
+use forebay_pool::cache_device::erase_cache;
+use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
+use forebay_pool::open::seen;
+use forebay_pool::register::{Consent, of_pool};
+use forebay_pool::{PoolHandle, PoolStart, Promise};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -550,7 +550,7 @@ pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, Adm
         Verdict::WithoutCache(record) => {
             if let [(path, Seen::Cache(cache))] = found[..] {
                 // It may take now what it did not take when it failed.
-                crate::failed_mark::mark_again(path.to_owned(), cache);
+                forebay_pool::failed_mark::mark_again(path.to_owned(), cache);
             }
             Ok(Some(*record))
         }

@@ -1,11 +1,11 @@
 //! What is recorded of the caches of pools outside of their devices (`register`), and who keeps it up to date.
 
 use super::{Service, ServiceEvent, lock};
-use crate::pool::PoolHandle;
-use crate::register::{Consent, Entry, Permit, check_writable};
 use forebay_admin::events::{AlarmKey, Kind, Severity};
 use forebay_admin::{AdminError, ErrorKind, OpenHow};
 use forebay_config::CacheSpec;
+use forebay_pool::PoolHandle;
+use forebay_pool::register::{Consent, Entry, Permit, check_writable};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

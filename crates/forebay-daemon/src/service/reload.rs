@@ -61,7 +61,7 @@ impl Service {
         if updated.access {
             let pools: Vec<_> = self.running().pools.values().cloned().collect();
             for pool in pools {
-                let _ = pool.ask(crate::pool::Pool::look_at_clients_again); // one that has stopped has no clients
+                let _ = pool.ask(forebay_pool::Pool::look_at_clients_again); // one that has stopped has no clients
             }
         }
     }

@@ -2,14 +2,14 @@
 
 use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
-use crate::handover::ListenerStore;
-use crate::pool::{PoolEvent, PoolHandle};
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
 use forebay_admin::{AdminError, OpenHow};
 use forebay_config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
 use forebay_core::Drain;
+use forebay_pool::handover::ListenerStore;
+use forebay_pool::{PoolEvent, PoolHandle};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -86,7 +86,7 @@ impl Service {
             upgraded: Mutex::default(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
-            places: crate::time_limit::Places::default(),
+            places: forebay_pool::time_limit::Places::default(),
             attaching: Mutex::default(),
             locked: Mutex::default(),
             started_unix_s: now.map_or(0, |since| since.as_secs()),
@@ -239,7 +239,7 @@ impl Service {
     ///
     /// # Errors
     /// What ended a pool before, if that was not an orderly stop, and pools that could not be closed.
-    pub(crate) fn stop(&self) -> Vec<crate::RunError> {
+    pub(crate) fn stop(&self) -> Vec<forebay_pool::RunError> {
         let pools = self.begin_stop();
         let until = Instant::now() + STOP_WITHIN;
         let mut errors = Vec::new();
@@ -253,7 +253,7 @@ impl Service {
                 STOP_WITHIN.as_secs()
             );
             self.emit(ServiceEvent::Problem(what.clone()));
-            errors.push(crate::RunError::failed(what, "the next start recovers as after a crash"));
+            errors.push(forebay_pool::RunError::failed(what, "the next start recovers as after a crash"));
         }
         self.await_jobs(JOBS_WITHIN);
         errors
@@ -263,7 +263,7 @@ impl Service {
     pub(crate) fn tell_to_stop(&self) {
         self.stop_jobs();
         for pool in self.running().pools.values() {
-            pool.order(crate::pool::Pool::stop);
+            pool.order(forebay_pool::Pool::stop);
         }
     }
 

@@ -1,8 +1,8 @@
 //! A service with real pools on files: one that fails, and all that change hands.
 
 use super::*;
-use crate::handover::Inheritance;
 use forebay_admin::DeviceRequest;
+use forebay_pool::handover::Inheritance;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -193,7 +193,7 @@ fn a_successor_that_gives_up_leaves_socket_files_where_they_are() {
     let service = start(folder.path(), Arc::default(), "auto");
     let (estate, _) = service.hand_over().unwrap();
     let Inheritance { listeners, .. } = estate.inheritance;
-    let copies = listeners.iter().map(|listener| crate::handover::Listener {
+    let copies = listeners.iter().map(|listener| forebay_pool::handover::Listener {
         endpoint: listener.endpoint.clone(),
         fd: listener.fd.try_clone().unwrap(),
     });
@@ -251,9 +251,6 @@ fn what_was_called_too_late_is_not_done_later() {
     drop(go);
     assert_eq!(handle.ask(|_| 7), Ok(7), "it answers again");
     assert!(done.try_recv().is_err(), "it was told that nothing was done, and it was done");
-    let (keep, promise) = crate::pool::Promise::pair();
-    assert!(promise.wait_or_give_up(Duration::from_millis(1)).is_none());
-    assert_eq!(keep.try_send(7), Err(7), "who keeps a promise hears that nobody waits for it");
     assert!(service.stop().is_empty());
 }
 
@@ -436,15 +433,15 @@ fn a_new_cache_that_is_whole_takes_the_place_of_a_failed_one_at_a_start() {
     let service = start_without_cache(folder.path(), &["one"]);
     assert!(service.stop().is_empty());
     let state = folder.path().join("state");
-    let failed = crate::register::of_pool(&state, "a").unwrap().remove(0);
+    let failed = forebay_pool::register::of_pool(&state, "a").unwrap().remove(0);
     let spec = forebay_config::CacheSpec { path: folder.path().join("x"), size_bytes: Some(16 << 20) };
-    drop(crate::open::open_caches(&[spec], crate::open::Making::default(), &state).unwrap());
+    drop(forebay_pool::open::open_caches(&[spec], forebay_pool::open::Making::default(), &state).unwrap());
     let path = configured_instead(folder.path(), [("one", "x"), ("two", "y")]);
     for _ in 0..2 {
         let service = start_as_written(&path, Arc::default());
         assert_eq!(served(&service), ["a"]);
         assert!(!service.pool_snapshot("a").unwrap().cache_failed);
-        let recorded = crate::register::of_pool(&state, "a").unwrap();
+        let recorded = forebay_pool::register::of_pool(&state, "a").unwrap();
         assert!(recorded.len() == 1 && recorded[0].cache_uuid != failed.cache_uuid, "{recorded:?}");
         assert!(service.stop().is_empty());
     }

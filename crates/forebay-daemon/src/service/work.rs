@@ -5,13 +5,13 @@
 //! watches.
 
 use super::{Service, lock};
-use crate::pool::{Pool, PoolHandle, Promise, Rebuilding, Users};
 use forebay_admin::events::{AlarmKey, Kind, NewEvent};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, ErrorKind};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
+use forebay_pool::{Pool, PoolHandle, Promise, Rebuilding, Users};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -379,7 +379,7 @@ impl Service {
 
     fn scrub(&self, id: JobId, pool: &str, bytes_per_s: u64) -> Result<(), End> {
         let handle = self.handle(pool)?;
-        let begin = move |pool: &mut crate::pool::Pool| (pool.scrub(bytes_per_s), pool.scrub_progress());
+        let begin = move |pool: &mut forebay_pool::Pool| (pool.scrub(bytes_per_s), pool.scrub_progress());
         let (promise, mut progress) = Self::ask(&handle, begin)?;
         let result = loop {
             if let Some(report) = progress {

@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forebay_daemon::{CacheRecord, Standing, cache_record, is_noted_out, only_copies, state_dir};
+use forebay_daemon::state_dir;
 use forebay_format::CacheUuid;
 use forebay_format::superblock::Superblock;
 use forebay_offline::Refusal;
 use forebay_offline::salvage::OnlyCopies;
+use forebay_pool::{CacheRecord, Standing, cache_record, is_noted_out, only_copies};
 use serde_json::{Value, json};
 
 use super::Options;

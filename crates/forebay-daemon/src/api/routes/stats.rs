@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
-use crate::meter::format::PROMETHEUS_CONTENT_TYPE;
+use forebay_pool::meter::format::PROMETHEUS_CONTENT_TYPE;
 
 /// Statistics of everything.
 #[utoipa::path(get, path = "/v1/stats", tag = "statistics",

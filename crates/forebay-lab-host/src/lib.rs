@@ -1,0 +1,430 @@
+//! Serving one volume that has no engine of Forebay behind it: the export path of a pool, and something else.
+//!
+//! Connections, mounts, protocols, buffers, checksums and system calls are those of a pool, in the same kind of loop on one
+//! thread; only the engine is missing. In its place there is a [`RequestHandler`]: nothing at all ([`crate::null`]), or another
+//! cache that is to be compared with Forebay under the same conditions.
+//!
+//! Invariants
+//! - Every request is answered once, by [`RequestHandler::act`], also while it stops.
+//! - A stop takes away mounts and listeners first, then lets the volume come to its end, then waits for the last answers.
+#![forbid(unsafe_code)]
+
+pub mod null;
+
+use forebay_config::PoolTunables;
+use forebay_config::rules::{DefaultAction, RuleSet};
+use forebay_export::directory::ExportInfo;
+use forebay_export::fuse::VolumeTree;
+use forebay_export::uri::{BackingUri, ExportUri, Guards};
+use forebay_format::VolumeId;
+use forebay_io::fuse::FuseMount;
+use forebay_io::{Completion, Device, DiskModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
+use forebay_pool::RunError;
+use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
+use forebay_pool::mounting::{Made, reserve};
+use forebay_pool::server::{Offer, Server, ServerToken, Volumes, listen, put_memory_by};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+pub use forebay_core::{BufId, Nanos, Request, RequestError, RequestId, RequestKind};
+
+const KIND_SHIFT: u32 = 32;
+const KIND_ACCEPT: u64 = 0;
+const KIND_RECEIVE: u64 = 1;
+const KIND_SEND: u64 = 2;
+const KIND_HOSTED: u64 = 3;
+/// Mounts count up from here.
+const KIND_FUSE: u64 = 16;
+/// Requests of mounts have numbers from here on; those of NBD clients are below.
+const REQUEST_SHIFT: u32 = 32;
+const VOLUME: VolumeId = VolumeId(0);
+/// Replies that clients do not take are waited for this long at the end.
+const LAST_REPLIES: Duration = Duration::from_secs(3);
+/// How often the end is looked for while it is waited for.
+const END_LOOK: Duration = Duration::from_millis(10);
+
+/// The answer to a request.
+pub type Answer = (RequestId, Result<(), RequestError>);
+
+/// What answers the requests of clients in place of a pool's engine. `now` is in nanoseconds since the start.
+pub trait RequestHandler {
+    /// Takes a request; its answer comes out of [`RequestHandler::act`]. Its range lies inside the volume. See [`Request`] for what lies
+    /// where in its buffer.
+    fn submit(&mut self, now: Nanos, request: Request<'_>);
+
+    /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of 4096 bytes of a range, until it returns false.
+    fn block_status(&self, first_block: u64, blocks: u64, f: &mut dyn FnMut(u64, bool, bool) -> bool);
+
+    /// Starts what is to be started, under tokens of [`token`], and appends answers. True if it did anything.
+    fn act(&mut self, now: Nanos, reactor: &mut Reactor, answers: &mut Vec<Answer>) -> bool;
+
+    /// What was submitted to the reactor under [`token`]`(number)` is done.
+    fn completed(
+        &mut self,
+        _now: Nanos,
+        _reactor: &mut Reactor,
+        _number: u32,
+        _result: Result<u32, IoFailure>,
+    ) {
+    }
+
+    /// When [`RequestHandler::tick`] wants to be called, at the latest.
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Called in every turn of the loop.
+    fn tick(&mut self, _now: Nanos) {}
+
+    /// SIGUSR1 has come.
+    fn poke(&mut self, _now: Nanos) {}
+
+    /// No request comes any more; those that are there are to be answered.
+    fn stop(&mut self, _now: Nanos) {}
+
+    /// Whether everything is done that was to be done after [`RequestHandler::stop`].
+    fn is_stopped(&self) -> bool {
+        true
+    }
+}
+
+/// The token under which a [`RequestHandler`] submits its operations to the reactor.
+#[must_use]
+pub const fn token(number: u32) -> u64 {
+    KIND_HOSTED << KIND_SHIFT | number as u64
+}
+
+/// What is to be served, and where.
+#[derive(Clone, Debug)]
+pub struct HostOptions<'a> {
+    /// Where clients find the volume.
+    pub exports: &'a [ExportUri],
+    /// Size of the volume in bytes.
+    pub size_bytes: u64,
+    /// Which I/O engine to use.
+    pub io: EnginePreference,
+}
+
+/// What happens while a volume is served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum HostEvent {
+    /// Clients find the volume at this URI.
+    Ready(String),
+    /// Something that the operator should know.
+    Note(String),
+}
+
+/// Serves a volume until SIGINT or SIGTERM, and returns it. `make` makes it, and gives its devices to the reactor.
+///
+/// # Errors
+/// An export cannot be made, the kernel allows no I/O, `make` fails, or a second signal came before the volume had stopped.
+pub fn serve<V: RequestHandler>(
+    options: &HostOptions<'_>,
+    make: impl FnOnce(&mut Reactor) -> Result<V, RunError>,
+    report: &mut dyn FnMut(HostEvent),
+) -> Result<V, RunError> {
+    let defaults = PoolTunables::default();
+    // As a pool does, and like there it is no failure if the process may not.
+    let _ = forebay_pool::thread_priority::boost(defaults.nice_boost);
+    let buffer_bytes = defaults.buffer_memory.0 as usize;
+    let limits = Limits { buffer_bytes_max: buffer_bytes, spin: defaults.spin, ..Limits::default() };
+    let (mut reactor, note) =
+        Reactor::open(options.io, limits).map_err(|error| RunError::failed(error, "try --io psync"))?;
+    note.into_iter().for_each(|note| report(HostEvent::Note(note)));
+    put_memory_by(reactor.pool_mut());
+    let (signals, stopper) = watch_signals(reactor.waker())?;
+    let volume = make(&mut reactor)?;
+    let mut server = Server::new(server_token, Arc::default(), defaults.pool_connections_max, buffer_bytes);
+    server.add_volume(VOLUME, Arc::new(RuleSet::new(DefaultAction::Cache, options.size_bytes)));
+    let mut host = Host {
+        reactor,
+        server,
+        mounts: Vec::new(),
+        volume,
+        answers: Vec::new(),
+        origin: Instant::now(),
+        signals,
+        stopping: false,
+        buffer_bytes,
+    };
+    let opened = options.exports.iter().try_for_each(|uri| {
+        report(HostEvent::Ready(host.export(uri, options.size_bytes)?));
+        Ok(())
+    });
+    let outcome = opened.and_then(|()| host.run(report));
+    host.begin_stop(report);
+    stopper.close();
+    outcome.map(|()| host.volume)
+}
+
+/// Makes signals appear in a channel, and the reactor return.
+fn watch_signals(waker: Waker) -> Result<(mpsc::Receiver<i32>, signal_hook::iterator::Handle), RunError> {
+    let fail = |error| RunError::failed(format!("cannot watch signals: {error}"), "");
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(fail)?;
+    let handle = signals.handle();
+    let (sender, receiver) = mpsc::channel();
+    let watch = move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+            waker.wake();
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(fail)?;
+    Ok((receiver, handle))
+}
+
+fn server_token(what: ServerToken) -> u64 {
+    let (kind, index) = match what {
+        ServerToken::Accept(index) => (KIND_ACCEPT, index),
+        ServerToken::Receive(index) => (KIND_RECEIVE, index),
+        ServerToken::Send(index) => (KIND_SEND, index),
+    };
+    kind << KIND_SHIFT | u64::from(index)
+}
+
+/// A volume, as NBD connections and mounts see it.
+struct Desk<'a, V> {
+    volume: &'a mut V,
+    now: Nanos,
+}
+
+impl<V: RequestHandler> Volumes for Desk<'_, V> {
+    fn submit(&mut self, now: u64, request: Request<'_>) {
+        self.volume.submit(now, request);
+    }
+
+    fn block_status(
+        &self,
+        _volume: VolumeId,
+        first_block: u64,
+        blocks: u64,
+        f: &mut dyn FnMut(u64, bool, bool) -> bool,
+    ) {
+        self.volume.block_status(first_block, blocks, f);
+    }
+}
+
+impl<V: RequestHandler> Backend for Desk<'_, V> {
+    fn submit(&mut self, request: Request<'_>) {
+        self.volume.submit(self.now, request);
+    }
+
+    fn store(&mut self, _id: RequestId, _node: u64, _text: Vec<u8>) {
+        unreachable!("a volume's tree has no control files");
+    }
+
+    fn interrupted(&mut self, _id: RequestId) {
+        // Requests of a volume end soon enough by themselves.
+    }
+}
+
+struct Mounted {
+    server: FuseServer<VolumeTree>,
+    /// `None` once it is unmounted.
+    mount: Option<FuseMount>,
+}
+
+/// Everything that the thread of a hosted volume owns.
+struct Host<V> {
+    reactor: Reactor,
+    server: Server,
+    mounts: Vec<Mounted>,
+    volume: V,
+    answers: Vec<Answer>,
+    origin: Instant,
+    signals: mpsc::Receiver<i32>,
+    stopping: bool,
+    buffer_bytes: usize,
+}
+
+impl<V: RequestHandler> Host<V> {
+    fn now(&self) -> Nanos {
+        self.origin.elapsed().as_nanos() as u64
+    }
+
+    /// Makes an export; returns the URI that clients use.
+    fn export(&mut self, uri: &ExportUri, size_bytes: u64) -> Result<String, RunError> {
+        match uri {
+            ExportUri::Nbd { endpoint, name, guards } => {
+                if *guards != Guards::default() {
+                    return Err(RunError::Usage(
+                        "there is no configuration here that could have certificates or lists".into(),
+                    ));
+                }
+                let info = ExportInfo::new(name, size_bytes);
+                let (mark, connections_max) = (String::new(), u32::MAX);
+                let (tls, access) = (None, None);
+                let offer = Offer { endpoint, volume: VOLUME, info, mark, connections_max, tls, access };
+                let socket = self.server.must_listen(endpoint).map(|timeout| listen(endpoint, timeout));
+                let made = socket
+                    .transpose()
+                    .and_then(|mut socket| self.server.export(&mut self.reactor, offer, &mut socket));
+                made.map_err(|error| RunError::failed(error, "choose another socket or port"))
+            }
+            ExportUri::Fuse { path } => {
+                let made = self.mount(path, size_bytes);
+                made.map_err(|error| RunError::failed(error, "choose another place"))?;
+                Ok(uri.to_string())
+            }
+        }
+    }
+
+    fn mount(&mut self, path: &Path, size_bytes: u64) -> Result<(), String> {
+        let index = self.mounts.len() as u64;
+        let options = FuseOptions {
+            volume: VOLUME,
+            token_base: (KIND_FUSE + index) << KIND_SHIFT,
+            request_base: (index + 1) << REQUEST_SHIFT,
+            buffer_bytes: BUFFER_BYTES_DEFAULT.min(self.buffer_bytes / 8),
+        };
+        let memory = reserve(self.reactor.pool_mut(), self.mounts.len(), self.buffer_bytes)?;
+        let (server, mount) = Made::at(path)?.serve(&mut self.reactor, size_bytes, options, memory)?;
+        self.mounts.push(Mounted { server, mount: Some(mount) });
+        Ok(())
+    }
+
+    /// Serves until a signal comes, and then until everything has come to its end.
+    fn run(&mut self, report: &mut dyn FnMut(HostEvent)) -> Result<(), RunError> {
+        let mut completions = Vec::new();
+        let mut timeout = None;
+        loop {
+            self.work();
+            if self.stopping && self.volume.is_stopped() {
+                let until = *timeout.get_or_insert_with(|| Instant::now() + LAST_REPLIES);
+                if self.is_quiet() || Instant::now() >= until {
+                    return Ok(());
+                }
+            }
+            let pause = self.pause();
+            let waited = self
+                .reactor
+                .wait(pause, &mut completions)
+                .map_err(|error| RunError::failed(format!("the I/O engine failed: {error}"), ""))?;
+            for completion in completions.drain(..) {
+                self.completed(completion);
+            }
+            let now = self.now();
+            self.volume.tick(now);
+            if waited.woken {
+                self.heed_signals(report)?;
+            }
+            self.server.wake_blocked();
+            if let Some(refused) = self.server.take_refused() {
+                report(HostEvent::Note(refused.what));
+            }
+        }
+    }
+
+    /// Whatever one step starts may let another go on: repeats until nothing moves.
+    fn work(&mut self) {
+        loop {
+            let now = self.now();
+            let mut desk = Desk { volume: &mut self.volume, now };
+            let mut moved = self.server.turn(&mut desk, &mut self.reactor, now);
+            for mounted in &mut self.mounts {
+                moved |= mounted.server.turn(&mut desk, &mut self.reactor);
+            }
+            moved |= self.volume.act(now, &mut self.reactor, &mut self.answers);
+            let mut answers = std::mem::take(&mut self.answers);
+            for (id, result) in answers.drain(..) {
+                match ((id.0 >> REQUEST_SHIFT) as usize).checked_sub(1) {
+                    Some(index) => self.mounts[index].server.replied(&mut self.reactor, id, result),
+                    None => self.server.replied(&mut self.reactor, id, result),
+                }
+            }
+            self.answers = answers;
+            if !moved {
+                break;
+            }
+        }
+        self.server.send_all(&mut self.reactor);
+    }
+
+    /// How long the loop may sleep if nothing happens.
+    fn pause(&mut self) -> Option<Duration> {
+        let now = self.now();
+        let due = self.volume.deadline().map(|due| Duration::from_nanos(due.saturating_sub(now)));
+        let end = (self.stopping && self.volume.is_stopped()).then_some(END_LOOK);
+        due.into_iter().chain(end).chain(self.server.timers(&mut self.reactor)).min()
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        let index = completion.token as u32;
+        match completion.token >> KIND_SHIFT {
+            KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
+            KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
+            KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
+            KIND_HOSTED => {
+                let now = self.now();
+                self.volume.completed(now, &mut self.reactor, index, completion.result);
+            }
+            kind => {
+                let mounted = self.mounts.get_mut((kind - KIND_FUSE) as usize);
+                let reactor = &mut self.reactor;
+                mounted.into_iter().for_each(|m| m.server.completed(reactor, index, completion.result));
+            }
+        }
+    }
+
+    fn heed_signals(&mut self, report: &mut dyn FnMut(HostEvent)) -> Result<(), RunError> {
+        while let Ok(signal) = self.signals.try_recv() {
+            let now = self.now();
+            match signal {
+                SIGUSR1 => self.volume.poke(now),
+                _ if self.stopping => {
+                    return Err(RunError::failed("told to stop twice: ended before everything was done", ""));
+                }
+                _ => self.begin_stop(report),
+            }
+        }
+        Ok(())
+    }
+
+    /// No client comes any more, and the volume comes to its end.
+    fn begin_stop(&mut self, report: &mut dyn FnMut(HostEvent)) {
+        if std::mem::replace(&mut self.stopping, true) {
+            return;
+        }
+        for mounted in &mut self.mounts {
+            if let Some(Err(error)) = mounted.mount.take().map(FuseMount::unmount) {
+                report(HostEvent::Note(format!("cannot unmount: {error}")));
+            }
+            mounted.server.close(&mut self.reactor);
+        }
+        self.server.close(&mut self.reactor);
+        self.server.take_files().into_iter().for_each(|(file, path)| file.remove(&path));
+        let now = self.now();
+        self.volume.stop(now);
+    }
+
+    /// Every request is answered, and every answer is sent.
+    fn is_quiet(&self) -> bool {
+        self.server.is_quiet() && self.mounts.iter().all(|mounted| mounted.server.is_quiet())
+    }
+}
+
+/// A backing store, opened.
+#[derive(Debug)]
+pub struct HostBacking {
+    /// The device.
+    pub device: Device,
+    /// Bytes that can be served: its size, down to a multiple of 512.
+    pub size_bytes: u64,
+    /// What the operator should know.
+    pub notes: Vec<String>,
+}
+
+/// Opens a backing store as a pool does.
+///
+/// # Errors
+/// It is not there, in use, empty, or has sectors of a size that is not supported.
+pub fn open_backing(uri: &BackingUri, emulate: Option<DiskModel>) -> Result<HostBacking, RunError> {
+    let opened = forebay_pool::open::open_backing(uri, emulate)?;
+    Ok(HostBacking { device: opened.device, size_bytes: opened.size_bytes, notes: opened.notes })
+}

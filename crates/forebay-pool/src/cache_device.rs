@@ -1,0 +1,131 @@
+//! A single cache device: taking it, erasing it, and what is drawn for a new cache. What is on it: `forebay_offline::device`.
+
+use crate::error::RunError;
+use forebay_config::CacheSpec;
+use forebay_core::FormatParams;
+use forebay_format::superblock::being_made;
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
+use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_offline::device::wait_for;
+use std::io::Read as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(crate) fn foreign(path: &Path, why: &str) -> RunError {
+    RunError::failed(
+        format!("{} cannot be used as a cache: {why}", path.display()),
+        format!(
+            "if nothing on it is needed, erase it and try again: rm {0}, or for a device: wipefs -a {0} && \
+             dd if=/dev/zero of={0} bs=256K count=1",
+            path.display()
+        ),
+    )
+}
+
+/// The two devices of a mirrored cache are one.
+pub(crate) fn same_device(a: &Path, b: &Path) -> RunError {
+    RunError::failed(
+        format!("{} and {} are the same device", a.display(), b.display()),
+        "a mirrored cache needs two that do not fail together",
+    )
+}
+
+/// A file that was being made when its daemon was killed, and has not got its size yet. There is nothing in it.
+pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
+    let (Ok(file), Some(size)) = (std::fs::symlink_metadata(&spec.path), spec.size_bytes) else {
+        return false;
+    };
+    let begun = || {
+        let mut start = Vec::new();
+        let read = std::fs::File::open(&spec.path).and_then(|mut file| file.read_to_end(&mut start));
+        read.is_ok() && being_made().starts_with(&start)
+    };
+    file.is_file() && file.len() < size && file.len() <= BLOCK_BYTES as u64 && begun()
+}
+
+/// Says on an empty device that it is going to be a cache: whoever finds it after a crash need not be asked for it again.
+///
+/// # Errors
+/// It cannot be written.
+pub fn begin_on(device: &Device) -> Result<(), RunError> {
+    let begun = device.write_at(Geometry::superblock_offset(0), &being_made());
+    begun.and_then(|()| device.flush()).map_err(device_error)
+}
+
+/// Makes a device that no pool uses forget that it was a cache.
+///
+/// # Errors
+/// It cannot be opened or written.
+pub fn erase_cache(path: &Path) -> Result<(), RunError> {
+    let device = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
+    for copy in [0, 1] {
+        device.write_at(Geometry::superblock_offset(copy), &[0; BLOCK_BYTES]).map_err(device_error)?;
+    }
+    device.flush().map_err(device_error)
+}
+
+/// True if both paths lead to the same file or device.
+pub fn is_same(a: &Path, b: &Path) -> bool {
+    match (std::fs::canonicalize(a), std::fs::canonicalize(b)) {
+        (Ok(a), Ok(b)) => a == b || same_inode(&a, &b),
+        _ => false,
+    }
+}
+
+fn same_inode(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (std::fs::metadata(a), std::fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev()),
+        _ => false,
+    }
+}
+
+pub(crate) fn waiting_for_lock(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, RunError> {
+    wait_for(open).map_err(device_error)
+}
+
+/// A device error says itself what to do.
+pub fn device_error(error: DeviceError) -> RunError {
+    RunError::failed(error, "")
+}
+
+/// A new cache without volumes.
+///
+/// # Errors
+/// There are no random numbers.
+pub(crate) fn new_params(geometry: Geometry) -> Result<FormatParams, RunError> {
+    Ok(FormatParams {
+        geometry,
+        uuid: CacheUuid(random_uuid()?),
+        encryption: None,
+        volumes: Vec::new(),
+        members: forebay_format::Members::default(),
+        created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
+    })
+}
+
+/// Random bytes as a version 4 UUID.
+///
+/// # Errors
+/// There are no random numbers.
+pub fn random_uuid() -> Result<[u8; 16], RunError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| RunError::failed(format!("no random numbers from the kernel: {error}"), ""))?;
+    // Version 4, variant 1 (RFC 9562).
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(bytes)
+}
+
+/// A tag for a device that joins: at random, never zero.
+///
+/// # Errors
+/// There are no random numbers.
+pub fn new_tag() -> Result<u64, RunError> {
+    let random = random_uuid()?;
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&random[8..]);
+    Ok(u64::from_le_bytes(bytes) | 1)
+}

@@ -1,0 +1,627 @@
+//! Carrying out the engine's actions on the reactor, and handing completions back.
+//!
+//! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's. Memory is no decision: an operation
+//! that finds none waits here until there is some ([`crate::engine_memory`]); metadata goes in pieces.
+
+use crate::cipher::{CipherStage, Waiting};
+use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
+use crate::members::MemberMap;
+use crate::meter::Path;
+use crate::witness::Watch;
+use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
+use forebay_format::VolumeId;
+use forebay_io::{DeviceId, IoFailure, IoFailureKind, Op, Reactor};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// What an operation of the engine holds until it completes.
+#[derive(Debug, Default)]
+struct Held {
+    /// A buffer of its own.
+    buffer: Option<forebay_io::BufId>,
+    /// A part of the reserve.
+    part: Option<Part>,
+    /// Checksums are wanted.
+    crc: bool,
+    /// The metadata that it reads or writes, and where the piece under way is.
+    meta: Option<(Meta, forebay_io::Span)>,
+    /// What it counts as, its bytes, and when it was submitted.
+    timed: Option<Timed>,
+    /// Members whose part of a flush has not ended, beyond the first, and how one has failed.
+    others: usize,
+    failure: Option<IoFailure>,
+    /// Where in the pool's space the encrypted bytes lie that are read.
+    opens: Option<u64>,
+    /// It changes the backing store of this volume.
+    changes: Option<VolumeId>,
+}
+
+/// Metadata that is read or written in pieces.
+#[derive(Debug)]
+struct Meta {
+    op: OpId,
+    /// Where it is in the pool's space, and its length in bytes.
+    offset: u64,
+    len: usize,
+    /// Bytes that have been read or written.
+    done: usize,
+    /// What was read; `None` if it is written.
+    read: Option<Vec<u8>>,
+}
+
+impl Meta {
+    /// The next piece: where it is, and its length.
+    fn piece(&self) -> (u64, usize) {
+        (self.offset + self.done as u64, (self.len - self.done).min(PIECE_BYTES))
+    }
+}
+
+/// An operation whose time is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    pub(crate) device: Device,
+    pub(crate) path: Path,
+    /// What it does, in a word.
+    pub(crate) operation: &'static str,
+    pub(crate) bytes: u64,
+    /// Where: the device, unless it is of several, and the first byte there.
+    pub(crate) at: Option<(DeviceId, u64)>,
+    /// The member of a mirrored cache that it was submitted to.
+    pub(crate) member: Option<u8>,
+    /// When it was submitted.
+    pub(crate) began: Nanos,
+}
+
+/// The devices that the cache lies on.
+#[derive(Debug)]
+pub(crate) struct CacheDevices {
+    /// In the order of the members.
+    pub(crate) ids: Vec<DeviceId>,
+    /// What lies on which.
+    pub(crate) map: MemberMap,
+}
+
+/// The engine's side of the reactor.
+#[derive(Debug)]
+pub(crate) struct EngineIo {
+    cache: CacheDevices,
+    /// By volume number.
+    backings: Vec<Option<DeviceId>>,
+    /// By volume number: what counts our writes to the backing store.
+    watches: Vec<Option<Watch>>,
+    scratch: forebay_io::BufId,
+    reserve: Reserve,
+    /// Metadata of which a piece waits for memory, and writes that wait for memory for their header.
+    meta_waiting: VecDeque<Meta>,
+    headers_waiting: VecDeque<(OpId, (Device, u64, u64))>,
+    /// The cache is encrypted.
+    cipher: Option<CipherStage>,
+    held: Vec<Held>,
+    spans: Vec<forebay_io::Span>,
+    crcs: Vec<u32>,
+    origin: Instant,
+    now: Nanos,
+    token_base: u64,
+    /// Operations under way on each member of a mirrored cache.
+    under_way: [u32; 2],
+    /// Synchronous operations to complete before anything else, with their result.
+    ready: Vec<(OpId, Result<Vec<u8>, DeviceFailure>)>,
+}
+
+impl EngineIo {
+    pub(crate) fn new(
+        cache: CacheDevices,
+        scratch: forebay_io::BufId,
+        reserve: Reserve,
+        token_base: u64,
+    ) -> Self {
+        Self {
+            cache,
+            backings: Vec::new(),
+            watches: Vec::new(),
+            scratch,
+            reserve,
+            meta_waiting: VecDeque::new(),
+            headers_waiting: VecDeque::new(),
+            cipher: None,
+            held: Vec::new(),
+            spans: Vec::new(),
+            crcs: Vec::new(),
+            origin: Instant::now(),
+            now: 0,
+            token_base,
+            under_way: [0; 2],
+            ready: Vec::new(),
+        }
+    }
+
+    /// Everything that goes to the cache and comes from it is encrypted; said before the first operation.
+    pub(crate) fn set_cipher(&mut self, cipher: CipherStage) {
+        self.cipher = Some(cipher);
+    }
+
+    /// Time as the engine counts it, when the clock was last read.
+    pub(crate) fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// Reads the clock: once for everything that one step of the loop does, for a request costs little more than that.
+    pub(crate) fn read_clock(&mut self) -> Nanos {
+        self.now = self.origin.elapsed().as_nanos() as Nanos;
+        self.now
+    }
+
+    /// Names the backing store of a volume, from its attachment to its end.
+    pub(crate) fn set_backing(&mut self, volume: VolumeId, device: Option<DeviceId>) {
+        let index = usize::from(volume.0);
+        if index >= self.backings.len() {
+            self.backings.resize(index + 1, None);
+        }
+        self.backings[index] = device;
+    }
+
+    /// Counts what is written to the backing store of a volume from now on, or no more; returns what did.
+    pub(crate) fn set_watch(&mut self, volume: VolumeId, watch: Option<Watch>) -> Option<Watch> {
+        let index = usize::from(volume.0);
+        if index >= self.watches.len() {
+            self.watches.resize_with(index + 1, || None);
+        }
+        std::mem::replace(&mut self.watches[index], watch)
+    }
+
+    /// Volumes whose stores' records could not be written when that was due last.
+    pub(crate) fn unrecorded(&self) -> impl Iterator<Item = VolumeId> {
+        let behind = |watch: &Option<Watch>| watch.as_ref().is_some_and(Watch::is_behind);
+        (0..).zip(&self.watches).filter(move |(_, watch)| behind(watch)).map(|(index, _)| VolumeId(index))
+    }
+
+    fn watch(&self, volume: VolumeId) -> Option<&Watch> {
+        self.watches.get(usize::from(volume.0))?.as_ref()
+    }
+
+    /// An operation that changes bytes of a device is about to be submitted.
+    fn change_begins(&mut self, op: OpId, device: Device, offset: u64, len: u64) {
+        let Device::Backing(volume) = device else { return };
+        let Some(watch) = self.watch(volume) else { return };
+        watch.begins(offset, len);
+        self.held(op).changes = Some(volume);
+    }
+
+    /// An operation has ended, or was never submitted.
+    fn change_ends(&mut self, op: OpId) {
+        let changed = self.held(op).changes.take();
+        if let Some(watch) = changed.and_then(|volume| self.watch(volume)) {
+            watch.ended();
+        }
+    }
+
+    /// The backing store of a volume. The engine names attached volumes only.
+    fn backing(&self, volume: VolumeId) -> Result<DeviceId, DeviceFailure> {
+        self.backings.get(usize::from(volume.0)).copied().flatten().ok_or(DeviceFailure::Failed)
+    }
+
+    pub(crate) fn cache(&self) -> &CacheDevices {
+        &self.cache
+    }
+
+    pub(crate) fn cache_mut(&mut self) -> &mut CacheDevices {
+        &mut self.cache
+    }
+
+    /// The device that has these bytes, and where it has them.
+    fn place(&self, device: Device, offset: u64, len: u64) -> Result<(DeviceId, u64), DeviceFailure> {
+        match device {
+            Device::Cache => {
+                let (member, offset) = self.cache.map.place(offset, len).ok_or(DeviceFailure::Failed)?;
+                Ok((*self.cache.ids.get(member).ok_or(DeviceFailure::Failed)?, offset))
+            }
+            Device::Backing(volume) => Ok((self.backing(volume)?, offset)),
+        }
+    }
+
+    /// Submits a read or write of bytes that lie on one device, as everything that the engine asks for does.
+    fn submit(
+        &mut self,
+        reactor: &mut Reactor,
+        op: OpId,
+        (device, offset, len): (Device, u64, u64),
+        op_of: impl FnOnce(DeviceId, u64, &[forebay_io::Span]) -> Op<'_>,
+    ) {
+        let member = if device == Device::Cache { self.cache.map.mirror_member(offset) } else { None };
+        match self.place(device, offset, len) {
+            Ok((device, offset)) => {
+                self.begins_on(op, member);
+                self.lies_at(op, device, offset);
+                reactor.submit(self.token(op), op_of(device, offset, &self.spans));
+            }
+            Err(failure) => {
+                self.release(reactor, op);
+                if let Some(cipher) = &mut self.cipher {
+                    cipher.give_back(op);
+                }
+                self.ready.push((op, Err(failure)));
+            }
+        }
+    }
+
+    /// A flush of the cache is one of all its members; it ends when they all have ended.
+    fn flush(&mut self, reactor: &mut Reactor, op: OpId, device: Device) {
+        let token = self.token(op);
+        match device {
+            Device::Cache => {
+                self.held(op).others = self.cache.ids.len() - 1;
+                if let [only] = self.cache.ids[..] {
+                    self.lies_at(op, only, 0);
+                }
+                for device in &self.cache.ids {
+                    reactor.submit(token, Op::Flush { device: *device });
+                }
+            }
+            Device::Backing(volume) => match self.backing(volume) {
+                Ok(device) => {
+                    self.lies_at(op, device, 0);
+                    reactor.submit(token, Op::Flush { device });
+                }
+                Err(failure) => self.ready.push((op, Err(failure))),
+            },
+        }
+    }
+
+    fn flush_member(&mut self, reactor: &mut Reactor, op: OpId, member: u8) {
+        let device = self.cache.map.device_of(member).and_then(|at| self.cache.ids.get(at)).copied();
+        match device {
+            Some(device) => {
+                self.begins_on(op, Some(member));
+                self.lies_at(op, device, 0);
+                reactor.submit(self.token(op), Op::Flush { device });
+            }
+            None => self.ready.push((op, Err(DeviceFailure::Failed))),
+        }
+    }
+
+    /// An operation on a member of a mirrored cache is submitted.
+    fn begins_on(&mut self, op: OpId, member: Option<u8>) {
+        let Some(member) = member else { return };
+        if let Some(timed) = &mut self.held(op).timed {
+            timed.member = Some(member);
+            self.under_way[usize::from(member)] += 1;
+        }
+    }
+
+    fn lies_at(&mut self, op: OpId, device: DeviceId, offset: u64) {
+        if let Some(timed) = &mut self.held(op).timed {
+            timed.at = Some((device, offset));
+        }
+    }
+
+    /// True if no operation is under way on this member of a mirrored cache.
+    pub(crate) fn member_is_idle(&self, member: u8) -> bool {
+        self.under_way[usize::from(member)] == 0
+    }
+
+    pub(crate) fn span(&self, span: Span) -> forebay_io::Span {
+        let buf = if span.buf == SCRATCH { self.scratch } else { to_io(span.buf) };
+        forebay_io::Span { buf, offset: span.offset, len: span.len }
+    }
+
+    fn held(&mut self, op: OpId) -> &mut Held {
+        let index = op.0 as usize;
+        if index >= self.held.len() {
+            self.held.resize_with(index + 1, Held::default);
+        }
+        &mut self.held[index]
+    }
+
+    fn take_spans(&mut self, engine: &Engine, op: OpId) {
+        self.spans.clear();
+        for span in engine.spans(op) {
+            let span = self.span(*span);
+            self.spans.push(span);
+        }
+    }
+
+    /// Starts an action of the engine. Replies, notices and the like are not its business: they come back.
+    pub(crate) fn perform(
+        &mut self,
+        engine: &mut Engine,
+        reactor: &mut Reactor,
+        action: Action,
+    ) -> Option<Action> {
+        match action {
+            Action::Read { op, device, offset, len, crc } => {
+                self.time(
+                    op,
+                    device,
+                    of_device(device, Path::CacheRead, Path::BackingRead),
+                    "read",
+                    len.into(),
+                );
+                self.take_spans(engine, op);
+                self.held(op).crc = crc;
+                self.will_open(op, device, offset);
+                let range = (device, offset, len.into());
+                self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
+            }
+            Action::Write { op, device, offset, len } => {
+                self.time(
+                    op,
+                    device,
+                    of_device(device, Path::CacheWrite, Path::BackingWrite),
+                    "write",
+                    len.into(),
+                );
+                self.change_begins(op, device, offset, len.into());
+                self.write(engine, reactor, op, (device, offset, len.into()));
+            }
+            Action::ReadMeta { op, offset, len } => {
+                self.time(op, Device::Cache, Path::CacheRead, "read", len.into());
+                let len = len as usize;
+                let read = Some(Vec::with_capacity(len));
+                self.start_meta(engine, reactor, Meta { op, offset, len, done: 0, read });
+            }
+            Action::WriteMeta { op, offset } => {
+                let len = engine.meta(op).len();
+                self.time(op, Device::Cache, Path::CacheWrite, "write", len as u64);
+                self.start_meta(engine, reactor, Meta { op, offset, len, done: 0, read: None });
+            }
+            Action::Flush { op, device } => {
+                self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), "flush", 0);
+                self.flush(reactor, op, device);
+            }
+            Action::FlushMember { op, member } => {
+                self.time(op, Device::Cache, Path::CacheFlush, "flush", 0);
+                self.flush_member(reactor, op, member);
+            }
+            Action::Zero { op, volume, offset, len, may_unmap } => {
+                self.time(op, Device::Backing(volume), Path::BackingWrite, "zero", len);
+                self.change_begins(op, Device::Backing(volume), offset, len);
+                let Ok(device) = self.backing(volume) else {
+                    self.ready.push((op, Err(DeviceFailure::Failed)));
+                    return None;
+                };
+                self.lies_at(op, device, offset);
+                reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
+            }
+            Action::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
+            Action::FillZero { span } => reactor.pool_mut().fill_zero(self.span(span)),
+            Action::Crc { op, span } => {
+                self.crcs.clear();
+                reactor.pool().crc32c_blocks(self.span(span), &mut self.crcs);
+                engine.complete(self.now(), op, Ok(()), &self.crcs);
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// What is read is to be decrypted.
+    fn will_open(&mut self, op: OpId, device: Device, offset: u64) {
+        if self.cipher.is_some() && device == Device::Cache {
+            self.held(op).opens = Some(offset);
+        }
+    }
+
+    fn time(&mut self, op: OpId, device: Device, path: Path, operation: &'static str, bytes: u64) {
+        let began = self.now();
+        self.held(op).timed = Some(Timed { device, path, operation, bytes, at: None, member: None, began });
+    }
+
+    fn token(&self, op: OpId) -> u64 {
+        self.token_base | u64::from(op.0)
+    }
+
+    fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, range: (Device, u64, u64)) {
+        self.take_spans(engine, op);
+        if range.0 == Device::Cache && self.cipher.is_some() {
+            self.write_encrypted(engine, reactor, Waiting { op, offset: range.1, len: range.2 });
+            return;
+        }
+        if let Some(header) = engine.header(op) {
+            let Some((part, span)) = self.reserve.header() else {
+                self.headers_waiting.push_back((op, range));
+                return;
+            };
+            reactor.pool_mut().copy_in(span, header);
+            self.held(op).part = Some(part);
+            self.spans.insert(0, span);
+        }
+        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
+    }
+
+    /// Writes an encrypted copy of the spans and of the header, as soon as there is memory for it.
+    fn write_encrypted(&mut self, engine: &Engine, reactor: &mut Reactor, write: Waiting) {
+        let Some(cipher) = &mut self.cipher else { return };
+        let header = engine.header(write.op).unwrap_or_default();
+        let Some((copy, ours)) = cipher.batch(reactor.pool_mut(), write, header, &self.spans) else { return };
+        self.held(write.op).buffer = ours.then_some(copy.buf);
+        self.spans.clear();
+        self.spans.push(copy);
+        let range = (Device::Cache, write.offset, write.len);
+        self.submit(reactor, write.op, range, |device, offset, spans| Op::Write { device, offset, spans });
+    }
+
+    /// An operation has ended: writes that wait for memory may find some.
+    fn write_waiting(&mut self, engine: &Engine, reactor: &mut Reactor, ended: OpId) {
+        while let Some(write) = self.cipher.as_mut().and_then(|cipher| cipher.next(ended)) {
+            self.take_spans(engine, write.op);
+            self.write_encrypted(engine, reactor, write);
+        }
+    }
+
+    /// Begins to read or write metadata. What is short goes at once if there is memory to spare.
+    fn start_meta(&mut self, engine: &Engine, reactor: &mut Reactor, meta: Meta) {
+        let own = if meta.len <= PIECE_BYTES { reactor.pool_mut().alloc(meta.len) } else { None };
+        let Some(buffer) = own else {
+            self.meta_waiting.push_back(meta);
+            self.start_waiting_meta(engine, reactor);
+            return;
+        };
+        let span = forebay_io::Span::new(buffer, 0, meta.len as u32);
+        self.held(meta.op).buffer = Some(buffer);
+        self.submit_piece(engine, reactor, meta, span);
+    }
+
+    /// Starts pieces of metadata as long as there is memory for them, in turn.
+    fn start_waiting_meta(&mut self, engine: &Engine, reactor: &mut Reactor) {
+        while let Some(len) = self.meta_waiting.front().map(|meta| meta.piece().1)
+            && let Some((part, span)) = self.reserve.piece(len)
+            && let Some(meta) = self.meta_waiting.pop_front()
+        {
+            self.held(meta.op).part = Some(part);
+            self.submit_piece(engine, reactor, meta, span);
+        }
+    }
+
+    fn submit_piece(&mut self, engine: &Engine, reactor: &mut Reactor, meta: Meta, span: forebay_io::Span) {
+        let (op, reads, done) = (meta.op, meta.read.is_some(), meta.done);
+        let (offset, len) = meta.piece();
+        if !reads {
+            reactor.pool_mut().copy_in(span, &engine.meta(op)[done..done + len]);
+            if let Some(cipher) = &self.cipher {
+                cipher.encrypt(reactor.pool_mut(), span, offset);
+            }
+        }
+        self.held(op).meta = Some((meta, span));
+        self.spans.clear();
+        self.spans.push(span);
+        self.submit(reactor, op, (Device::Cache, offset, len as u64), |device, offset, spans| {
+            if reads { Op::Read { device, offset, spans } } else { Op::Write { device, offset, spans } }
+        });
+    }
+
+    /// A piece of metadata has ended. `None` if others follow; else what was read, of a read.
+    fn piece_ended(
+        &mut self,
+        reactor: &mut Reactor,
+        (mut meta, span): (Meta, forebay_io::Span),
+        ok: bool,
+    ) -> Option<Option<Vec<u8>>> {
+        if let Some(bytes) = &mut meta.read {
+            let start = bytes.len();
+            bytes.resize(start + span.len as usize, 0);
+            reactor.pool().copy_out(span, &mut bytes[start..]);
+            if let (Some(cipher), true) = (&self.cipher, ok) {
+                cipher.decrypt_bytes(meta.offset + start as u64, &mut bytes[start..]);
+            }
+        }
+        meta.done += span.len as usize;
+        self.release(reactor, meta.op);
+        if ok && meta.done < meta.len {
+            self.meta_waiting.push_back(meta);
+            return None;
+        }
+        Some(meta.read)
+    }
+
+    fn release(&mut self, reactor: &mut Reactor, op: OpId) {
+        let held = self.held(op);
+        let (buffer, part) = (held.buffer.take(), held.part.take());
+        if let Some(buffer) = buffer {
+            reactor.pool_mut().free(buffer);
+        }
+        if let Some(part) = part {
+            self.reserve.give_back(part);
+        }
+    }
+
+    /// An operation has ended: what waits for memory may find some.
+    fn start_waiting(&mut self, engine: &mut Engine, reactor: &mut Reactor, ended: OpId) {
+        self.write_waiting(engine, reactor, ended);
+        self.start_waiting_meta(engine, reactor);
+        // What finds none again waits as the last one.
+        for _ in 0..self.headers_waiting.len() {
+            if let Some((op, range)) = self.headers_waiting.pop_front() {
+                self.write(engine, reactor, op, range);
+            }
+        }
+    }
+
+    /// Hands the completions of operations that were never submitted to the engine; true if there were any.
+    pub(crate) fn complete_ready(&mut self, engine: &mut Engine) -> bool {
+        let ready = std::mem::take(&mut self.ready);
+        for (op, result) in &ready {
+            let now = self.now();
+            self.change_ends(*op);
+            let reads = self.held(*op).meta.take().is_some_and(|(meta, _)| meta.read.is_some());
+            (self.held(*op).crc, self.held(*op).opens, self.held(*op).timed) = (false, None, None);
+            match result {
+                Err(failure) if !reads => engine.complete(now, *op, Err(*failure), &[]),
+                result => engine.complete_meta(now, *op, result.as_deref().map_err(|failure| *failure)),
+            }
+        }
+        !ready.is_empty()
+    }
+
+    /// Hands the completion of a submitted operation to the engine; tells what it was, and how it failed.
+    pub(crate) fn complete(
+        &mut self,
+        engine: &mut Engine,
+        reactor: &mut Reactor,
+        op: OpId,
+        failure: Option<IoFailure>,
+    ) -> Option<(Timed, Option<IoFailure>)> {
+        let held = self.held(op);
+        held.failure = held.failure.or(failure);
+        if held.others > 0 {
+            held.others -= 1;
+            return None;
+        }
+        let failure = held.failure.take();
+        let ok = failure.is_none();
+        let (timed, meta) = (held.timed.take(), held.meta.take());
+        self.change_ends(op);
+        if let Some(member) = timed.and_then(|timed| timed.member) {
+            self.under_way[usize::from(member)] -= 1;
+        }
+        let result = failure.map_or(Ok(()), |failure| Err(failure_of(failure)));
+        if let Some(meta) = meta {
+            let ended = self.piece_ended(reactor, meta, ok);
+            if ended.is_none() {
+                self.held(op).timed = timed;
+            }
+            self.start_waiting(engine, reactor, op);
+            match ended? {
+                Some(bytes) => engine.complete_meta(self.now(), op, result.map(|()| &bytes[..])),
+                None => engine.complete(self.now(), op, result, &[]),
+            }
+            return timed.map(|timed| (timed, failure));
+        }
+        let crc = std::mem::take(&mut self.held(op).crc);
+        let opens = self.held(op).opens.take().filter(|_| ok);
+        if let (Some(cipher), Some(offset)) = (&self.cipher, opens) {
+            let spans = engine.spans(op).iter().map(|span| self.span(*span));
+            cipher.decrypt(reactor.pool_mut(), spans, offset);
+        }
+        self.crcs.clear();
+        if crc && ok {
+            for at in 0..engine.spans(op).len() {
+                let span = self.span(engine.spans(op)[at]);
+                reactor.pool().crc32c_blocks(span, &mut self.crcs);
+            }
+        }
+        self.release(reactor, op);
+        self.start_waiting(engine, reactor, op);
+        engine.complete(self.now(), op, result, &self.crcs);
+        timed.map(|timed| (timed, failure))
+    }
+}
+
+/// What the engine is told of a failure.
+fn failure_of(failure: IoFailure) -> DeviceFailure {
+    match failure.kind {
+        IoFailureKind::Ended => DeviceFailure::Ended,
+        _ => DeviceFailure::Failed,
+    }
+}
+
+fn of_device(device: Device, cache: Path, backing: Path) -> Path {
+    match device {
+        Device::Cache => cache,
+        Device::Backing(_) => backing,
+    }
+}
+
+/// A client buffer of the engine as the reactor knows it: both use the pool's numbers.
+pub fn to_io(buf: BufId) -> forebay_io::BufId {
+    forebay_io::BufId(buf.0)
+}

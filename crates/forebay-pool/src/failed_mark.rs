@@ -1,0 +1,120 @@
+//! The mark of a cache that has failed, on its own device: its superblocks say so, where they can still be written.
+//!
+//! What keeps a failed cache from being opened is its record in the state directory ([`crate::loss_record`]). The mark is for those who do not
+//! have that: another host, or this one after its state directory is lost. It is written by a thread, as the device may hang: when the cache
+//! is put aside, when the rescue ends, and at each start without the cache. Nothing is written unless the device still has a superblock of this
+//! cache.
+//!
+//! Of a mirrored cache only the device is marked that counts while the other one is noted to be out. A mark makes a superblock the newest: on a
+//! device that is stale, while the other one does not take it, it would make `forebay salvage` believe the stale one.
+
+use crate::error::RunError;
+use crate::loss_record::hex;
+use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{CacheUuid, Geometry};
+use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_offline::device::superblocks;
+use std::path::{Path, PathBuf};
+
+/// What to do about a cache with this mark.
+pub(crate) const HINT: &str = "if its record is there, on the host where it failed (failed-caches/CACHE-UUID.json in its state_dir), start the pool \
+    with that; `forebay salvage CACHE --to FOLDER` extracts what is on it; if nothing on it is needed, erase it: rm it, or for a device \
+    overwrite its first 256 KiB with zeroes";
+
+/// Whether a cache may be opened, as far as its own mark says.
+///
+/// # Errors
+/// It has failed.
+pub(crate) fn check(superblock: &Superblock, path: &Path) -> Result<(), RunError> {
+    match superblock.state {
+        CacheState::Failed => Err(refused(superblock, path)),
+        CacheState::Clean | CacheState::Open => Ok(()),
+    }
+}
+
+pub(crate) fn refused(superblock: &Superblock, path: &Path) -> RunError {
+    RunError::failed(
+        format!(
+            "the cache {} on {} failed, and its volumes went on without it: what is on it is older than what they have",
+            hex(&superblock.uuid.0),
+            path.display()
+        ),
+        HINT,
+    )
+}
+
+/// Marks the superblocks of a cache on one of its devices as those of a failed one; true if one of them is, durably.
+///
+/// # Errors
+/// Neither could be written; false if the device has none of this cache.
+pub(crate) fn mark(device: &Device, cache: CacheUuid) -> Result<bool, DeviceError> {
+    let copies = superblocks(device).map(|copy| copy.ok().filter(|found| found.uuid == cache));
+    let Some(best) = copies.iter().flatten().max_by_key(|found| found.generation) else { return Ok(false) };
+    let marked = best.failed();
+    let bytes = marked.encode();
+    let (mut done, mut refused) = (false, None);
+    // First the older one: whatever ends this in between, an intact one is left.
+    let mut order = [0, 1];
+    order.sort_by_key(|copy| copies[*copy].as_ref().map(|found| found.generation));
+    for copy in order {
+        let written = match copies[copy].as_ref() == Some(&marked) {
+            true => device.flush(), // It may have been written without one.
+            false => device.write_at(Geometry::superblock_offset(copy), &bytes).and_then(|()| device.flush()),
+        };
+        match written {
+            Ok(()) => done = true,
+            Err(error) => refused = Some(error),
+        }
+    }
+    refused.filter(|_| !done).map_or(Ok(done), Err)
+}
+
+/// The same for the first device of a cache that is not mirrored, which nobody has open, in a thread. One that cannot be opened or written
+/// stays as it is.
+pub fn mark_again(device: PathBuf, cache: CacheUuid) {
+    let work = move || {
+        if let Ok(device) = Device::open_cache(&device, DeviceOptions::default()) {
+            let _ = mark(&device, cache);
+        }
+    };
+    // Without it nothing is wrong: the record is there.
+    let _ = std::thread::Builder::new().name("mark".into()).spawn(work);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::cache_device::new_params;
+
+    #[test]
+    fn only_a_superblock_of_this_cache_is_marked_and_the_mark_outweighs_what_was_under_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache");
+        std::fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
+        let device = Device::open_cache(&path, DeviceOptions::default()).unwrap();
+        let params = new_params(Geometry::for_device(4 << 20, None).unwrap()).unwrap();
+        assert!(!mark(&device, params.uuid).unwrap());
+        for (offset, bytes) in forebay_core::format_cache(&params).unwrap() {
+            device.write_at(offset, &bytes).unwrap();
+        }
+        assert!(!mark(&device, CacheUuid([7; 16])).unwrap());
+        let before = superblocks(&device)[0].clone().unwrap();
+        assert!(check(&before, &path).is_ok());
+        assert!(mark(&device, params.uuid).unwrap());
+        let marked = superblocks(&device);
+        assert_eq!(marked, [Ok(before.failed()), Ok(before.failed())]);
+        // One that was under way comes late: the mark counts, and is made again.
+        let late = Superblock { generation: before.generation + 2, ..before.clone() };
+        device.write_at(Geometry::superblock_offset(0), &late.encode()).unwrap();
+        let found = Superblock::choose(superblocks(&device)).unwrap();
+        let refused = check(&found, &path).unwrap_err().to_string();
+        assert!(refused.contains("failed, and its volumes went on without it"), "{refused}");
+        assert!(mark(&device, params.uuid).unwrap());
+        assert_eq!(superblocks(&device), marked);
+        // A file that was cut is not made longer.
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+        device.write_at(0, &[0]).unwrap_err();
+        assert!(mark(&device, params.uuid).is_ok() || path.metadata().unwrap().len() == 1 << 20);
+    }
+}

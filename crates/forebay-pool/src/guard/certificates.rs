@@ -1,0 +1,37 @@
+//! Certificates and private keys from files, and the cryptography of all TLS of the daemon.
+
+use crate::secret_file::{FileError, FileProblem, read_key, read_public};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The cryptography of all TLS.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// What rustls says of a file.
+pub fn wrong(path: &Path, problem: impl Into<String>) -> FileError {
+    FileError { path: path.into(), problem: FileProblem::Tls(problem.into()) }
+}
+
+/// All certificates of a file, at least one.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let text = read_public(path)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let chain = chain.map_err(|error| wrong(path, format!("no certificate in PEM: {error}")))?;
+    if chain.is_empty() {
+        let problem = "there is no certificate in it; it must be PEM, the server's own first";
+        return Err(wrong(path, problem));
+    }
+    Ok(chain)
+}
+
+/// The private key of a file that only owner and group may use. What is wrong with its text is not told: the parser's
+/// error may quote a line of it.
+pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
+    PrivateKeyDer::from_pem_slice(&read_key(path)?)
+        .map_err(|_| wrong(path, "no private key in PEM, or a damaged one"))
+}

@@ -1,0 +1,129 @@
+//! Who may use an export, and how they prove who they are: TLS by `[tls.NAME]`, allow lists by `[access.NAME]`.
+//!
+//! - `names`: names that a certificate gives a client.
+//! - `access`: a client as far as it is known, and the allow lists in use.
+//! - `certificates`: certificates and keys from files.
+//! - `tls`: those of a section, as a configuration of rustls.
+//! - here: `GuardBook`, all of them by name. Exports hold on to one entry; a reload changes what is in it, so that nobody
+//!   has to be told.
+//!
+//! Invariants
+//! - What cannot be read keeps what was there: a reload with a broken certificate does not end TLS, and never goes on
+//!   without it.
+//! - A list that is gone from the configuration lets nobody in any more; so does one that is not known.
+//! - No key is in the text of an error or in a debug format.
+
+mod access;
+pub mod certificates;
+mod names;
+mod tls;
+
+pub(crate) use access::{AccessEntry, Peer};
+pub(crate) use tls::TlsEntry;
+
+use forebay_config::Config;
+use forebay_export::uri::{ExportUri, Guards};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Everything by name. Shared by the service, which fills it, and the pools, which take from it.
+#[derive(Debug, Default)]
+pub struct GuardBook {
+    entries: Mutex<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    tls: BTreeMap<String, Arc<TlsEntry>>,
+    access: BTreeMap<String, Arc<AccessEntry>>,
+}
+
+/// What an update of the book did, in words.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Updated {
+    /// What is different now.
+    pub changed: Vec<String>,
+    /// What could not be done; what was there before holds.
+    pub refused: Vec<String>,
+    /// An allow list is different: clients that are connected must be looked at again.
+    pub access: bool,
+}
+
+impl GuardBook {
+    /// Reads all files that exports of this configuration name, and takes over all lists.
+    pub fn update(&self, config: &Config) -> Updated {
+        let mut updated = Updated::default();
+        let mut entries = self.lock();
+        for (name, wanted) in &config.tls {
+            let used = config.exports().any(|guards| guards.tls.as_deref() == Some(name));
+            if !used && !entries.tls.contains_key(name) {
+                continue; // a file may have sections that are not used yet
+            }
+            let entry = entries.tls.entry(name.clone()).or_default();
+            match entry.load(wanted) {
+                Ok(true) => updated.changed.push(format!("certificates of tls.{name}")),
+                Ok(false) => {}
+                Err(problem) => updated.refused.push(format!("tls.{name}: {problem}")),
+            }
+        }
+        for (name, list) in &config.access {
+            let entry = entries.access.entry(name.clone()).or_default();
+            if entry.replace(Some(list.clone())) {
+                updated.changed.push(format!("access.{name}"));
+                updated.access = true;
+            }
+        }
+        for (name, entry) in &entries.access {
+            if !config.access.contains_key(name) && entry.replace(None) {
+                updated.changed.push(format!("access.{name}: gone, nobody is let in"));
+                updated.access = true;
+            }
+        }
+        updated
+    }
+
+    /// Reads the files of sections that these exports name and that nobody has used so far. What is wrong is said by
+    /// [`GuardBook::tls`].
+    pub fn prepare(&self, config: &Config, exports: &[ExportUri]) {
+        let mut entries = self.lock();
+        for uri in exports {
+            let ExportUri::Nbd { guards: Guards { tls: Some(name), .. }, .. } = uri else { continue };
+            let Some(wanted) = config.tls.get(name) else { continue };
+            let entry = entries.tls.entry(name.clone()).or_default();
+            if entry.current().is_none() {
+                let _ = entry.load(wanted); // it keeps the problem
+            }
+        }
+    }
+
+    /// The certificates of a section.
+    ///
+    /// # Errors
+    /// It is not there, or what it names could not be used.
+    pub(crate) fn tls(&self, name: &str) -> Result<Arc<TlsEntry>, String> {
+        let entry = self.lock().tls.get(name).cloned();
+        let entry = entry.ok_or_else(|| format!("there is no [tls.{name}] in the configuration"))?;
+        match entry.current() {
+            Some(_) => Ok(entry),
+            None => Err(format!("[tls.{name}] cannot be used: {}", entry.problem())),
+        }
+    }
+
+    /// An allow list.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn access(&self, name: &str) -> Result<Arc<AccessEntry>, String> {
+        let entry = self.lock().access.get(name).cloned();
+        entry.ok_or_else(|| format!("there is no [access.{name}] in the configuration"))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

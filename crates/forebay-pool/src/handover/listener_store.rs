@@ -1,0 +1,258 @@
+//! Sockets that were there before this process, and those that are to be there after it.
+//!
+//! Whoever is to listen somewhere asks here first ([`ListenerStore::take`]). A socket is taken only by who wants to listen where it is
+//! bound, and only if clients still find it there.
+
+use super::{Guest, Inheritance, Listener, Manager};
+use forebay_export::uri::Endpoint;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct ListenerStore {
+    inherited: Mutex<Inheritance>,
+    manager: Option<Manager>,
+    /// Sockets came from the service manager: it has them too.
+    passed: bool,
+    /// Nothing may be read or accepted yet: everything is the predecessor's, files and what the manager knows included.
+    parked: AtomicBool,
+    /// Sockets that the manager is to keep once this process is the daemon: before, it does not listen to it.
+    waiting: Mutex<Vec<Listener>>,
+}
+
+impl ListenerStore {
+    /// With what the service manager has kept, if there is one.
+    pub fn from_manager(manager: Option<Manager>) -> Self {
+        let passed = forebay_io::passed_listeners();
+        let inherited =
+            Inheritance { listeners: passed.into_iter().filter_map(named).collect(), guests: Vec::new() };
+        let passed = !inherited.listeners.is_empty();
+        Self { inherited: Mutex::new(inherited), manager, passed, ..Self::default() }
+    }
+
+    /// With what a predecessor has passed. Nothing of it moves before [`ListenerStore::go_on`]. `passed`: its sockets came from
+    /// the service manager.
+    pub fn parked(inherited: Inheritance, manager: Option<Manager>, passed: bool) -> Self {
+        let parked = AtomicBool::new(true);
+        Self { inherited: Mutex::new(inherited), manager, passed, parked, ..Self::default() }
+    }
+
+    /// Takes back what no successor has taken.
+    pub fn put_back(&self, inherited: Inheritance) {
+        self.lock().append(inherited);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inheritance> {
+        self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Listener>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sockets came from the service manager.
+    pub fn has_passed(&self) -> bool {
+        self.passed
+    }
+
+    /// The service manager, if it keeps sockets.
+    pub fn manager(&self) -> Option<&Manager> {
+        self.manager.as_ref()
+    }
+
+    /// Must everything stay as it is?
+    pub fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Acquire)
+    }
+
+    /// This process is the daemon now.
+    pub fn go_on(&self) {
+        self.parked.store(false, Ordering::Release);
+        let waiting = std::mem::take(&mut *self.waiting());
+        for listener in waiting {
+            self.keep(&listener.endpoint, &listener.fd);
+        }
+    }
+
+    /// Are listening sockets open when this process has ended, so that their files must stay?
+    pub fn keeps(&self) -> bool {
+        self.passed || self.manager.is_some() || self.is_parked()
+    }
+
+    /// The socket of an endpoint, if there is one.
+    pub fn take(&self, wanted: &Endpoint) -> Option<OwnedFd> {
+        let mut inherited = self.lock();
+        let at = inherited.listeners.iter().position(|listener| is_there(listener, wanted))?;
+        Some(inherited.listeners.swap_remove(at).fd)
+    }
+
+    /// Whether there is a socket of an endpoint.
+    pub(crate) fn has(&self, wanted: &Endpoint) -> bool {
+        self.lock().listeners.iter().any(|listener| is_there(listener, wanted))
+    }
+
+    /// The connections to an export, which it must take or close.
+    pub(crate) fn guests(&self, endpoint: &Endpoint, export: &str) -> Vec<Guest> {
+        let mut inherited = self.lock();
+        let ours = |guest: &mut Guest| guest.endpoint == *endpoint && guest.export == export;
+        inherited.guests.extract_if(.., ours).collect()
+    }
+
+    /// Has a socket kept for the next start.
+    pub fn keep(&self, endpoint: &Endpoint, fd: &OwnedFd) {
+        let Some(manager) = &self.manager else { return };
+        if self.is_parked() {
+            let copy = fd.try_clone().map(|fd| Listener { endpoint: endpoint.clone(), fd });
+            self.waiting().extend(copy);
+            return;
+        }
+        // One that nobody has taken because no client finds it has the same name: removed later, it would take this one along.
+        let mut inherited = self.lock();
+        let before = inherited.listeners.len();
+        inherited.listeners.retain(|listener| listener.endpoint != *endpoint);
+        if inherited.listeners.len() < before {
+            manager.forget(endpoint);
+        }
+        manager.store(endpoint, fd.as_fd());
+    }
+
+    /// Nobody listens there any more; while parked the predecessor does.
+    pub(crate) fn forget(&self, endpoint: &Endpoint) {
+        self.waiting().retain(|listener| listener.endpoint != *endpoint);
+        if let Some(manager) = self.manager.as_ref().filter(|_| !self.is_parked()) {
+            manager.forget(endpoint);
+        }
+    }
+
+    /// Everything that wanted to listen does: closes what nobody has taken.
+    pub fn close_rest(&self) {
+        let rest = std::mem::take(&mut *self.lock());
+        for listener in &rest.listeners {
+            self.forget(&listener.endpoint);
+        }
+    }
+}
+
+/// Where a socket of the service manager is bound.
+fn named(fd: OwnedFd) -> Option<Listener> {
+    let endpoint = match (bound_path(&fd), bound_address(&fd)) {
+        (Some(path), _) => Endpoint::Unix(path),
+        (_, Some(address)) => Endpoint::Tcp { host: address.ip().to_string(), port: address.port() },
+        _ => return None,
+    };
+    Some(Listener { endpoint, fd })
+}
+
+fn bound_path(fd: &OwnedFd) -> Option<PathBuf> {
+    let listener = UnixListener::from(fd.try_clone().ok()?);
+    listener.local_addr().ok()?.as_pathname().map(Path::to_owned)
+}
+
+fn bound_address(fd: &OwnedFd) -> Option<SocketAddr> {
+    TcpListener::from(fd.try_clone().ok()?).local_addr().ok()
+}
+
+/// Is the socket bound where it is wanted, and do clients find it?
+fn is_there(listener: &Listener, wanted: &Endpoint) -> bool {
+    match wanted {
+        Endpoint::Unix(path) => {
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+            is_socket && bound_path(&listener.fd).is_some_and(|bound| bound == *path)
+        }
+        // A port that the system chose is known by who asked for it.
+        Endpoint::Tcp { port: 0, .. } => listener.endpoint == *wanted,
+        Endpoint::Tcp { host, port } => bound_address(&listener.fd).is_some_and(|bound| {
+            let wanted = (host.as_str(), *port).to_socket_addrs();
+            wanted.is_ok_and(|mut addresses| addresses.any(|address| address == bound))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    fn parked_with(listeners: Vec<Listener>) -> ListenerStore {
+        ListenerStore::parked(Inheritance { listeners, guests: Vec::new() }, None, false)
+    }
+
+    #[test]
+    fn a_socket_is_taken_where_it_is_bound_and_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a"), folder.path().join("b"));
+        let listener = |path: &Path| {
+            let fd = OwnedFd::from(UnixListener::bind(path).unwrap());
+            named(fd).unwrap()
+        };
+        let store = parked_with(vec![listener(&path), listener(&other)]);
+        assert!(store.take(&Endpoint::Unix(folder.path().join("c"))).is_none());
+        assert!(store.take(&Endpoint::Unix(path.clone())).is_some());
+        assert!(store.take(&Endpoint::Unix(path)).is_none(), "it is taken once");
+        std::fs::remove_file(&other).unwrap();
+        assert!(store.take(&Endpoint::Unix(other)).is_none(), "no client finds it");
+    }
+
+    #[test]
+    fn the_manager_hears_of_sockets_once_this_process_is_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let heard = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+        heard.set_nonblocking(true).unwrap();
+        let words = || {
+            let mut bytes = [0; 256];
+            let length = heard.recv(&mut bytes).ok()?;
+            String::from_utf8_lossy(&bytes[..length]).lines().next().map(str::to_owned)
+        };
+        let path = folder.path().join("a");
+        let stale = OwnedFd::from(UnixListener::bind(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let fd = OwnedFd::from(UnixListener::bind(&path).unwrap());
+        let (endpoint, gone) = (Endpoint::Unix(path), Endpoint::Unix("/gone".into()));
+        let listeners = vec![Listener { endpoint: endpoint.clone(), fd: stale }];
+        let manager = Manager::at(folder.path().join("notify").as_os_str());
+        let store = ListenerStore::parked(Inheritance { listeners, guests: Vec::new() }, manager, false);
+        store.keep(&endpoint, &fd);
+        store.keep(&gone, &fd);
+        store.forget(&gone);
+        assert_eq!(words(), None);
+        store.go_on();
+        assert_eq!(words().as_deref(), Some("FDSTOREREMOVE=1"), "the one that no client finds");
+        assert_eq!(words().as_deref(), Some("FDSTORE=1"));
+        store.close_rest();
+        assert_eq!(words(), None, "what was just stored stays");
+    }
+
+    #[test]
+    fn files_are_removed_only_by_the_daemon_whose_they_are() {
+        let parked = |passed| ListenerStore::parked(Inheritance::default(), None, passed);
+        assert!(parked(false).keeps() && !ListenerStore::default().keeps());
+        for passed in [false, true] {
+            let store = parked(passed);
+            store.go_on();
+            assert_eq!(store.keeps(), passed, "sockets of the service manager");
+        }
+    }
+
+    #[test]
+    fn a_port_is_known_by_address_or_by_who_asked_for_any() {
+        let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+        let port = bound_address(&fd).unwrap().port();
+        let asked = Endpoint::Tcp { host: "127.0.0.1".into(), port: 0 };
+        let store = parked_with(vec![Listener { endpoint: asked.clone(), fd }]);
+        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port: port ^ 1 }).is_none());
+        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.2".into(), port }).is_none());
+        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port }).is_some());
+        let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+        store.put_back(Inheritance {
+            listeners: vec![Listener { endpoint: asked.clone(), fd }],
+            guests: Vec::new(),
+        });
+        assert!(store.take(&asked).is_some());
+    }
+}

@@ -1,0 +1,47 @@
+//! A pool: one thread that owns a cache's engine, its devices, sockets and mounts.
+//!
+//! - [`pool`]: the thread, and how others ask it.
+//! - [`server`]: NBD connections; [`fuse_server`]: volumes as files; [`mounting`]: mounts and their memory.
+//! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers; [`cipher`]: encryption on the way.
+//! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]: several; [`encryption`]: keys.
+//! - [`register`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]: what is known of a cache outside of its log.
+//! - [`guard`]: who may use an export; [`secret_file`]: files with secrets.
+//! - [`handover`]: sockets that outlive a process.
+//! - [`meter`]: what is counted and timed.
+//! - [`durable`], [`time_limit`], [`thread_priority`]: files replaced as a whole, work that may hang, priorities.
+//! - [`error`]: why something could not be opened.
+#![forbid(unsafe_code)]
+
+pub mod cache_device;
+pub mod cipher;
+pub mod durable;
+pub mod encryption;
+pub mod engine_io;
+pub mod engine_memory;
+pub mod error;
+pub mod failed_mark;
+pub mod fuse_server;
+pub mod guard;
+pub mod handover;
+pub mod loss_record;
+pub mod members;
+pub mod meter;
+pub mod mirror_notes;
+pub mod mounting;
+pub mod open;
+pub mod pool;
+pub mod register;
+pub mod secret_file;
+pub mod server;
+pub mod thread_priority;
+pub mod time_limit;
+pub mod witness;
+
+pub use error::RunError;
+pub use loss_record::{only_copies, reads_as_loss_record};
+pub use mirror_notes::is_noted_out;
+pub use pool::{
+    AbsentVolume, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise,
+    Rebuilding, Users, VolumeSnapshot, VolumeSpec,
+};
+pub use register::{CacheRecord, Standing, cache_record};

@@ -1,0 +1,238 @@
+//! A cache on several devices: which of them has a block of the pool's space, and the headers of the further ones. Whether
+//! they belong together is judged by `forebay_offline::members`.
+//!
+//! The engine sees one device. Members meet at the beginning of a segment, and superblocks, checkpoint slots and headers
+//! lie on the first: so no operation of the engine ever straddles two members. Only a flush concerns all of them.
+//!
+//! A header is written when its member joins, and again when the size of the last member changes: one copy durably before
+//! the other, before the superblock when the pool grows and after it, before a file is cut, when it shrinks. What it says
+//! of the size is not believed where there is a superblock, so whatever a crash leaves opens; `mend_headers` puts it right.
+
+use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader};
+use forebay_format::{BLOCK_BYTES, Geometry};
+use forebay_io::Device;
+use forebay_offline::members::read_copies;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Which part of the pool's space lies on which member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberMap {
+    /// First byte in the pool's space of each member, and first byte on the member itself.
+    starts: Vec<(u64, u64)>,
+    /// The cache is mirrored: where its two devices are among those of the pool.
+    mirror: Option<(Geometry, [Option<usize>; 2])>,
+}
+
+impl MemberMap {
+    /// One device, which is the pool's space.
+    pub(crate) fn single() -> Self {
+        Self { starts: vec![(0, 0)], mirror: None }
+    }
+
+    /// The first member and those with these headers, in order.
+    pub(crate) fn new(headers: &[MemberHeader]) -> Self {
+        let others = headers.iter().map(|header| (header.first_block * BLOCK, DATA_START_BLOCK * BLOCK));
+        Self { starts: std::iter::once((0, 0)).chain(others).collect(), mirror: None }
+    }
+
+    /// A mirrored cache on these devices of the pool; a member that is not there has none.
+    pub(crate) fn mirrored(geometry: Geometry, places: [Option<usize>; 2]) -> Self {
+        Self { mirror: Some((geometry, places)), ..Self::single() }
+    }
+
+    /// The device of a member of a mirrored cache, of those of the pool.
+    pub(crate) fn device_of(&self, member: u8) -> Option<usize> {
+        self.mirror.and_then(|(_, places)| places[usize::from(member)])
+    }
+
+    /// Another device takes the place of a member of a mirrored cache, or none does.
+    pub(crate) fn set_device(&mut self, member: u8, device: Option<usize>) {
+        if let Some((_, places)) = &mut self.mirror {
+            places[usize::from(member)] = device;
+        }
+    }
+
+    /// The member of a mirrored cache that has this byte of the pool's space.
+    pub(crate) fn mirror_member(&self, offset: u64) -> Option<u8> {
+        self.mirror.map(|(geometry, _)| geometry.mirror_place(offset).0 as u8)
+    }
+
+    /// First byte of a member's part of the pool's space.
+    pub(crate) fn start_of(&self, member: usize) -> u64 {
+        self.starts.get(member).map_or(0, |(first, _)| *first)
+    }
+
+    /// Byte of a member where its part of the pool's space begins.
+    pub(crate) fn base_of(&self, member: usize) -> u64 {
+        self.starts.get(member).map_or(0, |(_, base)| *base)
+    }
+
+    /// Bytes of the last member that are not of the pool's space, at its beginning.
+    pub(crate) fn header_bytes(&self) -> u64 {
+        self.starts.last().map_or(0, |(_, base)| *base)
+    }
+
+    /// The bytes from which on the pool's space lies on the last member.
+    pub(crate) fn last_start(&self) -> u64 {
+        self.starts.last().map_or(0, |(first, _)| *first)
+    }
+
+    /// One member more.
+    pub(crate) fn join(&mut self, header: &MemberHeader) {
+        self.starts.push((header.first_block * BLOCK, DATA_START_BLOCK * BLOCK));
+    }
+
+    /// The last member is gone.
+    pub(crate) fn leave(&mut self) {
+        self.starts.truncate(self.starts.len().saturating_sub(1).max(1));
+    }
+
+    /// The member that has these bytes of the pool's space, and where on it they begin; `None` if they lie on two.
+    pub(crate) fn place(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
+        if let Some((geometry, places)) = &self.mirror {
+            let (member, offset) = geometry.mirror_place(offset);
+            return Some((places[member]?, offset));
+        }
+        let member = self.starts.partition_point(|(first, _)| *first <= offset) - 1;
+        let next = self.starts.get(member + 1).map_or(u64::MAX, |(first, _)| *first);
+        let (first, base) = self.starts[member];
+        (offset.checked_add(len)? <= next).then_some((member, base + (offset - first)))
+    }
+}
+
+/// Rewrites the headers that do not say what `headers` does; says what was done.
+pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (device, header) in others.iter().zip(headers) {
+        let is_right = |copy: &Result<MemberHeader, _>| copy.as_ref() == Ok(header);
+        // A member on which nothing lies has no header that says so.
+        if header.blocks == 0 || read_copies(device).iter().all(is_right) {
+            continue;
+        }
+        let path = device.path().display();
+        notes.push(match write_header(device, header) {
+            Ok(()) => {
+                format!("the header of {path} is brought up to date: {} blocks lie on it", header.blocks)
+            }
+            Err(error) => format!("the header of {path} is not up to date, and cannot be written: {error}"),
+        });
+    }
+    notes
+}
+
+/// Writes the header of a member, durably, one copy after the other: one of them is intact at any time.
+///
+/// # Errors
+/// The device failed.
+pub fn write_header(device: &Device, header: &MemberHeader) -> Result<(), forebay_io::DeviceError> {
+    let bytes = header.encode();
+    for block in HEADER_BLOCKS {
+        device.write_at(block * BLOCK, &bytes)?;
+        device.flush()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use forebay_format::superblock::CacheState;
+    use forebay_format::superblock::Superblock;
+    use forebay_format::{CacheUuid, Members};
+    use forebay_offline::members::open_members;
+
+    const UUID: CacheUuid = CacheUuid([7; 16]);
+
+    /// A cache on three devices, of which the further ones have 1024 and 64 blocks.
+    fn superblock() -> Superblock {
+        let geometry = Geometry::for_device(64 << 20, Some(64)).unwrap();
+        superblock_until(geometry.segments_start_block + 128 * 64 + 1024 + 64)
+    }
+
+    fn superblock_until(device_blocks: u64) -> Superblock {
+        Superblock {
+            uuid: UUID,
+            generation: 1,
+            epoch: 1,
+            checkpoint_generation: 1,
+            state: CacheState::Clean,
+            geometry: Geometry { device_blocks, ..Geometry::for_device(64 << 20, Some(64)).unwrap() },
+            members: Members::new(&[11, 22]).unwrap(),
+            mirror: None,
+            encryption: None,
+            shard_index: 0,
+            shard_count: 1,
+            created_unix_s: 0,
+            written_by: String::new(),
+        }
+    }
+
+    fn headers() -> [MemberHeader; 2] {
+        let geometry = superblock().geometry;
+        let first_block = geometry.segments_start_block + 128 * 64;
+        [
+            MemberHeader { uuid: UUID, index: 1, tag: 11, first_block, blocks: 1024 },
+            MemberHeader { uuid: UUID, index: 2, tag: 22, first_block: first_block + 1024, blocks: 64 },
+        ]
+    }
+
+    #[test]
+    fn the_space_lies_on_the_members_one_after_the_other() {
+        let [a, b] = headers();
+        let map = MemberMap::new(&[a, b]);
+        let (first, second) = (a.first_block * 4096, b.first_block * 4096);
+        assert_eq!(map.place(4096, 8192), Some((0, 4096)));
+        assert_eq!(map.place(first - 4096, 4096), Some((0, first - 4096)));
+        assert_eq!(map.place(first - 4096, 8192), None);
+        assert_eq!(map.place(first, 4096), Some((1, 1 << 20)));
+        assert_eq!(map.place(second - 512, 512), Some((1, (1 << 20) + (4 << 20) - 512)));
+        assert_eq!(map.place(second + 4096, 4096), Some((2, (1 << 20) + 4096)));
+        // An earlier build could shrink a pool so far that nothing was left of its last device.
+        let nothing = MemberMap::new(&[a, MemberHeader { blocks: 0, ..b }]);
+        assert_eq!(nothing.place(second - 64 * 4096, 4096).unwrap().0, 1);
+        assert_eq!(MemberMap::single().place(1 << 40, 4096), Some((0, 1 << 40)));
+    }
+
+    fn file(folder: &tempfile::TempDir, name: &str, bytes: u64) -> Device {
+        let path = folder.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        Device::open_cache(&path, forebay_io::DeviceOptions { direct: false, ..Default::default() }).unwrap()
+    }
+
+    #[test]
+    fn headers_that_are_stale_torn_or_different_are_mended_on_both_places() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = file(&folder, "first", 33 << 20);
+        let others = [file(&folder, "a", 8 << 20), file(&folder, "b", 8 << 20)];
+        let right = headers();
+        let short = right.map(|header| MemberHeader { blocks: header.blocks / 2, ..header });
+        let torn = vec![0xee; BLOCK_BYTES];
+        for copies in [
+            [right[1].encode(), short[1].encode()],
+            [short[1].encode(), right[1].encode()],
+            [short[1].encode(), short[1].encode()],
+            [torn.clone(), short[1].encode()],
+            [right[1].encode(), torn],
+        ] {
+            write_header(&others[0], &right[0]).unwrap();
+            for (block, copy) in HEADER_BLOCKS.iter().zip(&copies) {
+                others[1].write_at(block * BLOCK, copy).unwrap();
+            }
+            let headers = open_members(&superblock(), &first, &others).unwrap();
+            assert_eq!(headers, right);
+            let notes = mend_headers(&others, &headers);
+            assert!(
+                notes.len() == 1 && notes[0].contains("/b is brought up to date: 64 blocks"),
+                "{notes:?}"
+            );
+            assert_eq!(read_copies(&others[1]), [Ok(right[1]), Ok(right[1])]);
+            assert_eq!(mend_headers(&others, &headers), [""; 0]);
+        }
+        drop(first);
+        let cut = file(&folder, "first", 32 << 20);
+        let refused = open_members(&superblock(), &cut, &others).unwrap_err().to_string();
+        assert!(refused.contains("first has 33554432 bytes, but its part of the cache needs"), "{refused}");
+    }
+}

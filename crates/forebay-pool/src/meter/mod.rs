@@ -1,0 +1,130 @@
+//! Statistics: how long requests and device operations took, and what happened in the last seconds and minutes.
+//!
+//! Two parts, both owned by the thread that serves the volume, so neither has a lock:
+//!
+//! - [`Meter`] takes the duration of every request and device operation by [`Path`] and gives percentiles by [`Window`];
+//! - [`History`] keeps samples of the [`Counters`] and gives rates by [`Window`].
+//!
+//! A [`Report`] brings both together with what else is known of the volume; [`format`](mod@format) writes it for people's
+//! tools.
+//!
+//! Invariants
+//! - Recording takes no lock, makes no system call and allocates nothing: all memory is taken by [`Meter::new`]
+//!   and stays below [`METER_BYTES_MAX`].
+//! - Time is handed in and never goes back. Nobody has to be woken: windows are moved by whoever records or looks.
+//! - Counts, sums and maxima are exact. Percentiles are rounded up, by less than a hundredth as a rule; `series` says
+//!   when by more.
+
+mod age;
+mod convert;
+mod counters;
+pub mod format;
+mod history;
+mod process;
+mod report;
+mod series;
+mod summary;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+pub use age::{AGE_BOUNDS, DirtyAge};
+pub use counters::{Counters, DERIVED, Derived, FIELDS, Field, Kind};
+pub use history::{History, Rates};
+pub use process::resident_bytes;
+pub use report::{About, MemberState};
+pub use report::{Report, Snapshot};
+pub use summary::{Capture, MeterSnapshot, PathSnapshot, Summary, Times};
+pub use window::Window;
+
+use forebay_core::Nanos;
+use series::Series;
+
+/// Bound of the memory of one [`Meter`], in bytes.
+pub const METER_BYTES_MAX: usize = 4 << 20;
+
+macro_rules! paths {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        /// What a duration is about: a kind of request, from its arrival to its reply, or a kind of device operation, from
+        /// its submission to its completion.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Path { $($(#[$doc])* $name,)* }
+
+        impl Path {
+            /// All of them: requests first, then the cache device, then the backing store.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its name in every format.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+paths! {
+    /// A read that the cache answered alone.
+    ReadHit = "read_hit";
+    /// A read for which the backing store was asked, for at least a part, and that admission could fill from.
+    ReadMiss = "read_miss";
+    /// A read that was not to be cached: by mode, by a rule, or because it was sequential.
+    ReadBypass = "read_bypass";
+    /// A write that was acknowledged from the log.
+    Write = "write";
+    /// A write that went to the backing store and to the cache.
+    WriteThrough = "write_through";
+    /// A write that went past the cache.
+    WritePast = "write_past";
+    /// A FLUSH.
+    Flush = "flush";
+    /// A discard or a write of zeroes.
+    Zero = "zero";
+    /// A read of the cache device.
+    CacheRead = "cache_read";
+    /// A write to the cache device.
+    CacheWrite = "cache_write";
+    /// A device flush of the cache device.
+    CacheFlush = "cache_flush";
+    /// A read of the backing store.
+    BackingRead = "backing_read";
+    /// A write to the backing store: destage, a write past the cache, or zeroes.
+    BackingWrite = "backing_write";
+    /// A device flush of the backing store.
+    BackingFlush = "backing_flush";
+}
+
+/// Durations by [`Path`], of one volume.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    started: Nanos,
+    series: Box<[Series]>,
+}
+
+impl Meter {
+    /// An empty meter; windows do not reach back behind `now`.
+    pub fn new(now: Nanos) -> Self {
+        Self { started: now, series: Path::ALL.iter().map(|_| Series::new()).collect() }
+    }
+
+    /// Notes that something ended at `now` and took `took`; `bytes` is what it moved.
+    #[inline]
+    pub fn record(&mut self, path: Path, took: Nanos, bytes: u64, now: Nanos) {
+        self.series[path as usize].record(took, bytes, window::second_of(now));
+    }
+
+    /// A copy to be worked on elsewhere: the owner only copies, [`Capture::summarize`] computes.
+    pub fn capture(&self, now: Nanos) -> Capture {
+        Capture::new(self.started, now, &self.series)
+    }
+
+    /// Everything, by path and window.
+    pub fn snapshot(&self, now: Nanos) -> MeterSnapshot {
+        self.capture(now).summarize()
+    }
+
+    /// Memory taken, in bytes. It does not change.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.series.iter().map(Series::memory_bytes).sum::<usize>()
+    }
+}

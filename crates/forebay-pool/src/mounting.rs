@@ -1,0 +1,127 @@
+//! Mounting a volume as a file, for whoever has a reactor: a pool, or what stands in for one.
+//!
+//! In three steps, because only the second may wait for others: [`reserve`] takes the memory, [`Made::at`] asks the file systems
+//! and the kernel (and belongs on a thread that may wait), [`Made::serve`] begins to answer.
+
+use crate::fuse_server::{FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES};
+use forebay_config::mount_memory::{memory_for, mounts_max};
+use forebay_export::fuse::{Limits, Session, VolumeTree};
+use forebay_export::size::ByteSize;
+use forebay_io::fuse::{FuseMount, MountOptions, mount, volume_place};
+use forebay_io::{BufPool, Reactor};
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Takes the memory for one mount more than the `mounts` that there are.
+///
+/// # Errors
+/// There is none, and what to do, in words.
+pub fn reserve(pool: &mut BufPool, mounts: usize, buffer_bytes: usize) -> Result<FuseMemory, String> {
+    let (each, all) = (ByteSize(RESERVED_BYTES as u64), ByteSize(buffer_bytes as u64));
+    if mounts >= mounts_max(buffer_bytes) {
+        return Err(format!(
+            "there is no memory for another FUSE file: {mounts} of them have {each} each, half of buffer_memory ({all}): \
+             raise buffer_memory of the pool to {} and start the daemon again, or export the volume over NBD",
+            memory_for(mounts + 1)
+        ));
+    }
+    FuseMemory::reserve(pool).ok_or_else(|| {
+        format!(
+            "there is no memory for another FUSE file just now: requests have all of buffer_memory ({all}): \
+             try again when there is less to do, or raise buffer_memory of the pool and start the daemon again"
+        )
+    })
+}
+
+/// A mount that nobody answers yet: whoever looks at it waits.
+#[derive(Debug)]
+pub struct Made {
+    mount: FuseMount,
+    fd: OwnedFd,
+    /// The file's name within the mount; none if the mount is the file.
+    name: Option<OsString>,
+}
+
+impl Made {
+    /// Makes the mount by which a volume appears as the file `path`. May wait for others.
+    ///
+    /// # Errors
+    /// The place is taken or not suitable, or FUSE is not there, in words.
+    pub fn at(path: &Path) -> Result<Self, String> {
+        let (place, name) = volume_place(path).map_err(|error| error.to_string())?;
+        let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
+        Ok(Self { mount, fd, name })
+    }
+
+    /// Begins to answer.
+    ///
+    /// # Errors
+    /// The kernel's descriptor cannot be used, in words; it is unmounted and the memory given back then.
+    pub fn serve(
+        self,
+        reactor: &mut Reactor,
+        size_bytes: u64,
+        options: FuseOptions,
+        memory: FuseMemory,
+    ) -> Result<(FuseServer<VolumeTree>, FuseMount), String> {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let tree = VolumeTree::new(self.name.as_deref(), size_bytes, owner, now_s);
+        let session = Session::new(tree, Limits::default());
+        let server = FuseServer::new(reactor, self.fd, session, options, memory)
+            .map_err(|error| format!("cannot serve the mount: {error}"))?;
+        Ok((server, self.mount))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twenty_files_and_as_many_as_a_pool_may_have_fit_into_the_default() {
+        let defaults = forebay_io::Limits::default().buffer_bytes_max;
+        assert!(mounts_max(defaults) >= 64, "{}", mounts_max(defaults));
+        assert_eq!(mounts_max(192 << 20), 31, "the smallest buffer_memory");
+        for mounts in [1, 16, 65, 100] {
+            let enough = memory_for(mounts).0 as usize;
+            assert!(mounts_max(enough) >= mounts && mounts_max(enough - (7 << 20)) < mounts);
+        }
+    }
+
+    /// 192 MiB is the least that the configuration allows.
+    #[test]
+    fn the_least_memory_is_enough_for_all_that_is_put_by_and_for_connections() {
+        let bytes = 192 << 20;
+        let mut pool = BufPool::new(bytes);
+        let scratch = pool.alloc(32 << 20);
+        let engine = crate::engine_memory::Reserve::new(&mut pool);
+        let bounce = pool.alloc((1 + forebay_format::batch::ENTRIES_MAX) * forebay_format::BLOCK_BYTES);
+        assert!(scratch.is_some() && engine.is_some() && bounce.is_some());
+        assert!(crate::server::put_memory_by(&mut pool), "the longest request");
+        for mounts in 0..mounts_max(bytes) {
+            assert!(super::reserve(&mut pool, mounts, bytes).is_ok(), "mount {mounts}");
+        }
+        let heard = std::iter::from_fn(|| pool.alloc_leaving(16, 16 << 10)).count();
+        assert!(heard >= 1000, "{heard} connections can be received from");
+        assert!(pool.borrow().is_some());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would_do() {
+        let bytes = 12 << 20;
+        let mut pool = BufPool::new(bytes);
+        let first = reserve(&mut pool, 0, bytes).unwrap();
+        let refused = reserve(&mut pool, 1, bytes).unwrap_err();
+        assert!(refused.contains("raise buffer_memory of the pool to 13MiB"), "{refused}");
+        first.give_back(&mut pool);
+        assert_eq!(pool.stats().used_bytes, 0);
+        let held = [4 << 20, 4 << 20, 1 << 20, 1 << 20].map(|len| pool.alloc(len).unwrap());
+        let refused = reserve(&mut pool, 0, bytes).unwrap_err();
+        assert!(refused.contains("just now"), "{refused}");
+        held.into_iter().for_each(|buffer| pool.free(buffer));
+        assert_eq!(pool.stats().used_bytes, 0, "nothing is kept of what was not enough");
+    }
+}

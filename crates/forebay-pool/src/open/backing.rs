@@ -1,0 +1,99 @@
+//! Opening a backing store, and what the cache notes of it to recognise it again.
+
+use crate::cache_device::{device_error, waiting_for_lock};
+use crate::error::RunError;
+use forebay_export::uri::BackingUri;
+use forebay_format::BLOCK_BYTES;
+use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
+use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions, DiskModel};
+
+/// A backing store, opened and looked at.
+#[derive(Debug)]
+pub struct Backing {
+    /// The device.
+    pub device: Device,
+    /// Bytes that can be served.
+    pub size_bytes: u64,
+    /// Smallest unit that it writes.
+    pub(crate) sector_bytes: u32,
+    /// What identifies it.
+    pub record: BackingRecord,
+    /// What the operator should know.
+    pub notes: Vec<String>,
+}
+
+/// Opens a backing store.
+///
+/// # Errors
+/// It is not there, in use, empty, or has sectors of a size that is not supported.
+pub fn open_backing(uri: &BackingUri, emulate: Option<DiskModel>) -> Result<Backing, RunError> {
+    let wanted = DeviceOptions { emulate, ..DeviceOptions::default() };
+    let device = waiting_for_lock(|| Device::open_backing(uri.path(), wanted.clone()))?;
+    let size_bytes = device.size_bytes() / 512 * 512;
+    if size_bytes == 0 {
+        return Err(RunError::failed(
+            format!("the backing store {} is empty", device.path().display()),
+            "give it a size first, for example with: truncate -s 10G FILE",
+        ));
+    }
+    let mut notes = device.notes().to_vec();
+    if size_bytes != device.size_bytes() {
+        let left = device.size_bytes() - size_bytes;
+        notes.push(format!(
+            "the last {left} bytes of {} are not served: its size is not a multiple of 512",
+            device.path().display()
+        ));
+    }
+    let identity = device.identity().map_err(device_error)?;
+    let sector_bytes = if identity.kind == DeviceKind::Block { device.logical_block_bytes() } else { 512 };
+    if !matches!(sector_bytes, 512 | 4096) {
+        return Err(RunError::failed(
+            format!("{} has sectors of {sector_bytes} bytes", device.path().display()),
+            "backing stores must have sectors of 512 or 4096 bytes",
+        ));
+    }
+    let record = record(&identity, Vec::new());
+    Ok(Backing { device, size_bytes, sector_bytes, record, notes })
+}
+
+/// What the cache notes of a backing store to recognise it again.
+fn record(identity: &DeviceIdentity, samples: Vec<(u64, u32)>) -> BackingRecord {
+    BackingRecord {
+        kind: match identity.kind {
+            DeviceKind::File => 1,
+            DeviceKind::Block => 2,
+            DeviceKind::Special => 3,
+        },
+        size_bytes: identity.size_bytes,
+        unique: [fnv(0xcbf2_9ce4_8422_2325, &identity.unique), fnv(0x9ae1_6a3b_2f90_404f, &identity.unique)],
+        stamp_ns: identity.mtime_ns,
+        samples,
+    }
+}
+
+/// FNV-1a, 64 bits: the identity is a text of any length, the record has room for two numbers.
+fn fnv(basis: u64, text: &str) -> u64 {
+    text.bytes().fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Blocks that speak for a backing store: the first ones, where file systems keep what changes with every mount, and some spread
+/// over the rest.
+pub(crate) fn sample_blocks(size_bytes: u64) -> impl Iterator<Item = u64> {
+    let blocks = size_bytes / BLOCK_BYTES as u64;
+    let wanted = (0..SAMPLES_MAX as u64).map(move |index| {
+        if index < 4 { index } else { blocks / SAMPLES_MAX as u64 * index + index * 7 % 13 }
+    });
+    wanted.filter(move |block| *block < blocks)
+}
+
+/// What the backing store looks like now that nothing writes to it any more: for an orderly stop. `blocks` are those of
+/// [`sample_blocks`] that hold what the cache believes: only those speak for it.
+pub(crate) fn final_record(backing: &Device, blocks: &[u64]) -> Result<BackingRecord, DeviceError> {
+    let mut samples = Vec::new();
+    let mut bytes = vec![0; BLOCK_BYTES];
+    for block in blocks {
+        backing.read_at(block * BLOCK_BYTES as u64, &mut bytes)?;
+        samples.push((*block, forebay_format::checksum(&bytes)));
+    }
+    Ok(record(&backing.identity()?, samples))
+}

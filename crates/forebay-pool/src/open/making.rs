@@ -1,0 +1,161 @@
+//! Making a cache where there is none yet.
+//!
+//! A cache is made only in a file that did not exist, or, if the operator says so, on a device whose beginning holds nothing but zeroes:
+//! data that somebody put there is never written over. What is recorded of caches (`register`) is asked before one is made or opened.
+
+use crate::cache_device::{device_error, is_cut_off, new_params};
+use crate::error::RunError;
+use crate::register::Permit;
+use forebay_config::CacheSpec;
+use forebay_core::{CacheMark, FormatParams};
+use forebay_crypt::CacheCipher;
+use forebay_format::Geometry;
+use forebay_format::superblock::{Superblock, being_made};
+use forebay_io::{Device, DeviceError};
+use forebay_offline::Key;
+use std::path::Path;
+
+/// A new cache file leaves one part in so many of its file system free, or the operator is asked.
+const LEAST_FREE: u64 = 10;
+
+/// How to make a cache where there is none, and the key of one that there is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Making<'a> {
+    /// Blocks of a segment; chosen by the size of the cache if `None`.
+    pub segment_blocks: Option<u32>,
+    /// Reserve the space of a new file.
+    pub preallocate: bool,
+    /// What only the cache has lies on both of its two devices.
+    pub mirror: bool,
+    /// The cache is encrypted with it.
+    pub key: Option<&'a Key>,
+    /// What is recorded of caches, and what the operator allows. Without it everything is allowed.
+    pub permit: Option<Permit<'a>>,
+}
+
+impl Making<'_> {
+    /// Whether a cache may be made on these devices, which have none.
+    ///
+    /// # Errors
+    /// One is recorded.
+    pub(crate) fn check_make(&self, specs: &[CacheSpec]) -> Result<(), RunError> {
+        self.permit.map_or(Ok(()), |permit| permit.make(specs))
+    }
+
+    /// Whether a device that is there may be taken, although it is no cache.
+    ///
+    /// # Errors
+    /// Nobody has said so.
+    pub(crate) fn check_empty(&self, path: &Path) -> Result<(), RunError> {
+        self.permit.map_or(Ok(()), |permit| permit.take_empty(path))
+    }
+
+    /// Whether a cache may be opened; how far it must have come.
+    ///
+    /// # Errors
+    /// What is recorded is against it.
+    pub(crate) fn check_open(&self, found: &Superblock, specs: &[CacheSpec]) -> Result<CacheMark, RunError> {
+        self.permit.map_or_else(|| Ok(CacheMark::default()), |permit| permit.open(found, specs))
+    }
+}
+
+/// Makes a cache file.
+///
+/// # Errors
+/// It has no size, or cannot be made.
+pub(super) fn create_file(
+    spec: &CacheSpec,
+    making: Making<'_>,
+    notes: &mut Vec<String>,
+) -> Result<(), RunError> {
+    let path = &spec.path;
+    let Some(size) = spec.size_bytes else {
+        return Err(RunError::failed(
+            format!("there is no cache file {}", path.display()),
+            format!("to make one, give its size: {}:10GiB", path.display()),
+        ));
+    };
+    geometry(size, making)?;
+    notes.push(check_room(path, size, making)?);
+    if is_cut_off(spec) {
+        std::fs::remove_file(path)
+            .map_err(|error| RunError::failed(format!("cannot remove {}: {error}", path.display()), ""))?;
+    }
+    match forebay_io::create_cache_file(path, size, making.preallocate, &being_made()) {
+        Err(DeviceError::CannotPreallocate { .. }) => {
+            notes.push(format!(
+                "the file system of {} cannot reserve space: the cache file is sparse",
+                path.display()
+            ));
+            forebay_io::create_cache_file(path, size, false, &being_made()).map_err(device_error)
+        }
+        other => other.map_err(device_error),
+    }
+}
+
+/// Whether a file of this size leaves room on its file system; says what was understood.
+///
+/// # Errors
+/// The file system would be nearly full, and nobody has allowed that.
+fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String, RunError> {
+    let gib = |bytes: u64| match bytes >> 30 {
+        0 => format!("{:.1} MiB", bytes as f64 / (1_u64 << 20) as f64),
+        _ => format!("{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64),
+    };
+    let mut what =
+        format!("the cache file {} is to have {size_bytes} bytes ({})", path.display(), gib(size_bytes));
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Who cannot be asked says so when the file is made.
+    let Ok(there) = rustix::fs::statvfs(folder) else { return Ok(what) };
+    let (all, free) =
+        (there.f_blocks.saturating_mul(there.f_frsize), there.f_bavail.saturating_mul(there.f_frsize));
+    what += &format!("; of {} on its file system {} are free", gib(all), gib(free));
+    if free.saturating_sub(size_bytes) >= all / LEAST_FREE {
+        return Ok(what);
+    }
+    if !making.preallocate {
+        return Ok(what + ": it is sparse, and fails when the file system is full");
+    }
+    match making.permit {
+        Some(permit) if !permit.force => Err(RunError::failed(
+            format!("{what}: less than a tenth of the file system would be left"),
+            format!("give a smaller size, or allow it: {}", permit.again("--force")),
+        )),
+        _ => Ok(what + ": it will be nearly full"),
+    }
+}
+
+pub(super) fn geometry(device_bytes: u64, making: Making<'_>) -> Result<Geometry, RunError> {
+    Geometry::for_device(device_bytes, making.segment_blocks)
+        .map_err(|error| RunError::failed(error, "give the cache more space, or smaller segments"))
+}
+
+/// How a mirrored cache is divided on two devices of so many bytes each.
+///
+/// # Errors
+/// They are too small.
+pub(super) fn mirrored_geometry(bytes: u64, making: Making<'_>) -> Result<Geometry, RunError> {
+    Geometry::mirrored(bytes, making.segment_blocks).map_err(|error| {
+        RunError::failed(error, "give larger devices, or make segment_size of the pool smaller")
+    })
+}
+
+pub(super) fn format(
+    spec: &CacheSpec,
+    making: Making<'_>,
+    cache: &Device,
+) -> Result<Option<CacheCipher>, RunError> {
+    let bytes = spec.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
+    let params = new_params(geometry(bytes, making)?)?;
+    let (cipher, encryption) = making.key.map(|key| key.of_cache(params.uuid)).unzip();
+    let params = FormatParams { encryption, ..params };
+    let writes = forebay_core::format_cache(&params)
+        .map_err(|error| RunError::failed(error, "choose another layout"))?;
+    for (offset, mut bytes) in writes {
+        if let Some(cipher) = &cipher {
+            cipher.encrypt(offset, &mut bytes);
+        }
+        cache.write_at(offset, &bytes).and_then(|()| cache.flush()).map_err(device_error)?;
+    }
+    Ok(cipher)
+}

@@ -1,0 +1,274 @@
+//! Opening the devices of a pool, and deciding whether there is a cache to open or one to make.
+//!
+//! Files: `making` (a new cache), `parts` (what was opened), `mirrored` (a cache on two devices), `backing` (backing stores).
+
+mod backing;
+mod making;
+mod mirrored;
+mod parts;
+
+pub use backing::{Backing, open_backing};
+pub(crate) use backing::{final_record, sample_blocks};
+pub use making::Making;
+pub(crate) use mirrored::open_mirrored;
+pub use parts::PoolParts;
+
+use crate::cache_device::{foreign, is_cut_off, is_same, same_device, waiting_for_lock};
+use crate::error::RunError;
+use crate::failed_mark;
+use crate::loss_record::Seen;
+use crate::members::{MemberMap, mend_headers};
+use crate::mirror_notes::Notes;
+use crate::register::Permit;
+use forebay_config::CacheSpec;
+use forebay_export::size::ByteSize;
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, Geometry};
+use forebay_io::{Device, DeviceOptions};
+use forebay_offline::device::{BLANK_BYTES, Found, look};
+use forebay_offline::members::{open_members, read_copies};
+use forebay_offline::{Key, unlock};
+use making::{create_file, format, geometry, mirrored_geometry};
+use std::path::{Path, PathBuf};
+
+/// What is on the first device of a pool, without changing it.
+pub fn seen(spec: &CacheSpec) -> Seen {
+    if !spec.path.exists() {
+        return if spec.size_bytes.is_some() && spec.path.parent().is_some_and(Path::is_dir) {
+            Seen::Blank
+        } else {
+            Seen::Unusable
+        };
+    }
+    let Ok(device) = waiting_for_lock(|| Device::open_cache(&spec.path, DeviceOptions::default())) else {
+        return Seen::Unusable;
+    };
+    match look(&device) {
+        Found::Cache(superblock) => Seen::Cache(superblock.uuid),
+        // A device that has ended is what is left of the one that failed, not an empty one in its place.
+        Found::Blank | Found::Begun
+            if device.size_bytes() < spec.size_bytes.unwrap_or(0).max(BLANK_BYTES as u64) =>
+        {
+            Seen::Unusable
+        }
+        Found::Blank | Found::Begun => Seen::Blank,
+        Found::Foreign(_) => Seen::Unusable,
+    }
+}
+
+/// Asks a cache device whether it answers, in whatever way; gives the bytes of the file that is to be made if nothing is there.
+pub fn bytes_to_make(spec: &CacheSpec) -> u64 {
+    if !spec.path.exists() {
+        return spec.size_bytes.unwrap_or(0);
+    }
+    let options = DeviceOptions { read_only: true, lock: false, ..DeviceOptions::default() };
+    // What is wrong with it is said by who opens it.
+    let device = Device::open_cache(&spec.path, options);
+    let _ = device.map(|device| device.read_at(0, &mut [0; BLOCK_BYTES]));
+    0
+}
+
+/// Whether the key of a pool is that of its cache, while somebody else has it open.
+///
+/// # Errors
+/// It is not. A cache that cannot be looked at is no error here.
+pub fn check_key(spec: &CacheSpec, key: Option<&Key>) -> Result<(), RunError> {
+    let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
+    let Ok(device) = Device::open_cache(&spec.path, options) else { return Ok(()) };
+    match look(&device) {
+        Found::Cache(superblock) => Ok(unlock(&superblock, key, &spec.path.display()).map(drop)?),
+        Found::Blank | Found::Begun | Found::Foreign(_) => Ok(()),
+    }
+}
+
+/// Opens the cache devices of a pool, or makes a cache on the first of them, which the others are to join.
+///
+/// # Errors
+/// A device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+pub fn open_caches(specs: &[CacheSpec], making: Making<'_>, state_dir: &Path) -> Result<PoolParts, RunError> {
+    if making.mirror {
+        return open_mirrored(specs, making, state_dir);
+    }
+    let Some((spec, others)) = specs.split_first() else {
+        return Err(RunError::failed("the pool has no device", "give it at least one"));
+    };
+    let mut notes = Vec::new();
+    let path = &spec.path;
+    let existed = path.exists() && !is_cut_off(spec);
+    if !existed {
+        making.check_make(specs)?;
+        create_file(spec, making, &mut notes)?;
+    }
+    let cache = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
+    notes.extend(cache.notes().iter().cloned());
+    match look(&cache) {
+        Found::Cache(superblock) => {
+            failed_mark::check(&superblock, path)?;
+            let known = making.check_open(&superblock, specs)?;
+            let cipher = unlock(&superblock, making.key, &path.display())?;
+            let parts = open_existing(spec, others, cache, &superblock, notes)?;
+            Ok(PoolParts { cipher, known, ..parts })
+        }
+        found @ (Found::Blank | Found::Begun) => {
+            if existed {
+                making.check_make(specs)?;
+            }
+            if matches!(found, Found::Blank) {
+                making.check_empty(path)?;
+            }
+            let made = format(spec, making, &cache);
+            if made.is_err() && !existed {
+                // Ours, and of no use: do not leave it in the way of the next attempt.
+                let _ = std::fs::remove_file(path);
+            }
+            let cipher = made?;
+            let (pool_bytes, joining) = (cache.size_bytes(), others.to_vec());
+            let map = MemberMap::single();
+            let parts = PoolParts::none();
+            Ok(PoolParts {
+                devices: vec![cache],
+                map,
+                pool_bytes,
+                joining,
+                cipher,
+                created: true,
+                made: if existed { Vec::new() } else { vec![path.clone()] },
+                notes,
+                ..parts
+            })
+        }
+        Found::Foreign(why) => Err(foreign(path, &why)),
+    }
+}
+
+/// The first device is a cache: the others are its members, and what is configured beyond them is to join it.
+fn open_existing(
+    spec: &CacheSpec,
+    others: &[CacheSpec],
+    cache: Device,
+    superblock: &Superblock,
+    mut notes: Vec<String>,
+) -> Result<PoolParts, RunError> {
+    if superblock.mirror.is_some() {
+        return Err(RunError::failed(
+            format!("{} is one of the two devices of a mirrored cache", spec.path.display()),
+            "give both, and set mirror=on for the pool: forebay pool create NAME --mirror --device A --device B",
+        ));
+    }
+    let members = superblock.members.tags().len().min(others.len());
+    let mut devices = vec![cache];
+    for other in &others[..members] {
+        let device = waiting_for_lock(|| Device::open_cache(&other.path, DeviceOptions::default()))?;
+        notes.extend(device.notes().iter().cloned());
+        devices.push(device);
+    }
+    let headers = open_members(superblock, &devices[0], &devices[1..])?;
+    notes.extend(mend_headers(&devices[1..], &headers));
+    let map = MemberMap::new(&headers);
+    // Of several devices each was found to be long enough for its part.
+    let pool_bytes = match devices.len() {
+        1 => {
+            check_size(spec, &devices[0], superblock.geometry, &mut notes)?;
+            devices[0].size_bytes()
+        }
+        _ => superblock.geometry.device_blocks * BLOCK_BYTES as u64,
+    };
+    let joining = others[members..].to_vec();
+    Ok(PoolParts { devices, map, pool_bytes, joining, notes, ..PoolParts::none() })
+}
+
+/// Opens a device that is to join a pool: a new file, a device that holds nothing, or one of the pool's own that its cache does not lie on.
+///
+/// # Errors
+/// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+pub fn open_joining(spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunError> {
+    let making = Making { preallocate: true, permit: Some(permit), ..Making::default() };
+    // A join that was killed may have left another header in each of its two places.
+    let is_own =
+        |device: &Device| read_copies(device).iter().flatten().any(|header| permit.is_own(header.uuid));
+    open_unused(spec, making, &is_own)
+}
+
+/// Checks that a new cache can be made on these devices, all of them held open at once, while an older cache is still in use: before anything
+/// is given up for it. Files that are not there are made.
+///
+/// # Errors
+/// It cannot; nothing on the devices was changed, and files that were made are gone again.
+pub fn check_new(specs: &[CacheSpec], making: Making<'_>, state_dir: &Path) -> Result<(), RunError> {
+    let mut made = Vec::new();
+    let result = hold_new(specs, making, &mut made);
+    let result = result.and_then(|()| if making.mirror { Notes::are_possible(state_dir) } else { Ok(()) });
+    if result.is_err() {
+        for path in made {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    result
+}
+
+fn hold_new(specs: &[CacheSpec], making: Making<'_>, made: &mut Vec<PathBuf>) -> Result<(), RunError> {
+    let (mut held, mut bytes) = (Vec::<Device>::new(), u64::MAX);
+    for spec in specs {
+        if let Some(other) = held.iter().find(|other| is_same(other.path(), &spec.path)) {
+            return Err(same_device(other.path(), &spec.path));
+        }
+        let existed = spec.path.exists();
+        let device = open_unused(spec, making, &|_| false)?;
+        if !existed {
+            made.push(spec.path.clone());
+        }
+        bytes = bytes.min(spec.size_bytes.unwrap_or(u64::MAX)).min(device.size_bytes());
+        held.push(device);
+    }
+    match making.mirror {
+        true => mirrored_geometry(bytes, making),
+        false => geometry(bytes, making),
+    }
+    .map(drop)
+}
+
+/// Opens a device that holds nothing, or makes a file.
+fn open_unused(
+    spec: &CacheSpec,
+    making: Making<'_>,
+    is_left_over: &dyn Fn(&Device) -> bool,
+) -> Result<Device, RunError> {
+    if !spec.path.exists() || is_cut_off(spec) {
+        create_file(spec, making, &mut Vec::new())?;
+    }
+    let device = waiting_for_lock(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
+    match look(&device) {
+        Found::Blank => making.check_empty(&spec.path).map(|()| device),
+        Found::Begun => Ok(device),
+        Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
+        // Half of a grow, or of a shrink, that was killed: the cache does not lie on it, or it would be in use.
+        Found::Foreign(_) if is_left_over(&device) => Ok(device),
+        Found::Foreign(why) => Err(foreign(&spec.path, &why)),
+    }
+}
+
+/// Checks that a cache is whole. Another size than was given is no reason to refuse it: a grow or a shrink may have been killed before the
+/// configuration had the new one.
+fn check_size(
+    spec: &CacheSpec,
+    cache: &Device,
+    geometry: Geometry,
+    notes: &mut Vec<String>,
+) -> Result<(), RunError> {
+    geometry.validate(cache.size_bytes()).map_err(|error| {
+        RunError::failed(
+            format!("cannot use the cache {}: {error}", cache.path().display()),
+            "nothing was changed; with its full length restored it can be used again",
+        )
+    })?;
+    let wanted = spec.size_bytes.filter(|wanted| *wanted != cache.size_bytes());
+    if let Some(wanted) = wanted.filter(|_| cache.path().metadata().is_ok_and(|meta| meta.is_file())) {
+        notes.push(format!(
+            "the cache {} has {}, not {} as given: it is whole, and used as it is",
+            cache.path().display(),
+            ByteSize(cache.size_bytes()),
+            ByteSize(wanted)
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! The cache devices of a pool, opened and checked.
+
+use crate::members::MemberMap;
+use crate::mirror_notes::Notes;
+use forebay_config::CacheSpec;
+use forebay_core::{CacheMark, MirrorDevices};
+use forebay_crypt::CacheCipher;
+use forebay_io::Device;
+use std::path::PathBuf;
+
+/// The cache devices of a pool, opened and checked.
+#[derive(Debug)]
+pub struct PoolParts {
+    /// In the order of the pool's space.
+    pub(crate) devices: Vec<Device>,
+    /// What lies on which.
+    pub(crate) map: MemberMap,
+    /// Bytes of the pool's space.
+    pub(crate) pool_bytes: u64,
+    /// Devices that are configured but that the cache does not lie on yet.
+    pub joining: Vec<CacheSpec>,
+    /// Everything behind the superblocks is encrypted.
+    pub cipher: Option<CacheCipher>,
+    /// It was made just now.
+    pub(crate) created: bool,
+    /// Files that were made for it just now.
+    pub made: Vec<PathBuf>,
+    /// How far it is known to have come.
+    pub(crate) known: CacheMark,
+    /// The cache is mirrored.
+    pub(crate) mirror: Option<MirrorDevices>,
+    /// The notes of a mirrored cache.
+    pub(crate) mirror_notes: Option<Notes>,
+    /// An empty device that takes the place of the member of a mirrored cache that is out.
+    pub(crate) fresh: Option<Device>,
+    /// What the operator should know.
+    pub(crate) notes: Vec<String>,
+}
+
+impl PoolParts {
+    /// No cache device: the pool's cache has failed.
+    pub fn none() -> Self {
+        Self {
+            devices: Vec::new(),
+            map: MemberMap::single(),
+            pool_bytes: 0,
+            joining: Vec::new(),
+            cipher: None,
+            created: false,
+            made: Vec::new(),
+            known: CacheMark::default(),
+            mirror: None,
+            mirror_notes: None,
+            fresh: None,
+            notes: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Volumes that the cache has data of but that are not attached: kept at a detach, refused, or not there at the start.
+
+use super::handle::PromiseSender;
+use super::volumes::refused;
+use super::{Pool, Promise};
+use forebay_admin::AdminError;
+use forebay_core::{DetachHow, LifecycleError};
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::BackingRecord;
+
+/// A volume of the cache's table that is not attached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AbsentVolume {
+    /// Name.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Blocks that only the cache has.
+    pub dirty_blocks: u64,
+}
+
+/// Who waits until the cache has forgotten a volume that is not attached.
+pub(super) type Discarding = (VolumeId, PromiseSender<Result<(), AdminError>>);
+
+impl Pool {
+    /// All volumes that are not attached.
+    pub fn absent(&self) -> Vec<AbsentVolume> {
+        let table = self.engine.volume_table();
+        let absent = table.into_iter().filter(|entry| self.served(entry.id).is_none());
+        let volume = |entry: forebay_format::checkpoint::VolumeEntry| AbsentVolume {
+            dirty_blocks: self.engine.dirty_blocks(entry.id),
+            size_bytes: entry.size_bytes,
+            name: entry.name,
+        };
+        absent.map(volume).collect()
+    }
+
+    /// The volume that is not attached, has dirty data, and had this backing store when it was in use.
+    pub fn absent_owner_of(&self, store: &BackingRecord) -> Option<AbsentVolume> {
+        let table = self.engine.volume_table();
+        let is_its = |entry: &&forebay_format::checkpoint::VolumeEntry| {
+            let was = &entry.backing;
+            (was.kind, was.unique, was.size_bytes) == (store.kind, store.unique, store.size_bytes)
+        };
+        let names: Vec<&str> = table.iter().filter(is_its).map(|entry| entry.name.as_str()).collect();
+        self.absent()
+            .into_iter()
+            .find(|volume| volume.dirty_blocks > 0 && names.contains(&volume.name.as_str()))
+    }
+
+    /// Has the cache forget a volume that is not attached; the promise is kept when it has.
+    pub fn discard_absent(&mut self, name: &str) -> Promise<Result<(), AdminError>> {
+        let (done, promise) = Promise::pair();
+        let entry = self.engine.volume_table().into_iter().find(|entry| entry.name == name);
+        let now = self.io.now();
+        let begun = match entry.map(|entry| entry.id) {
+            Some(id) if self.served(id).is_none() => {
+                self.discarding.push((id, done.clone()));
+                self.engine.detach_volume(now, id, DetachHow::Discard).inspect_err(|_| {
+                    self.discarding.retain(|(other, _)| *other != id);
+                })
+            }
+            Some(_) => Err(LifecycleError::Attached),
+            None => Err(LifecycleError::NotAttached),
+        };
+        if let Err(error) = begun {
+            let _ = done.try_send(Err(refused("detach", name, &error)));
+        }
+        promise
+    }
+
+    /// The cache has forgotten a volume that was not attached, or could not.
+    pub(super) fn discarded(&mut self, id: VolumeId, result: Result<(), LifecycleError>) {
+        let name = self.name_of(id);
+        let (ended, others) = std::mem::take(&mut self.discarding).into_iter().partition(|(of, _)| *of == id);
+        self.discarding = others;
+        let ended: Vec<Discarding> = ended;
+        for (_, done) in ended {
+            let _ = done.try_send(result.map_err(|error| refused("detach", &name, &error)));
+        }
+    }
+}

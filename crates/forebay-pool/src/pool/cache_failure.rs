@@ -1,0 +1,383 @@
+//! When the cache device fails: the record that the engine asks for is made, and brought up to date.
+//!
+//! Making it durable may take long, or never end, so a thread does it, and only so long is waited for it. Requests wait
+//! meanwhile. If it fails they get errors, and it is tried again: the state directory may have room later. What ends after nobody
+//! waits for it any more counts all the same: what is at risk becomes less only (I52), so no more than what came to be safe since has to
+//! be added.
+//!
+//! A whole record looks at every slot of the cache and may have a million ranges. So the walk over the slots is done in pieces, between which
+//! requests are served, and the thread that writes the file puts the ranges together. Writes wait for it to be brought up to date, so most times
+//! only what came to be safe is added to it ([`Pool::additions`]).
+
+use super::{Pool, PoolEvent};
+use crate::failed_mark;
+use crate::loss_record::{LossRecord, Range, SafeRange, unix_s};
+use forebay_core::{AtRisk, RiskWalk};
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::Device;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// So long is waited for a record, or a note.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
+/// Slots that are looked at in one turn of the loop for a whole record: less than a millisecond.
+const WALK_SLOTS: u32 = 1 << 16;
+/// Pause before another attempt.
+const PAUSE: Duration = Duration::from_secs(10);
+/// What may be added to a record, in bytes, before it is written anew; more for each of its ranges, so that this stays rare.
+const ADDED_BYTES_MAX: u64 = 1 << 20;
+const ADDED_BYTES_PER_RANGE: u64 = 100;
+/// A record of so many ranges is written anew each time once the rescue has ended: people read it then.
+const SHORT_RANGES: u64 = 4096;
+
+/// What was written.
+enum Written {
+    /// This is the record now.
+    Whole(Arc<LossRecord>),
+    /// So many bytes are added to it.
+    Added(u64),
+}
+
+/// The record of a pool's cache.
+#[derive(Debug)]
+pub(super) struct CacheFailure {
+    state_dir: PathBuf,
+    /// The whole record that was written last, or is being written.
+    record: Option<Arc<LossRecord>>,
+    /// What is to be written is looked for, for this ticket.
+    walk: Option<(u64, RiskWalk)>,
+    /// Nobody knows whether that one is there.
+    is_doubtful: bool,
+    /// Bytes that were added to it.
+    added_bytes: u64,
+    /// It was written after the end of the rescue: it is made for people.
+    is_final: bool,
+    /// The ticket of the record under way, and when it is given up.
+    under_way: Option<(u64, Instant)>,
+    again_at: Option<Instant>,
+    /// It writes the file; only one at a time, or an old record could take the place of a new one.
+    writer: Option<JoinHandle<()>>,
+}
+
+impl CacheFailure {
+    pub(super) fn new(state_dir: PathBuf, record: Option<LossRecord>) -> Self {
+        Self {
+            state_dir,
+            record: record.map(Arc::new),
+            walk: None,
+            is_doubtful: false,
+            added_bytes: 0,
+            is_final: false,
+            under_way: None,
+            again_at: None,
+            writer: None,
+        }
+    }
+
+    /// Folder of records and notes.
+    pub(super) fn state_dir(&self) -> &std::path::Path {
+        &self.state_dir
+    }
+
+    /// What was recorded last.
+    pub(super) fn record(&self) -> Option<&Arc<LossRecord>> {
+        self.record.as_ref()
+    }
+
+    /// Where the record is.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        self.record.as_ref().map(|record| record.path(&self.state_dir))
+    }
+}
+
+impl Pool {
+    /// The engine wants the record to be made, or brought up to date.
+    pub(super) fn record_loss(&mut self, ticket: u64) {
+        self.cache_failure.under_way = Some((ticket, Instant::now() + TIMEOUT));
+        // If the attempt before this one has not ended, this one begins when it has.
+        if self.cache_failure.writer.is_none() && self.cache_failure.walk.is_none() {
+            self.write_loss(ticket);
+        }
+    }
+
+    fn write_loss(&mut self, ticket: u64) {
+        let table = self.engine.volume_table();
+        if let Some((path, ranges)) = self.additions(&table) {
+            self.write_record(ticket, move || LossRecord::add_safe(&path, &ranges).map(Written::Added));
+            return;
+        }
+        self.cache_failure.is_final = self.engine.is_rescue_over();
+        self.cache_failure.walk = Some((ticket, RiskWalk::default()));
+        self.walk_on();
+    }
+
+    /// A piece of the walk for a whole record; at its end that is written. True if there is more to do.
+    fn walk_on(&mut self) -> bool {
+        let Some((ticket, mut walk)) = self.cache_failure.walk.take() else { return false };
+        let segments = WALK_SLOTS / self.engine.geometry().segment_blocks.max(1);
+        match self.engine.walk_risk(&mut walk, segments.max(1)) {
+            None => self.cache_failure.walk = Some((ticket, walk)),
+            Some(risk) => self.write_whole(ticket, risk),
+        }
+        self.cache_failure.walk.is_some()
+    }
+
+    fn write_whole(&mut self, ticket: u64, risk: AtRisk) {
+        let (uuid, table) = (self.engine.uuid(), self.engine.volume_table());
+        let devices: Vec<PathBuf> = self.devices().into_iter().map(|(path, _)| path).collect();
+        let name = &self.name;
+        let new = || Arc::new(LossRecord::new(uuid, name, devices, "the cache device failed"));
+        let base = Arc::clone(self.cache_failure.record.get_or_insert_with(new));
+        let state_dir = self.cache_failure.state_dir.clone();
+        self.cache_failure.is_doubtful = true;
+        self.write_record(ticket, move || {
+            let record = base.with_risk(&table, &risk.losses());
+            record.store(&state_dir)?;
+            Ok(Written::Whole(Arc::new(record)))
+        });
+    }
+
+    /// What to add to the record that is there, and where. `None` if a whole one is better, or needed.
+    fn additions(&self, table: &[VolumeEntry]) -> Option<(PathBuf, Vec<SafeRange>)> {
+        let failure = &self.cache_failure;
+        let record = failure.record.as_ref().filter(|_| !failure.is_doubtful)?;
+        let long = failure.added_bytes > ADDED_BYTES_MAX + ADDED_BYTES_PER_RANGE * record.ranges();
+        let ended = self.engine.is_rescue_over() && (!failure.is_final || record.ranges() <= SHORT_RANGES);
+        if long || ended || !record.has_table(table) {
+            return None;
+        }
+        let safe = self.engine.made_safe()?;
+        let ranges = safe.iter().flat_map(|(volume, parts)| {
+            parts.iter().map(|part| SafeRange {
+                volume: volume.0,
+                offset_bytes: part.offset,
+                bytes: part.bytes,
+            })
+        });
+        Some((record.path(&failure.state_dir), ranges.collect()))
+    }
+
+    /// Has a thread write a file.
+    fn write_record(
+        &mut self,
+        ticket: u64,
+        write: impl FnOnce() -> std::io::Result<Written> + Send + 'static,
+    ) {
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let work = move || {
+            let result = write().map_err(|error| error.to_string());
+            // Nobody listens any more if the pool has ended.
+            let _ = tasks.send(Box::new(move |pool: &mut Self| {
+                pool.writer_ended(ticket, result);
+            }));
+            waker.wake();
+        };
+        match std::thread::Builder::new().name(format!("record-{}", self.name)).spawn(work) {
+            Ok(writer) => self.cache_failure.writer = Some(writer),
+            Err(error) => self.loss_recorded(ticket, Err(format!("cannot start a thread: {error}"))),
+        }
+    }
+
+    /// The attempt for this ticket has ended; perhaps nobody waits for it any more.
+    fn writer_ended(&mut self, ticket: u64, result: Result<Written, String>) {
+        self.cache_failure.writer = None; // There is nothing left that it does.
+        let result = result.map(|written| {
+            self.cache_failure.is_doubtful = false;
+            match written {
+                Written::Whole(record) => {
+                    (self.cache_failure.record, self.cache_failure.added_bytes) = (Some(record), 0)
+                }
+                Written::Added(bytes) => self.cache_failure.added_bytes = bytes,
+            }
+        });
+        match self.cache_failure.under_way {
+            Some((waiting, _)) if waiting == ticket => self.loss_recorded(ticket, result),
+            Some((waiting, _)) => self.write_loss(waiting),
+            None if result.is_ok() => self.cache_failure.again_at = Some(Instant::now()),
+            None => {}
+        }
+    }
+
+    fn loss_recorded(&mut self, ticket: u64, result: Result<(), String>) {
+        if self.cache_failure.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
+            return; // Another one has been asked for.
+        }
+        self.cache_failure.under_way = None;
+        if let Err(why) = &result {
+            let path = self.cache_failure.path().unwrap_or_default();
+            if self.engine.runs_without_cache() {
+                let what = "until it can be, a FLUSH of a volume that had dirty data, and a write over what the record lists, fail";
+                self.emit(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
+            } else {
+                self.emit(PoolEvent::RecordFailed { path, why: why.clone() });
+            }
+            self.cache_failure.again_at = Some(Instant::now() + PAUSE);
+        }
+        let now = self.io.now();
+        self.engine.loss_recorded(now, ticket, result.is_ok());
+    }
+
+    /// The pool begins without its cache.
+    pub(super) fn opened_without_cache(&mut self) {
+        let Some(record) = &self.cache_failure.record else { return };
+        let event = PoolEvent::OpenedWithoutCache {
+            devices: self.device_names(),
+            failed_unix_s: record.failed_unix_s,
+            lost_bytes: record.lost_bytes(),
+            volumes: record.losers().into_iter().map(str::to_owned).collect(),
+            record: self.cache_failure.path().unwrap_or_default(),
+        };
+        self.emit(event);
+    }
+
+    /// Gives up waiting, and tries again, when it is time; returns how long the loop may sleep because of that.
+    pub(super) fn look_after_record(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if let Some((ticket, _)) = self.cache_failure.under_way.filter(|(_, due)| *due <= now) {
+            self.loss_recorded(ticket, Err(format!("it takes longer than {} s", TIMEOUT.as_secs())));
+            return Some(Duration::from_millis(1)); // What that led to is for the next turn.
+        }
+        if self.cache_failure.again_at.take_if(|due| *due <= now).is_some() {
+            let now = self.io.now();
+            self.engine.record_again(now);
+        }
+        if self.walk_on() {
+            return Some(Duration::ZERO);
+        }
+        let due =
+            self.cache_failure.under_way.map(|(_, due)| due).into_iter().chain(self.cache_failure.again_at);
+        due.min().map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
+    }
+
+    /// The engine goes on without the cache.
+    pub(super) fn cache_failed(&mut self) {
+        let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
+        let (devices, record) = (self.device_names(), self.cache_failure.path().unwrap_or_default());
+        self.emit(PoolEvent::CacheFailed { devices, dirty_bytes, record });
+        self.mark_failed(false);
+    }
+
+    /// Has a thread mark the superblocks of the cache as those of one that failed. `tells`: if this is not possible.
+    fn mark_failed(&self, tells: bool) {
+        let cache = self.io.cache();
+        let at = match self.engine.mirror_state() {
+            None => Some(0),
+            // Only one that counts while the other one is noted not to.
+            Some(state) => state.out.filter(|_| state.noted).and_then(|out| cache.map.device_of(1 - out)),
+        };
+        let device = at.and_then(|at| self.reactor.device(*cache.ids.get(at)?)).map(Device::for_thread);
+        let Some(device) = device else { return };
+        let (tasks, waker, uuid) = (self.myself.clone(), self.reactor.waker(), self.engine.uuid());
+        let work = move || {
+            let why = match device.and_then(|device| failed_mark::mark(&device, uuid)) {
+                Ok(false) if tells => "its superblocks cannot be read".to_owned(),
+                Err(error) if tells => error.to_string(),
+                _ => return,
+            };
+            let what = format!(
+                "the failed cache cannot be marked on its device: only its record keeps it from being opened ({why})"
+            );
+            // Nobody listens any more if the pool has ended.
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.emit(PoolEvent::Note(what))));
+            waker.wake();
+        };
+        // Without it nothing is wrong: the record is there.
+        let _ = std::thread::Builder::new().name(format!("mark-{}", self.name)).spawn(work);
+    }
+
+    pub(super) fn rescue_ended(&mut self) {
+        let losses = self.engine.losses();
+        let lost_bytes = losses.iter().flat_map(|(_, losses)| losses).map(|loss| loss.bytes).sum();
+        let volumes = losses.iter().map(|(id, _)| self.name_of(*id)).collect();
+        let (devices, record) = (self.device_names(), self.cache_failure.path().unwrap_or_default());
+        self.emit(PoolEvent::RescueEnded { devices, lost_bytes, volumes, record });
+        self.mark_failed(true);
+    }
+
+    fn device_names(&self) -> String {
+        let recorded = self.cache_failure.record.iter().flat_map(|record| record.devices.clone());
+        let names: Vec<String> = recorded.map(|path| path.display().to_string()).collect();
+        names.join(", ")
+    }
+
+    /// What is lost of a volume.
+    pub fn losses_of(&self, id: VolumeId) -> Vec<Range> {
+        let losses = self.engine.losses();
+        let of = losses.iter().find(|(volume, _)| *volume == id);
+        let now = unix_s();
+        of.map_or_else(Vec::new, |(_, losses)| losses.iter().map(|loss| Range::of(loss, now)).collect())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::Written;
+    use crate::pool::mirror::tests::{start, waits_for};
+    use forebay_format::superblock::{CacheState, Superblock};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_record_that_comes_late_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pool, told) = start(folder.path());
+        let pool = pool.unwrap();
+        pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
+        waits_for(&told, "is on one device from now on");
+        // A pipe that nobody reads stands in the place of the new file: opening it to write takes for ever.
+        let records = folder.path().join("state/failed-caches");
+        std::fs::create_dir_all(&records).unwrap();
+        let uuid = pool.ask(|pool| crate::loss_record::hex(&pool.engine.uuid().0)).unwrap();
+        let pipe = records.join(format!("{uuid}.new"));
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        pool.ask(|pool| pool.device_gone(Some(0))).unwrap();
+        let asked = Instant::now();
+        let ticket = loop {
+            if let Some((ticket, _)) = pool.ask(|pool| pool.cache_failure.under_way).unwrap() {
+                break ticket;
+            }
+            assert!(asked.elapsed() < Duration::from_secs(30), "no record is asked for");
+        };
+        // The time has passed.
+        pool.ask(move |pool| pool.cache_failure.under_way = Some((ticket, Instant::now()))).unwrap();
+        waits_for(&told, "it takes longer than 20 s");
+        assert!(!pool.ask(|pool| pool.engine.runs_without_cache()).unwrap());
+        // The attempt ends well after all. What is added then is no more than what came to be safe since.
+        let ended = Instant::now();
+        pool.ask(move |pool| {
+            let table = pool.engine.volume_table();
+            let record = pool.cache_failure.record.as_ref().unwrap().with_risk(&table, &[]);
+            pool.writer_ended(ticket, Ok(Written::Whole(Arc::new(record))));
+        })
+        .unwrap();
+        while !pool.ask(|pool| pool.engine.runs_without_cache()).unwrap() {
+            assert!(ended.elapsed() < Duration::from_secs(5), "the record does not count");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(records.join(format!("{uuid}.safe")).exists());
+        drop(std::fs::File::open(&pipe).unwrap());
+        pool.stop().unwrap();
+    }
+
+    #[test]
+    fn a_checkpoint_needs_no_memory_that_others_can_take() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pool, told) = start(folder.path());
+        let pool = pool.unwrap();
+        let taken = pool.ask(|pool| {
+            let sizes = forebay_io::buffer::CLASS_SIZES.iter().rev();
+            let memory = pool.reactor.pool_mut();
+            sizes.map(|size| std::iter::from_fn(|| memory.alloc(*size)).count()).sum::<usize>()
+        });
+        assert!(taken.unwrap() > 0);
+        pool.stop().unwrap();
+        let failed = told.try_iter().find(|event| event.contains("failed"));
+        assert_eq!(failed, None);
+        let bytes = std::fs::read(folder.path().join("a")).unwrap();
+        assert_eq!(Superblock::decode(&bytes[..4096]).unwrap().state, CacheState::Clean);
+    }
+}

@@ -1,0 +1,241 @@
+//! What a pool knows of its devices beside the engine: where each must end, whether one has become shorter, and which operations failed.
+//!
+//! A device that is shorter than what is used of it answers with [`forebay_io::IoFailureKind::Ended`]; the engine decides what that means
+//! for requests. Here it is told, also of a device of which nobody wants anything, and a cache device that stays so is
+//! called gone.
+
+use super::{Pool, PoolEvent};
+use crate::engine_io::Timed;
+use forebay_core::{Device, Status};
+use forebay_format::BLOCK_BYTES;
+use forebay_io::{DeviceId, IoFailure, IoFailureKind};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the lengths of the devices.
+const LOOK: Duration = Duration::from_secs(1);
+/// Time until a cache device that is too short counts as gone: more than the engine waits for an operation on it (I71).
+const GONE_AFTER: Duration = Duration::from_secs(8);
+/// Of operations of one kind that fail on one device, one in this time is told.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// A device that is too short.
+#[derive(Debug)]
+struct Short {
+    since: Instant,
+    size_bytes: u64,
+    name: String,
+    volume: Option<String>,
+    /// The engine was told that it is gone.
+    is_given_up: bool,
+}
+
+/// What was told of failed operations, and of devices that are too short.
+#[derive(Debug, Default)]
+pub(super) struct DeviceWatch {
+    next_look: Option<Instant>,
+    short: BTreeMap<DeviceId, Short>,
+    /// When a failure of this operation was told last, and how many there were since.
+    failures: BTreeMap<(Option<DeviceId>, &'static str), (Instant, u64)>,
+}
+
+impl Pool {
+    /// Records how much of each cache device is used: what lies behind may be cut off.
+    pub(super) fn note_cache_ends(&mut self) {
+        if self.engine.runs_without_cache() {
+            return;
+        }
+        let (cache, geometry) = (self.io.cache(), self.engine.geometry());
+        let mut ends = Vec::new();
+        if self.engine.mirror_state().is_some() {
+            let ids = (0..2).filter_map(|member| cache.ids.get(cache.map.device_of(member)?));
+            ends.extend(ids.map(|id| (*id, geometry.member_bytes())));
+        } else {
+            let all = geometry.device_blocks * BLOCK_BYTES as u64;
+            for (at, id) in cache.ids.iter().enumerate() {
+                let end = if at + 1 < cache.ids.len() { cache.map.start_of(at + 1) } else { all };
+                ends.push((*id, cache.map.base_of(at) + end.saturating_sub(cache.map.start_of(at))));
+            }
+        }
+        for (id, end) in ends {
+            if let Some(device) = self.reactor.device_mut(id) {
+                device.set_end(end);
+            }
+        }
+    }
+
+    /// Looks at the lengths of all devices when it is time; returns how long the loop may sleep because of that.
+    pub(super) fn look_after_devices(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if let Some(left) = self.watch.next_look.and_then(|due| due.checked_duration_since(now)) {
+            return Some(left.max(Duration::from_millis(1)));
+        }
+        self.watch.next_look = Some(now + LOOK);
+        let caches = self.io.cache().ids.iter().map(|id| (*id, None));
+        let backings = self.volumes.iter().flatten();
+        let backings = backings.map(|served| (served.device, Some(served.spec.name.clone())));
+        for (id, volume) in caches.chain(backings).collect::<Vec<_>>() {
+            self.look_at(id, volume, now);
+        }
+        let waiting = |id: &DeviceId| self.reactor.device(*id).is_none();
+        let gone: Vec<DeviceId> = self.watch.short.keys().copied().filter(waiting).collect();
+        gone.into_iter().for_each(|id| self.not_short(id, false));
+        Some(LOOK)
+    }
+
+    fn look_at(&mut self, id: DeviceId, volume: Option<String>, now: Instant) {
+        let Some(device) = self.reactor.device(id) else { return };
+        let (name, end_bytes) = (device.path().display().to_string(), device.end_bytes());
+        let Some(size_bytes) = device.ended() else { return self.not_short(id, true) };
+        let is_ready = self.engine.status() == Status::Ready;
+        match self.watch.short.get_mut(&id).filter(|short| short.name == name) {
+            Some(short) => {
+                let was = std::mem::replace(&mut short.size_bytes, size_bytes);
+                let is_over = volume.is_none() && now.duration_since(short.since) >= GONE_AFTER;
+                let is_over = is_over && is_ready;
+                if is_over && !std::mem::replace(&mut short.is_given_up, true) {
+                    self.device_gone(self.member_of(id));
+                }
+                if size_bytes >= was {
+                    return; // Told already; and who brings it back piece by piece knows.
+                }
+            }
+            None => {
+                let (name, volume) = (name.clone(), volume.clone());
+                let short = Short { since: now, size_bytes, name, volume, is_given_up: false };
+                self.watch.short.insert(id, short);
+            }
+        }
+        self.emit(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes });
+    }
+
+    /// The cache failed, or one of its devices is shorter than what is used of it: that it cannot be read says nothing of its blocks.
+    pub(super) fn is_cache_gone(&self) -> bool {
+        let failed = self.engine.is_fenced() || self.engine.runs_without_cache();
+        failed || self.watch.short.values().any(|short| short.volume.is_none())
+    }
+
+    fn member_of(&self, id: DeviceId) -> Option<u8> {
+        let cache = self.io.cache();
+        (0..2).find(|member| cache.map.device_of(*member).and_then(|at| cache.ids.get(at)) == Some(&id))
+    }
+
+    /// A device has its length (again), or is not one of the pool's any more.
+    fn not_short(&mut self, id: DeviceId, whole: bool) {
+        let Some(Short { name: device, volume, .. }) = self.watch.short.remove(&id) else { return };
+        let last = volume.is_some() || self.watch.short.values().all(|other| other.volume.is_some());
+        self.emit(PoolEvent::DeviceBack { device, volume, whole, last });
+    }
+
+    /// The backing store of a volume is about to be closed.
+    pub(super) fn forget_device(&mut self, id: DeviceId) {
+        self.not_short(id, false);
+        self.watch.failures.retain(|(of, _), _| *of != Some(id));
+    }
+
+    /// An operation that the engine asked for has failed.
+    pub(super) fn operation_failed(&mut self, timed: &Timed, failure: IoFailure) {
+        if timed.device == Device::Cache && says_gone(failure) {
+            self.device_gone(timed.member);
+        }
+        if failure.kind == IoFailureKind::Ended {
+            self.watch.next_look = None;
+        }
+        let (id, now) = (timed.at.map(|(id, _)| id), Instant::now());
+        let told = self.watch.failures.get_mut(&(id, timed.operation));
+        let others = match told {
+            Some((at, others)) if now.duration_since(*at) < TELL_EVERY => {
+                *others += 1;
+                return;
+            }
+            Some((_, others)) => *others,
+            None => 0,
+        };
+        self.watch.failures.insert((id, timed.operation), (now, 0));
+        let path = |id: DeviceId| self.reactor.device(id).map(|device| device.path().display().to_string());
+        let names: Vec<String> = match id {
+            Some(id) => path(id).into_iter().collect(),
+            None => self.io.cache().ids.iter().filter_map(|id| path(*id)).collect(),
+        };
+        let volume = match timed.device {
+            Device::Cache => None,
+            Device::Backing(volume) => Some(self.name_of(volume)),
+        };
+        self.emit(PoolEvent::OperationFailed {
+            device: names.join(", "),
+            volume,
+            operation: timed.operation,
+            offset_bytes: timed.at.map_or(0, |(_, offset)| offset),
+            bytes: timed.bytes,
+            failure,
+            others,
+        });
+    }
+}
+
+/// True if a device that fails like this will not come back.
+fn says_gone(failure: IoFailure) -> bool {
+    use rustix::io::Errno;
+    let gone = [Errno::NODEV, Errno::NXIO, Errno::NOMEDIUM];
+    failure.kind != IoFailureKind::Ended && gone.iter().any(|gone| gone.raw_os_error() == failure.errno)
+}
+
+impl PoolEvent {
+    /// For programs: of a failed operation what it was, where, and how it failed.
+    pub fn details(&self) -> Value {
+        let Self::OperationFailed { device, volume, operation, offset_bytes, bytes, failure, others } = self
+        else {
+            return Value::Null;
+        };
+        json!({
+            "device": device, "volume": volume, "operation": operation, "offset_bytes": offset_bytes, "bytes": bytes,
+            "errno": failure.errno, "error": failure.to_string(), "others": others,
+        })
+    }
+}
+
+/// The lines of this file's events.
+pub(super) fn write_event(f: &mut fmt::Formatter<'_>, event: &PoolEvent) -> fmt::Result {
+    let role = |volume: &Option<String>| match volume {
+        Some(volume) => format!("the backing store of {volume}"),
+        None => "the cache device".into(),
+    };
+    match event {
+        PoolEvent::OperationFailed { device, volume, operation, offset_bytes, bytes, failure, others } => {
+            write!(f, "{operation} of {}, {device}, failed", role(volume))?;
+            if *operation != "flush" {
+                write!(f, " at byte {offset_bytes} ({bytes} bytes)")?;
+            }
+            write!(f, ": {failure}")?;
+            if *others > 0 {
+                write!(f, " (and {others} others since the last report)")?;
+            }
+            Ok(())
+        }
+        PoolEvent::DeviceEnded { device, volume, size_bytes, end_bytes } => {
+            let role = role(volume);
+            write!(
+                f,
+                "{role}, {device}, has {size_bytes} bytes, and {end_bytes} are used of it: it was cut, or is gone. "
+            )?;
+            f.write_str(match volume {
+                Some(_) => {
+                    "Reads of what is missing and all writes to it fail; what is dirty stays in the cache. Bring it back: \
+                     everything goes on then"
+                }
+                None => {
+                    "If it is not back within some seconds, it counts as failed"
+                }
+            })
+        }
+        PoolEvent::DeviceBack { device, volume, whole: true, .. } => {
+            write!(f, "{}, {device}, is as long as it was again", role(volume))
+        }
+        PoolEvent::DeviceBack { device, volume, .. } => {
+            write!(f, "{}, {device}, was too short, and is not used any more", role(volume))
+        }
+        _ => Ok(()),
+    }
+}

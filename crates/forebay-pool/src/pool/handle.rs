@@ -1,0 +1,260 @@
+//! How other threads reach a pool.
+
+use super::{Pool, PoolEvent, PoolStart};
+use crate::error::RunError;
+use crate::open::PoolParts;
+use forebay_io::Waker;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How long an asker waits for the pool's thread.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// What has begun by then gets so much more time. It takes no longer than a turn, unless a system call hangs.
+const STUCK: Duration = Duration::from_secs(30);
+/// How often is looked whether a thread has ended.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Something to do on the pool's thread.
+pub(super) type Task = Box<dyn FnOnce(&mut Pool) + Send>;
+
+/// The pool does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum PoolGone {
+    /// It has ended.
+    #[error("the pool has stopped")]
+    Stopped,
+    /// It is busy.
+    #[error("the pool did not answer within {} s; nothing was done", TIMEOUT.as_secs())]
+    Late,
+    /// It has begun, and does not come to an end.
+    #[error("the pool has not ended within {} s what it was asked for; it may still be done", STUCK.as_secs())]
+    Stuck,
+}
+
+/// Whoever takes it first: who does what was asked for, or who has asked and waits no longer. So what was called failed is not done
+/// later.
+#[derive(Clone, Debug, Default)]
+struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// Keeps a promise, once.
+#[derive(Clone, Debug)]
+pub(crate) struct PromiseSender<T> {
+    answer: mpsc::SyncSender<T>,
+    claim: Claim,
+}
+
+impl<T> PromiseSender<T> {
+    /// Gives the answer.
+    ///
+    /// # Errors
+    /// Nobody waits for it any more, and who has waited has been told that it was not done.
+    pub(crate) fn try_send(&self, answer: T) -> Result<(), T> {
+        if !self.claim.take() {
+            return Err(answer);
+        }
+        self.answer.try_send(answer).map_err(|error| match error {
+            mpsc::TrySendError::Full(answer) | mpsc::TrySendError::Disconnected(answer) => answer,
+        })
+    }
+}
+
+/// An answer that comes later, when the engine is done.
+#[derive(Debug)]
+pub struct Promise<T> {
+    answer: mpsc::Receiver<T>,
+    claim: Claim,
+}
+
+impl<T> Promise<T> {
+    pub(crate) fn pair() -> (PromiseSender<T>, Self) {
+        let (keep, receiver) = mpsc::sync_channel(1);
+        let claim = Claim::default();
+        (PromiseSender { answer: keep, claim: claim.clone() }, Self { answer: receiver, claim })
+    }
+
+    /// Waits for the answer so long: `None` if it has not come, `Some(None)` if the pool has ended without one.
+    pub fn try_wait(&self, timeout: Duration) -> Option<Option<T>> {
+        match self.answer.recv_timeout(timeout) {
+            Ok(answer) => Some(Some(answer)),
+            Err(mpsc::RecvTimeoutError::Timeout) => None,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Some(None),
+        }
+    }
+
+    /// As [`Promise::try_wait`]; if the answer has not come the asker gives up, and whoever would have given it knows.
+    pub fn wait_or_give_up(self, timeout: Duration) -> Option<Option<T>> {
+        match self.try_wait(timeout) {
+            Some(answer) => Some(answer),
+            None if self.claim.take() => None,
+            None => Some(self.answer.recv().ok()), // it comes this moment
+        }
+    }
+
+    /// Waits for the answer; `None` if the pool has ended without one.
+    pub fn wait(self) -> Option<T> {
+        self.answer.recv().ok()
+    }
+}
+
+/// A running pool. Dropping it does not stop the pool; [`PoolHandle::stop`] does.
+pub struct PoolHandle {
+    tasks: Mutex<mpsc::Sender<Task>>,
+    waker: Waker,
+    thread: Mutex<Option<Thread>>,
+}
+
+/// The thread of a pool, and how it has ended.
+struct Thread {
+    handle: JoinHandle<()>,
+    /// Said when everything of the pool was let go. The kernel may keep the thread after that, for operations that hang.
+    ended: mpsc::Receiver<Result<(), RunError>>,
+}
+
+impl std::fmt::Debug for PoolHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolHandle").finish_non_exhaustive()
+    }
+}
+
+impl PoolHandle {
+    /// Starts a thread that opens the pool and serves it. Returns when recovery is done.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn start(
+        start: PoolStart,
+        parts: PoolParts,
+        report: Box<dyn FnMut(PoolEvent) + Send>,
+    ) -> Result<Self, RunError> {
+        let (asking, tasks) = mpsc::channel();
+        let myself = asking.clone();
+        let (opened, result) = mpsc::sync_channel(1);
+        let (ends, ended) = mpsc::sync_channel(1);
+        let handle = std::thread::Builder::new()
+            .name(format!("pool-{}", start.name))
+            .spawn(move || match Pool::open(start, parts, (myself, tasks), || report) {
+                Ok(pool) => {
+                    let _ = opened.send(Ok(pool.reactor.waker()));
+                    let _ = ends.try_send(pool.serve()); // there is room, and who listens may be gone
+                }
+                Err(error) => {
+                    let _ = opened.send(Err(error));
+                }
+            })
+            .map_err(|error| RunError::failed(format!("cannot start a thread: {error}"), ""))?;
+        let died = || RunError::failed("the pool's thread ended while it was opened", "");
+        let waker = result.recv().map_err(|_| died())??;
+        Ok(Self { tasks: Mutex::new(asking), waker, thread: Mutex::new(Some(Thread { handle, ended })) })
+    }
+
+    /// Runs `what` on the pool's thread and returns its result.
+    ///
+    /// # Errors
+    /// The pool has stopped, or does not answer in time.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+    ) -> Result<T, PoolGone> {
+        let (answered, claim) = self.begin(what)?;
+        let waited = match answered.recv_timeout(TIMEOUT) {
+            Err(mpsc::RecvTimeoutError::Timeout) if claim.take() => return Err(PoolGone::Late),
+            Err(mpsc::RecvTimeoutError::Timeout) => answered.recv_timeout(STUCK),
+            other => other,
+        };
+        waited.map_err(|error| match error {
+            mpsc::RecvTimeoutError::Timeout => PoolGone::Stuck,
+            mpsc::RecvTimeoutError::Disconnected => PoolGone::Stopped,
+        })
+    }
+
+    /// Has `what` run on the pool's thread, sooner or later; nobody waits for it.
+    pub fn order(&self, what: impl FnOnce(&mut Pool) + Send + 'static) {
+        let _ = self.begin(what); // one that has ended needs no orders
+    }
+
+    /// As [`PoolHandle::ask`], however long it takes: for what must not be done without anybody who takes the result.
+    ///
+    /// # Errors
+    /// The pool has stopped.
+    pub fn ask_and_wait<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+    ) -> Result<T, PoolGone> {
+        self.begin(what)?.0.recv().map_err(|_| PoolGone::Stopped)
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+    ) -> Result<(mpsc::Receiver<T>, Claim), PoolGone> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let claim = Claim::default();
+        let theirs = claim.clone();
+        let task: Task = Box::new(move |pool| {
+            if theirs.take() {
+                let _ = answer.try_send(what(pool));
+            }
+        });
+        self.tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .send(task)
+            .map_err(|_| PoolGone::Stopped)?;
+        self.waker.wake();
+        Ok((answered, claim))
+    }
+
+    /// Stops the pool in an orderly way and waits for it; again and again is fine.
+    ///
+    /// # Errors
+    /// What ended the pool, if that was not an orderly stop.
+    pub fn stop(&self) -> Result<(), RunError> {
+        self.order(Pool::stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Thread { handle, ended }) = thread else { return Ok(()) };
+        match ended.recv() {
+            // Its operations have ended, so it ends as well.
+            Ok(Ok(())) => handle.join().map_err(|_| RunError::failed("the pool's thread panicked", "")),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(RunError::failed("the pool's thread panicked", "")),
+        }
+    }
+
+    /// Waits for the end of a pool that was told to stop; true if it came in time.
+    pub fn ends_by(&self, until: Instant) -> bool {
+        while !self.has_ended() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
+    }
+
+    /// True once the pool's thread has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_none_or(|thread| thread.handle.is_finished())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_keeps_a_promise_hears_that_nobody_waits_for_it() {
+        let (keep, promise) = Promise::pair();
+        assert!(promise.wait_or_give_up(Duration::from_millis(1)).is_none());
+        assert_eq!(keep.try_send(7), Err(7));
+    }
+}

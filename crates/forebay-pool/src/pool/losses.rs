@@ -1,0 +1,151 @@
+//! What was found damaged in the cache, and what is lost, gathered: a device that fails in many places says so in a few lines.
+//!
+//! Once a second, as long as something is lost, what is lost now is compared with what was told last. So alarm, event and log
+//! are at most that much behind `volume show`, which asks the engine.
+
+use super::{Pool, PoolEvent};
+use forebay_core::Loss;
+use forebay_export::size::ByteSize;
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How fast what is dirty is compared with its checksums after a start. An earlier start may have found that some of it is lost, and
+/// keeps no list: the checksums say it again.
+pub(super) const CHECK_BYTES_PER_S: u64 = 64 << 20;
+/// Between two times that something is told.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause, in times of what it took to find out.
+const EFFORT: u32 = 20;
+
+/// How much is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lost {
+    /// Bytes.
+    pub bytes: u64,
+    /// Ranges that they are in.
+    pub ranges: u64,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranges = if self.ranges == 1 { "range" } else { "ranges" };
+        write!(f, "{} in {} {ranges}", ByteSize(self.bytes), self.ranges)
+    }
+}
+
+/// Damage of clean blocks that was not told yet.
+#[derive(Clone, Copy, Debug)]
+struct Damaged {
+    blocks: u64,
+    first_offset_bytes: u64,
+}
+
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    damaged: BTreeMap<VolumeId, Damaged>,
+    /// What was told last, with the name of the volume then.
+    told: BTreeMap<VolumeId, (String, Lost)>,
+    next_at: Option<Instant>,
+}
+
+impl Pool {
+    /// A clean block was damaged.
+    pub(super) fn note_damaged(&mut self, volume: VolumeId, block: u64) {
+        if self.is_cache_gone() {
+            return; // Nothing of it is damaged: the device is not there.
+        }
+        let first_offset_bytes = block * BLOCK_BYTES as u64;
+        let damaged = self.losses.damaged.entry(volume).or_insert(Damaged { blocks: 0, first_offset_bytes });
+        damaged.blocks += 1;
+    }
+
+    /// What is lost of a volume.
+    pub(super) fn lost_of(&self, id: VolumeId) -> Lost {
+        let totals = self.engine.loss_totals();
+        let of = totals.iter().find(|total| total.volume == id);
+        of.map_or_else(Lost::default, |total| Lost { bytes: total.bytes, ranges: total.ranges })
+    }
+
+    /// Names of the volumes that have lost something, as they were told last.
+    pub(super) fn losers(&self) -> Vec<String> {
+        self.losses.told.values().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What is lost of all volumes.
+    pub fn lost_in_all(&self) -> Lost {
+        let add = |sum: Lost, bytes, ranges| Lost { bytes: sum.bytes + bytes, ranges: sum.ranges + ranges };
+        let totals = self.engine.loss_totals();
+        totals.iter().fold(Lost::default(), |sum, total| add(sum, total.bytes, total.ranges))
+    }
+
+    /// Tells what is new, when it is time; returns how long the loop may sleep because of that.
+    pub(super) fn look_after_losses(&mut self) -> Option<Duration> {
+        if self.engine.has_lost_nothing() && self.losses.told.is_empty() && self.losses.damaged.is_empty() {
+            return None;
+        }
+        if self.engine.runs_without_cache() && !self.engine.is_rescue_over() {
+            return Some(PAUSE); // It is told when nothing more can be lost: there may be millions of pieces.
+        }
+        let now = Instant::now();
+        if let Some(left) = self.losses.next_at.map(|due| due.saturating_duration_since(now))
+            && !left.is_zero()
+        {
+            return Some(left);
+        }
+        self.tell_losses();
+        let pause = PAUSE.max(now.elapsed() * EFFORT);
+        self.losses.next_at = Some(now + pause);
+        Some(pause)
+    }
+
+    /// Tells what is new, now.
+    pub(super) fn tell_losses(&mut self) {
+        let damaged = std::mem::take(&mut self.losses.damaged);
+        let is_gone = self.is_cache_gone();
+        for (id, damaged) in damaged.into_iter().filter(|_| !is_gone) {
+            let Damaged { blocks, first_offset_bytes } = damaged;
+            self.emit(PoolEvent::BlocksDamaged { volume: self.name_of(id), blocks, first_offset_bytes });
+        }
+        let mut before = std::mem::take(&mut self.losses.told);
+        for (id, losses) in self.engine.losses() {
+            let lost = total(&losses);
+            let was = before.remove(&id);
+            let volume = was.as_ref().map_or_else(|| self.name_in_table(id), |(name, _)| name.clone());
+            let was = was.map_or(0, |(_, lost)| lost.bytes);
+            if lost.bytes != was {
+                let first_offset_bytes = losses.first().map_or(0, |loss| loss.offset);
+                let more = lost.bytes > was;
+                self.emit(PoolEvent::Lost { volume: volume.clone(), lost, first_offset_bytes, more });
+            }
+            self.losses.told.insert(id, (volume, lost));
+        }
+        for (volume, _) in before.into_values() {
+            self.emit(PoolEvent::LossEnded { volume });
+        }
+    }
+
+    /// The name of a volume, attached or not.
+    fn name_in_table(&self, id: VolumeId) -> String {
+        let table = self.engine.volume_table();
+        let entry = table.into_iter().find(|entry| entry.id == id);
+        entry.map_or_else(|| self.name_of(id), |entry| entry.name)
+    }
+}
+
+fn total(losses: &[Loss]) -> Lost {
+    Lost { bytes: losses.iter().map(|loss| loss.bytes).sum(), ranges: losses.len() as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_told_in_words() {
+        assert_eq!(Lost { bytes: 4096, ranges: 1 }.to_string(), "4KiB in 1 range");
+        assert_eq!(Lost { bytes: 8704, ranges: 2 }.to_string(), "8704B in 2 ranges");
+    }
+}

@@ -1,0 +1,552 @@
+//! A pool at work: one thread that owns reactor, engine, connections and devices.
+//!
+//! Every turn of the loop takes all completions that there are, lets connections parse what came, carries out what the
+//! engine wants, and sends the replies; so requests that arrive together share log batches and system calls.
+//!
+//! Other threads never touch any of it: they [`PoolHandle::ask`], which runs a closure on this thread between two
+//! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
+//! [`Promise`] when the engine's notice has come.
+//!
+//! Files: `chores` (what threads do), `absent` (volumes that are not attached), `cache_failure` (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `quiesce` (pausing,
+//! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
+
+mod absent;
+mod cache_failure;
+mod chores;
+mod devices;
+mod handle;
+mod letting_go;
+mod losses;
+mod mirror;
+mod mounts;
+mod quiesce;
+mod report;
+mod scrub;
+mod size;
+mod snapshot;
+mod users;
+mod volumes;
+
+pub use absent::AbsentVolume;
+pub use handle::{PoolGone, PoolHandle, Promise};
+pub use losses::Lost;
+pub use mirror::Rebuilding;
+pub use report::PoolEvent;
+pub use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
+pub use users::Users;
+pub(crate) use volumes::Served;
+pub use volumes::VolumeSpec;
+
+use crate::cipher::CipherStage;
+use crate::engine_io::{CacheDevices, EngineIo};
+use crate::engine_memory::Reserve;
+use crate::error::RunError;
+use crate::guard::GuardBook;
+use crate::handover::ListenerStore;
+use crate::loss_record::LossRecord;
+use crate::meter::{History, Meter};
+use crate::open::PoolParts;
+use crate::register::{Entry, Facts, older_hint, record_path};
+use crate::server::{Refused, Server, ServerToken, put_memory_by};
+use cache_failure::CacheFailure;
+use devices::DeviceWatch;
+use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
+use forebay_format::{BLOCK_BYTES, CacheUuid};
+use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
+use handle::Task;
+use mounts::{Mounted, Mounting};
+use size::Resizing;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+const KIND_SHIFT: u32 = 56;
+const KIND_ENGINE: u64 = 1;
+const KIND_ACCEPT: u64 = 2;
+const KIND_RECEIVE: u64 = 3;
+const KIND_SEND: u64 = 4;
+/// Mounts count up from here.
+const KIND_FUSE: u64 = 16;
+
+/// Completions for each connection that are worked on before what they lead to is handed to the kernel.
+const PIECE: usize = 8;
+/// So long is waited until the end of the cache is recorded.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Replies that clients do not take are waited for this long at the end.
+const LAST_REPLIES: Duration = Duration::from_secs(3);
+
+fn token(what: ServerToken) -> u64 {
+    let (kind, index) = match what {
+        ServerToken::Accept(index) => (KIND_ACCEPT, index),
+        ServerToken::Receive(index) => (KIND_RECEIVE, index),
+        ServerToken::Send(index) => (KIND_SEND, index),
+    };
+    kind << KIND_SHIFT | u64::from(index)
+}
+
+/// What a pool needs to know when it is started.
+#[derive(Clone, Debug)]
+pub struct PoolStart {
+    /// Name.
+    pub name: String,
+    /// Settings of the engine.
+    pub engine: EngineConfig,
+    /// Memory for requests in flight.
+    pub buffer_bytes: usize,
+    /// Connections at once.
+    pub connections_max: u32,
+    /// Polling before sleeping.
+    pub spin: Duration,
+    /// Steps of niceness that its thread is put above others.
+    pub nice_boost: u32,
+    /// Which I/O engine to use.
+    pub io: EnginePreference,
+    /// Certificates and allow lists by name.
+    pub guards: Arc<GuardBook>,
+    /// Sockets that outlive this process.
+    pub listener_store: Arc<ListenerStore>,
+    /// Folder for the record of a cache that fails.
+    pub state_dir: PathBuf,
+    /// The cache has failed before, and must not be opened.
+    pub without_cache: Option<LossRecord>,
+}
+
+/// Everything that one thread owns.
+pub struct Pool {
+    name: String,
+    reactor: Reactor,
+    engine: Engine,
+    io: EngineIo,
+    server: Server,
+    mounts: Vec<Option<Mounted>>,
+    mounting: Vec<Mounting>,
+    /// Places of mounts that are being taken away.
+    unmounting: Vec<(PathBuf, mpsc::Receiver<()>)>,
+    /// How many mounts there were.
+    mounted: u64,
+    listening: Vec<chores::Listening>,
+    chores: chores::Chores,
+    /// Threads that wait for ever, as it seems, for what lies at the place of a mount.
+    hung: Vec<(PathBuf, std::thread::JoinHandle<()>)>,
+    /// By volume number.
+    volumes: Vec<Option<Served>>,
+    /// The cache device: its durations, and what is counted for the whole pool.
+    meter: Meter,
+    history: History,
+    buffer_bytes: usize,
+    guards: Arc<GuardBook>,
+    /// Who waits for the end of a change of the pool's size.
+    resizing: Option<Resizing>,
+    /// How often its size was changed.
+    resized: u64,
+    /// Who waits until every connection is at rest.
+    quiescing: Option<handle::PromiseSender<()>>,
+    scrubbing: Option<scrub::Done>,
+    discarding: Vec<absent::Discarding>,
+    tasks: mpsc::Receiver<Task>,
+    /// For threads that work for this pool.
+    myself: mpsc::Sender<Task>,
+    cache_failure: CacheFailure,
+    losses: losses::Losses,
+    mirror: mirror::Mirror,
+    watch: DeviceWatch,
+    /// What is recorded of the cache outside of its devices, once it is open.
+    entry: Option<Arc<Entry>>,
+    letting_go: letting_go::LettingGo,
+    started: Instant,
+    completions: Vec<Completion>,
+    report: Box<dyn FnMut(PoolEvent) + Send>,
+    stopping: bool,
+    closed: bool,
+}
+
+impl Pool {
+    /// Opens the cache and runs recovery. No volume is attached yet.
+    fn open(
+        start: PoolStart,
+        parts: PoolParts,
+        (myself, tasks): (mpsc::Sender<Task>, mpsc::Receiver<Task>),
+        make_report: impl FnOnce() -> Box<dyn FnMut(PoolEvent) + Send>,
+    ) -> Result<Self, RunError> {
+        // Before the first operation: the kernel's workers take after the thread that they work for.
+        // That it may not is no failure: most who try Forebay are not root.
+        let _ = crate::thread_priority::boost(start.nice_boost);
+        let limits = Limits { buffer_bytes_max: start.buffer_bytes, spin: start.spin, ..Limits::default() };
+        let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
+            RunError::failed(error, "the kernel must allow either io_uring or plain threads")
+        })?;
+        let mut report = make_report();
+        if let Err(why) = crate::loss_record::is_possible(&start.state_dir) {
+            report(PoolEvent::Note(why));
+        }
+        if let Some(note) = note {
+            report(PoolEvent::Note(note));
+        }
+        let scratch = reactor
+            .pool_mut()
+            .alloc(start.engine.scratch_blocks as usize * BLOCK_BYTES)
+            .ok_or_else(|| RunError::failed("no memory for the scratch buffer", "raise buffer_memory"))?;
+        reactor.pool_mut().bytes_mut(scratch).fill(0);
+        let reserve = Reserve::new(reactor.pool_mut())
+            .ok_or_else(|| RunError::failed("no memory for headers and metadata", "raise buffer_memory"))?;
+        if !put_memory_by(reactor.pool_mut()) {
+            return Err(RunError::failed(
+                "no memory for a request of the longest kind",
+                "raise buffer_memory",
+            ));
+        }
+        for note in parts.notes {
+            report(PoolEvent::Note(note));
+        }
+        let ids: Vec<DeviceId> = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
+        ids.iter().for_each(|id| reactor.prefer_device(*id));
+        let cache = CacheDevices { ids, map: parts.map };
+        let mut io = EngineIo::new(cache, scratch, reserve, KIND_ENGINE << KIND_SHIFT);
+        if let Some(cipher) = parts.cipher {
+            let cipher = CipherStage::new(cipher, reactor.pool_mut());
+            io.set_cipher(cipher.ok_or_else(|| {
+                RunError::failed("no memory for what is to be encrypted", "raise buffer_memory")
+            })?);
+        }
+        let config = EngineConfig { known: parts.known, ..start.engine };
+        let engine = match &start.without_cache {
+            None => match parts.mirror {
+                Some(devices) => Engine::open_mirrored(config, devices, Vec::new(), io.now()),
+                None => Engine::open(config, parts.pool_bytes, Vec::new(), io.now()),
+            },
+            Some(record) => {
+                let (entries, losses) = (record.entries(), record.losses());
+                Engine::open_without_cache(config, entries, Vec::new(), &losses, io.now())
+            }
+        };
+        let without_cache = start.without_cache.is_some();
+        let mut pool = Self {
+            name: start.name,
+            engine,
+            server: Server::new(token, start.listener_store, start.connections_max, start.buffer_bytes),
+            mounts: Vec::new(),
+            mounting: Vec::new(),
+            mounted: 0,
+            unmounting: Vec::new(),
+            listening: Vec::new(),
+            chores: chores::Chores::default(),
+            hung: Vec::new(),
+            volumes: Vec::new(),
+            meter: Meter::new(io.now()),
+            history: History::new(io.now()),
+            buffer_bytes: start.buffer_bytes,
+            guards: start.guards,
+            resizing: None,
+            resized: 0,
+            quiescing: None,
+            scrubbing: None,
+            discarding: Vec::new(),
+            tasks,
+            myself,
+            cache_failure: CacheFailure::new(start.state_dir, start.without_cache),
+            losses: losses::Losses::default(),
+            mirror: mirror::Mirror::new(parts.mirror_notes),
+            watch: DeviceWatch::default(),
+            entry: None,
+            letting_go: letting_go::LettingGo::default(),
+            started: Instant::now(),
+            completions: Vec::new(),
+            report,
+            stopping: false,
+            closed: false,
+            io,
+            reactor,
+        };
+        if without_cache {
+            pool.opened_without_cache();
+        } else {
+            if let Err(error) = pool.recover(parts.created) {
+                // Operations that hang would keep this thread, and who waits for it.
+                pool.leave_reactor();
+                return Err(error);
+            }
+            pool.note_cache_ends();
+            pool.take_fresh(parts.fresh);
+        }
+        Ok(pool)
+    }
+
+    fn recover(&mut self, created: bool) -> Result<(), RunError> {
+        let began = Instant::now();
+        self.letting_go.waits(true);
+        while self.engine.status() == Status::Opening {
+            if self.is_stuck() {
+                return Err(self.opening_hangs());
+            }
+            self.turn()?;
+            // What it asks the owner for is answered by a task.
+            self.run_tasks();
+        }
+        self.letting_go.waits(false);
+        if let Status::Failed(error) = self.engine.status() {
+            return Err(self.open_error(&error));
+        }
+        self.say_if_degraded();
+        let stats = self.engine.stats();
+        if stats.dirty_blocks > 0 {
+            let now = self.io.now();
+            self.engine.check_dirty(now, losses::CHECK_BYTES_PER_S);
+        }
+        (self.report)(PoolEvent::Opened {
+            created,
+            took: began.elapsed(),
+            cached_blocks: stats.cached_blocks,
+            dirty_blocks: stats.dirty_blocks,
+        });
+        Ok(())
+    }
+
+    /// Serves until the pool is asked to stop.
+    fn serve(mut self) -> Result<(), RunError> {
+        while !self.closed {
+            if self.is_stuck() {
+                return Err(self.give_up());
+            }
+            self.turn()?;
+        }
+        let timeout = Instant::now() + LAST_REPLIES;
+        while !(self.server.is_quiet() && self.mounts_are_quiet() && self.chores_are_done())
+            && Instant::now() < timeout
+        {
+            self.turn()?;
+        }
+        self.tell_losses();
+        let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
+        if self.engine.is_fenced() && !self.engine.runs_without_cache() {
+            let devices = self.cache_paths();
+            let event = PoolEvent::NotClosed { devices, dirty_bytes };
+            let error = RunError::failed(
+                format!("pool {}: {event}", self.name),
+                "bring the device back, then start the daemon again",
+            );
+            self.emit(event);
+            return Err(error);
+        }
+        self.record_end();
+        let (lost, losers) = (self.lost_in_all(), self.losers());
+        let absent = self.absent().into_iter().filter(|volume| volume.dirty_blocks > 0);
+        let absent = absent.map(|volume| volume.name).collect();
+        (self.report)(PoolEvent::Stopped { dirty_bytes, lost, losers, absent });
+        Ok(())
+    }
+
+    /// How the cache is now, for its record; none if it has failed.
+    pub fn facts(&self) -> Option<(CacheUuid, Facts)> {
+        if self.engine.is_fenced() || self.engine.runs_without_cache() {
+            return None;
+        }
+        let facts = Facts {
+            mark: self.engine.mark(),
+            dirty_bytes: self.engine.stats().dirty_blocks * BLOCK_BYTES as u64,
+            devices: self.devices().into_iter().map(|(path, _)| path).collect(),
+        };
+        Some((self.engine.uuid(), facts))
+    }
+
+    /// Volumes of whose backing stores the record could not be written when that was due last.
+    pub fn unrecorded_stores(&self) -> Vec<String> {
+        self.io.unrecorded().map(|volume| self.name_of(volume)).collect()
+    }
+
+    /// The record is there; the end of the pool is entered into it.
+    pub fn keep_record(&mut self, entry: Arc<Entry>) {
+        self.entry = Some(entry);
+    }
+
+    /// The cache was closed: that is recorded, unless the state directory hangs. Then the record says less, and that is no harm.
+    fn record_end(&mut self) {
+        let (Some(entry), Some((_, facts))) = (self.entry.take(), self.facts()) else { return };
+        let (done, ended) = mpsc::sync_channel(1);
+        let work = move || done.send(entry.end(&facts));
+        let spawned = std::thread::Builder::new().name(format!("end-{}", self.name)).spawn(work);
+        let result = match spawned {
+            Ok(_) => ended.recv_timeout(RECORD_TIMEOUT).unwrap_or_else(|error| Err(error.to_string())),
+            Err(error) => Err(format!("cannot start a thread: {error}")),
+        };
+        if let Err(why) = result {
+            (self.report)(PoolEvent::Note(format!("that the cache was closed is not recorded: {why}")));
+        }
+    }
+
+    fn open_error(&self, error: &OpenError) -> RunError {
+        let what = format!("cannot open the cache: {error}");
+        if *error != OpenError::Older {
+            return RunError::failed(what, report::open_hint(error));
+        }
+        let path = self.devices().first().map_or_else(String::new, |(path, _)| path.display().to_string());
+        RunError::failed(
+            what,
+            older_hint(&path, record_path(self.cache_failure.state_dir(), self.engine.uuid()).display()),
+        )
+    }
+
+    /// Allow lists have changed.
+    pub fn look_at_clients_again(&mut self) {
+        self.server.look_at_clients_again();
+    }
+
+    /// Begins an orderly stop; the loop ends when the engine has closed the cache, or if devices do not answer.
+    pub fn stop(&mut self) {
+        if !self.stopping {
+            self.letting_go.waits(true);
+            self.stop_without_limit();
+        }
+    }
+
+    /// As [`Pool::stop`], however long devices take: for a process that goes on, and opens the pool again if it must.
+    pub(super) fn stop_without_limit(&mut self) {
+        if std::mem::replace(&mut self.stopping, true) {
+            return;
+        }
+        (self.report)(PoolEvent::Stopping);
+        self.unmount(None);
+        self.server.close(&mut self.reactor);
+        self.clear_sockets();
+        let now = self.io.now();
+        self.engine.begin_shutdown(now);
+    }
+
+    /// One turn of the loop.
+    fn turn(&mut self) -> Result<(), RunError> {
+        self.work();
+        let (record, note) = (self.look_after_record(), self.look_after_note());
+        let losses = self.look_after_losses();
+        let (look, mounts) = (self.look_after_devices(), self.look_after_mounts());
+        let stores = self.look_after_stores();
+        let stores = stores.into_iter().chain(self.look_after_chores());
+        let others = record.into_iter().chain(note).chain(losses).chain(look).chain(mounts).chain(stores);
+        let timeout = self.sleep().into_iter().chain(others).min();
+        self.completions.clear();
+        let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
+        self.io.read_clock();
+        self.keep_history();
+        self.take_completions()?;
+        if waited.completions == 0 {
+            self.engine.tick(self.io.now());
+        }
+        if waited.woken {
+            self.run_tasks();
+        }
+        self.server.wake_blocked();
+        self.forget_mounts();
+        self.look_for_recovery();
+        self.answer_if_quiesced();
+        if let Some(Refused { what, others }) = self.server.take_refused() {
+            (self.report)(PoolEvent::ClientRefused { what, others });
+        }
+        Ok(())
+    }
+
+    /// Whatever one step starts may let another go on: repeats until nothing moves, and gathers what is to be sent.
+    fn work(&mut self) {
+        loop {
+            let now = self.io.read_clock();
+            let started = self.server.turn(&mut self.engine, &mut self.reactor, now);
+            let started = self.turn_mounts() || started;
+            let acted = self.act();
+            if !started && !acted {
+                break;
+            }
+        }
+        self.server.send_all(&mut self.reactor);
+        self.io.read_clock();
+    }
+
+    /// Takes the completions of a turn. If there are many they are worked on piece by piece, and what each piece leads
+    /// to is handed to the kernel before the next is begun: else client, this loop and the devices would take turns
+    /// instead of working at the same time. The more clients there are the less that is needed, and the more it costs.
+    fn take_completions(&mut self) -> Result<(), RunError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let mut left = completions.len();
+        let piece = if left <= PIECE { left } else { PIECE * (self.server.connections() as usize).max(1) };
+        for (number, completion) in completions.drain(..).enumerate() {
+            self.completed(completion);
+            left -= 1;
+            if left > 0 && (number + 1).is_multiple_of(piece) {
+                self.work();
+                self.reactor.hand_over().map_err(io_failed)?;
+            }
+        }
+        self.completions = completions;
+        Ok(())
+    }
+
+    /// How long the loop may sleep if nothing happens.
+    fn sleep(&mut self) -> Option<Duration> {
+        if self.closed {
+            return Some(Duration::from_millis(10));
+        }
+        let now = self.io.now();
+        let due = self.engine.next_deadline();
+        let due = due.map(|due| Duration::from_nanos(due.saturating_sub(now)).max(Duration::from_micros(1)));
+        let resume = self.server.timers(&mut self.reactor);
+        due.into_iter().chain(resume).min()
+    }
+
+    fn run_tasks(&mut self) {
+        while let Ok(task) = self.tasks.try_recv() {
+            task(self);
+        }
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        let index = completion.token as u32;
+        match completion.token >> KIND_SHIFT {
+            KIND_ENGINE => {
+                self.letting_go.moves();
+                let failure = completion.result.err();
+                let done = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), failure);
+                if let Some((timed, failure)) = done {
+                    if let Some(failure) = failure {
+                        self.operation_failed(&timed, failure);
+                    }
+                    self.time_operation(timed);
+                }
+            }
+            KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
+            KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
+            KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
+            kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
+        }
+    }
+
+    /// Carries out everything that the engine wants now; true if there was anything.
+    fn act(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            while let Some(action) = self.engine.next_action() {
+                any = true;
+                let left = self.io.perform(&mut self.engine, &mut self.reactor, action);
+                match left {
+                    Some(Action::Reply { request, result, path, took, volume, bytes }) => {
+                        self.time_request(volume, path, took, bytes);
+                        match Self::mount_of(request) {
+                            Some(index) => self.mount_replied(index, request, result),
+                            None => self.server.replied(&mut self.reactor, request, result),
+                        }
+                    }
+                    Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),
+                    Some(Action::RecordLoss { ticket }) => self.record_loss(ticket),
+                    Some(Action::RecordOut { ticket, member }) => self.record_out(ticket, member),
+                    Some(Action::Notice(notice)) => self.notice(notice),
+                    Some(Action::Quiesced) => self.quiesced(),
+                    Some(Action::Closed) => self.closed = true,
+                    _ => {}
+                }
+            }
+            if !self.io.complete_ready(&mut self.engine) {
+                return any;
+            }
+            any = true;
+        }
+    }
+}
+
+fn io_failed(error: IoFailure) -> RunError {
+    RunError::failed(format!("the I/O engine failed: {error}"), "")
+}

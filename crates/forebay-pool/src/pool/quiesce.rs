@@ -1,0 +1,51 @@
+//! Quiescing, so that a successor can take over the pool and its clients; or this daemon again.
+
+use super::{Pool, Promise};
+use crate::handover::Inheritance;
+
+impl Pool {
+    /// From now on no request is taken. The promise is kept when every connection is quiesced.
+    pub fn quiesce(&mut self) -> Promise<()> {
+        let (done, promise) = Promise::pair();
+        self.quiescing = Some(done);
+        self.server.quiesce(&mut self.reactor);
+        promise
+    }
+
+    pub(super) fn answer_if_quiesced(&mut self) {
+        if self.quiescing.is_some() && self.server.is_quiesced() {
+            let _ = self.quiescing.take().map(|quiescing| quiescing.try_send(()));
+        }
+    }
+
+    /// Disconnects clients that have not chosen an export yet.
+    pub fn cut_greetings(&mut self) {
+        self.server.cut_greetings(&mut self.reactor);
+    }
+
+    /// Disconnects clients that keep themselves from quiescing.
+    pub fn cut_busy(&mut self) {
+        self.server.cut_busy(&mut self.reactor);
+    }
+
+    /// Takes requests and clients (again).
+    pub fn go_on(&mut self) {
+        self.quiescing = None;
+        self.server.go_on(&mut self.reactor);
+    }
+
+    /// Files that volumes are shown as: who has one open cannot be passed on.
+    pub fn has_mounts(&self) -> bool {
+        self.mounts.iter().any(Option::is_some) || !self.mounting.is_empty()
+    }
+
+    /// Gives away the sockets, and begins an orderly stop. Every connection is quiesced.
+    pub fn hand_over(&mut self) -> Inheritance {
+        let inheritance = {
+            let engine = &self.engine;
+            self.server.hand_over(&mut self.reactor, |volume| engine.is_loss_unreported(volume))
+        };
+        self.stop_without_limit();
+        inheritance
+    }
+}

@@ -1,0 +1,394 @@
+//! Growing and shrinking a pool, while it is used.
+//!
+//! Growing: the device is made longer, or a further one is prepared, and then the engine takes the new end into use.
+//! Shrinking: the engine empties the end first; only when it says that it does not know it any more is a file cut
+//! short, or a device let go.
+//!
+//! The header of a further device never says less than what is used of it: it is written before the engine takes more into
+//! use, and after it has given an end up, before the file is cut. A crash in between leaves it ahead of the superblock; it
+//! is mended at the next start.
+
+use super::handle::PromiseSender;
+use super::volumes::refused;
+use super::{Pool, Promise};
+use crate::members::write_header;
+use forebay_admin::{AdminError, ErrorKind};
+use forebay_core::LifecycleError;
+use forebay_format::member::{DATA_START_BLOCK, MemberHeader, Members};
+use forebay_format::{BLOCK_BYTES, Geometry};
+use forebay_io::{Device, DeviceId};
+use std::path::PathBuf;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+type Answer = Promise<Result<(), AdminError>>;
+
+/// What is to be done when the engine has changed the size, or could not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    Nothing,
+    /// The last device is cut to so many bytes of the pool's space, if it is a file.
+    Cut(u64),
+    /// The last device joined: it leaves if that failed.
+    Joined,
+    /// The last device leaves, if that succeeded.
+    Leaves,
+    /// A thread cuts the file.
+    Cutting,
+}
+
+/// A change of size under way.
+#[derive(Debug)]
+pub(super) struct Resizing {
+    done: PromiseSender<Result<(), AdminError>>,
+    then: Then,
+}
+
+/// The last cache device, for a thread that makes it longer.
+#[derive(Debug)]
+pub struct Growing {
+    pub device: Device,
+    /// How often the pool's size was changed, for [`Pool::grow_last`].
+    pub resized: u64,
+    part: Part,
+}
+
+impl Growing {
+    /// Makes the device longer if it is shorter than `bytes`, and has its header say so; gives the length that is wanted (all of
+    /// it, if nothing is said), and the one that it has.
+    ///
+    /// # Errors
+    /// It cannot have that length, or its header cannot be written; the pool uses as much of it as before.
+    pub fn lengthen(&mut self, bytes: Option<u64>) -> Result<(u64, u64), forebay_io::DeviceError> {
+        let there = self.device.refresh_size()?;
+        let wanted = bytes.unwrap_or(there);
+        if wanted > there {
+            self.device.lengthen(wanted)?;
+        }
+        if let Some(header) = self.part.longer(wanted) {
+            write_header(&self.device, &header)?;
+        }
+        Ok((wanted, self.device.size_bytes()))
+    }
+}
+
+/// What the pool uses of its last device.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    geometry: Geometry,
+    /// Of a further device: its header, as it should be.
+    header: Option<MemberHeader>,
+}
+
+impl Part {
+    /// End of the pool's space if that much of the device is used: of a further one, whole segments.
+    fn end_with(&self, bytes: u64) -> u64 {
+        let Some(header) = self.header else { return bytes };
+        self.whole_segments((header.first_block + (bytes / BLOCK).saturating_sub(DATA_START_BLOCK)) * BLOCK)
+    }
+
+    /// The end of the last whole segment before this end of the pool's space.
+    fn whole_segments(&self, end: u64) -> u64 {
+        let (start, unit) = (self.geometry.segments_start_block, u64::from(self.geometry.segment_blocks));
+        (start + (end / BLOCK).saturating_sub(start) / unit * unit) * BLOCK
+    }
+
+    /// The header that the device must have before more of it is used, if the engine can do that at all.
+    fn longer(&self, bytes: u64) -> Option<MemberHeader> {
+        let header = self.header?;
+        let end = self.end_with(bytes);
+        let blocks = (end / BLOCK).saturating_sub(header.first_block);
+        (blocks > header.blocks && self.geometry.resized(end).is_ok())
+            .then_some(MemberHeader { blocks, ..header })
+    }
+}
+
+impl Pool {
+    /// Cache devices with the bytes of the pool's space that lie on them.
+    pub(super) fn devices(&self) -> Vec<(PathBuf, u64)> {
+        let end = self.engine.geometry().device_blocks * BLOCK;
+        let cache = self.io.cache();
+        if self.engine.mirror_state().is_some() {
+            let bytes = self.engine.geometry().member_bytes();
+            let ids = (0..2).filter_map(|member| cache.ids.get(cache.map.device_of(member)?));
+            return ids
+                .filter_map(|id| self.reactor.device(*id))
+                .map(|device| (device.path().to_owned(), bytes))
+                .collect();
+        }
+        let starts = (0..cache.ids.len()).map(|member| cache.map.start_of(member));
+        let ends = starts.clone().skip(1).chain(std::iter::once(end));
+        let paths =
+            cache.ids.iter().filter_map(|id| self.reactor.device(*id)).map(|device| device.path().to_owned());
+        paths.zip(starts.zip(ends)).map(|(path, (start, end))| (path, end.saturating_sub(start))).collect()
+    }
+
+    fn last_device(&self) -> DeviceId {
+        let ids = &self.io.cache().ids;
+        ids[ids.len() - 1]
+    }
+
+    fn failed(&self, doing: &str, error: &dyn std::fmt::Display) -> AdminError {
+        AdminError::new(ErrorKind::Failed, format!("cannot {doing} pool {}: {error}", self.name), "")
+    }
+
+    /// Asks the engine for another size.
+    fn resize_engine(&mut self, bytes: u64, members: Members, then: Then, doing: &str) -> Answer {
+        let (done, promise) = Promise::pair();
+        let now = self.io.now();
+        let begun = match &self.resizing {
+            Some(_) => Err(LifecycleError::Busy),
+            None => self.engine.resize_pool(now, bytes, members),
+        };
+        match begun {
+            Ok(()) => self.resizing = Some(Resizing { done, then }),
+            Err(error) => {
+                if then == Then::Joined {
+                    self.leave();
+                }
+                let _ = done.try_send(Err(refused(doing, &self.name, &error)));
+            }
+        }
+        promise
+    }
+
+    fn refuse(error: AdminError) -> Answer {
+        let (done, promise) = Promise::pair();
+        let _ = done.try_send(Err(error));
+        promise
+    }
+
+    // --- growing
+
+    /// What the pool uses of its last device.
+    fn last_part(&self) -> Part {
+        let (geometry, members) = (self.engine.geometry(), self.engine.members());
+        let first_block = self.io.cache().map.last_start() / BLOCK;
+        let header = members.tags().last().map(|tag| MemberHeader {
+            uuid: self.engine.uuid(),
+            index: members.tags().len() as u16,
+            tag: *tag,
+            first_block,
+            blocks: geometry.device_blocks.saturating_sub(first_block),
+        });
+        Part { geometry, header }
+    }
+
+    /// The last cache device, for a thread that makes it longer.
+    pub fn device_to_grow(&self) -> Result<Growing, AdminError> {
+        let device = self.reactor.device(self.last_device());
+        let device = device.ok_or_else(|| self.failed("grow", &"no device"))?;
+        if self.resizing.is_some() {
+            return Err(refused("grow pool", &self.name, &LifecycleError::Busy));
+        }
+        if let Some(now) = device.ended() {
+            let why =
+                format!("{} has {now} bytes, which is less than is used of it", device.path().display());
+            return Err(self.failed("grow", &why));
+        }
+        let device = device.for_thread().map_err(|error| self.failed("grow", &error))?;
+        Ok(Growing { device, resized: self.resized, part: self.last_part() })
+    }
+
+    /// Takes more of the last cache device into use: up to `wanted` of the `there` bytes that it has. `resized` is what
+    /// [`Pool::device_to_grow`] gave: if it is something else, another change came in between, and the device may have been cut.
+    pub fn grow_last(&mut self, wanted: u64, there: u64, resized: u64) -> Answer {
+        if self.resizing.is_some() || self.resized != resized {
+            return Self::refuse(refused("grow pool", &self.name, &LifecycleError::Busy));
+        }
+        if let Some(device) = self.reactor.device_mut(self.last_device()) {
+            device.set_size(there);
+        }
+        let end = self.last_part().end_with(wanted);
+        if end <= self.engine.geometry().device_blocks * BLOCK {
+            let what = format!("pool {} uses that much of its last device already", self.name);
+            let hint = "give a larger size, or a further device";
+            return Self::refuse(AdminError::new(ErrorKind::Invalid, what, hint));
+        }
+        let members = self.engine.members();
+        self.resize_engine(end, members, Then::Nothing, "grow pool")
+    }
+
+    /// The header that a device of this size must have to join, and the members with it.
+    pub fn header_to_join(&self, tag: u64, size_bytes: u64) -> Result<(MemberHeader, Members), AdminError> {
+        let (geometry, members) = (self.engine.geometry(), self.engine.members());
+        let header = MemberHeader::joining(self.engine.uuid(), &geometry, &members, tag, size_bytes);
+        let header = header.map_err(|error| self.failed("grow", &error))?;
+        let tags: Vec<u64> = members.tags().iter().copied().chain([tag]).collect();
+        let members = Members::new(&tags);
+        let full = || self.failed("grow", &"it has as many devices as it can have");
+        Ok((header, members.ok_or_else(full)?))
+    }
+
+    /// Takes a further device into use; it has this header, and holds nothing.
+    pub fn add_member(&mut self, device: Device, header: &MemberHeader) -> Answer {
+        let (wanted, members) = match self.header_to_join(header.tag, device.size_bytes()) {
+            Ok(wanted) => wanted,
+            Err(error) => return Self::refuse(error),
+        };
+        if self.resizing.is_some() || wanted != *header {
+            return Self::refuse(refused("grow pool", &self.name, &LifecycleError::Busy));
+        }
+        let id = self.reactor.add_device(device);
+        self.reactor.prefer_device(id);
+        let cache = self.io.cache_mut();
+        cache.ids.push(id);
+        cache.map.join(header);
+        let end = (header.first_block + header.blocks) * BLOCK;
+        self.resize_engine(end, members, Then::Joined, "grow pool")
+    }
+
+    // --- shrinking
+
+    /// Begins to empty the end of the cache, so that `bytes` of its space are left.
+    pub fn shrink(&mut self, bytes: u64) -> Answer {
+        let members = self.engine.members();
+        let start = self.io.cache().map.last_start();
+        if start > 0 && bytes < start {
+            return Self::refuse(
+                self.failed("shrink", &"only its last device can be given up or cut at a time"),
+            );
+        }
+        if start == 0 {
+            return self.resize_engine(bytes, members, Then::Cut(bytes), "shrink pool");
+        }
+        if bytes > start {
+            let end = self.last_part().whole_segments(bytes);
+            if end <= start {
+                let why = "not even one segment of its last device would be left";
+                return Self::refuse(self.failed("shrink", &why));
+            }
+            return self.resize_engine(end, members, Then::Cut(end), "shrink pool");
+        }
+        let tags = &members.tags()[..members.tags().len() - 1];
+        let left = Members::new(tags).unwrap_or_default();
+        self.resize_engine(bytes, left, Then::Leaves, "shrink pool")
+    }
+
+    /// Goes back to the size that the pool has, if that is still possible.
+    pub fn cancel_resize(&mut self) -> Result<(), AdminError> {
+        if self.resizing.as_ref().is_some_and(|resizing| resizing.then == Then::Cutting) {
+            return Ok(()); // it is done
+        }
+        let now = self.io.now();
+        match self.engine.cancel_pool_resize(now) {
+            Ok(()) | Err(LifecycleError::Busy | LifecycleError::Cancelled) => Ok(()),
+            Err(error) => Err(refused("cancel", &self.name, &error)),
+        }
+    }
+
+    /// The engine has changed the size of the pool, or could not.
+    pub(super) fn pool_resized(&mut self, result: Result<(), LifecycleError>) {
+        let Some(Resizing { done, then }) = self.resizing.take() else { return };
+        self.resized += 1;
+        let answer = result.map_err(|error| refused("resize pool", &self.name, &error));
+        match then {
+            Then::Joined if answer.is_err() => self.leave(),
+            Then::Leaves if answer.is_ok() => self.leave(),
+            _ => {}
+        }
+        self.note_cache_ends();
+        match then {
+            Then::Cut(bytes) if answer.is_ok() => self.cut(bytes, done),
+            _ => drop(done.try_send(answer)),
+        }
+    }
+
+    /// Has a thread cut the last device, of which the pool uses less now. Until then its size is not changed again.
+    fn cut(&mut self, bytes: u64, done: PromiseSender<Result<(), AdminError>>) {
+        let (id, cache) = (self.last_device(), self.io.cache());
+        let length = bytes - cache.map.last_start() + cache.map.header_bytes();
+        let header = self.last_part().header;
+        let Some(device) = self.reactor.device(id).map(Device::for_thread) else { return };
+        self.resizing = Some(Resizing { done, then: Then::Cutting });
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let work = move || {
+            let cut = device.and_then(|mut device| {
+                header.map_or(Ok(()), |header| write_header(&device, &header))?;
+                device.shorten(length).map(|()| device.size_bytes())
+            });
+            let cut = cut.map_err(|error| error.to_string());
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.was_cut(id, length, cut))); // it may have ended
+            waker.wake();
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("cut-{}", self.name)).spawn(work) {
+            self.was_cut(id, length, Err(format!("cannot start a thread: {error}")));
+        }
+    }
+
+    /// A thread has cut the device to this length, or could not.
+    fn was_cut(&mut self, id: DeviceId, length: u64, cut: Result<u64, String>) {
+        let Some(Resizing { done, .. }) = self.resizing.take() else { return };
+        if let (Ok(bytes), Some(device)) = (&cut, self.reactor.device_mut(id)) {
+            device.set_size(*bytes);
+        }
+        let path = self.reactor.device(id).map(|device| device.path().display().to_string());
+        let _ = done.try_send(cut.map(drop).map_err(|error| {
+            let what = format!("pool {} is smaller now, but its device could not be cut: {error}", self.name);
+            let hint =
+                format!("a file can be cut by hand: truncate -s {length} {}", path.unwrap_or_default());
+            AdminError::new(ErrorKind::Failed, what, hint)
+        }));
+    }
+
+    /// The last device does not belong to the pool any more.
+    fn leave(&mut self) {
+        let cache = self.io.cache_mut();
+        if cache.ids.len() < 2 {
+            return;
+        }
+        cache.map.leave();
+        if let Some(id) = cache.ids.pop() {
+            crate::time_limit::let_go(self.reactor.remove_device(id));
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use forebay_format::CacheUuid;
+    use forebay_io::DeviceOptions;
+
+    /// The last of two devices: 512 blocks of it are used, in segments of 64.
+    fn part() -> Part {
+        let made = Geometry::for_device(32 << 20, Some(64)).unwrap();
+        let first_block = made.segments_start_block + u64::from(made.segment_count) * 64;
+        let geometry = made.resized((first_block + 512) * BLOCK).unwrap();
+        let header = MemberHeader { uuid: CacheUuid([7; 16]), index: 1, tag: 11, first_block, blocks: 512 };
+        Part { geometry, header: Some(header) }
+    }
+
+    #[test]
+    fn a_further_device_is_used_in_whole_segments_behind_its_header() {
+        let part = part();
+        let first = part.header.unwrap().first_block;
+        for (bytes, blocks) in [(3 << 20, 512), ((3 << 20) + (256 << 10) - 1, 512), (4 << 20, 768), (0, 0)] {
+            assert_eq!(part.end_with(bytes), (first + blocks) * BLOCK, "{bytes}");
+        }
+        assert_eq!(part.whole_segments((first + 63) * BLOCK), first * BLOCK);
+        let only = Part { header: None, ..part };
+        assert_eq!((only.end_with(12_345), only.longer(1 << 30)), (12_345, None));
+    }
+
+    #[test]
+    fn a_header_is_rewritten_before_more_is_used_and_never_for_less_or_for_too_much() {
+        let part = part();
+        let blocks = |bytes| part.longer(bytes).map(|header| header.blocks);
+        assert_eq!(
+            [blocks(4 << 20), blocks(3 << 20), blocks(2 << 20), blocks(1 << 40)],
+            [Some(768), None, None, None]
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last");
+        std::fs::File::create(&path).unwrap().set_len(3 << 20).unwrap();
+        let device =
+            Device::open_cache(&path, DeviceOptions { direct: false, ..Default::default() }).unwrap();
+        write_header(&device, &part.header.unwrap()).unwrap();
+        let mut growing = Growing { device, resized: 0, part };
+        assert_eq!(growing.lengthen(Some(4 << 20)).unwrap(), (4 << 20, 4 << 20));
+        let written = forebay_offline::members::read_copies(&growing.device);
+        assert_eq!(written.map(|copy| copy.unwrap().blocks), [768, 768]);
+    }
+}

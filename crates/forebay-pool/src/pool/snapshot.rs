@@ -1,0 +1,278 @@
+//! How a pool and its volumes are just now, and how they have been.
+
+use super::{Lost, Pool, Served};
+use crate::engine_io::Timed;
+use crate::loss_record::LossRecord;
+use crate::meter::{About, Counters, DirtyAge, MemberState, Path, Snapshot};
+use forebay_admin::VolumeState;
+use forebay_core::{DestageReport, Device, Engine, MirrorState, Nanos, VolumeSettings, VolumeStats};
+use forebay_format::VolumeId;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A volume just now.
+#[derive(Clone, Debug)]
+pub struct VolumeSnapshot {
+    /// Name.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: VolumeState,
+    /// URI of the backing store.
+    pub backing: String,
+    /// URIs under which clients find it.
+    pub exports: Vec<String>,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Settings of the engine.
+    pub settings: VolumeSettings,
+    /// Counters of the engine.
+    pub stats: VolumeStats,
+    /// What destage does.
+    pub destage: Option<DestageReport>,
+    /// It is destaged in order.
+    pub ordered: bool,
+    /// What was lost of it.
+    pub lost: Lost,
+    /// Who uses it.
+    pub connections: u64,
+}
+
+/// A pool just now.
+#[derive(Clone, Debug)]
+pub struct PoolSnapshot {
+    /// Cache devices with the bytes used of them.
+    pub devices: Vec<(PathBuf, u64)>,
+    /// Blocks that the cache can hold.
+    pub capacity_blocks: u64,
+    /// Blocks that it holds.
+    pub cached_blocks: u64,
+    /// Blocks that only it has.
+    pub dirty_blocks: u64,
+    /// Of all volumes, those that are not attached too.
+    pub lost: Lost,
+    /// Largest size that it can be grown to, in bytes.
+    pub growable_to_bytes: u64,
+    /// Its cache takes no writes.
+    pub fenced: bool,
+    /// Its cache failed, and the volumes are served without it.
+    pub cache_failed: bool,
+    /// How a mirrored cache stands.
+    pub mirror: Option<Mirrored>,
+    /// What only the failed cache had is on the backing stores, or lost.
+    pub rescue_over: bool,
+    /// The record of the failed cache.
+    pub record: Option<Arc<LossRecord>>,
+    /// How operations reach the kernel.
+    pub io_engine: &'static str,
+    /// Attached volumes.
+    pub volumes: Vec<VolumeSnapshot>,
+    /// Volumes of the table that are not attached, with their dirty blocks.
+    pub absent: BTreeMap<String, u64>,
+}
+
+/// How a mirrored cache stands.
+#[derive(Clone, Debug)]
+pub struct Mirrored {
+    /// How the engine sees it.
+    pub state: MirrorState,
+    /// Paths of its devices, as far as they are open.
+    pub paths: [Option<String>; 2],
+}
+
+impl Mirrored {
+    /// In words.
+    pub fn text(&self) -> String {
+        match (self.state.out, self.state.rebuild) {
+            (None, _) => "whole".into(),
+            (_, Some((done, all))) => format!("rebuilding {done} of {all} segments"),
+            (Some(_), None) => "degraded".into(),
+        }
+    }
+
+    /// How a device stands, in a word.
+    pub(crate) fn state_of(&self, member: usize) -> MemberState {
+        match (self.state.out.map(usize::from) == Some(member), &self.paths[member]) {
+            (false, _) => MemberState::Ok,
+            (true, Some(_)) if self.state.rebuild.is_some() => MemberState::Filling,
+            (true, Some(_)) => MemberState::Out,
+            (true, None) => MemberState::Missing,
+        }
+    }
+
+    /// How the device with this path stands, in a word.
+    pub fn state_of_path(&self, path: &str) -> &'static str {
+        let member = self.paths.iter().position(|there| there.as_deref() == Some(path));
+        member.map_or("", |member| self.state_of(member).name())
+    }
+}
+
+impl Pool {
+    /// How everything is just now.
+    pub fn snapshot(&self) -> PoolSnapshot {
+        let stats = self.engine.stats();
+        PoolSnapshot {
+            devices: self.devices(),
+            capacity_blocks: stats.capacity_blocks,
+            cached_blocks: stats.cached_blocks,
+            dirty_blocks: stats.dirty_blocks,
+            lost: self.lost_in_all(),
+            growable_to_bytes: self.growable_to_bytes(),
+            fenced: self.engine.is_fenced(),
+            cache_failed: self.engine.runs_without_cache(),
+            mirror: self.mirrored(),
+            rescue_over: self.engine.is_rescue_over(),
+            record: self.cache_failure.record().cloned(),
+            io_engine: self.io_engine(),
+            volumes: (0..self.volumes.len())
+                .filter_map(|at| self.volume_snapshot(VolumeId(at as u16)))
+                .collect(),
+            absent: self.absent().into_iter().map(|volume| (volume.name, volume.dirty_blocks)).collect(),
+        }
+    }
+
+    fn growable_to_bytes(&self) -> u64 {
+        let geometry = self.engine.geometry();
+        let segments = if self.engine.mirror_state().is_some() {
+            geometry.segment_count
+        } else {
+            geometry.segments_max()
+        };
+        geometry.segments_start_block * 4096 + u64::from(segments) * geometry.segment_bytes()
+    }
+
+    fn mirrored(&self) -> Option<Mirrored> {
+        let state = self.engine.mirror_state().filter(|_| !self.engine.runs_without_cache())?;
+        Some(Mirrored { state, paths: [0, 1].map(|member| self.member_path(member)) })
+    }
+
+    fn io_engine(&self) -> &'static str {
+        match self.reactor.engine() {
+            forebay_io::EngineKind::Uring => "io_uring",
+            forebay_io::EngineKind::Psync => "psync",
+        }
+    }
+
+    fn volume_snapshot(&self, id: VolumeId) -> Option<VolumeSnapshot> {
+        let served = self.served(id)?;
+        Some(VolumeSnapshot {
+            name: served.spec.name.clone(),
+            state: served.state,
+            backing: served.spec.backing.to_string(),
+            exports: served.uris.clone(),
+            size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
+            settings: served.spec.settings,
+            stats: self.engine.volume_stats(id).unwrap_or_default(),
+            destage: self.engine.destage_report(id),
+            ordered: self.engine.is_ordered(id),
+            lost: self.lost_of(id),
+            connections: self.user_count(id),
+        })
+    }
+
+    /// Statistics of all volumes, and of the pool itself under an empty name.
+    pub fn statistics(&mut self) -> Vec<Snapshot> {
+        let now = self.io.now();
+        let mut all = vec![self.pool_statistics(now)];
+        for at in 0..self.volumes.len() {
+            all.extend(self.volume_statistics(VolumeId(at as u16), now));
+        }
+        all
+    }
+
+    fn pool_counters(&self) -> Counters {
+        pool_counters(&self.engine, &self.volumes)
+    }
+
+    fn pool_statistics(&mut self, now: Nanos) -> Snapshot {
+        let counters = self.pool_counters();
+        Snapshot {
+            about: About {
+                pool: self.name.clone(),
+                uptime_ns: self.started.elapsed().as_nanos() as u64,
+                connections: self.server.connections(),
+                io_engine: self.io_engine(),
+                rss_bytes: crate::meter::resident_bytes(),
+                absent_dirty_bytes: Some(self.absent().iter().map(|volume| volume.dirty_blocks * 4096).sum()),
+                members: self.mirrored().map(|mirror| [0, 1].map(|member| mirror.state_of(member))),
+                ..About::default()
+            },
+            counters,
+            rates: self.history.rates(now, &counters),
+            latency: self.meter.capture(now),
+            dirty_age: None,
+        }
+    }
+
+    fn volume_statistics(&mut self, id: VolumeId, now: Nanos) -> Option<Snapshot> {
+        let stats = self.engine.volume_stats(id)?;
+        let counters = Counters::of_volume(&stats, &self.engine.stats());
+        let ages = self.engine.dirty_ages(id);
+        let oldest = self.engine.destage_report(id).map(|report| report.oldest_dirty_age);
+        let about = About {
+            pool: self.name.clone(),
+            volume: self.served(id)?.spec.name.clone(),
+            mode: self.served(id)?.spec.settings.mode.name(),
+            size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
+            uptime_ns: self.started.elapsed().as_nanos() as u64,
+            connections: self.user_count(id),
+            io_engine: self.io_engine(),
+            rss_bytes: crate::meter::resident_bytes(),
+            limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
+            members: None,
+            absent_dirty_bytes: None,
+        };
+        let served = self.served_mut(id)?;
+        Some(Snapshot {
+            about,
+            counters,
+            rates: served.history.rates(now, &counters),
+            latency: served.meter.capture(now),
+            dirty_age: Some(DirtyAge::of_classes(ages, oldest.filter(|age| *age > 0))),
+        })
+    }
+
+    /// Keeps samples for the rates; called when the loop wakes, before anything is counted.
+    pub(super) fn keep_history(&mut self) {
+        let now = self.io.now();
+        let engine = &self.engine;
+        self.history.turn(now, || pool_counters(engine, &self.volumes));
+        for (at, served) in self.volumes.iter_mut().enumerate() {
+            let Some(served) = served else { continue };
+            let id = VolumeId(at as u16);
+            served.history.turn(now, || {
+                Counters::of_volume(&engine.volume_stats(id).unwrap_or_default(), &engine.stats())
+            });
+        }
+    }
+
+    pub(super) fn time_request(
+        &mut self,
+        id: VolumeId,
+        path: forebay_core::RequestOutcome,
+        took: Nanos,
+        bytes: u64,
+    ) {
+        let now = self.io.now();
+        if let (Some(path), Some(served)) = (Path::of_request(path), self.served_mut(id)) {
+            served.meter.record(path, took, bytes, now);
+        }
+    }
+
+    pub(super) fn time_operation(&mut self, timed: Timed) {
+        let Timed { device, path, bytes, began, .. } = timed;
+        let now = self.io.now();
+        let meter = match device {
+            Device::Cache => Some(&mut self.meter),
+            Device::Backing(id) => self.served_mut(id).map(|served| &mut served.meter),
+        };
+        if let Some(meter) = meter {
+            meter.record(path, now - began, bytes, now);
+        }
+    }
+}
+
+fn pool_counters(engine: &Engine, volumes: &[Option<Served>]) -> Counters {
+    let attached = (0..volumes.len()).map(|at| VolumeId(at as u16));
+    Counters::of_pool(&engine.stats(), attached.filter_map(|id| engine.volume_stats(id)))
+}

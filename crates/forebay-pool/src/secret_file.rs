@@ -1,0 +1,92 @@
+//! Files that hold secrets or certificates: they are checked before they are believed.
+//!
+//! Invariants
+//! - A file with a secret that everybody may use is refused.
+//! - What is in such a file is in no error.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Shortest token, in bytes.
+pub const TOKEN_BYTES_MIN: usize = 32;
+/// Longest token, in bytes.
+pub const TOKEN_BYTES_MAX: usize = 1024;
+/// Largest file of a certificate or key, in bytes.
+const PEM_BYTES_MAX: u64 = 1 << 20;
+
+/// Why a file of the API over TCP cannot be used.
+#[derive(Debug, Error)]
+#[error("{path}: {problem}", path = path.display())]
+pub struct FileError {
+    /// Which file.
+    pub path: PathBuf,
+    /// What is wrong with it, and what to do.
+    pub problem: FileProblem,
+}
+
+/// What can be wrong with such a file.
+#[derive(Debug, Error)]
+pub enum FileProblem {
+    /// The system says so.
+    #[error("cannot be read: {0}")]
+    System(#[from] io::Error),
+    /// Others may read or change it.
+    #[error(
+        "everybody on this machine may use it (mode {mode:04o}): chmod o= it, and make a new secret if it was not so before"
+    )]
+    Open {
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Far too much.
+    #[error("larger than {0} bytes: this cannot be the right file")]
+    TooLarge(u64),
+    /// Too short, or not printable.
+    #[error(
+        "a token is {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes of printable ASCII without spaces; make one with: head -c 32 /dev/urandom | base64"
+    )]
+    NotAToken,
+    /// The same token for both levels.
+    #[error("the same token as the other one: whoever may look could change things")]
+    SameToken,
+    /// Not what TLS needs.
+    #[error("{0}")]
+    Tls(String),
+}
+
+/// Reads a file that only its owner and group may use.
+pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
+    let read = || read_bounded(open_secret(path)?, bytes_max);
+    read().map_err(|problem| FileError { path: path.into(), problem })
+}
+
+/// Opens a file that only its owner and group may use.
+pub(crate) fn open_secret(path: &Path) -> Result<File, FileProblem> {
+    let file = File::open(path)?;
+    // Of the file that is open, not of one that takes its name meanwhile.
+    let mode = file.metadata()?.mode() & 0o7777;
+    if mode & 0o007 != 0 { Err(FileProblem::Open { mode }) } else { Ok(file) }
+}
+
+/// Reads a file that holds no secret.
+pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, FileError> {
+    let read = || read_bounded(File::open(path)?, PEM_BYTES_MAX);
+    read().map_err(|problem| FileError { path: path.into(), problem })
+}
+
+/// Reads the file of a private key.
+pub fn read_key(path: &Path) -> Result<Vec<u8>, FileError> {
+    read_secret(path, PEM_BYTES_MAX)
+}
+
+fn read_bounded(file: File, bytes_max: u64) -> Result<Vec<u8>, FileProblem> {
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(FileProblem::TooLarge(bytes_max));
+    }
+    Ok(bytes)
+}

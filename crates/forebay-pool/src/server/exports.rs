@@ -1,0 +1,594 @@
+//! Which volume is found where: endpoints that are listened on, and the exports on each.
+//!
+//! An endpoint is listened on as long as a volume is exported there. Several volumes may share one endpoint: the name
+//! that the client asks for tells them apart. Numbers of endpoints are never used again, so that a late completion of
+//! an accept cannot be taken for one of another endpoint.
+
+use super::{Server, ServerToken};
+use crate::guard::{AccessEntry, Peer, TlsEntry};
+use crate::handover::{Listener, ListenerStore};
+use forebay_config::rules::{Client, Identity, RuleSet};
+use forebay_export::directory::{ExportInfo, Exports};
+use forebay_export::uri::{Endpoint, ExportUri, Guards};
+use forebay_format::VolumeId;
+use forebay_io::{ListenerId, Op, Reactor, SocketError, SocketFile, listen_tcp, listen_unix};
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Owner and group may connect, nobody else.
+const SOCKET_MODE: u32 = 0o660;
+/// A server that was killed still answers on its sockets for a moment, until the kernel has ended what it had in flight: a
+/// start waits so long for that, and looks so often. Later everybody who is served would wait along, and an error is better.
+const STALE_TIMEOUT: Duration = Duration::from_secs(2);
+const STALE_PAUSE: Duration = Duration::from_millis(10);
+const STARTING: Duration = Duration::from_secs(5);
+
+/// One name at one endpoint.
+#[derive(Debug)]
+struct Export {
+    endpoint: u32,
+    volume: VolumeId,
+    info: ExportInfo,
+    mark: String,
+    /// Connections to the volume at once.
+    connections_max: u32,
+    /// Who finds it; everybody if there is no list.
+    access: Option<Arc<AccessEntry>>,
+}
+
+impl Export {
+    fn allows(&self, peer: &Peer) -> bool {
+        self.access.as_ref().is_none_or(|access| access.allows(peer))
+    }
+}
+
+/// What is to be exported, and where.
+pub struct Offer<'a> {
+    /// Where.
+    pub endpoint: &'a Endpoint,
+    /// What.
+    pub volume: VolumeId,
+    /// As clients see it.
+    pub info: ExportInfo,
+    /// Tells the volume from all others, also in another process: equal only if it is the same one.
+    pub mark: String,
+    /// Connections to the volume at once.
+    pub connections_max: u32,
+    /// TLS, with these certificates.
+    pub tls: Option<Arc<TlsEntry>>,
+    /// Who finds it.
+    pub access: Option<Arc<AccessEntry>>,
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    /// With the port that the system chose.
+    actual: Endpoint,
+    /// Its file, if it is a unix socket.
+    file: Option<SocketFile>,
+}
+
+impl Socket {
+    fn new(fd: OwnedFd, actual: Endpoint) -> Self {
+        let file = match &actual {
+            Endpoint::Unix(path) => SocketFile::at(path),
+            Endpoint::Tcp { .. } => None,
+        };
+        Self { fd, actual, file }
+    }
+
+    /// Nobody wants it: it is as if it had never been there.
+    pub(crate) fn undo(self) {
+        if let (Endpoint::Unix(path), Some(file)) = (&self.actual, self.file) {
+            file.remove(path);
+        }
+    }
+}
+
+/// An endpoint that is, or was, listened on.
+#[derive(Debug)]
+struct Listening {
+    asked: Endpoint,
+    /// With the port that the system chose.
+    actual: Endpoint,
+    listener: Option<ListenerId>,
+    /// Its file, if it is a unix socket.
+    file: Option<SocketFile>,
+    /// An accept is under way.
+    accepting: bool,
+    /// One thing for all exports here: before an export is chosen nothing tells which one it will be.
+    tls: Option<Arc<TlsEntry>>,
+}
+
+/// Endpoints and exports.
+#[derive(Debug)]
+pub(super) struct Directory {
+    /// When the server was started.
+    since: Instant,
+    endpoints: Vec<Listening>,
+    exports: Vec<Export>,
+    /// Connections to each volume, by its number.
+    connected: Vec<u32>,
+    /// Sockets that outlive this process.
+    listener_store: Arc<ListenerStore>,
+    /// Socket files that nobody listens on any more.
+    files: Vec<(SocketFile, PathBuf)>,
+}
+
+/// What one client sees that came through one endpoint: what is not for it is not there, by no option and no error.
+pub(super) struct Seen<'a> {
+    directory: &'a Directory,
+    endpoint: u32,
+    peer: &'a Peer,
+    /// Why it was refused an export that is there.
+    pub(super) hidden: RefCell<Option<String>>,
+}
+
+impl Exports for Seen<'_> {
+    fn list(&self) -> Vec<ExportInfo> {
+        let here = self.directory.exports.iter().filter(|export| export.endpoint == self.endpoint);
+        here.filter(|export| export.allows(self.peer)).map(|export| export.info.clone()).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        let export = self.directory.find(self.endpoint, name)?;
+        if export.allows(self.peer) {
+            return Some(export.info.clone());
+        }
+        *self.hidden.borrow_mut() = Some(format!("is not let in to \"{}\"", name.escape_debug()));
+        None
+    }
+
+    fn is_full(&self, name: &str) -> bool {
+        let Some(export) = self.directory.find(self.endpoint, name) else { return false };
+        let connected = self.directory.connected.get(usize::from(export.volume.0)).copied().unwrap_or(0);
+        let full = connected >= export.connections_max;
+        if full {
+            let name = name.escape_debug();
+            *self.hidden.borrow_mut() =
+                Some(format!("is refused: \"{name}\" has {connected} connections (connections_max)"));
+        }
+        full
+    }
+}
+
+impl Directory {
+    pub(super) fn new(listener_store: Arc<ListenerStore>) -> Self {
+        let since = Instant::now();
+        Self {
+            since,
+            endpoints: Vec::new(),
+            exports: Vec::new(),
+            connected: Vec::new(),
+            listener_store,
+            files: Vec::new(),
+        }
+    }
+
+    pub(super) fn listener_store(&self) -> &ListenerStore {
+        &self.listener_store
+    }
+
+    /// The endpoint as the configuration says it.
+    pub(super) fn asked(&self, endpoint: u32) -> Option<&Endpoint> {
+        self.endpoints.get(endpoint as usize).map(|listening| &listening.asked)
+    }
+
+    /// Notes whether an accept is under way.
+    pub(super) fn set_accepting(&mut self, endpoint: u32, accepting: bool) {
+        if let Some(listening) = self.endpoints.get_mut(endpoint as usize) {
+            listening.accepting = accepting;
+        }
+    }
+
+    /// Numbers of the endpoints that are listened on.
+    pub(super) fn open_endpoints(&self) -> Vec<u32> {
+        (0..self.endpoints.len() as u32).filter(|at| self.is_open(*at)).collect()
+    }
+
+    /// A connection has chosen an export of this volume.
+    pub(super) fn came(&mut self, volume: Option<VolumeId>) {
+        let Some(number) = volume.map(|volume| usize::from(volume.0)) else { return };
+        if number >= self.connected.len() {
+            self.connected.resize(number + 1, 0);
+        }
+        self.connected[number] += 1;
+    }
+
+    /// A connection that had come is over.
+    pub(super) fn went(&mut self, volume: Option<VolumeId>) {
+        let number = volume.map(|volume| usize::from(volume.0));
+        if let Some(connected) = number.and_then(|number| self.connected.get_mut(number)) {
+            *connected = connected.saturating_sub(1);
+        }
+    }
+
+    /// Gives up on accepting, where that is under way.
+    pub(super) fn cancel_accepts(&self, reactor: &mut Reactor) {
+        for listening in self.endpoints.iter().filter(|listening| listening.accepting) {
+            listening.listener.into_iter().for_each(|listener| reactor.cancel_accepts(listener));
+        }
+    }
+
+    pub(super) fn is_accepting_at(&self, endpoint: u32) -> bool {
+        self.endpoints.get(endpoint as usize).is_some_and(|listening| listening.accepting)
+    }
+
+    pub(super) fn is_accepting(&self) -> bool {
+        self.endpoints.iter().any(|listening| listening.accepting)
+    }
+
+    /// Gives all listening sockets away, with their files.
+    pub(super) fn release(&mut self, reactor: &mut Reactor) -> Vec<Listener> {
+        let released = self.endpoints.iter_mut().filter_map(|listening| {
+            let fd = reactor.release_listener(listening.listener?)?;
+            listening.listener = None;
+            Some(Listener { endpoint: listening.asked.clone(), fd })
+        });
+        released.collect()
+    }
+
+    pub(super) fn seen_by<'a>(&'a self, endpoint: u32, peer: &'a Peer) -> Seen<'a> {
+        Seen { directory: self, endpoint, peer, hidden: RefCell::new(None) }
+    }
+
+    /// The certificates of an endpoint, if it has TLS.
+    pub(super) fn tls(&self, endpoint: u32) -> Option<&Arc<TlsEntry>> {
+        self.endpoints.get(endpoint as usize)?.tls.as_ref()
+    }
+
+    /// Whether there is anything at an endpoint that a client with this address could ever see.
+    pub(super) fn may_greet(&self, endpoint: u32, peer: &Peer) -> bool {
+        let mut here = self.exports.iter().filter(|export| export.endpoint == endpoint);
+        here.any(|export| export.access.as_ref().is_none_or(|access| access.allows_address(peer)))
+    }
+
+    /// Whether a client may go on using an export that it has chosen.
+    pub(super) fn still_allows(&self, endpoint: u32, name: &str, peer: &Peer) -> bool {
+        self.find(endpoint, name).is_none_or(|export| export.allows(peer))
+    }
+
+    fn find(&self, endpoint: u32, name: &str) -> Option<&Export> {
+        self.exports.iter().find(|export| export.endpoint == endpoint && export.info.name == name)
+    }
+
+    pub(super) fn volume(&self, endpoint: u32, name: &str) -> Option<VolumeId> {
+        self.find(endpoint, name).map(|export| export.volume)
+    }
+
+    /// What tells the volume of an export from others ([`Offer::mark`]).
+    pub(super) fn mark(&self, endpoint: u32, name: &str) -> Option<&str> {
+        self.find(endpoint, name).map(|export| export.mark.as_str())
+    }
+
+    /// An export as clients see it.
+    pub(super) fn info(&self, endpoint: u32, name: &str) -> Option<ExportInfo> {
+        self.find(endpoint, name).map(|export| export.info.clone())
+    }
+
+    pub(super) fn listener(&self, endpoint: u32) -> Option<ListenerId> {
+        self.endpoints.get(endpoint as usize)?.listener
+    }
+
+    pub(super) fn is_open(&self, endpoint: u32) -> bool {
+        self.listener(endpoint).is_some()
+    }
+
+    /// Listens no more. What somebody keeps open for the next start stays where clients find it.
+    pub(super) fn close(&mut self, reactor: &mut Reactor) {
+        for at in 0..self.endpoints.len() {
+            self.stop_listening(reactor, at, self.listener_store.keeps());
+        }
+    }
+
+    fn stop_listening(&mut self, reactor: &mut Reactor, at: usize, keep: bool) {
+        let Some(listener) = self.endpoints[at].listener.take() else { return };
+        reactor.close_listener(listener);
+        if keep {
+            return;
+        }
+        self.listener_store.forget(&self.endpoints[at].asked);
+        let Listening { asked, file, .. } = &self.endpoints[at];
+        if let (Endpoint::Unix(path), Some(file), false) = (asked, file, self.listener_store.is_parked()) {
+            self.files.push((*file, path.clone()));
+        }
+    }
+
+    fn resize(&mut self, volume: VolumeId, size_bytes: u64) {
+        for export in self.exports.iter_mut().filter(|export| export.volume == volume) {
+            export.info.size_bytes = size_bytes;
+        }
+    }
+
+    fn position(&self, wanted: &Endpoint) -> Option<usize> {
+        let open = |listening: &Listening| listening.listener.is_some() && listening.asked == *wanted;
+        self.endpoints.iter().position(open)
+    }
+
+    /// If somebody must make a socket for an endpoint: how long one that is in use is waited for.
+    fn must_listen(&self, wanted: &Endpoint) -> Option<Duration> {
+        let is_there = self.position(wanted).is_some() || self.listener_store.has(wanted);
+        let timeout = if self.since.elapsed() < STARTING { STALE_TIMEOUT } else { Duration::ZERO };
+        (!is_there).then_some(timeout)
+    }
+
+    /// Finds the endpoint, or uses the socket that was made for it (or that somebody kept); tells whether it is new.
+    fn endpoint(
+        &mut self,
+        reactor: &mut Reactor,
+        wanted: &Endpoint,
+        tls: Option<&Arc<TlsEntry>>,
+        made: &mut Option<Socket>,
+    ) -> Result<(u32, bool), String> {
+        if let Some(at) = self.position(wanted) {
+            let same = match (tls, &self.endpoints[at].tls) {
+                (None, None) => true,
+                (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+                _ => false,
+            };
+            return if same {
+                Ok((at as u32, false))
+            } else {
+                Err("another export at the same place has other TLS settings".into())
+            };
+        }
+        let made = match self.listener_store.take(wanted) {
+            Some(socket) => {
+                let actual = bound(&socket, wanted)?;
+                Some(Socket::new(socket, actual))
+            }
+            None => made.take(),
+        };
+        let Socket { fd, actual, file } = made.ok_or("nobody listens there")?;
+        self.listener_store.keep(wanted, &fd);
+        let listener = reactor.add_listener(fd).map_err(|error| format!("cannot listen: {error}"))?;
+        let (asked, tls) = (wanted.clone(), tls.cloned());
+        self.endpoints.push(Listening {
+            asked,
+            actual,
+            listener: Some(listener),
+            file,
+            accepting: false,
+            tls,
+        });
+        Ok((self.endpoints.len() as u32 - 1, true))
+    }
+}
+
+/// Listens; may wait for whoever resolves names. A place where somebody else listens is waited for with `patience`.
+///
+/// # Errors
+/// Somebody else listens there, or it cannot be listened on, in words.
+pub fn listen(wanted: &Endpoint, timeout: Duration) -> Result<Socket, String> {
+    let began = Instant::now();
+    loop {
+        match listen_once(wanted) {
+            Err(Refusal::Taken(_)) if began.elapsed() < timeout => std::thread::sleep(STALE_PAUSE),
+            Err(Refusal::Taken(what) | Refusal::Other(what)) => return Err(what),
+            Ok((fd, actual)) => return Ok(Socket::new(fd, actual)),
+        }
+    }
+}
+
+/// Why a place cannot be listened on, in words.
+enum Refusal {
+    /// Somebody listens there.
+    Taken(String),
+    Other(String),
+}
+
+impl From<SocketError> for Refusal {
+    fn from(error: SocketError) -> Refusal {
+        let taken = match &error {
+            SocketError::InUse { .. } => true,
+            SocketError::System { source, .. } => source.kind() == ErrorKind::AddrInUse,
+            _ => false,
+        };
+        if taken { Refusal::Taken(error.to_string()) } else { Refusal::Other(error.to_string()) }
+    }
+}
+
+fn listen_once(wanted: &Endpoint) -> Result<(OwnedFd, Endpoint), Refusal> {
+    match wanted {
+        Endpoint::Unix(path) => Ok((listen_unix(path, SOCKET_MODE)?, wanted.clone())),
+        Endpoint::Tcp { host, port } => {
+            let address = (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
+            let address = address.ok_or_else(|| Refusal::Other(format!("no address for {host}")))?;
+            let (socket, bound) = listen_tcp(address)?;
+            Ok((socket, Endpoint::Tcp { host: host.clone(), port: bound.port() }))
+        }
+    }
+}
+
+/// Where a socket is that was listened on before.
+fn bound(socket: &OwnedFd, wanted: &Endpoint) -> Result<Endpoint, String> {
+    let Endpoint::Tcp { host, .. } = wanted else { return Ok(wanted.clone()) };
+    let address = socket.try_clone().and_then(|socket| TcpListener::from(socket).local_addr());
+    let address = address.map_err(|error| format!("cannot listen: {error}"))?;
+    Ok(Endpoint::Tcp { host: host.clone(), port: address.port() })
+}
+
+impl Server {
+    /// Gives a volume its rules, before its first export.
+    pub fn add_volume(&mut self, volume: VolumeId, rules: Arc<RuleSet>) {
+        let index = usize::from(volume.0);
+        if index >= self.rules.len() {
+            self.rules.resize(index + 1, None);
+        }
+        self.rules[index] = Some(rules);
+    }
+
+    /// If somebody must [`listen`] for an endpoint before something is exported there: with this patience.
+    pub fn must_listen(&self, endpoint: &Endpoint) -> Option<Duration> {
+        self.directory.must_listen(endpoint)
+    }
+
+    /// Files of sockets that are listened on no more: they are to be removed.
+    pub fn take_files(&mut self) -> Vec<(SocketFile, PathBuf)> {
+        std::mem::take(&mut self.directory.files)
+    }
+
+    /// Serves a volume as an offer says, with this socket if nobody listens there yet; returns the URI that clients use (with the port, if the system chose it).
+    ///
+    /// # Errors
+    /// The endpoint cannot be listened on, has other TLS settings, or another export of this name; nothing was changed.
+    pub fn export(
+        &mut self,
+        reactor: &mut Reactor,
+        offer: Offer<'_>,
+        socket: &mut Option<Socket>,
+    ) -> Result<String, String> {
+        let Offer { endpoint, volume, info, mark, connections_max, tls, access } = offer;
+        let (at, new) = self.directory.endpoint(reactor, endpoint, tls.as_ref(), socket)?;
+        let name = info.name.clone();
+        if self.directory.find(at, &name).is_some() {
+            return Err(format!("there is another export \"{name}\" at the same place"));
+        }
+        self.directory.exports.push(Export { endpoint: at, volume, info, mark, connections_max, access });
+        if new {
+            self.accept(reactor, at);
+        }
+        self.adopt_guests(reactor, at, &name);
+        let endpoint = self.directory.endpoints[at as usize].actual.clone();
+        let guards = Guards { tls: tls.map(|_| String::new()), access: None };
+        Ok(ExportUri::Nbd { endpoint, name, guards }.for_clients())
+    }
+
+    /// Takes a volume away: new clients do not find it, and those that are there are disconnected once what they have
+    /// asked for is answered.
+    pub(crate) fn withdraw(&mut self, reactor: &mut Reactor, volume: VolumeId) {
+        self.directory.exports.retain(|export| export.volume != volume);
+        if let Some(rules) = self.rules.get_mut(usize::from(volume.0)) {
+            *rules = None;
+        }
+        for at in 0..self.directory.endpoints.len() {
+            if !self.directory.exports.iter().any(|export| export.endpoint as usize == at) {
+                self.directory.stop_listening(reactor, at, false);
+            }
+        }
+        for index in 0..self.connections.len() as u32 {
+            if let Some(Some(connection)) = self.connections.get_mut(index as usize)
+                && connection.volume == Some(volume)
+            {
+                connection.closing = true;
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// The volume has another size now. Clients that are there see more only when they connect again; a request beyond
+    /// a smaller end is refused.
+    pub(crate) fn resize(&mut self, volume: VolumeId, size_bytes: u64) {
+        self.directory.resize(volume, size_bytes);
+        for connection in self.connections.iter_mut().flatten().filter(|c| c.volume == Some(volume)) {
+            connection.session.set_size_bytes(size_bytes);
+        }
+    }
+
+    /// The handshake is done: the connection belongs to a volume now.
+    pub(super) fn established(&mut self, reactor: &Reactor, index: u32) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.greeted_by.take().is_some() {
+            self.greeting -= 1;
+        }
+        let name = connection.session.export().map(|info| info.name.clone()).unwrap_or_default();
+        connection.volume = self.directory.volume(connection.endpoint, &name);
+        let rules = connection.volume.and_then(|id| self.rules.get(usize::from(id.0)).cloned().flatten());
+        let Some(rules) = rules else {
+            // Withdrawn during the handshake.
+            (connection.closing, connection.volume) = (true, None);
+            return;
+        };
+        let identity = match reactor.peer_cred(connection.socket) {
+            Ok(peer) => Identity::of_peer(rules.proc(), peer),
+            Err(_) => Identity::unknown(), // not a unix socket
+        };
+        connection.client = Some(Client::new(rules, name, identity));
+        let volume = connection.volume;
+        self.directory.came(volume);
+    }
+
+    /// Allow lists have changed: who is not let in any more is disconnected once what it has asked for is answered.
+    pub(crate) fn look_at_clients_again(&mut self) {
+        for index in 0..self.connections.len() as u32 {
+            let Some(Some(connection)) = self.connections.get_mut(index as usize) else { continue };
+            let Some(name) = connection.session.export().map(|info| info.name.clone()) else { continue };
+            if self.directory.still_allows(connection.endpoint, &name, &connection.peer) {
+                continue;
+            }
+            connection.closing = true;
+            let what = format!("{} is not let in to \"{}\" any more", connection.peer, name.escape_debug());
+            self.refusals.note(what);
+            self.enqueue(index);
+        }
+    }
+
+    pub(super) fn accept(&mut self, reactor: &mut Reactor, endpoint: u32) {
+        if self.quiescing || self.directory.is_accepting_at(endpoint) {
+            return;
+        }
+        if let Some(listener) = self.directory.listener(endpoint) {
+            self.directory.set_accepting(endpoint, true);
+            reactor.submit((self.tokens)(ServerToken::Accept(endpoint)), Op::Accept { listener });
+        }
+    }
+
+    /// Who is connected to a volume, in words, and goes on using it.
+    pub(crate) fn clients_of(&self, reactor: &Reactor, volume: VolumeId) -> Vec<String> {
+        let all = self.connections.iter().flatten();
+        let of = all.filter(|connection| connection.volume == Some(volume) && !connection.closing);
+        of.map(|connection| match reactor.peer_cred(connection.socket) {
+            Ok(cred) if cred.pid > 0 => format!("{} (process {})", connection.peer, cred.pid),
+            _ => connection.peer.to_string(),
+        })
+        .collect()
+    }
+
+    /// Connections to a volume.
+    pub(crate) fn connections_to(&self, volume: VolumeId) -> u64 {
+        self.connections.iter().flatten().filter(|connection| connection.volume == Some(volume)).count()
+            as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// A server that lets go of its socket after a while, as the kernel does for one that was killed.
+    fn waits_for(wanted: &Endpoint, old: OwnedFd) {
+        assert!(listen(wanted, Duration::ZERO).is_err(), "{wanted:?} is taken");
+        let (told, tell) = mpsc::channel::<()>();
+        let asked = wanted.clone();
+        let waits = std::thread::spawn(move || {
+            told.send(()).unwrap();
+            listen(&asked, Duration::from_secs(60)).map(|socket| socket.actual)
+        });
+        tell.recv().unwrap();
+        std::thread::sleep(STALE_PAUSE * 5);
+        drop(old);
+        assert_eq!(waits.join().unwrap().as_ref(), Ok(wanted));
+    }
+
+    #[test]
+    fn a_start_waits_for_a_socket_that_is_about_to_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let old = listen_unix(&path, SOCKET_MODE).unwrap();
+        waits_for(&Endpoint::Unix(path), old);
+    }
+
+    #[test]
+    fn a_start_waits_for_a_port_that_is_about_to_go() {
+        let (old, address) = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        waits_for(&Endpoint::Tcp { host: "127.0.0.1".into(), port: address.port() }, old);
+    }
+}

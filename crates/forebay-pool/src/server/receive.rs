@@ -1,0 +1,260 @@
+//! What comes in on a connection: received bytes become steps of the session, and steps become requests.
+//!
+//! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
+//! the session, and [`Server::wake_blocked`] tries again.
+
+use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
+use forebay_export::nbd::CloseReason;
+use forebay_export::nbd::session::{Input, NbdRequest, Step};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::{BufPool, IoFailureKind, Reactor, Span};
+use std::time::Instant;
+
+impl Server {
+    /// A connection has received bytes, or failed.
+    pub fn received(
+        &mut self,
+        reactor: &mut Reactor,
+        index: u32,
+        result: Result<u32, forebay_io::IoFailure>,
+    ) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        connection.receiving = false;
+        let cancelled = std::mem::take(&mut connection.cancelling);
+        match result {
+            // Given up for quiescing: everything is still there.
+            Err(failure) if cancelled && failure.kind == IoFailureKind::Cancelled => {}
+            Ok(0) | Err(_) => (connection.closing, connection.deaf) = (true, true),
+            Ok(bytes) if connection.lingers_since.is_some() => {
+                // Who goes on sending without an end is not heard out.
+                connection.lingered_bytes += u64::from(bytes);
+                connection.deaf |= connection.lingered_bytes > LINGER_BYTES_MAX;
+            }
+            Ok(bytes) if connection.tls.is_some() => self.decrypt(reactor, index, bytes),
+            Ok(bytes) => match &mut connection.arriving {
+                Some(arriving) => {
+                    arriving.received += bytes;
+                    connection.session.payload_received(bytes as usize);
+                }
+                None => {
+                    connection.filled = bytes as usize;
+                    connection.used = 0;
+                }
+            },
+        }
+        self.enqueue(index);
+    }
+
+    /// Parses what has come and sends what is ready, for every connection that has either. Returns true if requests were
+    /// given to the engine.
+    pub fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
+        if self.queue.is_empty() {
+            return false;
+        }
+        let mut started = false;
+        self.turn_at = Instant::now();
+        std::mem::swap(&mut self.queue, &mut self.taken);
+        for at in 0..self.taken.len() {
+            let index = self.taken[at];
+            if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
+                connection.queued = false;
+                started |= self.parse(volumes, reactor, index, now);
+            }
+            self.settle(reactor, index);
+        }
+        self.taken.clear();
+        started
+    }
+
+    /// Something was freed: connections that waited for memory go on.
+    pub fn wake_blocked(&mut self) {
+        self.divide_memory();
+        let count = self.connections.len() as u32;
+        // Each time another one is the first to get what was freed.
+        self.blocked_from = (self.blocked_from + 1).checked_rem(count).unwrap_or(0);
+        for index in (self.blocked_from..count).chain(0..self.blocked_from) {
+            let waits = self.connections[index as usize].as_ref().is_some_and(|connection| {
+                connection.blocked.is_some() || connection.used < connection.filled || !connection.receiving
+            });
+            if waits {
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// Says how much memory a connection may have and still get more while others wait for some: what it gives back would else be its
+    /// own again at once, for it is the first to hear of it. Who has nothing goes first; then who has less than most. Whoever has
+    /// nothing gets what it needs for one request, so everybody goes on.
+    fn divide_memory(&mut self) {
+        let (mut waits, mut waits_with_nothing, mut users, mut held_bytes) = (false, false, 0, 0);
+        let mut first = None;
+        for (index, connection) in self.connections.iter().enumerate() {
+            let Some(connection) = connection else { continue };
+            let waiting = connection.wants_memory && !connection.closing;
+            if waiting && connection.held_bytes == 0 {
+                // Whose volume has many payloads coming waits for those who have none.
+                let coming = self.arriving_bytes_of(connection.volume);
+                let place = (connection.crowded, coming, connection.wants_memory_since, index as u32);
+                first = Some(first.map_or(place, |first| place.min(first)));
+            }
+            let waiting = waiting && !connection.crowded; // others of its own volume have what it waits for
+            waits |= waiting;
+            waits_with_nothing |= waiting && connection.held_bytes == 0;
+            users += u64::from(waiting || connection.held_bytes > 0);
+            held_bytes += connection.held_bytes;
+        }
+        self.favoured = first.map(|(_, _, _, index)| index);
+        self.share_bytes = match (waits, waits_with_nothing) {
+            (false, _) => u64::MAX,
+            (true, true) => 0,
+            (true, false) => held_bytes / users.max(1),
+        };
+    }
+
+    /// Steps the session over what the receive buffer holds.
+    pub(super) fn parse(
+        &mut self,
+        volumes: &mut impl Volumes,
+        reactor: &mut Reactor,
+        index: u32,
+        now: u64,
+    ) -> bool {
+        let mut started = false;
+        loop {
+            let connection = self.connections[index as usize].as_mut().expect("checked by the caller");
+            let is_full = connection.is_full() && connection.arriving.is_none();
+            if connection.closing || self.closing || is_full {
+                return started;
+            }
+            connection.wants_memory = false;
+            if let Some(arriving) = connection.arriving {
+                if connection.session.payload_remaining() > 0 {
+                    return started;
+                }
+                connection.arriving = None;
+                let bytes = reactor.pool().capacity(arriving.buffer) as u64;
+                let volume = connection.volume.expect("requests follow the handshake");
+                self.arriving_bytes[usize::from(volume.0)] -= bytes;
+                self.submit(volumes, reactor, index, arriving.request, Some(arriving.buffer), now);
+                started = true;
+                continue;
+            }
+            if let Some(request) = connection.blocked.take() {
+                if !self.start(volumes, reactor, index, request, now) {
+                    return started;
+                }
+                started = true;
+                continue;
+            }
+            if self.quiescing && connection.may_quiesce() {
+                return started;
+            }
+            match self.step(reactor, index) {
+                Step::NeedMore => return started,
+                Step::Output => {
+                    self.scratch.clear();
+                    let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+                    connection.session.take_output(&mut self.scratch);
+                    let bytes = std::mem::take(&mut self.scratch);
+                    self.queue_reply(reactor, index, &bytes, None);
+                    self.scratch = bytes;
+                }
+                Step::StartTls => {
+                    self.begin_tls(reactor, index);
+                    return started;
+                }
+                Step::Established => self.established(reactor, index),
+                Step::Request(request) => {
+                    if !self.start(volumes, reactor, index, request, now) {
+                        return started;
+                    }
+                    started = true;
+                }
+                Step::WritePayload(request) => {
+                    if !self.take_payload(reactor, index, request) {
+                        return started;
+                    }
+                }
+                Step::Close(reason) => {
+                    let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+                    connection.closing = true;
+                    if !reason.is_clean() && !matches!(reason, CloseReason::Disconnected) {
+                        self.refusals.note(format!("closed a connection of {}: {reason}", connection.peer));
+                    }
+                    return started;
+                }
+            }
+        }
+    }
+
+    pub(super) fn step(&mut self, reactor: &Reactor, index: u32) -> Step {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let bytes: &[u8] = match connection.buffer {
+            Some(buffer) if connection.used < connection.filled => {
+                &reactor.pool().bytes(buffer)[connection.used..connection.filled]
+            }
+            _ => &[],
+        };
+        let mut input = Input::new(bytes);
+        let seen = self.directory.seen_by(connection.endpoint, &connection.peer);
+        let step = connection.session.step(&mut input, &seen);
+        if let Some(why) = seen.hidden.into_inner() {
+            self.refusals.note(format!("{} {why}", connection.peer));
+        }
+        connection.used += input.used();
+        step
+    }
+
+    /// Gives a write its buffer and the part of its payload that is there; false if there is no memory.
+    pub(super) fn take_payload(&mut self, reactor: &mut Reactor, index: u32, request: NbdRequest) -> bool {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let lead = (request.request.offset_bytes % BLOCK) as usize;
+        let len = request.request.length_bytes as usize;
+        let bytes = (lead + len).next_multiple_of(BLOCK_BYTES);
+        let volume = connection.volume.expect("requests follow the handshake");
+        // What is there as a whole waits for nobody.
+        let is_there = connection.filled - connection.used >= connection.session.payload_remaining();
+        if !is_there && !self.may_arrive(index, volume, BufPool::bytes_for(bytes) as u64) {
+            let now = self.turn_at;
+            let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+            connection.waits_for_memory(now, true);
+            return false;
+        }
+        let Some(buffer) = self.memory_for(reactor, index, bytes) else { return false };
+        let number = usize::from(volume.0);
+        self.arriving_bytes.resize(self.arriving_bytes.len().max(number + 1), 0);
+        self.arriving_bytes[number] += reactor.pool().capacity(buffer) as u64;
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let mut received = 0;
+        if let Some(from) = connection.buffer {
+            // The payload goes from one pool buffer to another; the session only counts.
+            let (used, filled) = (connection.used, connection.filled);
+            let there = (filled - used).min(connection.session.payload_remaining());
+            let piece = |buf, offset: usize| Span { buf, offset: offset as u32, len: there as u32 };
+            if there > 0 {
+                reactor.pool_mut().copy(piece(from, used), piece(buffer, lead));
+                connection.session.payload_received(there);
+                connection.used += there;
+                received = there as u32;
+            }
+        }
+        connection.arriving = Some(Arriving { request, buffer, received, pace: Pace::default() });
+        true
+    }
+
+    /// Memory of payloads for a volume that are still coming.
+    fn arriving_bytes_of(&self, volume: Option<VolumeId>) -> u64 {
+        volume.and_then(|volume| self.arriving_bytes.get(usize::from(volume.0))).copied().unwrap_or(0)
+    }
+
+    /// May one more payload come for a volume now? Who has waited longest may have one beyond what its volume may, and if nothing
+    /// comes for its volume also beyond what all volumes may.
+    fn may_arrive(&self, index: u32, volume: VolumeId, bytes: u64) -> bool {
+        let coming = self.arriving_bytes_of(Some(volume));
+        let first = self.favoured == Some(index);
+        let spare = if first { bytes } else { 0 };
+        let all = self.arriving_bytes.iter().sum::<u64>() + bytes;
+        coming + bytes <= self.arriving_bytes_max + spare
+            && (all <= ARRIVING_VOLUMES * self.arriving_bytes_max || first && coming == 0)
+    }
+}

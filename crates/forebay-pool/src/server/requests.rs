@@ -1,0 +1,188 @@
+//! Requests of clients: how they are given to the engine, and what becomes of its answers.
+
+use super::{BLOCK, FOR_REPLIES, Pending, STATUS_BLOCKS_MAX, Server, Volumes};
+use forebay_core::{Request, RequestError, RequestId, RequestKind};
+use forebay_export::nbd::Errno;
+use forebay_export::nbd::reply::Extent;
+use forebay_export::nbd::session::NbdRequest;
+use forebay_export::request::Operation;
+use forebay_io::{BufId, Reactor, Span};
+
+impl Server {
+    /// The engine has answered a request.
+    pub fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
+        let pending = self.pending[id.0 as usize].take().expect("the engine answers each request once");
+        self.free_pending.push(id.0 as u32);
+        let Pending { connection: index, request: NbdRequest { cookie, request }, buffer, replier } = pending;
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        connection.requests -= 1;
+        self.scratch.clear();
+        let mut data = None;
+        match result {
+            Ok(()) if request.operation == Operation::Read => {
+                let header = replier.read_header(cookie, request.offset_bytes, request.length_bytes as u32);
+                self.scratch.extend_from_slice(header.as_bytes());
+                let lead = (request.offset_bytes % BLOCK) as u32;
+                data = buffer.map(|buf| Span { buf, offset: lead, len: request.length_bytes as u32 });
+            }
+            Ok(()) => replier.ok(&mut self.scratch, cookie),
+            Err(error) => replier.error(&mut self.scratch, cookie, errno(error), &error.to_string()),
+        }
+        if let (Some(buffer), None) = (buffer, data) {
+            connection.held_bytes -= reactor.pool().capacity(buffer) as u64;
+            reactor.pool_mut().free(buffer);
+        }
+        let bytes = std::mem::take(&mut self.scratch);
+        self.queue_reply(reactor, index, &bytes, data);
+        self.scratch = bytes;
+    }
+
+    /// Starts a request without payload; false if it has to wait for memory.
+    pub(super) fn start(
+        &mut self,
+        volumes: &mut impl Volumes,
+        reactor: &mut Reactor,
+        index: u32,
+        request: NbdRequest,
+        now: u64,
+    ) -> bool {
+        let NbdRequest { cookie, request: what } = request;
+        if let Operation::BlockStatus { .. } = what.operation {
+            self.block_status(volumes, reactor, index, request);
+            return true;
+        }
+        if !matches!(what.operation, Operation::Read | Operation::Cache) {
+            self.submit(volumes, reactor, index, request, None, now);
+            return true;
+        }
+        let lead = what.offset_bytes % BLOCK;
+        let len = what.length_bytes.min(forebay_core::REQUEST_BYTES_MAX);
+        let request =
+            NbdRequest { cookie, request: forebay_export::request::Request { length_bytes: len, ..what } };
+        let bytes = (lead + len).next_multiple_of(BLOCK) as usize;
+        let buffer = self.memory_for(reactor, index, bytes);
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let Some(buffer) = buffer else {
+            connection.blocked = Some(request);
+            return false;
+        };
+        self.submit(volumes, reactor, index, request, Some(buffer), now);
+        true
+    }
+
+    /// Memory for a request of a connection: of the pool, as far as the connection may have more of it, or what is put by if it is its
+    /// turn. `None`: it waits.
+    pub(super) fn memory_for(&mut self, reactor: &mut Reactor, index: u32, bytes: usize) -> Option<BufId> {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        let pool = reactor.pool_mut();
+        let gets = connection.held_bytes <= self.share_bytes;
+        let mut buffer = gets.then(|| pool.alloc_leaving(FOR_REPLIES, bytes)).flatten();
+        if buffer.is_none() && connection.held_bytes == 0 && self.favoured.is_none_or(|first| first == index)
+        {
+            buffer = pool.borrow();
+        }
+        match buffer {
+            Some(buffer) => {
+                connection.held_bytes += pool.capacity(buffer) as u64;
+                connection.wants_memory_since = None;
+                self.favoured.take_if(|first| *first == index);
+            }
+            None => connection.waits_for_memory(self.turn_at, false),
+        }
+        buffer
+    }
+
+    /// Hands a request to the engine.
+    pub(super) fn submit(
+        &mut self,
+        volumes: &mut impl Volumes,
+        reactor: &mut Reactor,
+        index: u32,
+        request: NbdRequest,
+        buffer: Option<BufId>,
+        now: u64,
+    ) {
+        let connection = self.connections[index as usize].as_mut().expect("it is stepped");
+        connection.requests += 1;
+        let volume = connection.volume.expect("requests follow the handshake");
+        let what = request.request;
+        let treatment = connection.treatment(&what, self.turn_at);
+        let pending = Pending { connection: index, request, buffer, replier: connection.session.replier() };
+        let id = self.free_pending.pop().unwrap_or_else(|| {
+            self.pending.push(None);
+            (self.pending.len() - 1) as u32
+        });
+        self.pending[id as usize] = Some(pending);
+        self.crcs.clear();
+        if let (Operation::Write { .. }, Some(buf)) = (what.operation, buffer) {
+            let len = (what.offset_bytes % BLOCK + what.length_bytes).next_multiple_of(BLOCK) as u32;
+            reactor.pool().crc32c_blocks(Span { buf, offset: 0, len }, &mut self.crcs);
+        }
+        let kind = match what.operation {
+            Operation::Read => RequestKind::Read,
+            Operation::Write { fua } => RequestKind::Write { fua },
+            Operation::Flush => RequestKind::Flush,
+            Operation::Trim { fua } => RequestKind::Discard { fua },
+            Operation::WriteZeroes { fua, no_hole, .. } => {
+                RequestKind::WriteZeroes { fua, may_unmap: !no_hole }
+            }
+            Operation::Cache | Operation::BlockStatus { .. } => RequestKind::Prefetch,
+        };
+        volumes.submit(
+            now,
+            Request {
+                id: RequestId(u64::from(id)),
+                volume,
+                kind,
+                offset: what.offset_bytes,
+                len: what.length_bytes,
+                buf: buffer.map(|buf| forebay_core::BufId(buf.0)),
+                treatment,
+                block_crcs: &self.crcs,
+            },
+        );
+    }
+
+    pub(super) fn block_status(
+        &mut self,
+        volumes: &impl Volumes,
+        reactor: &mut Reactor,
+        index: u32,
+        request: NbdRequest,
+    ) {
+        let connection = self.connections[index as usize].as_ref().expect("it is stepped");
+        let volume = connection.volume.expect("requests follow the handshake");
+        let replier = connection.session.replier();
+        let what = request.request;
+        let first = what.offset_bytes / BLOCK;
+        let end = what.end_bytes().div_ceil(BLOCK);
+        let mut at = what.offset_bytes;
+        let mut extents = Vec::new();
+        let mut block = first;
+        volumes.block_status(
+            volume,
+            first,
+            (end - first).min(STATUS_BLOCKS_MAX),
+            &mut |blocks, cached, dirty| {
+                block += blocks;
+                let next = (block * BLOCK).min(what.end_bytes());
+                extents.push(Extent { length_bytes: next - at, cached, dirty, ..Extent::default() });
+                at = next;
+                extents.len() < forebay_export::nbd::reply::EXTENTS_MAX
+            },
+        );
+        self.scratch.clear();
+        replier.block_status(&mut self.scratch, request.cookie, &what, &extents);
+        let bytes = std::mem::take(&mut self.scratch);
+        self.queue_reply(reactor, index, &bytes, None);
+        self.scratch = bytes;
+    }
+}
+
+fn errno(error: RequestError) -> Errno {
+    match error {
+        RequestError::Io => Errno::Io,
+        RequestError::Invalid => Errno::Invalid,
+        RequestError::Shutdown => Errno::Shutdown,
+    }
+}

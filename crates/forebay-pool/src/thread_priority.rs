@@ -1,0 +1,44 @@
+//! Priority of the threads that carry requests.
+//!
+//! Whoever waits for a block waits for its server too. A Linux scheduler that finds client and server on one processor lets
+//! the client go on until it has sent all it has, then the server, then the device: each waits for the others, and a
+//! processor beside them stays idle. A server that may interrupt its clients starts the first operation while the second is
+//! still being sent. Measured on two processors, 32 reads in flight: 55 to 85 thousand a second without, 100 with.
+
+use rustix::io::Errno;
+use rustix::process::{getpriority_process, setpriority_process};
+
+/// Puts the calling thread, and what the kernel does in its name, so many steps of niceness above where it is; not if it
+/// was put above others already, by whoever started it.
+///
+/// # Errors
+/// The process may not do that (it needs `CAP_SYS_NICE` or a limit such as `LimitNICE=-10`): the thread stays where it is.
+pub fn boost(steps: u32) -> Result<(), Errno> {
+    if steps == 0 {
+        return Ok(());
+    }
+    // On Linux niceness belongs to threads, and no process id means the calling one.
+    let own = getpriority_process(None)?;
+    if own < 0 {
+        return Ok(());
+    }
+    setpriority_process(None, own.saturating_sub_unsigned(steps))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_calling_thread_is_put_above_others_if_it_may() {
+        let own = getpriority_process(None).unwrap();
+        assert_eq!(boost(0), Ok(()));
+        assert_eq!(getpriority_process(None).unwrap(), own);
+        let checked = std::thread::spawn(move || match boost(5) {
+            Ok(()) => assert_eq!(getpriority_process(None).unwrap(), if own < 0 { own } else { own - 5 }),
+            Err(why) => assert!(matches!(why, Errno::ACCESS | Errno::PERM), "{why}"),
+        });
+        checked.join().unwrap();
+        assert_eq!(getpriority_process(None).unwrap(), own, "other threads stay where they are");
+    }
+}
