@@ -21,16 +21,11 @@ use crate::context::sectors::BLOCK;
 use crate::context::{Context, LockOwner, Status};
 use crate::destage::extent::Extent;
 use crate::destage::ordered::OrderWaiter;
-use crate::failure::CacheFailure;
-use crate::failure::read_retry::ReadRetry;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::pool_resize::PoolJob;
-use crate::log::append::{Batch, Stream};
-use crate::log::flush::{Flusher, Waiter};
 use crate::map::UNSETTLED_STATUS_MAX;
 use crate::map::segment::Key;
-use crate::mirror::Mirror;
 use crate::reclaim::{Reclaim, Relocation};
 use crate::recovery::Recovery;
 use crate::request::admission::Memory;
@@ -43,7 +38,6 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
-use forebay_format::batch::Entry;
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{StreamKind, VolumeId};
 
@@ -61,25 +55,6 @@ pub struct Engine {
     pub(crate) scrub: Option<Box<Scrub>>,
     pub(crate) scrub_reads: Slab<ScrubRead>,
     pub(crate) fills: Fills,
-    pub(crate) streams: [Stream; 3],
-    pub(crate) spare_batches: Vec<Batch>,
-    /// Memory for the entries of a batch header; empty between uses.
-    pub(crate) spare_entries: Vec<Entry>,
-    pub(crate) next_sequence: u64,
-    pub(crate) cache_flush: Flusher,
-    /// Segments with complete blocks that no flush has covered.
-    pub(crate) undurable: Vec<u32>,
-    /// The same at the time the running flush was started, with the blocks complete then.
-    pub(crate) flushing: Vec<(u32, u32)>,
-    /// Memory for those whom a flush serves.
-    pub(crate) served: Vec<Waiter>,
-    /// Destaged slots whose clean marks are not in the log.
-    pub(crate) marks: Vec<u32>,
-    pub(crate) marks_since: Nanos,
-    /// The cache flush that makes the last clean mark in the log durable.
-    pub(crate) marks_ticket: u64,
-    /// The next flush epoch of some volume can begin only when clean marks are in the log.
-    pub(crate) order_waits_for_marks: bool,
     /// Writes past the cache that wait until a flush epoch of their volume is active.
     pub(crate) order_waiters: Vec<OrderWaiter>,
     pub(crate) throttle: Throttle,
@@ -88,11 +63,6 @@ pub struct Engine {
     pub(crate) reclaim: Option<Reclaim>,
     pub(crate) reclaim_wants_destage: bool,
     pub(crate) checkpoint: CheckpointState,
-    /// How far it is with going on without the cache device.
-    pub(crate) failure: CacheFailure,
-    pub(crate) read_retry: ReadRetry,
-    /// The two members of a mirrored cache.
-    pub(crate) mirror: Option<Box<Mirror>>,
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) pool_job: Option<PoolJob>,
@@ -121,27 +91,12 @@ impl Engine {
             scrub: None,
             scrub_reads: Slab::new(),
             fills: Fills::default(),
-            streams: StreamKind::ALL.map(|_| Stream::new()),
-            spare_batches: Vec::new(),
-            spare_entries: Vec::new(),
-            next_sequence: 0,
-            cache_flush: Flusher::default(),
-            undurable: Vec::new(),
-            flushing: Vec::new(),
-            served: Vec::new(),
-            marks: Vec::new(),
-            marks_since: 0,
-            marks_ticket: 0,
-            order_waits_for_marks: false,
             order_waiters: Vec::new(),
             throttle: Throttle::new(),
             memory: Memory::new(),
             reclaim: None,
             reclaim_wants_destage: false,
             checkpoint: CheckpointState::default(),
-            failure: CacheFailure::default(),
-            read_retry: ReadRetry::default(),
-            mirror: None,
             recovery: None,
             lifecycle: Lifecycle::default(),
             pool_job: None,
@@ -169,7 +124,7 @@ impl Engine {
         stats.cached_blocks = self.cx.map.cached_blocks();
         stats.capacity_blocks = self.cx.capacity_of(self.segments_staying());
         stats.dirty_blocks = self.cx.map.volumes.iter().map(|volume| volume.dirty).sum();
-        stats.lost_blocks = self.cx.map.lost.len() as u64 + self.failure.lost_blocks();
+        stats.lost_blocks = self.cx.map.lost.len() as u64 + self.cx.failure.lost_blocks();
         stats.lost_bytes = self.loss_totals().iter().map(|total| total.bytes).sum();
         stats.free_segments = self.free_segments() as u64;
         stats.segments = u64::from(self.segments_counted(self.cx.map.segments.len() as u32));
@@ -317,7 +272,7 @@ impl Engine {
             if self.awaits_device(op) {
                 return;
             }
-        } else if (!ok || self.mirror.is_some()) && self.is_asked_again(op, ok, crcs) {
+        } else if (!ok || self.cx.mirror.is_some()) && self.is_asked_again(op, ok, crcs) {
             return;
         }
         let op = self.cx.take_op(op);
@@ -325,7 +280,7 @@ impl Engine {
         let slot = self.cached_slot(&op.kind);
         self.note_cache_read(slot, op.member, ok);
         if let Some(slot) =
-            slot.filter(|_| self.mirror.is_some() && !matches!(op.kind, OpKind::ScrubRead { .. }))
+            slot.filter(|_| self.cx.mirror.is_some() && !matches!(op.kind, OpKind::ScrubRead { .. }))
         {
             self.suspect_first_copy(op.member, slot);
         }
@@ -333,7 +288,7 @@ impl Engine {
             self.count_failure(&op.kind);
         }
         match op.kind {
-            OpKind::Batch(stream) if self.mirror.is_some() => {
+            OpKind::Batch(stream) if self.cx.mirror.is_some() => {
                 self.half_written(stream, op.batch_id(), op.member, ok);
             }
             OpKind::Batch(stream) => self.batch_written(stream, op.batch_id(), ok),
@@ -351,7 +306,7 @@ impl Engine {
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
             OpKind::ScrubRead { read } => self.scrub_read(read, ok, crcs),
             OpKind::ScrubFetch { key, page, token } => self.scrub_fetched(key, page, token, ok, crcs),
-            OpKind::Flush(Device::Cache) if self.mirror.is_some() => self.member_flushed(op.member, ok),
+            OpKind::Flush(Device::Cache) if self.cx.mirror.is_some() => self.member_flushed(op.member, ok),
             OpKind::Flush(device) => self.flushed(device, ok),
             OpKind::Checkpoint => self.checkpoint_written(op.member, ok),
             OpKind::CopyRead => self.copy_read(ok, crcs),
@@ -430,7 +385,7 @@ impl Engine {
         self.step_pool();
         self.collect_emptied();
         self.step_intents();
-        if self.mirror.is_some() {
+        if self.cx.mirror.is_some() {
             self.step_mirror();
         }
         for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
@@ -463,12 +418,12 @@ impl Engine {
         match self.cx.status {
             Status::Ready => {}
             // What was due is done.
-            Status::Stopping => return self.read_retry.deadline(),
+            Status::Stopping => return self.cx.read_retry.deadline(),
             Status::Opening | Status::Failed(_) => return None,
         }
         let volumes = self.cx.volumes.iter().flatten().filter_map(|volume| self.volume_deadline(volume));
         // Most caches have neither.
-        let rare = if self.scrub.is_some() || self.mirror.is_some() {
+        let rare = if self.scrub.is_some() || self.cx.mirror.is_some() {
             self.scrub_deadline().into_iter().chain(self.mirror_deadline()).min()
         } else {
             None
@@ -480,7 +435,7 @@ impl Engine {
             self.lifecycle_deadline(),
             self.sweeps_deadline(),
             self.failure_deadline(),
-            self.read_retry.deadline(),
+            self.cx.read_retry.deadline(),
             rare,
             self.batch_delay_deadline(),
             self.cx.map.is_unsettled().then_some(self.cx.now),
@@ -682,7 +637,7 @@ impl Engine {
     #[must_use]
     pub fn describe(&self) -> String {
         let streams: Vec<String> =
-            self.streams.iter().map(|stream| stream.describe(self.cx.batch_blocks())).collect();
+            self.cx.log.streams.iter().map(|stream| stream.describe(self.cx.batch_blocks())).collect();
         alloc::format!(
             "{} requests, {} operations, {} merges ({} wait for pages), {} direct, {} extents, {} relocations, {} \
              throttled, {} marks, reclaim {:?}, fenced {}, {} fills, jobs {:?}, checkpoint: {}; streams {streams:?}; unclean {}, levels {:?}",
@@ -694,7 +649,7 @@ impl Engine {
             self.extents.len(),
             self.relocations.len(),
             self.throttle.waiting_len(),
-            self.marks.len(),
+            self.cx.log.marks.len(),
             self.reclaim,
             self.cx.fenced,
             self.fills.len(),

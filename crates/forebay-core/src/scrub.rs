@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::{LifecycleError, sweep_slots};
 use crate::map::segment::{BlockState, Key};
-use crate::mirror::Outcome;
+use crate::mirror::state::Outcome;
 use crate::request::read::{CACHE_READ_TRIES, Damage};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -231,20 +231,20 @@ impl Engine {
 
     /// Both members have this segment, and count.
     fn has_two_copies(&self, segment: u32) -> bool {
-        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
+        let whole = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
         whole && self.is_pair(segment)
     }
 
     /// The member of a pair that this copy is read from: the one that counts, if only one does.
     fn scrubbed_member(&self, slot: u32, copy: u8) -> Option<u8> {
-        let mirror = self.mirror.as_ref().filter(|_| self.is_pair(self.cx.map.place(slot).0))?;
+        let mirror = self.cx.mirror.as_ref().filter(|_| self.is_pair(self.cx.map.place(slot).0))?;
         Some(mirror.failed().map_or(copy, |failed| 1 - failed))
     }
 
     /// True if a slot counts, is not known to be lost, and was not on a member that is.
     fn is_worth_scrubbing(&self, slot: u32) -> bool {
         let state = self.cx.map.state(slot);
-        if state == BlockState::Void || self.mirror.is_some() && self.is_gone(self.cx.map.place(slot).0) {
+        if state == BlockState::Void || self.cx.mirror.is_some() && self.is_gone(self.cx.map.place(slot).0) {
             return false;
         }
         let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == BlockState::Dirty;
@@ -330,7 +330,7 @@ impl Engine {
         let stale = !self.is_worth_judging(slot);
         let paired = self.has_two_copies(self.cx.map.place(slot).0);
         let elsewhere =
-            self.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
+            self.cx.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
         let elsewhere = elsewhere && !fault::planted(PlantedBug::JudgeFailedCopy);
         let Some(scrub) = &mut self.scrub else { return };
         let right = found == Found::Right;

@@ -28,10 +28,9 @@ use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::append::Item;
-use crate::log::flush::Waiter;
+use crate::log::ledger::Waiter;
+use crate::log::streams::Item;
 use crate::map::segment::{BlockState, SegmentPhase};
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotStates, VolumeEntry};
@@ -94,14 +93,6 @@ pub(crate) struct CheckpointState {
     pub(crate) in_effect: u64,
     /// Generation of the superblock that says so, durable in both copies.
     pub(crate) super_generation: u64,
-    /// Segments that may be written now.
-    pub(crate) window: VecDeque<u32>,
-    /// Segments that hold nothing but are not in the window.
-    pub(crate) pool: VecDeque<u32>,
-    /// Segments that a window should have.
-    pub(crate) window_size: u32,
-    /// The volume table, with entries of volumes that are not attached.
-    pub(crate) volume_table: Vec<VolumeEntry>,
 }
 
 impl CheckpointState {
@@ -115,13 +106,7 @@ impl CheckpointState {
     }
 
     pub(crate) fn describe(&self) -> alloc::string::String {
-        alloc::format!(
-            "{:?} {:?}, window {}, pool {}",
-            self.step,
-            self.purpose,
-            self.window.len(),
-            self.pool.len()
-        )
+        alloc::format!("{:?} {:?}", self.step, self.purpose)
     }
 
     /// No batch may be started: the snapshot is about to be taken.
@@ -173,10 +158,10 @@ impl Engine {
             Status::Failed(_) => return false,      // There may be no geometry either.
             Status::Ready | Status::Stopping => {}
         }
-        let (window, pool) = (state.window.len(), state.pool.len());
-        let low = state.window_size as usize / 2;
+        let (window, pool) = (self.cx.free.window.len(), self.cx.free.pool.len());
+        let low = self.cx.free.window_size as usize / 2;
         state.wanted
-            || window <= low && pool >= (state.window_size as usize / 4).max(1)
+            || window <= low && pool >= (self.cx.free.window_size as usize / 4).max(1)
             || window <= 2 && pool > 0
             || self.wants_marks_by_checkpoint()
             || self.cx.has_ended_intents() && self.cx.now >= state.last_at + INTENTS_PAUSE_NS
@@ -185,15 +170,16 @@ impl Engine {
     /// Segments that hold nothing are about to join the window: a checkpoint that lists them is under way, or due.
     pub(crate) fn is_room_coming(&self) -> bool {
         let state = &self.checkpoint;
-        !self.cx.fenced && (!state.joining.is_empty() || !state.pool.is_empty() && self.checkpoint_is_due())
+        !self.cx.fenced
+            && (!state.joining.is_empty() || !self.cx.free.pool.is_empty() && self.checkpoint_is_due())
     }
 
     /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
     fn wants_marks_by_checkpoint(&self) -> bool {
-        let stream = &self.streams[StreamKind::Write.index()];
-        self.checkpoint.window.len() <= 1
+        let stream = &self.cx.log.streams[StreamKind::Write.index()];
+        self.cx.free.window.len() <= 1
             && stream.room(self.cx.batch_blocks()) == 0
-            && (!self.marks.is_empty() || stream.waits_without_payload())
+            && (!self.cx.log.marks.is_empty() || stream.waits_without_payload())
     }
 
     pub(crate) fn checkpoint_deadline(&self) -> Option<Nanos> {
@@ -239,7 +225,7 @@ impl Engine {
     }
 
     fn hold_and_snapshot(&mut self) {
-        if self.cx.fenced || !self.streams.iter().all(crate::log::append::Stream::nothing_in_flight) {
+        if self.cx.fenced || !self.cx.log.streams.iter().all(crate::log::streams::Stream::nothing_in_flight) {
             if self.cx.fenced {
                 self.checkpoint.step = CheckpointStep::Idle;
             }
@@ -262,8 +248,8 @@ impl Engine {
 
     /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the log says.
     fn snapshot(&mut self) -> Checkpoint {
-        self.checkpoint.absorbed = core::mem::take(&mut self.marks);
-        self.checkpoint.settled = self.streams[StreamKind::Write.index()].take_without_payload();
+        self.checkpoint.absorbed = core::mem::take(&mut self.cx.log.marks);
+        self.checkpoint.settled = self.cx.log.streams[StreamKind::Write.index()].take_without_payload();
         for item in self.checkpoint.settled.clone() {
             self.cx.apply_drop(item.kind);
         }
@@ -276,12 +262,12 @@ impl Engine {
         if self.cx.has_ended_intents() {
             self.cx.cover(CoverageMark::IntentCleared);
         }
-        let size = self.checkpoint.window_size as usize;
-        let joining = size.saturating_sub(self.checkpoint.window.len()).min(self.checkpoint.pool.len());
-        self.checkpoint.joining = self.checkpoint.pool.drain(..joining).collect();
-        let spare = self.mirror.as_ref().and_then(|mirror| mirror.spare());
+        let size = self.cx.free.window_size as usize;
+        let joining = size.saturating_sub(self.cx.free.window.len()).min(self.cx.free.pool.len());
+        self.checkpoint.joining = self.cx.free.pool.drain(..joining).collect();
+        let spare = self.cx.mirror.as_ref().and_then(|mirror| mirror.spare());
         let window =
-            self.checkpoint.window.iter().chain(&self.checkpoint.joining).copied().chain(spare).collect();
+            self.cx.free.window.iter().chain(&self.checkpoint.joining).copied().chain(spare).collect();
         let intents = self.cx.settle_intents();
         let opening = self.checkpoint.purpose == Purpose::Opening;
         self.cx.superblock.epoch += u64::from(opening);
@@ -291,8 +277,8 @@ impl Engine {
             uuid: self.cx.superblock.uuid,
             generation: self.cx.superblock.checkpoint_generation,
             epoch: self.cx.superblock.epoch,
-            next_sequence: self.next_sequence,
-            next_stream_sequence: [0, 1, 2].map(|index| self.streams[index].next_sequence),
+            next_sequence: self.cx.log.next_sequence,
+            next_stream_sequence: [0, 1, 2].map(|index| self.cx.log.streams[index].next_sequence),
             segment_blocks: self.cx.map.geometry.segment_blocks,
             volumes: self.volume_table(),
             segments: (0..self.cx.map.segments.len()).map(|number| self.cx.segment_entry(number)).collect(),
@@ -305,7 +291,7 @@ impl Engine {
     #[must_use]
     pub fn volume_table(&self) -> Vec<VolumeEntry> {
         let closing = self.checkpoint.purpose == Purpose::Closing;
-        let mut table = self.checkpoint.volume_table.clone();
+        let mut table = self.cx.volume_table.clone();
         for entry in &mut table {
             entry.flush_epoch = self.cx.order_claim(entry.id);
             let Some(Some(volume)) = self.cx.volumes.get(usize::from(entry.id.0)) else { continue };
@@ -347,7 +333,7 @@ impl Engine {
     }
 
     fn mend_superblock(&mut self) {
-        if self.mirror.is_some() {
+        if self.cx.mirror.is_some() {
             let mut stale = core::mem::take(&mut self.checkpoint.stale_superblocks);
             stale
                 .retain(|(offset, _)| self.meta_members().contains(&usize::from(self.cx.member_at(*offset))));
@@ -398,7 +384,7 @@ impl Engine {
     }
 
     pub(crate) fn checkpoint_written(&mut self, member: u8, ok: bool) {
-        self.cache_flush.unflushed = true;
+        self.cx.flushes.cache.unflushed = true;
         let ok = ok || self.goes_on_without(member);
         let state = &mut self.checkpoint;
         state.failed |= !ok;
@@ -451,7 +437,7 @@ impl Engine {
             self.cx.map.end_segment(number, SegmentPhase::Free);
             self.column_is_free(number);
             if !self.keep_retired(number) {
-                self.checkpoint.window.push_back(number);
+                self.cx.free.window.push_back(number);
             }
         }
         for slot in core::mem::take(&mut self.checkpoint.absorbed) {

@@ -25,15 +25,21 @@ use crate::context::pages::Pages;
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
 use crate::context::volume::Volume;
+use crate::failure::state::{CacheFailure, ReadRetry};
 use crate::fault::{self, PlantedBug};
+use crate::log::free::FreeSegments;
+use crate::log::ledger::FlushLedger;
+use crate::log::streams::Log;
 use crate::map::ages::Born;
 use crate::map::segment::Key;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
+use crate::mirror::state::Mirror;
 use crate::recovery::{OpenError, RecoveryRead};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
@@ -70,6 +76,16 @@ pub(crate) struct Context {
     pub(crate) reqs: Slab<Req>,
     pub(crate) spare_crcs: Vec<Vec<u32>>,
     pub(crate) pages: Pages,
+    pub(crate) log: Log,
+    pub(crate) free: FreeSegments,
+    /// The volume table, with entries of volumes that are not attached.
+    pub(crate) volume_table: Vec<VolumeEntry>,
+    /// The two members of a mirrored cache.
+    pub(crate) mirror: Option<Box<Mirror>>,
+    /// How far it is with going on without the cache device.
+    pub(crate) failure: CacheFailure,
+    pub(crate) read_retry: ReadRetry,
+    pub(crate) flushes: FlushLedger,
     /// Serialises everything that changes the content of a block.
     pub(crate) locks: RangeLocks<LockOwner>,
     /// Serialises writes to the backing stores.
@@ -100,6 +116,13 @@ impl Context {
             reqs: Slab::new(),
             spare_crcs: Vec::new(),
             pages,
+            log: Log::new(),
+            free: FreeSegments::default(),
+            volume_table: Vec::new(),
+            mirror: None,
+            failure: CacheFailure::default(),
+            read_retry: ReadRetry::default(),
+            flushes: FlushLedger::default(),
             locks: RangeLocks::new(),
             backing_locks: RangeLocks::new(),
             fenced: false,

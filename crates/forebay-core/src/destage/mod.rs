@@ -34,7 +34,7 @@ use crate::destage::rate_controller::{DestagePlan, RateController};
 use crate::destage::report::Limit;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::flush::Waiter;
+use crate::log::ledger::Waiter;
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
@@ -189,8 +189,8 @@ impl Engine {
         self.cx.volume_mut(id).destage.cursor = block + 1;
         let slot = self.cx.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
         if !self.is_destageable(slot) {
-            if (self.cache_flush.unflushed || self.cache_flush.is_running())
-                && !self.cache_flush.waits(Waiter::Nobody)
+            if (self.cx.flushes.cache.unflushed || self.cx.flushes.cache.is_running())
+                && !self.cx.flushes.cache.waits(Waiter::Nobody)
             {
                 self.flush(Device::Cache, Waiter::Nobody);
             }

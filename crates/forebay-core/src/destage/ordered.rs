@@ -25,8 +25,8 @@ use crate::context::coverage::CoverageMark;
 use crate::context::volume::Volume;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Item, ItemKind};
-use crate::log::flush::Waiter;
+use crate::log::ledger::Waiter;
+use crate::log::streams::{Item, ItemKind};
 use crate::map::segment::Key;
 use crate::map::waiting::{Order, OrderPhase};
 use alloc::boxed::Box;
@@ -167,7 +167,7 @@ impl Engine {
 
     /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is later.
     pub(crate) fn end_flush_epoch(&mut self, volume: VolumeId, kind: RequestKind) {
-        let barrier = self.streams[StreamKind::Write.index()].next_sequence;
+        let barrier = self.cx.log.streams[StreamKind::Write.index()].next_sequence;
         if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
             return;
         }
@@ -179,7 +179,7 @@ impl Engine {
 
     /// The clean mark of a slot was appended.
     pub(crate) fn note_marked(&mut self, slot: u32) {
-        let ticket = self.cache_flush.ticket();
+        let ticket = self.cx.flushes.cache.ticket();
         if let Some(order) = self.cx.order_mut(self.cx.map.key(slot).volume()) {
             order.marks_ticket = ticket;
         }
@@ -187,7 +187,7 @@ impl Engine {
 
     /// Begins and ends orders as the settings say, and lets epochs become active.
     pub(crate) fn step_ordered(&mut self) {
-        self.order_waits_for_marks = false;
+        self.cx.log.order_waits_for_marks = false;
         for index in 0..self.cx.volumes.len() {
             let Some(volume) = &self.cx.volumes[index] else { continue };
             let (id, wanted) = (volume.id, volume.settings.destage_order == DestageOrder::Ordered);
@@ -195,7 +195,7 @@ impl Engine {
                 if !wanted {
                     continue;
                 }
-                let barrier = self.streams[StreamKind::Write.index()].next_sequence;
+                let barrier = self.cx.log.streams[StreamKind::Write.index()].next_sequence;
                 self.cx.map.volumes[index].waiting.begin(barrier);
             }
             self.advance_epoch(id);
@@ -215,7 +215,7 @@ impl Engine {
         if self.is_shrinking(id) && !fault::planted(PlantedBug::AdvanceInShrink) {
             return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
         }
-        let stream = &self.streams[StreamKind::Write.index()];
+        let stream = &self.cx.log.streams[StreamKind::Write.index()];
         let all_applied = stream.nothing_in_flight() || stream.completed_sequence >= order.barrier;
         if order.first().is_none() && !all_applied {
             return; // Something of an earlier epoch is on its way to the log.
@@ -223,18 +223,18 @@ impl Engine {
         let urgent =
             order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
         let marked = map.destaged == 0;
-        let durable = self.cache_flush.succeeded >= order.marks_ticket;
+        let durable = self.cx.flushes.cache.succeeded >= order.marks_ticket;
         if !fault::planted(PlantedBug::MixFlushEpochs) {
             if self.cx.volume(id).destage.is_under_way() {
                 return;
             }
             if !marked {
                 self.cx.cover(CoverageMark::EpochWaitsForMarks);
-                self.order_waits_for_marks |= urgent;
+                self.cx.log.order_waits_for_marks |= urgent;
                 return;
             }
             if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
-                if urgent && !self.cache_flush.waits(Waiter::Nobody) {
+                if urgent && !self.cx.flushes.cache.waits(Waiter::Nobody) {
                     self.flush(Device::Cache, Waiter::Nobody);
                 }
                 return;
@@ -294,7 +294,7 @@ impl Engine {
     /// Reclaim has found no segment to empty. If somebody needs one and nothing else can make room, volumes that are not
     /// attached give up their order. (After a start nobody needs any: whoever is attached then finds its order as it was.)
     pub(crate) fn yield_kept_orders(&mut self) {
-        let stream = &self.streams[StreamKind::Write.index()];
+        let stream = &self.cx.log.streams[StreamKind::Write.index()];
         let needed = stream.room(self.cx.batch_blocks()) == 0 && !stream.is_idle();
         let unclean = |volume: &Volume| {
             let map = &self.cx.map.volumes[usize::from(volume.id.0)];
@@ -302,7 +302,7 @@ impl Engine {
         };
         let hope = self.relocations.len() > 0
             || !self.checkpoint.is_idle()
-            || !self.checkpoint.pool.is_empty()
+            || !self.cx.free.pool.is_empty()
             || self.cx.volumes.iter().flatten().any(unclean);
         if !needed || hope {
             return;

@@ -1,11 +1,12 @@
 //! What only the failed cache has: at risk, safe, or lost; sector by sector (I52, I53, I55).
 
-use super::{Gone, SAFE_BLOCKS_MAX, Safe};
+use super::SAFE_BLOCKS_MAX;
 use crate::api::{Loss, LossTotal, Nanos};
 use crate::context::Context;
 use crate::context::locks::BlockRange;
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
 use crate::engine::Engine;
+use crate::failure::state::{Gone, Safe};
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::whole_volume;
 use crate::map::segment::{BlockState, Key};
@@ -62,7 +63,7 @@ impl Engine {
             let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
             let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
             let gone =
-                self.failure.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
+                self.cx.failure.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
             gone.mask |= mask;
             gone.written_at = gone.written_at.min(written_at);
         }
@@ -109,24 +110,24 @@ impl Engine {
     /// was too much to be remembered, and a whole record is needed.
     #[must_use]
     pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
-        if self.failure.forgotten > self.failure.recorded {
+        if self.cx.failure.forgotten > self.cx.failure.recorded {
             return None;
         }
-        Some(losses_of(self.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
+        Some(losses_of(self.cx.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
     }
 
     /// A record that knows of so many changes is durable.
     pub(super) fn note_recorded(&mut self, changes: u64) {
-        self.failure.recorded = changes;
-        self.failure.safe.retain(|_, safe| safe.change > changes);
+        self.cx.failure.recorded = changes;
+        self.cx.failure.safe.retain(|_, safe| safe.change > changes);
     }
 
     /// The last change of what is at risk in this range that the record does not know yet, 0 if it knows them all.
     pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
-        if self.failure.forgotten > self.failure.recorded {
-            return self.failure.forgotten;
+        if self.cx.failure.forgotten > self.cx.failure.recorded {
+            return self.cx.failure.forgotten;
         }
-        let safe = self.failure.safe.range(range.first..=range.last);
+        let safe = self.cx.failure.safe.range(range.first..=range.last);
         safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
     }
 
@@ -158,13 +159,13 @@ impl Engine {
     /// Nothing is lost, of any volume.
     #[must_use]
     pub fn has_lost_nothing(&self) -> bool {
-        self.cx.map.lost.is_empty() && self.failure.gone.is_empty()
+        self.cx.map.lost.is_empty() && self.cx.failure.gone.is_empty()
     }
 
     /// Blocks of a volume of which something is lost.
     pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
-        let gone = self.failure.gone.range(all.first..=all.last).count() as u64;
+        let gone = self.cx.failure.gone.range(all.first..=all.last).count() as u64;
         self.cx.map.volumes[usize::from(volume.0)].lost + gone
     }
 
@@ -183,7 +184,7 @@ impl Engine {
     #[must_use]
     pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
-        let gone = self.failure.gone.range(all.first..=all.last);
+        let gone = self.cx.failure.gone.range(all.first..=all.last);
         let gone: u64 = gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum();
         let damaged = self.cx.map.lost.range(all.first..=all.last).filter_map(|key| self.cx.map.lookup(*key));
         let damaged: u64 = damaged
@@ -196,7 +197,7 @@ impl Engine {
 
     fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
         let age = |gone: &Gone| (self.cx.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
-        self.failure.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
+        self.cx.failure.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
     }
 
     /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
@@ -210,14 +211,14 @@ impl Engine {
 
     /// Sectors of a block that are lost.
     pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
-        if self.failure.gone.is_empty() {
+        if self.cx.failure.gone.is_empty() {
             return 0;
         }
-        self.failure.gone.get(&key).map_or(0, |gone| gone.mask)
+        self.cx.failure.gone.get(&key).map_or(0, |gone| gone.mask)
     }
 
     pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
-        self.failure.gone.range(range.first..=range.last).next().is_some()
+        self.cx.failure.gone.range(range.first..=range.last).next().is_some()
     }
 
     /// The only copy of a block cannot be read.
@@ -231,7 +232,7 @@ impl Engine {
         if mask == 0 {
             return;
         }
-        self.failure.gone.insert(key, Gone { mask, written_at });
+        self.cx.failure.gone.insert(key, Gone { mask, written_at });
         if !known {
             self.cx.note_lost(key.volume());
         }
@@ -247,15 +248,15 @@ impl Engine {
 
     /// Sectors of a block are not at risk any more: a record that lists them is out of date.
     pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
-        self.failure.changes += 1;
-        let change = self.failure.changes;
+        self.cx.failure.changes += 1;
+        let change = self.cx.failure.changes;
         self.cx.volume_mut(key.volume()).safer_at = change;
         let mask = self.valid_mask(key, mask);
-        let safe = self.failure.safe.entry(key).or_insert(Safe { mask: 0, change });
+        let safe = self.cx.failure.safe.entry(key).or_insert(Safe { mask: 0, change });
         (safe.mask, safe.change) = (safe.mask | mask, change);
-        if self.failure.safe.len() > SAFE_BLOCKS_MAX {
-            self.failure.safe.clear();
-            self.failure.forgotten = change;
+        if self.cx.failure.safe.len() > SAFE_BLOCKS_MAX {
+            self.cx.failure.safe.clear();
+            self.cx.failure.forgotten = change;
         }
         self.cx.settle_again();
     }
@@ -272,15 +273,16 @@ impl Engine {
                 self.rescued(slot);
             }
         }
-        let lost: Vec<Key> = self.failure.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
+        let lost: Vec<Key> =
+            self.cx.failure.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
         for key in lost {
             let start = key.block() * BLOCK;
             let written = sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
-            let Some(gone) = self.failure.gone.get_mut(&key) else { continue };
+            let Some(gone) = self.cx.failure.gone.get_mut(&key) else { continue };
             let healed = gone.mask & written;
             gone.mask &= !written;
             if gone.mask == 0 {
-                self.failure.gone.remove(&key);
+                self.cx.failure.gone.remove(&key);
             }
             self.note_safer(key, healed);
         }

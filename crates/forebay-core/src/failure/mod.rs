@@ -29,9 +29,9 @@ mod loss;
 mod promise;
 pub(crate) mod read_retry;
 mod rescue;
+pub(crate) mod state;
 
 pub use loss::{AtRisk, RiskWalk};
-pub(crate) use promise::Promised;
 
 use crate::api::config::{Attachment, EngineConfig};
 use crate::api::{Action, Loss, Nanos, Notice};
@@ -41,9 +41,9 @@ use crate::context::operations::OpKind;
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
 use crate::engine::Engine;
+use crate::failure::state::{FailureStage, Held};
 use crate::fault::{self, PlantedBug};
-use crate::map::segment::{BlockState, Key};
-use alloc::collections::{BTreeMap, VecDeque};
+use crate::map::segment::BlockState;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{Geometry, VolumeId};
@@ -55,75 +55,6 @@ const READS_FAILED_MAX: usize = 8;
 const RECORD_PAUSE_NS: Nanos = 1_000_000_000;
 /// Blocks of which is remembered that they came to be safe; beyond, the next record is a whole one.
 const SAFE_BLOCKS_MAX: usize = 1 << 20;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum FailureStage {
-    #[default]
-    Sound,
-    Asking,
-    Refused,
-    WithoutCache,
-}
-
-/// A request that waits for what the owner answers.
-#[derive(Clone, Copy, Debug)]
-enum Held {
-    /// A write, zero or discard that holds its block lock: done over, without the cache.
-    Redo(u32),
-    /// A FLUSH or FUA: what it covers is to be made durable without the cache.
-    Durable(u32),
-}
-
-/// Sectors of a block that nobody has any more.
-#[derive(Clone, Copy, Debug)]
-struct Gone {
-    mask: u8,
-    /// When they were written; before the origin of time if that was before this engine began.
-    written_at: i64,
-}
-
-/// Sectors of a block that were at risk and are not any more.
-#[derive(Clone, Copy, Debug)]
-struct Safe {
-    mask: u8,
-    change: u64,
-}
-
-/// See the top of the file.
-#[derive(Debug, Default)]
-pub(crate) struct CacheFailure {
-    stage: FailureStage,
-    held: VecDeque<Held>,
-    gone: BTreeMap<Key, Gone>,
-    /// Requests that wait for the rescue of their volume.
-    waiting: Vec<u32>,
-    /// Requests that wait for a record which knows of so many changes.
-    recording: Vec<(u64, u32)>,
-    /// Changes of what is at risk: sectors that came to be safe.
-    changes: u64,
-    /// Of those, changes that the last record knows.
-    recorded: u64,
-    /// Sectors that came to be safe and that the last record still lists, with the number of the change.
-    safe: BTreeMap<Key, Safe>,
-    /// There were more of those than can be remembered, up to this change.
-    forgotten: u64,
-    last_ticket: u64,
-    /// The record under way, and the changes that it will know.
-    pending: Option<(u64, u64)>,
-    recorded_at: Nanos,
-    /// The last record failed.
-    record_failed: bool,
-    /// The end of the rescue was told.
-    told: bool,
-    /// Segments that could not be read, one after the other.
-    unreadable: Vec<u32>,
-}
-
-impl CacheFailure {
-    pub(crate) fn lost_blocks(&self) -> u64 {
-        self.gone.len() as u64
-    }
-}
 
 impl Req {
     /// Sectors of a block that the request is about.
@@ -159,10 +90,10 @@ impl Engine {
         let geometry = Geometry { segment_blocks: 16, ..crate::recovery::blank_geometry() };
         engine.cx.map = crate::map::CacheMap::new(geometry);
         engine.cx.superblock.geometry = geometry;
-        engine.checkpoint.volume_table = entries;
+        engine.cx.volume_table = entries;
         engine.cx.status = Status::Ready;
         engine.cx.fenced = true;
-        engine.failure.stage = FailureStage::WithoutCache;
+        engine.cx.failure.stage = FailureStage::WithoutCache;
         for attachment in attachments {
             engine.cx.serve_without_cache(&attachment);
         }
@@ -175,14 +106,14 @@ impl Engine {
     /// The cache device failed, and the engine serves its volumes without it.
     #[must_use]
     pub fn runs_without_cache(&self) -> bool {
-        self.failure.stage == FailureStage::WithoutCache
+        self.cx.failure.stage == FailureStage::WithoutCache
     }
 
     /// The owner knows that the cache device is gone: it need not be found out one error after the other.
     pub fn cache_gone(&mut self, now: Nanos) {
         self.cx.advance(now);
         if self.cx.status == Status::Ready {
-            self.read_retry.end_for_good();
+            self.cx.read_retry.end_for_good();
             self.fence();
         }
     }
@@ -205,20 +136,20 @@ impl Engine {
     pub(crate) fn note_cache_read(&mut self, slot: Option<u32>, member: u8, ok: bool) {
         let Some(slot) = slot else { return };
         if ok {
-            self.read_retry.restart();
+            self.cx.read_retry.restart();
         }
-        if self.mirror.is_some() {
+        if self.cx.mirror.is_some() {
             self.note_member_read(member, slot, ok);
             return;
         }
         if ok {
-            self.failure.unreadable.clear();
+            self.cx.failure.unreadable.clear();
             return;
         }
         let segment = self.cx.map.place(slot).0;
-        if !self.cx.fenced && !self.failure.unreadable.contains(&segment) {
-            self.failure.unreadable.push(segment);
-            if self.failure.unreadable.len() >= READS_FAILED_MAX {
+        if !self.cx.fenced && !self.cx.failure.unreadable.contains(&segment) {
+            self.cx.failure.unreadable.push(segment);
+            if self.cx.failure.unreadable.len() >= READS_FAILED_MAX {
                 self.fence();
             }
         }
@@ -226,8 +157,8 @@ impl Engine {
 
     /// The cache was fenced just now: the owner is asked to give it up.
     pub(crate) fn ask_to_go_on(&mut self) {
-        if self.cx.status == Status::Ready && self.failure.stage == FailureStage::Sound {
-            self.failure.stage = FailureStage::Asking;
+        if self.cx.status == Status::Ready && self.cx.failure.stage == FailureStage::Sound {
+            self.cx.failure.stage = FailureStage::Asking;
             self.ask_record();
             if fault::planted(PlantedBug::PassBeforeRecord) {
                 self.go_on_without_cache();
@@ -236,18 +167,18 @@ impl Engine {
     }
 
     fn ask_record(&mut self) {
-        if self.failure.pending.is_some() {
+        if self.cx.failure.pending.is_some() {
             return;
         }
-        self.failure.last_ticket += 1;
-        self.failure.pending = Some((self.failure.last_ticket, self.failure.changes));
-        self.cx.actions.push_back(Action::RecordLoss { ticket: self.failure.last_ticket });
+        self.cx.failure.last_ticket += 1;
+        self.cx.failure.pending = Some((self.cx.failure.last_ticket, self.cx.failure.changes));
+        self.cx.actions.push_back(Action::RecordLoss { ticket: self.cx.failure.last_ticket });
     }
 
     /// Asks for the record once more, after the owner could not make it.
     pub fn record_again(&mut self, now: Nanos) {
         self.cx.advance(now);
-        if self.failure.stage == FailureStage::Refused {
+        if self.cx.failure.stage == FailureStage::Refused {
             self.ask_record();
         }
     }
@@ -255,33 +186,33 @@ impl Engine {
     /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
     pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
         self.cx.advance(now);
-        let Some((_, changes)) = self.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
+        let Some((_, changes)) = self.cx.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
             return;
         };
-        self.failure.record_failed = !ok;
-        match self.failure.stage {
+        self.cx.failure.record_failed = !ok;
+        match self.cx.failure.stage {
             FailureStage::Sound => {}
             FailureStage::Asking | FailureStage::Refused if ok => {
                 self.note_recorded(changes);
                 self.go_on_without_cache();
             }
             FailureStage::Asking | FailureStage::Refused => {
-                self.failure.stage = FailureStage::Refused;
+                self.cx.failure.stage = FailureStage::Refused;
                 self.release_held();
             }
             FailureStage::WithoutCache => self.record_ended(changes, ok),
         }
-        self.failure.recorded_at = self.cx.now;
+        self.cx.failure.recorded_at = self.cx.now;
     }
 
     fn record_ended(&mut self, changes: u64, ok: bool) {
         if ok {
             self.note_recorded(changes);
         }
-        let all = core::mem::take(&mut self.failure.recording);
+        let all = core::mem::take(&mut self.cx.failure.recording);
         let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
-        self.failure.recording = left;
-        if !self.failure.recording.is_empty() {
+        self.cx.failure.recording = left;
+        if !self.cx.failure.recording.is_empty() {
             self.ask_record();
         }
         for (_, req) in served {
@@ -291,7 +222,7 @@ impl Engine {
 
     /// The record is durable: from here on the cache is no more than a place from which dirty blocks are rescued.
     fn go_on_without_cache(&mut self) {
-        self.failure.stage = FailureStage::WithoutCache;
+        self.cx.failure.stage = FailureStage::WithoutCache;
         self.cx.notice(Notice::RunsWithoutCache);
         for index in 0..self.cx.map.volumes.len() {
             let volume = VolumeId(index as u16);
@@ -305,7 +236,7 @@ impl Engine {
                 self.forget_clean(self.cx.now, volume);
             }
         }
-        self.marks.clear();
+        self.cx.log.marks.clear();
         self.reclaim = None;
         self.move_lost();
         self.cx.find_urgent();
@@ -335,22 +266,22 @@ impl Engine {
 
     /// True if a request that changes something cannot succeed.
     pub(crate) fn refuses_changes(&self) -> bool {
-        self.cx.fenced && matches!(self.failure.stage, FailureStage::Sound | FailureStage::Refused)
+        self.cx.fenced && matches!(self.cx.failure.stage, FailureStage::Sound | FailureStage::Refused)
     }
 
     /// True if what fails now because of the cache may succeed without it.
     fn may_redo(&self, req: u32) -> bool {
-        let undecided = matches!(self.failure.stage, FailureStage::Asking | FailureStage::WithoutCache);
+        let undecided = matches!(self.cx.failure.stage, FailureStage::Asking | FailureStage::WithoutCache);
         undecided && !self.cx.reqs.get(req).redone
     }
 
     /// A write, zero or discard has got its block lock. True if it waits for the owner's answer.
     pub(crate) fn hold_mutation(&mut self, req: u32) -> bool {
-        match self.failure.stage {
+        match self.cx.failure.stage {
             FailureStage::Sound | FailureStage::Refused => false,
             FailureStage::Asking => {
                 self.cx.reqs.get_mut(req).pending = 1;
-                self.failure.held.push_back(Held::Redo(req));
+                self.cx.failure.held.push_back(Held::Redo(req));
                 true
             }
             FailureStage::WithoutCache => {
@@ -373,11 +304,11 @@ impl Engine {
 
     /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it durable without the cache.
     pub(crate) fn flush_fenced(&mut self, req: u32) {
-        match self.failure.stage {
+        match self.cx.failure.stage {
             FailureStage::Sound | FailureStage::Refused => self.cx.reqs.get_mut(req).failed = true,
             FailureStage::Asking => {
                 self.cx.reqs.get_mut(req).pending += 1;
-                self.failure.held.push_back(Held::Durable(req));
+                self.cx.failure.held.push_back(Held::Durable(req));
             }
             FailureStage::WithoutCache => self.make_safe(req),
         }
@@ -394,8 +325,8 @@ impl Engine {
 
     /// The owner has answered.
     fn release_held(&mut self) {
-        let refused = self.failure.stage == FailureStage::Refused;
-        for held in core::mem::take(&mut self.failure.held) {
+        let refused = self.cx.failure.stage == FailureStage::Refused;
+        for held in core::mem::take(&mut self.cx.failure.held) {
             match held {
                 Held::Redo(req) if refused => self.mutation_part_done(req, false),
                 Held::Redo(req) => self.mutation_locked(req),
@@ -413,8 +344,8 @@ impl Engine {
     /// Attaches a volume to an engine that has no cache: there is nothing to make durable.
     pub(crate) fn attach_without_cache(&mut self, entry: VolumeEntry, attachment: &Attachment) {
         let id = entry.id;
-        self.checkpoint.volume_table.retain(|other| other.id != id);
-        self.checkpoint.volume_table.push(entry);
+        self.cx.volume_table.retain(|other| other.id != id);
+        self.cx.volume_table.push(entry);
         self.cx.serve_without_cache(attachment);
         // Clients that come now were told of nothing that was lost before.
         self.cx.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);

@@ -6,39 +6,15 @@
 //! are rescued first, and a FLUSH waits for them (I54). One FLUSH of a volume is followed at a time: with several under way, and
 //! for blocks that were moved since, too many are called urgent, never too few.
 
-use crate::base::bitset::BlockSet;
 use crate::context::Context;
 use crate::context::locks::BlockRange;
 use crate::context::requests::Req;
 use crate::engine::Engine;
+use crate::failure::state::Place;
 use crate::lifecycle::whole_volume;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
-
-/// A place in the log: what lies before it had been applied at one instant.
-#[derive(Debug)]
-struct Place {
-    /// Segments whose first batch is not older than this one lie behind it.
-    next_sequence: u64,
-    /// Of the segments that were open then: number, and blocks that had been applied.
-    open: [Option<(u32, u32)>; StreamKind::ALL.len()],
-    /// Blocks that were being changed: what had been applied of them need not have been acknowledged. By address.
-    busy: Vec<BlockRange>,
-}
-
-/// See the top of the file.
-#[derive(Debug, Default)]
-pub(crate) struct Promised {
-    /// Before this lies what was promised.
-    upto: Option<Place>,
-    /// The FLUSH that is followed, and what it will have promised.
-    following: Option<(u32, Place)>,
-    /// For the next place, so that a FLUSH allocates nothing.
-    spare: Vec<BlockRange>,
-    /// Dirty blocks that nobody has promised yet; some of them may be safe or lost already.
-    urgent: BlockSet,
-}
 
 impl Context {
     /// A FLUSH is about to be answered.
@@ -137,13 +113,13 @@ impl Engine {
             return;
         }
         let open = StreamKind::ALL.map(|kind| {
-            let segment = self.streams[kind.index()].open_segment()?;
+            let segment = self.cx.log.streams[kind.index()].open_segment()?;
             Some((segment, self.cx.map.segments[segment as usize].completed))
         });
         let mut busy = core::mem::take(&mut self.cx.volume_mut(volume).promised.spare);
         busy.clear();
         busy.extend_from_slice(self.cx.locks.held_inside(whole_volume(volume)));
-        let place = Place { next_sequence: self.next_sequence, open, busy };
+        let place = Place { next_sequence: self.cx.log.next_sequence, open, busy };
         self.cx.volume_mut(volume).promised.following = Some((req, place));
     }
 }

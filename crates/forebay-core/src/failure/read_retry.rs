@@ -24,62 +24,11 @@ use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::BlockState;
 use crate::request::read::CACHE_READ_TRIES;
-use alloc::collections::{BTreeMap, BTreeSet};
 
 /// The first pause; each one is twice as long as the one before.
 const FIRST_PAUSE_NS: Nanos = 50_000_000;
 /// Pauses: 6.35 s in all, more than a path or a controller takes to fail over and less than what clients take for a hang.
 const PAUSES: u8 = 7;
-/// How long a cache in use is not waited for after a block was given up. As long as the pauses, and then some.
-const GIVEN_UP_NS: Nanos = 10_000_000_000;
-
-/// Reads that are to be asked for again.
-#[derive(Debug, Default)]
-pub(crate) struct ReadRetry {
-    /// When and which operation, and the byte of the cache where it reads then.
-    waiting: BTreeMap<(Nanos, u32), u64>,
-    /// When a block was given up, if no read has succeeded since.
-    given_up_at: Option<Nanos>,
-    /// The device is known to be gone, and no read has succeeded since.
-    gone: bool,
-    /// When which operation is asked for again because the device had ended.
-    ended: BTreeSet<(Nanos, u32)>,
-    /// The device had ended for so long that it is not waited for any more.
-    ended_for_good: bool,
-}
-
-impl ReadRetry {
-    pub(crate) fn deadline(&self) -> Option<Nanos> {
-        let waiting = self.waiting.first_key_value().map(|((at, _), _)| *at);
-        waiting.into_iter().chain(self.ended.first().map(|(at, _)| *at)).min()
-    }
-
-    /// Reads that wait, so that nothing is asked of a device just now.
-    pub(crate) fn operations(&self) -> impl Iterator<Item = u32> {
-        self.waiting.keys().map(|(_, op)| *op)
-    }
-
-    /// The device is gone, and where it ends now is where it ends.
-    pub(crate) fn end_for_good(&mut self) {
-        (self.gone, self.ended_for_good) = (true, true);
-    }
-
-    /// A cached block was read.
-    pub(crate) fn restart(&mut self) {
-        (self.given_up_at, self.gone) = (None, false);
-    }
-
-    /// An operation that was asked for again `asked` times, of `most`, has failed once more: is it given up?
-    fn gives_up(&mut self, asked: u8, most: u8, now: Nanos, failed: bool) -> bool {
-        let since = self.given_up_at.map(|at| now - at);
-        let hopeless = since.is_some_and(|since| failed || since < GIVEN_UP_NS);
-        if asked >= most {
-            self.given_up_at = Some(now);
-        }
-        // Who waits already has its whole time.
-        self.gone || asked >= most || asked == 0 && hopeless
-    }
-}
 
 impl Context {
     fn is_only_copy(&self, slot: u32) -> bool {
@@ -98,7 +47,7 @@ impl Engine {
             return false;
         }
         let (now, failed) = (self.cx.now, self.runs_without_cache());
-        if self.read_retry.gives_up(asked, copies * PAUSES, now, failed)
+        if self.cx.read_retry.gives_up(asked, copies * PAUSES, now, failed)
             || fault::planted(PlantedBug::GiveUpAtOnce)
         {
             return false;
@@ -107,7 +56,7 @@ impl Engine {
         self.cx.ops.get_mut(op.0).asked += 1;
         // The other copy is read at once.
         let pause = if asked % copies == 0 { FIRST_PAUSE_NS << (asked / copies) } else { 0 };
-        self.read_retry.waiting.insert((self.cx.now + pause, op.0), offset);
+        self.cx.read_retry.waiting.insert((self.cx.now + pause, op.0), offset);
         true
     }
 
@@ -120,26 +69,27 @@ impl Engine {
         }
         // The last steps of a stop wait too. A mirrored cache does not: its other member would have to be noted to be alone.
         let waits =
-            self.cx.status == Status::Ready || self.cx.status == Status::Stopping && self.mirror.is_none();
+            self.cx.status == Status::Ready || self.cx.status == Status::Stopping && self.cx.mirror.is_none();
         if self.cx.fenced || !waits {
-            return !self.read_retry.ended_for_good && self.is_asked_again(op, false, &[]);
+            return !self.cx.read_retry.ended_for_good && self.is_asked_again(op, false, &[]);
         }
         if fault::planted(PlantedBug::FailAtEnd) {
             return self.is_asked_again(op, false, &[]);
         }
-        if self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member)) {
+        if self.cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member))
+        {
             self.cx.cover(CoverageMark::MemberEnded);
             self.member_failed(member);
             return false;
         }
         if asked >= PAUSES {
             self.cx.cover(CoverageMark::EndedForGood);
-            self.read_retry.end_for_good();
+            self.cx.read_retry.end_for_good();
             self.fence();
             return false;
         }
         self.cx.ops.get_mut(op.0).ended += 1;
-        self.read_retry.ended.insert((self.cx.now + (FIRST_PAUSE_NS << asked), op.0));
+        self.cx.read_retry.ended.insert((self.cx.now + (FIRST_PAUSE_NS << asked), op.0));
         true
     }
 
@@ -148,9 +98,9 @@ impl Engine {
     fn ask_ended(&mut self) {
         let (now, fenced) = (self.cx.now, self.cx.fenced);
         while let Some((_, op)) =
-            self.read_retry.ended.first().copied().filter(|(at, _)| fenced || *at <= now)
+            self.cx.read_retry.ended.first().copied().filter(|(at, _)| fenced || *at <= now)
         {
-            self.read_retry.ended.pop_first();
+            self.cx.read_retry.ended.pop_first();
             self.cx.cover(CoverageMark::EndedLater);
             self.cx.actions.extend(self.cx.ops.get(op).action);
         }
@@ -183,7 +133,7 @@ impl Engine {
     pub(crate) fn step_read_retry(&mut self) {
         self.ask_ended();
         while let Some(due) =
-            self.read_retry.waiting.first_entry().filter(|entry| entry.key().0 <= self.cx.now)
+            self.cx.read_retry.waiting.first_entry().filter(|entry| entry.key().0 <= self.cx.now)
         {
             let ((_, op), offset) = due.remove_entry();
             self.cx.cover(CoverageMark::DirtyReadLater);
@@ -206,6 +156,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::state::ReadRetry;
 
     const SECOND: Nanos = 1_000_000_000;
 

@@ -1,11 +1,12 @@
 //! What a FLUSH waits for without the cache, and when the rescue has ended (I54).
 
-use super::{FailureStage, RECORD_PAUSE_NS};
+use super::RECORD_PAUSE_NS;
 use crate::api::{Device, Nanos, Notice, RequestKind};
 use crate::context::volume::Volume;
 use crate::engine::Engine;
+use crate::failure::state::FailureStage;
 use crate::fault::{self, PlantedBug};
-use crate::log::flush::Waiter;
+use crate::log::ledger::Waiter;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
@@ -18,7 +19,7 @@ impl Engine {
         let covers_dirty = request.kind == RequestKind::Flush || self.cx.hasten(range);
         if covers_dirty && self.cx.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
             self.cx.reqs.get_mut(req).pending += 1;
-            self.failure.waiting.push(req);
+            self.cx.failure.waiting.push(req);
             return;
         }
         self.make_safe_parts(req);
@@ -52,9 +53,9 @@ impl Engine {
     }
 
     fn wait_for_record(&mut self, req: u32, needed: u64) {
-        if needed > self.failure.recorded {
+        if needed > self.cx.failure.recorded {
             self.cx.reqs.get_mut(req).pending += 1;
-            self.failure.recording.push((needed, req));
+            self.cx.failure.recording.push((needed, req));
             self.ask_record();
         }
     }
@@ -72,13 +73,13 @@ impl Engine {
     fn is_any_lost(&self, req: u32) -> bool {
         let request = self.cx.reqs.get(req);
         let range = request.range();
-        let mut gone = self.failure.gone.range(range.first..=range.last);
+        let mut gone = self.cx.failure.gone.range(range.first..=range.last);
         gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
     }
 
     /// Serves those who wait for what is urgent of their volume, and tells when it has ended.
     pub(crate) fn step_failure(&mut self) {
-        if self.failure.stage != FailureStage::WithoutCache {
+        if self.cx.failure.stage != FailureStage::WithoutCache {
             return;
         }
         self.step_sweeps();
@@ -86,18 +87,18 @@ impl Engine {
             let Some(volume) = &mut self.cx.volumes[index] else { continue };
             let failed = core::mem::take(&mut volume.rescue_failed);
             let id = volume.id;
-            if !self.failure.waiting.is_empty() && (failed || !self.cx.has_urgent(id)) {
+            if !self.cx.failure.waiting.is_empty() && (failed || !self.cx.has_urgent(id)) {
                 self.serve_waiting(id, failed);
             }
         }
-        if !self.failure.told && self.is_rescue_over() {
-            self.failure.told = true;
-            let lost_blocks = self.failure.lost_blocks();
+        if !self.cx.failure.told && self.is_rescue_over() {
+            self.cx.failure.told = true;
+            let lost_blocks = self.cx.failure.lost_blocks();
             self.cx.notice(Notice::RescueEnded { lost_blocks });
         }
-        let due = self.failure.told && !self.failure.record_failed
-            || self.cx.now >= self.failure.recorded_at.saturating_add(RECORD_PAUSE_NS);
-        if self.failure.changes > self.failure.recorded && due && !self.cx.stopping {
+        let due = self.cx.failure.told && !self.cx.failure.record_failed
+            || self.cx.now >= self.cx.failure.recorded_at.saturating_add(RECORD_PAUSE_NS);
+        if self.cx.failure.changes > self.cx.failure.recorded && due && !self.cx.stopping {
             self.ask_record();
         }
     }
@@ -110,10 +111,10 @@ impl Engine {
     }
 
     fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
-        let all = core::mem::take(&mut self.failure.waiting);
+        let all = core::mem::take(&mut self.cx.failure.waiting);
         let (served, left): (Vec<u32>, Vec<u32>) =
             all.into_iter().partition(|req| self.cx.reqs.get(*req).volume == id);
-        self.failure.waiting = left;
+        self.cx.failure.waiting = left;
         for req in served {
             let request = self.cx.reqs.get_mut(req);
             request.pending -= 1;
@@ -128,7 +129,7 @@ impl Engine {
     }
 
     pub(crate) fn failure_deadline(&self) -> Option<Nanos> {
-        let failure = &self.failure;
+        let failure = &self.cx.failure;
         let waits = failure.stage == FailureStage::WithoutCache
             && failure.changes > failure.recorded
             && failure.pending.is_none()
@@ -138,10 +139,10 @@ impl Engine {
 
     /// True while a shutdown has to wait: for the owner, for the rescue, for the last record.
     pub(crate) fn is_rescue_busy(&mut self) -> bool {
-        if self.failure.pending.is_some() {
+        if self.cx.failure.pending.is_some() {
             return true;
         }
-        if self.failure.stage != FailureStage::WithoutCache {
+        if self.cx.failure.stage != FailureStage::WithoutCache {
             return false;
         }
         let gives_up = |volume: &Volume| volume.rescue_given_up;
@@ -151,9 +152,9 @@ impl Engine {
             .iter()
             .flatten()
             .any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
-        if !rescues && self.failure.changes > self.failure.recorded && !self.failure.record_failed {
+        if !rescues && self.cx.failure.changes > self.cx.failure.recorded && !self.cx.failure.record_failed {
             self.ask_record();
         }
-        rescues || self.failure.pending.is_some()
+        rescues || self.cx.failure.pending.is_some()
     }
 }

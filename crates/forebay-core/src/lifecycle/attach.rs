@@ -226,8 +226,8 @@ impl Engine {
         entry.backing = job.attachment.backing.clone();
         entry.backing.stamp_ns = None;
         entry.backing.samples.clear();
-        self.checkpoint.volume_table.retain(|other| other.id != id);
-        self.checkpoint.volume_table.push(entry);
+        self.cx.volume_table.retain(|other| other.id != id);
+        self.cx.volume_table.push(entry);
         if fault::planted(PlantedBug::ForgetOrderAtAttach) {
             self.cx.forget_order(id);
         }
@@ -240,7 +240,7 @@ impl Engine {
     fn attach_failed(&mut self, id: VolumeId, job: &Attaching, error: LifecycleError) -> Progress {
         if matches!(job.stage, AttachStage::Checkpoint(_)) {
             // No checkpoint can be taken any more, so what the table in memory says does not matter.
-            self.checkpoint.volume_table.retain(|other| other.id != id || !job.new);
+            self.cx.volume_table.retain(|other| other.id != id || !job.new);
         }
         self.cx.job_failed(Notice::AttachFailed { volume: id, error })
     }

@@ -273,7 +273,7 @@ impl Engine {
     /// The point of no return: the entry stays, and the volume is let go.
     fn keep_in_table(&mut self, id: VolumeId, backing: BackingRecord) {
         let volume = self.cx.volumes[usize::from(id.0)].take().expect("a volume that is kept is attached");
-        let entry = self.checkpoint.volume_table.iter_mut().find(|entry| entry.id == id);
+        let entry = self.cx.volume_table.iter_mut().find(|entry| entry.id == id);
         let entry = entry.expect("an attached volume is in the table");
         (entry.mode, entry.size_bytes, entry.backing) = (volume.settings.mode, volume.table_bytes, backing);
         self.forget_policies(id, false);
@@ -285,7 +285,7 @@ impl Engine {
         if let Some(volume) = self.cx.volumes.get_mut(usize::from(id.0)) {
             *volume = None;
         }
-        self.checkpoint.volume_table.retain(|entry| entry.id != id);
+        self.cx.volume_table.retain(|entry| entry.id != id);
         self.cx.forget_order(id);
         self.forget_policies(id, true);
         if fault::planted(PlantedBug::ReuseVolumeEarly) {

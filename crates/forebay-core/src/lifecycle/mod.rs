@@ -32,7 +32,7 @@ use crate::engine::Engine;
 use crate::lifecycle::attach::Attaching;
 use crate::lifecycle::detach::Detaching;
 use crate::lifecycle::resize::Resizing;
-use crate::log::flush::Waiter;
+use crate::log::ledger::Waiter;
 use crate::map::segment::{BlockState, Key};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -253,7 +253,7 @@ impl Engine {
     }
 
     pub(crate) fn table_entry(&self, id: VolumeId) -> Option<&VolumeEntry> {
-        self.checkpoint.volume_table.iter().find(|entry| entry.id == id)
+        self.cx.volume_table.iter().find(|entry| entry.id == id)
     }
 
     pub(crate) fn has_job(&self, id: VolumeId) -> bool {

@@ -79,7 +79,7 @@ impl Engine {
         if self.pool_job.is_some() {
             return Err(LifecycleError::Busy);
         }
-        if self.mirror.is_some() {
+        if self.cx.mirror.is_some() {
             return Err(LifecycleError::Mirrored);
         }
         let old = self.cx.map.geometry;
@@ -102,12 +102,12 @@ impl Engine {
             ticket: None,
         };
         if !fault::planted(PlantedBug::AppendToRetired) {
-            for list in [&mut self.checkpoint.window, &mut self.checkpoint.pool] {
+            for list in [&mut self.cx.free.window, &mut self.cx.free.pool] {
                 job.idle.extend(list.iter().copied().filter(|number| *number >= count));
                 list.retain(|number| *number < count);
             }
         }
-        self.checkpoint.window_size = crate::checkpoint::window_size(count);
+        self.cx.free.window_size = crate::checkpoint::window_size(count);
         self.pool_job = Some(job);
         Ok(())
     }
@@ -152,7 +152,7 @@ impl Engine {
         if self.checkpoint.super_generation == 0 {
             return self.cx.config.known; // Not open yet.
         }
-        let flushed = core::array::from_fn(|stream| self.streams[stream].flushed_sequence);
+        let flushed = core::array::from_fn(|stream| self.cx.log.streams[stream].flushed_sequence);
         CacheMark { generation: self.checkpoint.super_generation, flushed }
     }
 
@@ -187,10 +187,10 @@ impl Engine {
 
     fn end_pool_job(&mut self, error: LifecycleError) {
         let Some(job) = self.pool_job.take() else { return };
-        self.checkpoint.window_size = crate::checkpoint::window_size(self.cx.map.geometry.segment_count);
+        self.cx.free.window_size = crate::checkpoint::window_size(self.cx.map.geometry.segment_count);
         self.cx.map.relief += 1; // What was retired can be reclaimed again.
         if job.ticket.is_none() {
-            self.checkpoint.pool.extend(job.idle);
+            self.cx.free.pool.extend(job.idle);
         }
         self.cx.cover(CoverageMark::ChangeFailed);
         self.cx.notice(Notice::PoolResizeFailed { error });
@@ -311,7 +311,7 @@ impl Engine {
         let old = self.cx.map.geometry.segment_count;
         self.forget_segments(geometry.segment_count);
         self.cx.map.resize(geometry);
-        self.checkpoint.pool.extend(old..geometry.segment_count);
+        self.cx.free.pool.extend(old..geometry.segment_count);
         self.cx.superblock.geometry = geometry;
         self.cx.superblock.members = members;
     }
@@ -319,12 +319,12 @@ impl Engine {
     /// Nothing may name a segment from `count` on any more.
     fn forget_segments(&mut self, count: u32) {
         let slots = count.saturating_mul(self.cx.map.geometry.segment_blocks);
-        self.undurable.retain(|number| *number < count);
-        self.flushing.retain(|(number, _)| *number < count);
-        self.marks.retain(|slot| *slot < slots);
+        self.cx.flushes.undurable.retain(|number| *number < count);
+        self.cx.flushes.flushing.retain(|(number, _)| *number < count);
+        self.cx.log.marks.retain(|slot| *slot < slots);
         if fault::planted(PlantedBug::AppendToRetired) {
-            self.checkpoint.window.retain(|number| *number < count);
-            self.checkpoint.pool.retain(|number| *number < count);
+            self.cx.free.window.retain(|number| *number < count);
+            self.cx.free.pool.retain(|number| *number < count);
         }
         if self.reclaim.as_ref().is_some_and(|reclaim| reclaim.segment() >= count) {
             self.reclaim = None;

@@ -10,189 +10,28 @@
 //! former have completed, so a failed write never concerns two segments: its items, and those of the batches after
 //! it, are written again, to a fresh segment, with the same stream sequence.
 
-use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::api::{Action, Device, Notice, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
-use crate::context::pages::Page;
 use crate::context::sectors::push_span;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::map::MASK_FULL;
-use crate::map::segment::{BlockState, Key, SegmentPhase};
+use crate::log::streams::{Batch, Item, ItemOwner};
+use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
 use forebay_format::summary::{self, SummaryItem};
-use forebay_format::{BLOCK_BYTES, Slot, StreamKind, VolumeId};
+use forebay_format::{BLOCK_BYTES, Slot, StreamKind};
 
-/// Items that are always worth a batch: its header is a ninth of what is written then.
-const WORTHWHILE_ITEMS: usize = 8;
 /// Attempts to write a batch before its requests fail.
 const BATCH_TRIES: u32 = 4;
 /// Clean marks wait this long before a batch is written for them alone.
 const MARKS_DELAY_NS: u64 = 1_000_000_000;
 /// Clean marks that are worth a batch of their own.
 const MARKS_WORTH_A_BATCH: usize = 512;
-
-/// No operation: a half of a batch that is not under way.
-pub(crate) const NO_OP: u32 = u32::MAX;
-
-/// Who is told when an item has been written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ItemOwner {
-    /// A whole block of a client's write.
-    Request(u32),
-    /// A merged block of a client's write, in its page.
-    Merge(u32, Page),
-    /// A clean copy of what a write-through sent to the backing store.
-    Copy(u32),
-    /// A read fill, in its page, with the token of its registration.
-    Fill(Page, u64),
-    /// A relocated block.
-    Survivor(u32),
-    /// The intent of a direct write.
-    Intent(u32),
-    /// A drop mark of a direct write.
-    Drop(u32),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ItemKind {
-    Data { mask: u8, dirty: bool },
-    Drop { slot: u32, count: u32 },
-    Intent { volume: VolumeId, region: u64, count: u32 },
-}
-
-/// Something to be appended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Item {
-    pub(crate) key: Key,
-    pub(crate) crc: u32,
-    pub(crate) kind: ItemKind,
-    /// The payload block of data.
-    pub(crate) span: Option<Span>,
-    pub(crate) done: ItemOwner,
-}
-
-/// A batch in flight.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    pub(crate) op: u32,
-    /// In a mirrored cache: the write of the second copy.
-    pub(crate) twin: u32,
-    pub(crate) segment: u32,
-    pub(crate) start: u32,
-    pub(crate) blocks: u32,
-    stream_sequence: u64,
-    items: Vec<Item>,
-    /// Slots marked clean by this batch.
-    marks: Vec<u32>,
-    pub(crate) is_summary: bool,
-    pub(crate) completed: Option<bool>,
-    /// In a mirrored cache: members that have it, and members to which it could not be written; a bit for each.
-    pub(crate) kept: u8,
-    pub(crate) missing: u8,
-}
-
-/// One append stream.
-#[derive(Debug)]
-pub(crate) struct Stream {
-    pub(crate) queue: VecDeque<Item>,
-    /// Since when there is something in the queue.
-    pub(crate) queued_since: Nanos,
-    pub(crate) in_flight: VecDeque<Batch>,
-    /// Open segment and the next free block in it.
-    open: Option<(u32, u32)>,
-    /// The open segment is full: to be closed when its batches have completed.
-    closing: bool,
-    /// A batch failed: nothing new until those in flight have ended.
-    broken: bool,
-    tries: u32,
-    pub(crate) next_sequence: u64,
-    /// All batches before this one have completed.
-    pub(crate) completed_sequence: u64,
-    /// The same when the running cache flush was started.
-    pub(crate) flushing: u64,
-    /// All batches before this one are covered by a cache flush.
-    pub(crate) flushed_sequence: u64,
-}
-
-impl Stream {
-    pub(crate) fn new() -> Self {
-        Self {
-            queue: VecDeque::new(),
-            queued_since: 0,
-            in_flight: VecDeque::new(),
-            open: None,
-            closing: false,
-            broken: false,
-            tries: 0,
-            next_sequence: 0,
-            completed_sequence: 0,
-            flushing: 0,
-            flushed_sequence: 0,
-        }
-    }
-
-    /// Nothing of the stream is in flight.
-    pub(crate) fn nothing_in_flight(&self) -> bool {
-        self.in_flight.is_empty()
-    }
-
-    /// Blocks left in the open segment, of `end` that batches may use.
-    pub(crate) fn room(&self, end: u32) -> u32 {
-        self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
-    }
-
-    /// True if a batch of what waits should be written now, should one more be allowed. Group commit that adapts: with
-    /// nothing in flight nothing waits for more items; beside one batch goes another that is as large, so that a few
-    /// clients get two equal ones in turn; a device that is kept busy anyway gets large ones, so that headers and device
-    /// writes do not multiply.
-    fn is_worth_a_batch(&self) -> bool {
-        let enough = match self.in_flight.len() {
-            0 => 1,
-            1 => self.in_flight[0].items.len().clamp(1, WORTHWHILE_ITEMS),
-            _ => WORTHWHILE_ITEMS,
-        };
-        self.queue.len() >= enough
-    }
-
-    /// The segment that is being filled.
-    pub(crate) fn open_segment(&self) -> Option<u32> {
-        self.open.map(|(segment, _)| segment)
-    }
-
-    /// Nothing waits in the queue.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty()
-    }
-
-    /// A mark or an intent is in the queue.
-    pub(crate) fn waits_without_payload(&self) -> bool {
-        self.queue.iter().any(|item| item.span.is_none())
-    }
-
-    /// Takes all marks and intents out of the queue.
-    pub(crate) fn take_without_payload(&mut self) -> Vec<Item> {
-        let (data, others): (VecDeque<Item>, VecDeque<Item>) =
-            self.queue.drain(..).partition(|item| item.span.is_some());
-        self.queue = data;
-        others.into()
-    }
-
-    pub(crate) fn describe(&self, end: u32) -> alloc::string::String {
-        let (queued, flying, room) = (self.queue.len(), self.in_flight.len(), self.room(end));
-        alloc::format!("{queued} queued, {flying} in flight, room {room}, broken {}", self.broken)
-    }
-
-    pub(crate) fn start_at(&mut self, sequence: u64) {
-        self.next_sequence = sequence;
-        self.completed_sequence = sequence;
-        self.flushed_sequence = sequence;
-    }
-}
 
 impl Context {
     /// Blocks of a segment that batches may use; the rest is for the summary.
@@ -217,7 +56,7 @@ impl Engine {
             self.item_done(item, None);
             return;
         }
-        let (now, stream) = (self.cx.now, &mut self.streams[stream.index()]);
+        let (now, stream) = (self.cx.now, &mut self.cx.log.streams[stream.index()]);
         if stream.queue.is_empty() {
             stream.queued_since = now;
         }
@@ -229,7 +68,7 @@ impl Engine {
         loop {
             let marks = kind == StreamKind::Write && self.marks_are_due();
             let limit = self.cx.config.pool.batches_in_flight.max(1) as usize;
-            let stream = &self.streams[kind.index()];
+            let stream = &self.cx.log.streams[kind.index()];
             if !(stream.is_worth_a_batch() || marks)
                 || stream.broken
                 || stream.in_flight.len() >= limit
@@ -253,7 +92,7 @@ impl Engine {
             return false;
         }
         let room_end = self.cx.batch_blocks();
-        let stream = &mut self.streams[kind.index()];
+        let stream = &mut self.cx.log.streams[kind.index()];
         if let Some((segment, next)) = stream.open {
             let needs = 1 + u32::from(stream.queue.front().is_some_and(|item| item.span.is_some()));
             if next + needs <= room_end && !stream.closing {
@@ -273,21 +112,21 @@ impl Engine {
             }
             return false;
         };
-        let first = (self.streams[kind.index()].next_sequence, self.next_sequence);
+        let first = (self.cx.log.streams[kind.index()].next_sequence, self.cx.log.next_sequence);
         self.cx.map.begin_segment(segment, SegmentPhase::Open, kind, first);
-        self.streams[kind.index()].open = Some((segment, 0));
+        self.cx.log.streams[kind.index()].open = Some((segment, 0));
         true
     }
 
     /// Closes the open segment of a stream if it was on a lost member only. False while batches to it are in flight.
     pub(crate) fn leave_lost(&mut self, kind: StreamKind) -> bool {
-        let stream = &self.streams[kind.index()];
+        let stream = &self.cx.log.streams[kind.index()];
         let still = stream.in_flight.is_empty() && !stream.broken;
         let Some((segment, next)) = stream.open.filter(|(segment, _)| self.is_gone(*segment)) else {
             return true;
         };
         if still {
-            let stream = &mut self.streams[kind.index()];
+            let stream = &mut self.cx.log.streams[kind.index()];
             (stream.open, stream.closing) = (None, false);
             self.cx.close_segment(segment, next);
         }
@@ -296,7 +135,7 @@ impl Engine {
 
     /// Closes the open segment of a stream if it is one of those from `first` on.
     pub(crate) fn close_from(&mut self, kind: StreamKind, first: u32) {
-        let stream = &mut self.streams[kind.index()];
+        let stream = &mut self.cx.log.streams[kind.index()];
         let Some((segment, next)) = stream.open.filter(|(segment, _)| *segment >= first) else { return };
         stream.closing = true;
         if stream.broken || !stream.in_flight.is_empty() || self.checkpoint.holds_log() {
@@ -319,25 +158,25 @@ impl Engine {
             ItemOwner::Survivor(_) => kind == StreamKind::Fill,
             _ => false,
         };
-        if !self.streams[kind.index()].queue.iter().any(is_fill) {
+        if !self.cx.log.streams[kind.index()].queue.iter().any(is_fill) {
             return;
         }
         self.cx.cover(CoverageMark::FillsForgotten);
-        let queue = core::mem::take(&mut self.streams[kind.index()].queue);
+        let queue = core::mem::take(&mut self.cx.log.streams[kind.index()].queue);
         let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
-        self.streams[kind.index()].queue = others;
+        self.cx.log.streams[kind.index()].queue = others;
         for item in fills {
             self.item_done(item, None);
         }
     }
 
     fn write_batch(&mut self, kind: StreamKind) {
-        let mut batch = self.spare_batches.pop().unwrap_or_default();
-        let mut entries = core::mem::take(&mut self.spare_entries);
+        let mut batch = self.cx.log.spare_batches.pop().unwrap_or_default();
+        let mut entries = core::mem::take(&mut self.cx.log.spare_entries);
         if kind == StreamKind::Write {
             self.take_marks(&mut batch.marks, &mut entries);
         }
-        let (segment, start) = self.streams[kind.index()].open.expect("a segment was prepared");
+        let (segment, start) = self.cx.log.streams[kind.index()].open.expect("a segment was prepared");
         let room = self.cx.batch_blocks() - start - 1;
         let op = self.cx.new_op(OpKind::Batch(kind));
         let mut payload = 0;
@@ -356,8 +195,8 @@ impl Engine {
         }
         if entries.is_empty() {
             self.cx.ops.remove(op);
-            self.spare_batches.push(batch);
-            self.spare_entries = entries;
+            self.cx.log.spare_batches.push(batch);
+            self.cx.log.spare_entries = entries;
             return;
         }
         if entries.len() == ENTRIES_MAX {
@@ -370,9 +209,9 @@ impl Engine {
         let mut bytes = self.cx.spare_header();
         header.encode(&entries, &mut bytes[..]);
         entries.clear();
-        self.spare_entries = entries;
+        self.cx.log.spare_entries = entries;
         if fault::planted(PlantedBug::ShareHeader)
-            && let Some(last) = self.streams[kind.index()].in_flight.back()
+            && let Some(last) = self.cx.log.streams[kind.index()].in_flight.back()
             && last.completed.is_none()
             && self.cx.ops.get(last.op).action.is_some()
             && !last.is_summary
@@ -380,7 +219,7 @@ impl Engine {
             self.cx.ops.get_mut(last.op).header = Some(bytes.clone());
         }
         self.cx.ops.get_mut(op).header = Some(bytes);
-        let stream = &mut self.streams[kind.index()];
+        let stream = &mut self.cx.log.streams[kind.index()];
         stream.next_sequence += 1;
         stream.open = Some((segment, start + payload + 1));
         self.cx.stats.batches += 1;
@@ -391,9 +230,9 @@ impl Engine {
         batch.completed = None;
         self.cx.stats.cache_metadata_writes += u64::from(batch.is_summary || batch.blocks == 1);
         self.cx.map.segments[batch.segment as usize].pins += 1;
-        if self.mirror.is_some() {
+        if self.cx.mirror.is_some() {
             self.submit_to_members(kind, &mut batch);
-            self.streams[kind.index()].in_flight.push_back(batch);
+            self.cx.log.streams[kind.index()].in_flight.push_back(batch);
             return;
         }
         let offset = self.cx.map.geometry.segment_offset(batch.segment, batch.start);
@@ -405,7 +244,7 @@ impl Engine {
         } else {
             Action::Write { op, device: Device::Cache, offset, len }
         });
-        self.streams[kind.index()].in_flight.push_back(batch);
+        self.cx.log.streams[kind.index()].in_flight.push_back(batch);
     }
 
     fn batch_header(
@@ -416,9 +255,9 @@ impl Engine {
         block: u32,
         payload: u32,
     ) -> BatchHeader {
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
-        let state = &self.streams[stream.index()];
+        let sequence = self.cx.log.next_sequence;
+        self.cx.log.next_sequence += 1;
+        let state = &self.cx.log.streams[stream.index()];
         BatchHeader {
             kind,
             stream,
@@ -436,11 +275,11 @@ impl Engine {
     /// The next item of a queue, if it fits. Fills that were overtaken while they waited are left out.
     fn next_item(&mut self, kind: StreamKind, payload_fits: bool) -> Option<Item> {
         loop {
-            let item = *self.streams[kind.index()].queue.front()?;
+            let item = *self.cx.log.streams[kind.index()].queue.front()?;
             if item.span.is_some() && !payload_fits {
                 return None;
             }
-            self.streams[kind.index()].queue.pop_front();
+            self.cx.log.streams[kind.index()].queue.pop_front();
             match item.done {
                 ItemOwner::Fill(_, token) if !self.fills.is_valid(item.key, token) => {
                     self.item_done(item, None)
@@ -456,7 +295,7 @@ impl Engine {
     /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has ended, a crash brings the
     /// order back, and then what counts is what the batches say.
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
-        let still = self.streams[kind.index()].nothing_in_flight();
+        let still = self.cx.log.streams[kind.index()].nothing_in_flight();
         assert!(still, "I2: a segment is closed when all its batches have completed");
         let table = &self.cx.map.segments[segment as usize];
         if table.forgot_epochs {
@@ -488,16 +327,16 @@ impl Engine {
             blocks: blocks + 1,
             stream_sequence: header.stream_sequence,
             is_summary: true,
-            ..self.spare_batches.pop().unwrap_or_default()
+            ..self.cx.log.spare_batches.pop().unwrap_or_default()
         };
         self.submit_batch(kind, batch);
     }
 
     pub(crate) fn batch_written(&mut self, kind: StreamKind, op: u32, ok: bool) {
-        let stream = &mut self.streams[kind.index()];
+        let stream = &mut self.cx.log.streams[kind.index()];
         let batch = stream.in_flight.iter_mut().find(|batch| batch.op == op && batch.completed.is_none());
         batch.expect("a batch completes once").completed = Some(ok);
-        self.cache_flush.unflushed = true;
+        self.cx.flushes.cache.unflushed = true;
         if fault::planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
             self.apply_out_of_order(kind, op);
         }
@@ -510,7 +349,7 @@ impl Engine {
             // Nothing counts after the fence, also if it had completed before: nothing may become dirty after what is at risk was
             // recorded (I52).
             let counts = !self.cx.fenced || fault::planted(PlantedBug::CountAfterFence);
-            let stream = &mut self.streams[kind.index()];
+            let stream = &mut self.cx.log.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {
                 None => break,
                 Some(true) if counts => {
@@ -530,7 +369,7 @@ impl Engine {
 
     /// The planted bug: promises before the earlier batches are there.
     fn apply_out_of_order(&mut self, kind: StreamKind, op: u32) {
-        let in_flight = &mut self.streams[kind.index()].in_flight;
+        let in_flight = &mut self.cx.log.streams[kind.index()].in_flight;
         let at = in_flight.iter().position(|batch| batch.op == op).expect("it is in flight");
         if let Some(batch) = in_flight.remove(at) {
             self.apply_batch(kind, batch);
@@ -540,12 +379,12 @@ impl Engine {
     /// A batch counts now: its blocks enter the map and whoever waits is told.
     fn apply_batch(&mut self, kind: StreamKind, mut batch: Batch) {
         // A flush started since the write completed did not know of this batch: it was not applied yet.
-        self.cache_flush.unflushed = true;
+        self.cx.flushes.cache.unflushed = true;
         let segment = &mut self.cx.map.segments[batch.segment as usize];
         segment.pins -= 1;
         segment.completed = segment.completed.max(batch.start + batch.blocks);
-        if !self.undurable.contains(&batch.segment) {
-            self.undurable.push(batch.segment);
+        if !self.cx.flushes.undurable.contains(&batch.segment) {
+            self.cx.flushes.undurable.push(batch.segment);
         }
         if batch.is_summary {
             let segment = &mut self.cx.map.segments[batch.segment as usize];
@@ -553,12 +392,12 @@ impl Engine {
             segment.phase = SegmentPhase::Sealed;
             self.cx.map.sealed(batch.segment);
         } else {
-            let stream = &mut self.streams[kind.index()];
+            let stream = &mut self.cx.log.streams[kind.index()];
             stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
             stream.tries = 0;
         }
         if !batch.marks.is_empty() {
-            self.marks_ticket = self.cache_flush.ticket();
+            self.cx.log.marks_ticket = self.cx.flushes.cache.ticket();
         }
         for slot in batch.marks.drain(..) {
             if self.cx.map.state(slot) == BlockState::Destaged {
@@ -573,18 +412,18 @@ impl Engine {
             }
             self.item_done(item, Some(slot));
         }
-        self.spare_batches.push(batch);
+        self.cx.log.spare_batches.push(batch);
     }
 
     /// The first batch in flight failed, and all after it have ended: their items go back to the queue and the
     /// segment is closed before the first of them.
     fn rewrite_batches(&mut self, kind: StreamKind) {
-        let failed: Vec<Batch> = self.streams[kind.index()].in_flight.drain(..).collect();
+        let failed: Vec<Batch> = self.cx.log.streams[kind.index()].in_flight.drain(..).collect();
         let first = failed.first().expect("a batch failed");
         let (number, start) = (first.segment, first.start);
         let (sequence, was_summary) = (first.stream_sequence, first.is_summary);
         self.cx.notice(Notice::CacheWriteFailed { segment: number });
-        let stream = &mut self.streams[kind.index()];
+        let stream = &mut self.cx.log.streams[kind.index()];
         stream.broken = false;
         if was_summary {
             self.cx.coverage.add(CoverageMark::SummaryFailed);
@@ -594,7 +433,7 @@ impl Engine {
             stream.in_flight.extend(rest);
             self.cx.map.segments[number as usize].pins -= 1;
             self.cx.close_segment(number, start);
-            self.spare_batches.push(summary);
+            self.cx.log.spare_batches.push(summary);
             return;
         }
         self.cx.coverage.add(CoverageMark::BatchMoved);
@@ -605,19 +444,19 @@ impl Engine {
         let give_up = stream.tries >= BATCH_TRIES || self.cx.fenced;
         for mut batch in failed.into_iter().rev() {
             self.cx.map.segments[batch.segment as usize].pins -= 1;
-            self.marks.append(&mut batch.marks);
+            self.cx.log.marks.append(&mut batch.marks);
             while let Some(item) = batch.items.pop() {
-                self.streams[kind.index()].queue.push_front(item);
+                self.cx.log.streams[kind.index()].queue.push_front(item);
             }
-            self.spare_batches.push(batch);
+            self.cx.log.spare_batches.push(batch);
         }
         self.cx.close_segment(number, start);
         if give_up {
             self.cx.cover(CoverageMark::BatchGivenUp);
             // So many segments cannot all be bad: it is the device.
             self.fence();
-            self.streams[kind.index()].tries = 0;
-            while let Some(item) = self.streams[kind.index()].queue.pop_front() {
+            self.cx.log.streams[kind.index()].tries = 0;
+            while let Some(item) = self.cx.log.streams[kind.index()].queue.pop_front() {
                 self.item_done(item, None);
             }
         }
@@ -626,7 +465,7 @@ impl Engine {
     /// Everything queued fails: the cache device is fenced.
     pub(crate) fn fail_queued_items(&mut self) {
         for kind in StreamKind::ALL {
-            while let Some(item) = self.streams[kind.index()].queue.pop_front() {
+            while let Some(item) = self.cx.log.streams[kind.index()].queue.pop_front() {
                 self.item_done(item, None);
             }
         }
@@ -663,39 +502,39 @@ impl Engine {
 
     /// Slots that have just become durable on the backing store: to be marked clean in the log.
     pub(crate) fn add_mark(&mut self, slot: u32) {
-        if self.marks.is_empty() {
-            self.marks_since = self.cx.now;
+        if self.cx.log.marks.is_empty() {
+            self.cx.log.marks_since = self.cx.now;
         }
-        self.marks.push(slot);
+        self.cx.log.marks.push(slot);
     }
 
     /// True if marks should be written now, with or without payload.
     fn marks_are_due(&self) -> bool {
-        !self.marks.is_empty()
-            && (self.marks.len() >= MARKS_WORTH_A_BATCH
-                || self.cx.now >= self.marks_since + MARKS_DELAY_NS
-                || self.order_waits_for_marks
+        !self.cx.log.marks.is_empty()
+            && (self.cx.log.marks.len() >= MARKS_WORTH_A_BATCH
+                || self.cx.now >= self.cx.log.marks_since + MARKS_DELAY_NS
+                || self.cx.log.order_waits_for_marks
                 || self.is_short_of_segments()
                 || self.writers_wait_for_marks())
     }
 
     pub(crate) fn marks_deadline(&self) -> Option<u64> {
-        let due = self.marks_since + MARKS_DELAY_NS;
-        (!self.marks.is_empty() && due > self.cx.now).then_some(due)
+        let due = self.cx.log.marks_since + MARKS_DELAY_NS;
+        (!self.cx.log.marks.is_empty() && due > self.cx.now).then_some(due)
     }
 
     /// Takes marks into a batch, neighbours as one entry. Slots that changed meanwhile are left out.
     fn take_marks(&mut self, slots: &mut Vec<u32>, entries: &mut Vec<Entry>) {
-        if self.marks.is_empty() {
+        if self.cx.log.marks.is_empty() {
             return;
         }
-        self.marks.sort_unstable();
-        self.marks.dedup();
+        self.cx.log.marks.sort_unstable();
+        self.cx.log.marks.dedup();
         // Half of the header stays free for data, so that marks never hold up writers.
         let twice = fault::planted(PlantedBug::OverfillHeader);
         let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
         while entries.len() < most {
-            let Some(slot) = self.marks.pop() else { break };
+            let Some(slot) = self.cx.log.marks.pop() else { break };
             if self.cx.map.state(slot) != BlockState::Destaged {
                 continue;
             }
@@ -708,30 +547,6 @@ impl Engine {
                 _ => entries.push(Entry::CleanMark { slot: Slot(slot), count: 1 }),
             }
         }
-        self.marks_since = self.cx.now;
-    }
-}
-
-impl Item {
-    fn mask(&self) -> u8 {
-        match self.kind {
-            ItemKind::Data { mask, .. } => mask,
-            ItemKind::Drop { .. } | ItemKind::Intent { .. } => MASK_FULL,
-        }
-    }
-
-    fn entry(&self, flush_epoch: u32) -> Entry {
-        match self.kind {
-            ItemKind::Data { mask, dirty } => Entry::Data {
-                volume: self.key.volume(),
-                block: self.key.block(),
-                crc32c: self.crc,
-                sector_mask: mask,
-                dirty,
-                flush_epoch,
-            },
-            ItemKind::Drop { slot, count } => Entry::DropMark { slot: Slot(slot), count },
-            ItemKind::Intent { volume, region, count } => Entry::Intent { volume, region, count },
-        }
+        self.cx.log.marks_since = self.cx.now;
     }
 }

@@ -14,7 +14,7 @@
 use crate::api::Nanos;
 use crate::context::pages::PageUse;
 use crate::engine::Engine;
-use crate::log::append::ItemOwner;
+use crate::log::streams::ItemOwner;
 use forebay_format::StreamKind;
 
 /// Blocks of payload that are worth a header.
@@ -25,7 +25,7 @@ const DELAY_NS: Nanos = 250_000_000;
 impl Engine {
     /// True if what is queued in a stream should wait for more.
     pub(crate) fn delays_batch(&self, kind: StreamKind) -> bool {
-        let stream = &self.streams[kind.index()];
+        let stream = &self.cx.log.streams[kind.index()];
         if kind == StreamKind::Write || stream.queue.len() >= WORTH_BLOCKS || self.cx.stopping {
             return false;
         }
@@ -40,7 +40,7 @@ impl Engine {
     /// When a batch that delays_batch goes though nothing happens.
     pub(crate) fn batch_delay_deadline(&self) -> Option<Nanos> {
         let due = |kind: &StreamKind| {
-            let stream = &self.streams[kind.index()];
+            let stream = &self.cx.log.streams[kind.index()];
             let at = stream.queued_since + DELAY_NS;
             (!stream.is_idle() && at > self.cx.now).then_some(at)
         };

@@ -13,67 +13,12 @@ use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use alloc::vec::Vec;
-use forebay_format::VolumeId;
-
-/// Who waits for a flush.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Waiter {
-    /// A client's FLUSH or FUA.
-    Request(u32),
-    /// A direct write whose intent must be durable.
-    Intent(u32),
-    /// A direct write over dirty blocks: the backing store must be durable before they are dropped.
-    Direct(u32),
-    /// The checkpoint under way.
-    Checkpoint,
-    /// A job of the life cycle of this volume.
-    Lifecycle(VolumeId),
-    /// Recovery, before it trusts what it read.
-    Recovery,
-    /// Nobody in particular.
-    Nobody,
-}
-
-/// State of flushes of one device.
-#[derive(Debug, Default)]
-pub(crate) struct Flusher {
-    running: bool,
-    /// Flushes that have ended, well or not.
-    ended: u64,
-    /// Number of the last flush that ended well.
-    pub(crate) succeeded: u64,
-    /// Writes completed since the last flush was started.
-    pub(crate) unflushed: bool,
-    waiters: Vec<(u64, Waiter)>,
-}
-
-impl Flusher {
-    /// Number of the flush that covers everything completed up to now: the running one if nothing completed since it
-    /// was started, else the next one to be started.
-    pub(crate) fn ticket(&self) -> u64 {
-        self.ended + 1 + u64::from(self.running && self.unflushed)
-    }
-
-    /// Queues a waiter; returns true if a flush must be started now.
-    fn enter(&mut self, waiter: Waiter) -> bool {
-        self.waiters.push((self.ticket(), waiter));
-        !self.running
-    }
-
-    pub(crate) fn is_running(&self) -> bool {
-        self.running
-    }
-
-    pub(crate) fn waits(&self, waiter: Waiter) -> bool {
-        self.waiters.iter().any(|(_, other)| *other == waiter)
-    }
-}
+use crate::log::ledger::{Flusher, Waiter};
 
 impl Engine {
     fn flusher(&mut self, device: Device) -> &mut Flusher {
         match device {
-            Device::Cache => &mut self.cache_flush,
+            Device::Cache => &mut self.cx.flushes.cache,
             Device::Backing(volume) => &mut self.cx.volume_mut(volume).flusher,
         }
     }
@@ -92,11 +37,11 @@ impl Engine {
         match device {
             Device::Cache => {
                 self.cx.stats.cache_flushes += 1;
-                self.flushing.clear();
-                for number in self.undurable.drain(..) {
-                    self.flushing.push((number, self.cx.map.segments[number as usize].completed));
+                self.cx.flushes.flushing.clear();
+                for number in self.cx.flushes.undurable.drain(..) {
+                    self.cx.flushes.flushing.push((number, self.cx.map.segments[number as usize].completed));
                 }
-                for stream in &mut self.streams {
+                for stream in &mut self.cx.log.streams {
                     stream.flushing = stream.completed_sequence;
                 }
             }
@@ -107,7 +52,7 @@ impl Engine {
                 volume.destage.flushing = core::mem::take(&mut volume.destage.written);
             }
         }
-        if device == Device::Cache && self.mirror.is_some() {
+        if device == Device::Cache && self.cx.mirror.is_some() {
             self.flush_members();
             return;
         }
@@ -128,7 +73,7 @@ impl Engine {
         } else {
             flusher.unflushed = true;
         }
-        let mut served = core::mem::take(&mut self.served);
+        let mut served = core::mem::take(&mut self.cx.flushes.served);
         let flusher = self.flusher(device);
         flusher.waiters.retain(|(ticket, waiter)| {
             let due = *ticket <= ended;
@@ -155,18 +100,18 @@ impl Engine {
         for waiter in served.drain(..) {
             self.serve(waiter, device, ok);
         }
-        self.served = served;
+        self.cx.flushes.served = served;
     }
 
     fn cache_is_durable(&mut self) {
-        for (number, blocks) in self.flushing.drain(..) {
+        for (number, blocks) in self.cx.flushes.flushing.drain(..) {
             let segment = &mut self.cx.map.segments[number as usize];
             // A segment that was freed meanwhile has nothing left to be durable.
             if segment.has_table() && blocks <= segment.completed {
                 segment.durable = segment.durable.max(blocks);
             }
         }
-        for stream in &mut self.streams {
+        for stream in &mut self.cx.log.streams {
             stream.flushed_sequence = stream.flushing;
         }
     }
@@ -212,7 +157,7 @@ impl Engine {
             self.flush_fenced(req);
             return;
         }
-        let cache = self.cache_flush.unflushed || self.cache_flush.is_running();
+        let cache = self.cx.flushes.cache.unflushed || self.cx.flushes.cache.is_running();
         if cache && !fault::planted(PlantedBug::SkipDeviceFlush) {
             self.cx.reqs.get_mut(req).pending += 1;
             self.flush(Device::Cache, Waiter::Request(req));

@@ -1,46 +1,33 @@
 //! Columns: which segments the streams of a mirrored cache take, and when they are free again.
 
-use super::{Mirror, Standing};
 use crate::context::coverage::CoverageMark;
 use crate::engine::Engine;
 use crate::lifecycle::sweep_slots;
 use crate::map::segment::{BlockState, SegmentPhase};
+use crate::mirror::state::Standing;
 use crate::reclaim::FILL_RESERVE;
 use crate::reclaim::policy::Choice;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
-impl Mirror {
-    /// The two halves of the column of a segment.
-    pub(crate) fn halves(&self, segment: u32) -> (u32, u32) {
-        let first = segment % self.columns;
-        (first, first + self.columns)
-    }
-
-    /// Half of a column that a snapshot must list in its window besides the columns.
-    pub(crate) fn spare(&self) -> Option<u32> {
-        self.spare
-    }
-}
-
 impl Engine {
     /// Segments of which windows and limits are made: columns, in a mirrored cache.
     pub(crate) fn segments_counted(&self, all: u32) -> u32 {
-        if self.mirror.is_some() { all / 2 } else { all }
+        if self.cx.mirror.is_some() { all / 2 } else { all }
     }
 
     /// Takes a column out of the window for a pair, or half of one for the fill stream.
     pub(crate) fn take_half(&mut self, stream: StreamKind, reserve: usize) -> Option<u32> {
-        let mirror = self.mirror.as_mut()?;
+        let mirror = self.cx.mirror.as_mut()?;
         if stream == StreamKind::Fill
             && let Some(spare) = mirror.spare.take()
         {
             return Some(spare);
         }
-        if self.checkpoint.window.len() <= reserve {
+        if self.cx.free.window.len() <= reserve {
             return None;
         }
-        let (first, twin) = mirror.halves(self.checkpoint.window.pop_front()?);
+        let (first, twin) = mirror.halves(self.cx.free.window.pop_front()?);
         if stream != StreamKind::Fill {
             self.cx.map.segments[twin as usize].phase = SegmentPhase::Twin;
             return Some(first);
@@ -58,7 +45,7 @@ impl Engine {
 
     /// A segment of a mirrored cache has become empty, and is freed: its column is free if the other half is.
     pub(crate) fn half_freed(&mut self, number: u32) {
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         let (first, twin) = mirror.halves(number);
         if self.cx.map.segments[twin as usize].phase == SegmentPhase::Twin {
             mirror.pair_ended(first);
@@ -72,12 +59,12 @@ impl Engine {
             }
             mirror.spare = mirror.spare.filter(|spare| *spare != other);
         }
-        self.checkpoint.pool.push_back(first);
+        self.cx.free.pool.push_back(first);
     }
 
     /// A checkpoint calls a column free.
     pub(crate) fn column_is_free(&mut self, first: u32) {
-        if let Some(mirror) = &self.mirror {
+        if let Some(mirror) = &self.cx.mirror {
             let (_, twin) = mirror.halves(first);
             self.cx.map.end_segment(twin, SegmentPhase::Free);
         }
@@ -85,19 +72,19 @@ impl Engine {
 
     /// The columns of which both halves hold nothing, after a recovery.
     pub(crate) fn free_columns(&mut self) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         let columns = mirror.columns;
         for first in 0..columns {
             let is_free = |number: u32| self.cx.map.segments[number as usize].phase == SegmentPhase::Free;
             if is_free(first) && is_free(first + columns) {
-                self.checkpoint.pool.push_back(first);
+                self.cx.free.pool.push_back(first);
             }
         }
     }
 
     /// A victim that makes a column whole, if there is one.
     pub(crate) fn half_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
-        let mirror = self.mirror.as_mut()?;
+        let mirror = self.cx.mirror.as_mut()?;
         let segment = mirror.wanted.take()?;
         let held = {
             let segment = &self.cx.map.segments[segment as usize];
@@ -109,12 +96,12 @@ impl Engine {
 
     /// In a mirrored cache: room for one more clean block in the fill stream, where it would go.
     pub(crate) fn has_room_for_single(&self, slot: u32) -> bool {
-        let Some(mirror) = self.mirror.as_ref().filter(|_| self.cx.map.state(slot) == BlockState::Clean)
+        let Some(mirror) = self.cx.mirror.as_ref().filter(|_| self.cx.map.state(slot) == BlockState::Clean)
         else {
             return true;
         };
-        let (stream, blocks) = (&self.streams[StreamKind::Fill.index()], self.cx.batch_blocks());
-        let halves = 2 * self.checkpoint.window.len().saturating_sub(FILL_RESERVE) as u32;
+        let (stream, blocks) = (&self.cx.log.streams[StreamKind::Fill.index()], self.cx.batch_blocks());
+        let halves = 2 * self.cx.free.window.len().saturating_sub(FILL_RESERVE) as u32;
         let room = stream.room(blocks) + (halves + u32::from(mirror.spare.is_some())) * blocks;
         let waiting = self.relocations.len() + stream.queue.len();
         (waiting as u32 + 2) * 2 < room
@@ -122,7 +109,7 @@ impl Engine {
 
     /// Forgets, some slots at a time, the clean blocks that only the lost member had (I62).
     pub(super) fn sweep_lost(&mut self) {
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         let Some((mut number, mut index)) = mirror.sweep.take() else { return };
         self.close_lost();
         let mut left = sweep_slots(self.cx.map.geometry.slot_count());
@@ -144,7 +131,8 @@ impl Engine {
             index += 1;
             left -= 1;
         }
-        if let Some(mirror) = self.mirror.as_mut().filter(|_| (number as usize) < self.cx.map.segments.len())
+        if let Some(mirror) =
+            self.cx.mirror.as_mut().filter(|_| (number as usize) < self.cx.map.segments.len())
         {
             mirror.sweep = Some((number, index));
         } else {

@@ -4,15 +4,15 @@
 //! on its way: then it waits for that. What a member has that does not count, a new one or one that is about to be put out, never
 //! makes a batch count.
 
-use super::{Mirror, Standing};
 use crate::api::{Action, Device, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Batch, NO_OP};
+use crate::log::streams::{Batch, NO_OP};
 use crate::map::segment::SegmentPhase;
+use crate::mirror::state::{Mirror, Standing};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, MirrorMark, StreamKind};
 
@@ -69,7 +69,7 @@ impl Context {
 impl Engine {
     /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they take it.
     pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         (batch.twin, batch.kept, batch.missing) = (NO_OP, 0, 0);
         let (segment, start) = (batch.segment, batch.start);
         if !self.is_pair(segment) {
@@ -102,7 +102,7 @@ impl Engine {
 
     /// A write of a batch to a member has ended.
     pub(crate) fn half_written(&mut self, kind: StreamKind, op: u32, member: u8, ok: bool) {
-        let in_flight = self.streams[kind.index()].in_flight.iter_mut();
+        let in_flight = self.cx.log.streams[kind.index()].in_flight.iter_mut();
         let mut open = in_flight.filter(|batch| batch.completed.is_none());
         let batch = open.find(|batch| batch.op == op || batch.twin == op);
         if batch.is_none() && fault::planted(PlantedBug::CountHalfBatches) {
@@ -116,7 +116,7 @@ impl Engine {
         }
         batch.kept |= u8::from(ok) << member;
         batch.missing |= u8::from(!ok) << member;
-        self.cache_flush.unflushed = true;
+        self.cx.flushes.cache.unflushed = true;
         if !ok {
             self.member_failed(member);
         }
@@ -131,9 +131,9 @@ impl Engine {
         let early = fault::planted(PlantedBug::CountHalfBatches);
         let loose = early || fault::planted(PlantedBug::CountAnywhere);
         let keeps = fault::planted(PlantedBug::KeepLostFill);
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         let mut half = false;
-        for batch in &mut self.streams[kind.index()].in_flight {
+        for batch in &mut self.cx.log.streams[kind.index()].in_flight {
             let ended = batch.op == NO_OP && batch.twin == NO_OP;
             let pair = self.cx.map.segments.get((batch.segment + mirror.columns) as usize);
             let pair = pair.is_some_and(|twin| twin.phase == SegmentPhase::Twin);
@@ -157,7 +157,7 @@ impl Engine {
 
     /// The owner has answered, or the cache was fenced: batches that waited for it count, or never will.
     pub(crate) fn settle_all_batches(&mut self) {
-        if self.mirror.is_none() {
+        if self.cx.mirror.is_none() {
             return;
         }
         for kind in StreamKind::ALL {
@@ -177,7 +177,7 @@ impl Engine {
 
     /// The members of which this is true; one at least.
     fn members_that(&self, which: impl Fn(&Mirror, u8) -> bool) -> core::ops::Range<usize> {
-        match &self.mirror {
+        match &self.cx.mirror {
             None => 0..1,
             Some(mirror) => match (which(mirror, 0), which(mirror, 1)) {
                 (true, true) => 0..2,
@@ -203,14 +203,14 @@ impl Engine {
     /// Metadata could not be written to a member. True if that does not matter, because the other one counts alone.
     pub(crate) fn goes_on_without(&mut self, member: u8) -> bool {
         self.member_failed(member);
-        !self.cx.fenced && self.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))
+        !self.cx.fenced && self.cx.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))
     }
 
     // --- flushes
 
     /// Flushes the members for a flush of the cache.
     pub(crate) fn flush_members(&mut self) {
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         mirror.flushed = [false; 2];
         let one = mirror.failed().is_none() && fault::planted(PlantedBug::FlushOneMember);
         let members = [0, 1].map(|member: u8| mirror.takes(member) && !(one && member == 1));
@@ -223,13 +223,13 @@ impl Engine {
     }
 
     pub(crate) fn member_flushed(&mut self, member: u8, ok: bool) {
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         mirror.flushes -= 1;
         mirror.flushed[usize::from(member)] = ok;
         if !ok {
             self.member_failed(member);
         }
-        let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flushes == 0) else { return };
+        let Some(mirror) = self.cx.mirror.as_mut().filter(|mirror| mirror.flushes == 0) else { return };
         mirror.flush_waits = true;
         self.end_waiting_flush();
     }
@@ -238,7 +238,7 @@ impl Engine {
     pub(crate) fn end_waiting_flush(&mut self) {
         let fenced = self.cx.fenced;
         let asks = self.mirror_asks();
-        let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
+        let Some(mirror) = self.cx.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
         let good = (0..2).any(|member| mirror.flushed[usize::from(member)] && mirror.counts(member));
         if asks && good && !fenced {
             self.cx.cover(CoverageMark::FlushWaitsForNote);

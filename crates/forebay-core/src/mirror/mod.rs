@@ -31,12 +31,10 @@ mod overlay;
 mod rebuild;
 mod recover;
 mod repair;
+pub(crate) mod state;
 
-pub(crate) use rebuild::Rebuild;
 pub use recover::MirrorDevices;
 pub(crate) use recover::Pairs;
-pub(crate) use repair::Outcome;
-use repair::Repairs;
 
 use crate::api::{Action, Nanos, Notice};
 use crate::context::Status;
@@ -44,11 +42,10 @@ use crate::context::coverage::CoverageMark;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
+use crate::mirror::state::{Rebuild, Standing};
 use crate::recovery::OpenError;
 use crate::request::read::CACHE_READ_TRIES;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use forebay_format::{Geometry, MirrorMark};
+use forebay_format::MirrorMark;
 
 /// Failed reads of so many different segments of a member, without one that succeeded between them, mean that it has failed.
 const READS_FAILED_MAX: usize = 8;
@@ -56,48 +53,6 @@ const READS_FAILED_MAX: usize = 8;
 const ASK_TRIES: u32 = 3;
 /// Time until it is asked again.
 const ASK_PAUSE_NS: Nanos = 10_000_000_000;
-
-/// How the members stand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Standing {
-    /// Both count.
-    #[default]
-    Whole,
-    /// This one has failed, and the owner is asked to note it.
-    Asking(u8),
-    /// This one does not count any more.
-    Out(u8),
-}
-
-/// See the top of the file.
-#[derive(Debug)]
-pub(crate) struct Mirror {
-    /// Segments of each member.
-    pub(crate) columns: u32,
-    pub(crate) standing: Standing,
-    /// At a start: the member that is out was not noted to be.
-    pub(crate) unnoted: bool,
-    /// The question that the owner has not answered, and how often it was asked.
-    ticket: Option<u64>,
-    last_ticket: u64,
-    asked: u32,
-    ask_again_at: Option<Nanos>,
-    /// The other half of a column of which the fill stream has taken the first.
-    spare: Option<u32>,
-    /// Half of a column whose other half is free: a victim that makes it whole.
-    wanted: Option<u32>,
-    /// Flushes of members under way, those that failed, and those that did not.
-    flushes: u32,
-    flushed: [bool; 2],
-    /// A flush of the cache has ended, and waits for the owner's answer.
-    flush_waits: bool,
-    /// Segments that could not be read, one after the other.
-    unreadable: [Vec<u32>; 2],
-    /// Where the walk over what only the lost member had is.
-    sweep: Option<(u32, u32)>,
-    pub(crate) rebuild: Option<Rebuild>,
-    pub(crate) repairs: Repairs,
-}
 
 /// The members of a mirrored cache as its owner knows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,80 +69,30 @@ pub struct MirrorState {
     pub mended_blocks: u64,
 }
 
-impl Mirror {
-    pub(crate) fn new(geometry: &Geometry) -> Box<Self> {
-        Box::new(Self {
-            columns: geometry.columns(),
-            standing: Standing::Whole,
-            unnoted: false,
-            ticket: None,
-            last_ticket: 0,
-            asked: 0,
-            ask_again_at: None,
-            spare: None,
-            wanted: None,
-            flushes: 0,
-            flushed: [false; 2],
-            flush_waits: false,
-            unreadable: [Vec::new(), Vec::new()],
-            sweep: None,
-            rebuild: None,
-            repairs: Repairs::default(),
-        })
-    }
-
-    /// The member of a segment that is not a pair.
-    pub(crate) fn member_of(&self, segment: u32) -> u8 {
-        u8::from(segment >= self.columns)
-    }
-
-    /// The member that has failed, noted or not.
-    pub(crate) fn failed(&self) -> Option<u8> {
-        match self.standing {
-            Standing::Whole => None,
-            Standing::Asking(member) | Standing::Out(member) => Some(member),
-        }
-    }
-
-    /// What this member holds counts.
-    pub(crate) fn counts(&self, member: u8) -> bool {
-        self.failed() != Some(member)
-    }
-
-    /// What belongs on both members is written to this one: it counts, or is being filled.
-    pub(crate) fn takes(&self, member: u8) -> bool {
-        self.counts(member) || self.rebuild.as_ref().is_some_and(|rebuild| !rebuild.is_abandoned())
-    }
-
-    pub(crate) fn asks(&self) -> bool {
-        matches!(self.standing, Standing::Asking(_))
-    }
-}
-
 impl Engine {
     /// The cache is mirrored, and this is the first segment of a pair.
     pub(crate) fn is_pair(&self, segment: u32) -> bool {
-        let Some(mirror) = &self.mirror else { return false };
+        let Some(mirror) = &self.cx.mirror else { return false };
         let twin = (segment + mirror.columns) as usize;
         segment < mirror.columns && self.cx.map.segments[twin].phase == SegmentPhase::Twin
     }
 
     /// Batches may not begin: the owner is asked for a note.
     pub(crate) fn mirror_asks(&self) -> bool {
-        self.mirror.as_ref().is_some_and(|mirror| mirror.asks())
+        self.cx.mirror.as_ref().is_some_and(|mirror| mirror.asks())
             && !fault::planted(PlantedBug::CountBeforeNote)
     }
 
     /// The segment was only on the member that is lost.
     pub(crate) fn is_gone(&self, segment: u32) -> bool {
-        let Some(mirror) = &self.mirror else { return false };
+        let Some(mirror) = &self.cx.mirror else { return false };
         !mirror.counts(mirror.member_of(segment)) && !self.is_pair(segment)
     }
 
     /// Byte of the cache where a slot is read at this attempt: the two members of a pair take turns; one that is out comes last.
     pub(crate) fn slot_offset(&self, slot: u32, tries: u32) -> u64 {
         let (segment, index) = self.cx.map.place(slot);
-        let Some(mirror) = self.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
+        let Some(mirror) = self.cx.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
             return self.cx.map.offset(slot);
         };
         let member = match mirror.failed() {
@@ -202,7 +107,7 @@ impl Engine {
 
     /// Attempts to read a slot before it is given up.
     pub(crate) fn slot_tries(&self, slot: u32) -> u32 {
-        let pair = self.mirror.is_some() && self.is_pair(self.cx.map.place(slot).0);
+        let pair = self.cx.mirror.is_some() && self.is_pair(self.cx.map.place(slot).0);
         CACHE_READ_TRIES + u32::from(pair)
     }
 
@@ -210,7 +115,7 @@ impl Engine {
 
     /// Something that was asked of a member failed: it is put out, unless it is the last one.
     pub(crate) fn member_failed(&mut self, member: u8) {
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         if self.cx.fenced {
             return;
         }
@@ -221,7 +126,7 @@ impl Engine {
         } else if mirror.failed().is_some() {
             return;
         }
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         mirror.standing = Standing::Asking(member);
         self.cx.cover(CoverageMark::MemberFailed);
         self.cx.notice(Notice::MemberFailed { member });
@@ -232,7 +137,7 @@ impl Engine {
     }
 
     fn ask_out(&mut self) {
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         let Standing::Asking(member) = mirror.standing else { return };
         mirror.last_ticket += 1;
         mirror.asked += 1;
@@ -245,7 +150,7 @@ impl Engine {
         self.cx.advance(now);
         let (stopping, opening) = (self.cx.stopping, self.cx.status == Status::Opening);
         let failed = matches!(self.cx.status, Status::Failed(_));
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         if mirror.ticket.take_if(|pending| *pending == ticket).is_none() || failed {
             return;
         }
@@ -266,7 +171,7 @@ impl Engine {
 
     /// The note is durable: the cache goes on with the other member.
     fn put_out(&mut self, member: u8) {
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         mirror.standing = Standing::Out(member);
         mirror.asked = 0;
         mirror.sweep = Some((0, 0));
@@ -286,7 +191,7 @@ impl Engine {
 
     /// What the superblock says of the members from the next checkpoint on.
     pub(crate) fn mark_superblock(&mut self) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         let out = if let Standing::Out(member) = mirror.standing { Some(member) } else { None };
         if let Some(mark) = &mut self.cx.superblock.mirror {
             *mark = MirrorMark { out, ..*mark };
@@ -296,7 +201,7 @@ impl Engine {
     /// The owner knows that a member is gone: it need not be found out by an error.
     pub fn member_gone(&mut self, now: Nanos, member: u8) {
         self.cx.advance(now);
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         if self.cx.status != Status::Ready {
             return;
         }
@@ -310,7 +215,7 @@ impl Engine {
     /// How the members stand; `None` if the cache is not mirrored.
     #[must_use]
     pub fn mirror_state(&self) -> Option<MirrorState> {
-        let (mirror, mark) = (self.mirror.as_ref()?, self.cx.superblock.mirror?);
+        let (mirror, mark) = (self.cx.mirror.as_ref()?, self.cx.superblock.mirror?);
         Some(MirrorState {
             out: mirror.failed(),
             noted: matches!(mirror.standing, Standing::Out(_)),
@@ -324,7 +229,7 @@ impl Engine {
     /// not as it should be.
     pub(crate) fn suspect_first_copy(&mut self, member: u8, slot: u32) {
         let segment = self.cx.map.place(slot).0;
-        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
+        let whole = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
         if whole && u32::from(member) != segment % 2 && self.is_pair(segment) {
             self.suspect_copy(slot);
         }
@@ -333,9 +238,9 @@ impl Engine {
     /// A read of a slot from a member has ended.
     pub(crate) fn note_member_read(&mut self, member: u8, slot: u32, ok: bool) {
         let segment = self.cx.map.place(slot).0;
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         let failed = mirror.failed();
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         let unreadable = &mut mirror.unreadable[usize::from(member)];
         if ok {
             unreadable.clear();
@@ -358,7 +263,7 @@ impl Engine {
 
     pub(crate) fn step_mirror(&mut self) {
         let (now, stopping) = (self.cx.now, self.cx.stopping);
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         if self.cx.fenced {
             return;
         }
@@ -371,7 +276,7 @@ impl Engine {
     }
 
     pub(crate) fn mirror_deadline(&self) -> Option<Nanos> {
-        let mirror = self.mirror.as_ref().filter(|_| !self.cx.fenced)?;
+        let mirror = self.cx.mirror.as_ref().filter(|_| !self.cx.fenced)?;
         let sweep = mirror.sweep.map(|_| self.cx.now);
         let copy = mirror.rebuild.as_ref().and_then(|rebuild| rebuild.deadline(self.cx.now));
         let repair = self.repair_deadline();
@@ -380,7 +285,7 @@ impl Engine {
 
     /// The cache was fenced: what waited for an answer, or goes to a new member, ends.
     pub(crate) fn end_mirroring(&mut self) {
-        if self.mirror.is_some() {
+        if self.cx.mirror.is_some() {
             self.abandon_rebuild();
             self.settle_all_batches();
             self.end_waiting_flush();
@@ -389,7 +294,7 @@ impl Engine {
 
     /// Panics if an invariant does not hold. Slow.
     pub(crate) fn check_mirror(&self) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         for (number, segment) in (0..).zip(&self.cx.map.segments) {
             let paired = self.is_pair(number);
             assert!(paired || segment.unclean == 0, "I60: what is not clean is on both members");

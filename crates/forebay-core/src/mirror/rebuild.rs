@@ -9,22 +9,21 @@
 //! before the new one gets its own: if it were not, this member could go on alone without putting the new one out. If the new
 //! member fails once such a superblock may be on a device, it is put out like any other.
 
-use super::{Mirror, Standing};
-use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::api::{Action, Device, Nanos, Notice, OpId};
 use crate::context::Context;
 use crate::context::Status;
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::{Op, OpKind};
-use crate::context::pages::{Page, PageUse};
-use crate::context::sectors::push_span;
+use crate::context::pages::PageUse;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::LifecycleError;
 use crate::map::segment::{BlockState, SegmentPhase};
+use crate::mirror::state::{Copying, Rebuild, Standing};
 use crate::request::read::CACHE_READ_TRIES;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use forebay_format::{BLOCK_BYTES, StreamKind};
+use forebay_format::StreamKind;
 
 /// Blocks of one copy.
 const COPY_BLOCKS: u32 = 32;
@@ -32,61 +31,6 @@ const COPY_BLOCKS: u32 = 32;
 const COPY_BYTES_PER_S: u64 = 256 << 20;
 /// Time until another look at what could not be copied.
 const RETRY_NS: Nanos = 1_000_000;
-
-/// A copy under way.
-#[derive(Debug)]
-struct Copying {
-    segment: u32,
-    at: u32,
-    blocks: u32,
-    /// Up to here one block at a time: something could not be read.
-    careful_until: u32,
-    tries: u32,
-    pages: Vec<Page>,
-    /// An operation is under way.
-    busy: bool,
-}
-
-/// See the top of the file.
-#[derive(Debug)]
-pub(crate) struct Rebuild {
-    member: u8,
-    tag: u64,
-    /// Pairs that have no second copy yet.
-    pending: BTreeSet<u32>,
-    all: u32,
-    copying: Option<Copying>,
-    next_at: Nanos,
-    abandoned: bool,
-    /// The checkpoint that lists the new member.
-    ticket: Option<u64>,
-    wanted: bool,
-}
-
-impl Rebuild {
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned
-    }
-
-    /// Segments copied, and all.
-    pub(crate) fn progress(&self) -> (u32, u32) {
-        (self.all - self.pending.len() as u32, self.all)
-    }
-
-    pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
-        let busy = self.copying.as_ref().is_some_and(|copying| copying.busy);
-        (!busy && self.ticket.is_none() && !self.wanted).then(|| self.next_at.max(now))
-    }
-}
-
-impl Mirror {
-    /// A pair is not there any more.
-    pub(super) fn pair_ended(&mut self, first: u32) {
-        if let Some(rebuild) = &mut self.rebuild {
-            rebuild.pending.remove(&first);
-        }
-    }
-}
 
 impl Context {
     fn end_copying(&mut self, copying: Copying) {
@@ -113,14 +57,14 @@ impl Engine {
         if self.cx.fenced {
             return Err(LifecycleError::Fenced);
         }
-        let Some(mirror) = &mut self.mirror else { return Err(LifecycleError::NotMirrored) };
+        let Some(mirror) = &mut self.cx.mirror else { return Err(LifecycleError::NotMirrored) };
         let Standing::Out(member) = mirror.standing else { return Err(LifecycleError::NotMirrored) };
         if tag == 0 || self.cx.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
             return Err(LifecycleError::TagInUse);
         }
         // What the old device says of an operation says nothing of the new one. Reads that wait for better times are not under way.
         let old = |op: &&Op| op.member == member && op.kind.is_of_cache();
-        let waiting = self.read_retry.operations().map(|op| self.cx.ops.get(op)).filter(old).count();
+        let waiting = self.cx.read_retry.operations().map(|op| self.cx.ops.get(op)).filter(old).count();
         if mirror.rebuild.is_some() || self.cx.ops.iter().filter(old).count() > waiting {
             return Err(LifecycleError::Busy);
         }
@@ -146,7 +90,7 @@ impl Engine {
 
     /// The new member has failed. True if it may be listed already, and must be put out.
     pub(super) fn abandon_rebuild(&mut self) -> bool {
-        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+        let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
             return false;
         };
         if rebuild.abandoned {
@@ -161,7 +105,7 @@ impl Engine {
     }
 
     fn drop_abandoned(&mut self) {
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         let idle = |rebuild: &mut Rebuild| {
             rebuild.abandoned && rebuild.copying.as_ref().is_none_or(|copying| !copying.busy)
         };
@@ -174,7 +118,9 @@ impl Engine {
 
     pub(super) fn step_rebuild(&mut self) {
         let (now, stopping) = (self.cx.now, self.cx.stopping);
-        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
+        let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            return;
+        };
         let busy = rebuild.copying.as_ref().is_some_and(|copying| copying.busy);
         if rebuild.abandoned || busy || rebuild.ticket.is_some() || rebuild.wanted || now < rebuild.next_at {
             return;
@@ -186,8 +132,8 @@ impl Engine {
         if rebuild.copying.is_some() {
             self.read_copy();
         } else if !self.begin_copy() {
-            let swept = self.mirror.as_ref().is_some_and(|mirror| mirror.sweep.is_none());
-            let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            let swept = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.sweep.is_none());
+            let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
                 return;
             };
             if rebuild.pending.is_empty() && swept {
@@ -201,14 +147,14 @@ impl Engine {
 
     /// Begins to copy a pair; false if none can be copied now.
     fn begin_copy(&mut self) -> bool {
-        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
+        let Some(rebuild) = self.cx.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
             return false;
         };
         let sealed = |first: &&u32| self.cx.map.segments[**first as usize].phase == SegmentPhase::Sealed;
         let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
             // What is left is open: closed, it can be copied. Those that were begun since are on both members.
             for kind in [StreamKind::Write, StreamKind::Survivor] {
-                let open = self.streams[kind.index()].open_segment();
+                let open = self.cx.log.streams[kind.index()].open_segment();
                 let waits = |segment: &u32| self.is_pending(*segment);
                 if let Some(segment) = open.filter(waits) {
                     self.close_from(kind, segment);
@@ -220,7 +166,7 @@ impl Engine {
         self.cx.map.pin(slot);
         let copying =
             Copying { segment, at: 0, blocks: 0, careful_until: 0, tries: 0, pages: Vec::new(), busy: false };
-        if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
+        if let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
             rebuild.copying = Some(copying);
         }
         self.read_copy();
@@ -229,26 +175,28 @@ impl Engine {
 
     /// The pair has no second copy yet.
     fn is_pending(&self, segment: u32) -> bool {
-        let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
+        let rebuild = self.cx.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
         rebuild.is_some_and(|rebuild| rebuild.pending.contains(&segment))
     }
 
     /// The checkpoint under way lists a new member.
     pub(crate) fn is_listing(&self) -> bool {
-        let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
+        let rebuild = self.cx.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
         rebuild.is_some_and(|rebuild| rebuild.ticket.is_some() && !rebuild.abandoned)
     }
 
     /// The new member, if the checkpoint under way lists it.
     pub(crate) fn joining_member(&self) -> Option<usize> {
-        let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
+        let rebuild = self.cx.mirror.as_ref()?.rebuild.as_ref()?;
         let joins = self.is_listing() && !fault::planted(PlantedBug::ListAtOnce);
         joins.then_some(usize::from(rebuild.member))
     }
 
     /// Reads what is copied next from the member that has it.
     fn read_copy(&mut self) {
-        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
+        let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            return;
+        };
         let Some(mut copying) = rebuild.copying.take() else { return };
         let forgets = fault::planted(PlantedBug::ForgetInRebuild);
         let end = self.cx.map.segments[copying.segment as usize].completed;
@@ -281,7 +229,7 @@ impl Engine {
 
     /// Byte of the cache where a block of a pair lies on a member.
     pub(crate) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
-        let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
+        let columns = self.cx.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         self.cx.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
     }
 
@@ -312,7 +260,7 @@ impl Engine {
 
     /// The slot, and the byte of the cache, of a read for the new member that is the last attempt at one block.
     pub(crate) fn last_copy_read(&self) -> Option<(u32, u64)> {
-        let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
+        let rebuild = self.cx.mirror.as_ref()?.rebuild.as_ref()?;
         let copying = rebuild.copying.as_ref()?;
         let is_last = copying.busy && copying.blocks == 1 && copying.tries + 1 >= CACHE_READ_TRIES;
         let offset = self.half_offset(copying.segment, 1 - rebuild.member, copying.at);
@@ -321,7 +269,7 @@ impl Engine {
 
     /// The copy whose operation has ended, if the rebuild goes on.
     fn take_copy(&mut self) -> Option<Copying> {
-        let rebuild = self.mirror.as_mut()?.rebuild.as_mut()?;
+        let rebuild = self.cx.mirror.as_mut()?.rebuild.as_mut()?;
         let copying = rebuild.copying.as_mut()?;
         copying.busy = false;
         if rebuild.abandoned {
@@ -332,7 +280,7 @@ impl Engine {
     }
 
     fn put_copy(&mut self, copying: Copying) {
-        if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
+        if let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
             rebuild.copying = Some(copying);
         }
         self.cx.settle_again();
@@ -340,7 +288,9 @@ impl Engine {
 
     fn write_copy(&mut self, mut copying: Copying) {
         copying.busy = true;
-        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else { return };
+        let Some(rebuild) = self.cx.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
+            return;
+        };
         let member = rebuild.member;
         let offset = self.half_offset(copying.segment, member, copying.at);
         let len = copying.bytes() as u32;
@@ -354,7 +304,7 @@ impl Engine {
     }
 
     pub(crate) fn copy_written(&mut self, member: u8, ok: bool) {
-        self.cache_flush.unflushed = true;
+        self.cx.flushes.cache.unflushed = true;
         let Some(mut copying) = self.take_copy() else { return };
         copying.at += copying.blocks;
         copying.tries = 0;
@@ -367,7 +317,9 @@ impl Engine {
     /// Called with every snapshot, before it is taken: the new member is listed in this checkpoint or not.
     pub(crate) fn apply_rebuild(&mut self) {
         let generation = self.cx.superblock.checkpoint_generation + 1;
-        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else { return };
+        let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            return;
+        };
         if !rebuild.wanted || rebuild.abandoned || rebuild.ticket.is_some() {
             return;
         }
@@ -381,24 +333,12 @@ impl Engine {
     /// A checkpoint is in effect: if it lists the new member, both count from here on.
     pub(crate) fn rebuild_checkpointed(&mut self) {
         let generation = self.cx.superblock.checkpoint_generation;
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         let ended = |rebuild: &mut Rebuild| rebuild.ticket == Some(generation) && !rebuild.abandoned;
         if mirror.rebuild.take_if(ended).is_some() {
             mirror.standing = Standing::Whole;
             self.cx.cover(CoverageMark::RebuildEnded);
             self.cx.notice(Notice::MirrorWhole);
         }
-    }
-}
-
-impl Copying {
-    fn bytes(&self) -> u64 {
-        u64::from(self.blocks) * BLOCK_BYTES as u64
-    }
-
-    fn spans(&self) -> Vec<Span> {
-        let mut spans = Vec::new();
-        self.pages[..self.blocks as usize].iter().for_each(|page| push_span(&mut spans, page.span()));
-        spans
     }
 }

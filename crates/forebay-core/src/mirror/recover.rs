@@ -9,7 +9,6 @@
 //! other has lost it. Before the cache is used, each member gets what it lacks of what counts (I63), or is put out, or the cache does not
 //! open. So that later the loss of one of them takes nothing.
 
-use super::{Mirror, Standing};
 use crate::api::Nanos;
 use crate::api::config::{Attachment, EngineConfig};
 use crate::context::Context;
@@ -18,6 +17,7 @@ use crate::context::operations::OpKind;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
+use crate::mirror::state::{Mirror, Standing};
 use crate::recovery::scan::{After, Bytes};
 use crate::recovery::{CopyOf, OpenError, What};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -106,7 +106,7 @@ impl Engine {
                 mirror.unnoted = !trusts;
             }
         }
-        engine.mirror = Some(mirror);
+        engine.cx.mirror = Some(mirror);
         // The superblocks are where this says, whatever is in them; the map follows when they have been read.
         engine.cx.map.geometry = devices.geometry;
         engine.begin_recovery(2 * devices.geometry.member_bytes(), attachments);
@@ -148,7 +148,7 @@ impl Engine {
         }
         self.cx.check_generation(&superblock)?;
         let believed = best[other].as_ref().is_some_and(|found| self.cx.believes(&superblock, found));
-        if let Some(mirror) = self.mirror.as_mut().filter(|_| !believed) {
+        if let Some(mirror) = self.cx.mirror.as_mut().filter(|_| !believed) {
             mirror.standing = Standing::Out(other as u8);
             // Even if a superblock says so already: the owner may have lost its notes, and gives the other one alone some day.
             mirror.unnoted = !fault::planted(PlantedBug::TrustStaleMember);
@@ -187,13 +187,13 @@ impl Engine {
 
     /// The number of an entry that speaks of twins where none can be, or of none where one must be.
     pub(crate) fn wrong_twin(&self, checkpoint: &Checkpoint) -> Option<u64> {
-        let columns = self.mirror.as_ref().map(|mirror| mirror.columns as usize);
+        let columns = self.cx.mirror.as_ref().map(|mirror| mirror.columns as usize);
         wrong_twin(&checkpoint.segments, columns)
     }
 
     /// A segment that was on the member that is out only: a clean one, which does not count any more.
     pub(crate) fn is_on_lost_member(&self, number: u32, entries: &[SegmentEntry]) -> bool {
-        let Some(mirror) = &self.mirror else { return false };
+        let Some(mirror) = &self.cx.mirror else { return false };
         let twin = entries.get((number + mirror.columns) as usize).map(|entry| entry.state);
         let single = number >= mirror.columns || twin != Some(SegmentState::Twin);
         single && !mirror.counts(mirror.member_of(number))
@@ -201,7 +201,7 @@ impl Engine {
 
     /// Which heads of the segments of the window are read: those of both halves of each column.
     pub(crate) fn plan_heads(&self, checkpoint: &Checkpoint, jobs: &mut Vec<What>) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         let is_free = |number: u32| {
             checkpoint.segments.get(number as usize).is_some_and(|entry| entry.state == SegmentState::Free)
         };
@@ -218,7 +218,7 @@ impl Engine {
 
     /// Of the segments that are to be read whole, both halves of the pairs.
     pub(crate) fn read_pairs_whole(&mut self) {
-        if self.mirror.is_none() {
+        if self.cx.mirror.is_none() {
             return;
         }
         let jobs = core::mem::take(&mut self.recovering().jobs);
@@ -243,7 +243,7 @@ impl Engine {
 
     /// A segment of the window was written, this half or the pair that it belongs to.
     pub(crate) fn read_column(&mut self, number: u32) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         let (first, twin) = mirror.halves(number);
         let segments = &self.recovering().checkpoint.segments;
         let is_free = |number: u32| segments[number as usize].state == SegmentState::Free;
@@ -255,7 +255,7 @@ impl Engine {
     }
 
     fn read_halves(&mut self, first: u32, single: bool) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         let expected = [mirror.counts(0), mirror.counts(1)];
         let (_, twin) = mirror.halves(first);
         let recovery = self.recovering();
@@ -269,7 +269,7 @@ impl Engine {
 
     /// The half of a pair that metadata is read from.
     pub(crate) fn readable_half(&self, number: u32) -> u32 {
-        match &self.mirror {
+        match &self.cx.mirror {
             Some(mirror) if self.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
             _ => number,
         }
@@ -277,7 +277,7 @@ impl Engine {
 
     /// A segment was read, as far as it can be: the halves of a pair are looked at together.
     pub(crate) fn segment_bytes(&mut self, number: u32, bytes: Bytes<'_>) -> Result<(), OpenError> {
-        let Some(mirror) = &self.mirror else { return self.scan_segment(number, bytes) };
+        let Some(mirror) = &self.cx.mirror else { return self.scan_segment(number, bytes) };
         let (first, twin) = mirror.halves(number);
         let half = usize::from(number != first);
         let Some(read) = self.recovering().pairs.reads.get_mut(&first) else {
@@ -315,7 +315,7 @@ impl Engine {
         if fault::planted(PlantedBug::LeaveUnmended) {
             return a;
         }
-        let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
+        let columns = self.cx.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         for (member, start, end) in lacks {
             self.cx.cover(CoverageMark::MemberMended);
             let offset = self.cx.map.geometry.segment_offset(first + member * columns, start);
@@ -327,7 +327,7 @@ impl Engine {
 
     /// True if what was found after the checkpoint can be in this segment: only fills are in one that is not a pair.
     pub(crate) fn may_hold(&self, number: u32, stream: StreamKind) -> bool {
-        let Some(mirror) = &self.mirror else { return true };
+        let Some(mirror) = &self.cx.mirror else { return true };
         let (first, twin) = mirror.halves(number);
         stream == StreamKind::Fill && !self.is_pair(first)
             || number == first
@@ -340,7 +340,7 @@ impl Engine {
 
     /// A segment was written since the checkpoint: if it is a pair, it has a twin.
     pub(crate) fn begin_twin(&mut self, number: u32, stream: StreamKind) {
-        let Some(mirror) = &self.mirror else { return };
+        let Some(mirror) = &self.cx.mirror else { return };
         if stream != StreamKind::Fill {
             let (_, twin) = mirror.halves(number);
             self.cx.map.segments[twin as usize].phase = SegmentPhase::Twin;
@@ -349,7 +349,7 @@ impl Engine {
 
     /// Batches of the fill stream may be missing: they were on one member, and are no reason to refuse the cache.
     pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
-        stream == StreamKind::Fill && self.mirror.is_some()
+        stream == StreamKind::Fill && self.cx.mirror.is_some()
     }
 
     /// Nothing but fills can be in this segment.
@@ -357,7 +357,7 @@ impl Engine {
         let entries = self.recovery.as_ref().map(|recovery| &recovery.checkpoint.segments);
         let Some(entry) = entries.and_then(|entries| entries.get(number as usize)) else { return false };
         let fills = entry.state.has_slots() && entry.stream == StreamKind::Fill as u8;
-        self.mirror.as_ref().is_some_and(|mirror| {
+        self.cx.mirror.as_ref().is_some_and(|mirror| {
             // The spare half of a column: the other half is a segment of its own.
             let twin = entries.and_then(|entries| entries.get((number + mirror.columns) as usize));
             let spare = entry.state == SegmentState::Free && twin.is_some_and(|twin| twin.state.has_slots());
@@ -368,7 +368,7 @@ impl Engine {
     /// An empty segment is free, with its twin if it has one.
     pub(crate) fn end_with_twin(&mut self, number: u32) {
         let twin =
-            self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
+            self.cx.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
         self.cx.map.end_segment(number, SegmentPhase::Free);
         if let Some(twin) = twin {
             self.cx.map.end_segment(twin, SegmentPhase::Free);
@@ -389,7 +389,7 @@ impl Engine {
             }
             return false;
         }
-        if let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.unnoted)
+        if let Some(mirror) = self.cx.mirror.as_mut().filter(|mirror| mirror.unnoted)
             && let Standing::Out(member) = mirror.standing
         {
             (mirror.unnoted, mirror.standing) = (false, Standing::Whole);
@@ -404,7 +404,7 @@ impl Engine {
         }
         if !ok {
             self.member_failed(member);
-            let counts = self.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
+            let counts = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
             if counts && !fault::planted(PlantedBug::MendInVain) {
                 self.fail_opening(OpenError::CacheWrite);
                 return;

@@ -7,15 +7,14 @@
 //!
 //! Only as long as both members count. What fails on the way is a failure of its member like any other.
 
-use super::Standing;
 use crate::api::{Action, Device, Nanos, OpId};
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
-use crate::context::pages::{Page, PageUse};
+use crate::context::pages::PageUse;
 use crate::engine::Engine;
 use crate::map::segment::BlockState;
+use crate::mirror::state::{Outcome, Repair, Standing};
 use crate::request::read::CACHE_READ_TRIES;
-use alloc::collections::BTreeSet;
 use forebay_format::BLOCK_BYTES;
 
 /// More suspects are not remembered: whoever reads them later finds them again.
@@ -23,57 +22,10 @@ const SUSPECTS_MAX: usize = 1024;
 /// Time until another look, if there is no memory.
 const RETRY_NS: Nanos = 100_000_000;
 
-/// Suspects, and what was made of them.
-#[derive(Debug, Default)]
-pub(crate) struct Repairs {
-    suspects: BTreeSet<u32>,
-    /// Suspects, or the current one, of which the scrub under way waits to be told.
-    asked: BTreeSet<u32>,
-    current: Option<Repair>,
-    next_at: Nanos,
-    mended: u64,
-}
-
-/// A suspect whose copies are being read, or written: an operation is under way.
-#[derive(Debug)]
-struct Repair {
-    slot: u32,
-    page: Page,
-    /// The member that is being read.
-    reads: u8,
-    /// The member with the bad copy, once that is known.
-    bad: Option<u8>,
-    /// How often both copies have been looked at.
-    looks: u32,
-    /// A read has failed, or a copy was right before: what the last reads brought says nothing certain.
-    unread: bool,
-}
-
-/// What became of a suspect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
-    /// Both copies are right, or the block is not there any more.
-    Sound,
-    /// The good copy was written over the bad one.
-    Mended,
-    /// Both copies were read more than once, and were wrong each time.
-    Wrong,
-    /// Neither is right, and at least one could not be read: that may pass.
-    Unread,
-    /// One member does not count any more: it is to be asked again, in the way of a block with one copy.
-    Alone,
-}
-
-impl Repairs {
-    pub(super) fn mended_blocks(&self) -> u64 {
-        self.mended
-    }
-}
-
 impl Engine {
     /// A copy of this slot, which has two, is not as it should be.
     pub(super) fn suspect_copy(&mut self, slot: u32) {
-        let Some(mirror) = self.mirror.as_mut() else { return };
+        let Some(mirror) = self.cx.mirror.as_mut() else { return };
         if mirror.standing == Standing::Whole && mirror.repairs.suspects.len() < SUSPECTS_MAX {
             mirror.repairs.suspects.insert(slot);
         }
@@ -82,39 +34,39 @@ impl Engine {
     /// A scrub has found a copy of this slot that is not right, and waits to be told by [`Engine::scrub_repaired`]. False if it waits
     /// for that already.
     pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
-        let Some(mirror) = self.mirror.as_mut() else { return false };
+        let Some(mirror) = self.cx.mirror.as_mut() else { return false };
         mirror.repairs.suspects.insert(slot);
         self.cx.settle_again();
-        self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.insert(slot))
+        self.cx.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.insert(slot))
     }
 
     /// A scrub that ends does not wait any more. Returns for how many suspects it has waited.
     pub(crate) fn forget_asked_repairs(&mut self) -> usize {
-        self.mirror.as_mut().map_or(0, |mirror| core::mem::take(&mut mirror.repairs.asked).len())
+        self.cx.mirror.as_mut().map_or(0, |mirror| core::mem::take(&mut mirror.repairs.asked).len())
     }
 
     /// Tells the scrub, if it waits for this.
     fn tell_outcome(&mut self, slot: u32, outcome: Outcome) {
-        if self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
+        if self.cx.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
             self.scrub_repaired(slot, outcome);
         }
     }
 
     /// Both members count, and nothing speaks against writing to them.
     fn may_repair(&self) -> bool {
-        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
+        let whole = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
         whole && !self.cx.fenced && !self.cx.stopping
     }
 
     pub(super) fn repair_deadline(&self) -> Option<Nanos> {
-        let repairs = &self.mirror.as_ref()?.repairs;
+        let repairs = &self.cx.mirror.as_ref()?.repairs;
         let waits = !repairs.suspects.is_empty() && repairs.current.is_none() && self.may_repair();
         waits.then(|| repairs.next_at.max(self.cx.now))
     }
 
     pub(super) fn step_repair(&mut self) {
         let (now, may) = (self.cx.now, self.may_repair());
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         let repairs = &mut mirror.repairs;
         if !may {
             for slot in core::mem::take(&mut repairs.suspects) {
@@ -125,7 +77,8 @@ impl Engine {
         if repairs.current.is_some() || now < repairs.next_at {
             return;
         }
-        while let Some(slot) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first()) {
+        while let Some(slot) = self.cx.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first())
+        {
             // It may have been overwritten, or moved, since.
             if self.cx.map.state(slot) != BlockState::Void && self.is_pair(self.cx.map.place(slot).0) {
                 self.begin_repair(slot);
@@ -137,7 +90,7 @@ impl Engine {
 
     fn begin_repair(&mut self, slot: u32) {
         let page = self.cx.pages.take(PageUse::Survivor);
-        let Some(mirror) = &mut self.mirror else { return };
+        let Some(mirror) = &mut self.cx.mirror else { return };
         let Some(page) = page else {
             mirror.repairs.suspects.insert(slot);
             mirror.repairs.next_at = self.cx.now + RETRY_NS;
@@ -150,7 +103,7 @@ impl Engine {
     fn read_copy_of(&mut self, repair: Repair) {
         let (segment, index) = self.cx.map.place(repair.slot);
         let (offset, span) = (self.half_offset(segment, repair.reads, index), repair.page.span());
-        if let Some(mirror) = &mut self.mirror {
+        if let Some(mirror) = &mut self.cx.mirror {
             mirror.repairs.current = Some(repair);
         }
         self.cx.read(Device::Cache, offset, &[span], true, OpKind::RepairRead);
@@ -165,7 +118,8 @@ impl Engine {
 
     /// A copy has been read.
     pub(crate) fn repair_read(&mut self, ok: bool, crcs: &[u32]) {
-        let Some(mut repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
+        let Some(mut repair) = self.cx.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take())
+        else {
             return;
         };
         if self.cx.map.state(repair.slot) == BlockState::Void {
@@ -206,15 +160,15 @@ impl Engine {
         let len = BLOCK_BYTES as u32;
         self.cx.stats.count_write(Device::Cache, len);
         self.cx.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
-        if let Some(mirror) = &mut self.mirror {
+        if let Some(mirror) = &mut self.cx.mirror {
             mirror.repairs.current = Some(repair);
         }
     }
 
     /// The good copy has been written over the bad one.
     pub(crate) fn repair_written(&mut self, member: u8, ok: bool) {
-        self.cache_flush.unflushed = true;
-        let Some(mirror) = &mut self.mirror else { return };
+        self.cx.flushes.cache.unflushed = true;
+        let Some(mirror) = &mut self.cx.mirror else { return };
         mirror.repairs.mended += u64::from(ok);
         if let Some(repair) = mirror.repairs.current.take() {
             self.end_repair(repair, if ok { Outcome::Mended } else { Outcome::Alone });

@@ -21,7 +21,7 @@ use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Item, ItemKind, ItemOwner};
+use crate::log::streams::{Item, ItemKind, ItemOwner};
 use crate::map::segment::{BlockState, Key, SegmentPhase};
 use crate::map::{CacheMap, MASK_FULL};
 use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, View};
@@ -51,7 +51,7 @@ impl Reclaim {
 /// How far the victim is.
 enum Emptying {
     /// Empty.
-    ItemOwner,
+    Done,
     /// Moves are under way.
     Moving,
     /// Nothing more can be done for this segment now.
@@ -125,12 +125,12 @@ impl Context {
 impl Engine {
     /// Segments that hold nothing, usable now or after the next checkpoint.
     pub(crate) fn free_segments(&self) -> usize {
-        self.checkpoint.window.len() + self.checkpoint.pool.len()
+        self.cx.free.window.len() + self.cx.free.pool.len()
     }
 
     /// True if reclaim is behind: then marks and checkpoints should not dawdle.
     pub(crate) fn is_short_of_segments(&self) -> bool {
-        self.free_segments() < self.checkpoint.window_size as usize / 2
+        self.free_segments() < self.cx.free.window_size as usize / 2
     }
 
     /// Frees segments that have become empty.
@@ -140,15 +140,15 @@ impl Engine {
                 self.reclaim = None;
             }
             self.cx.map.end_segment(number, SegmentPhase::Freed);
-            if self.mirror.is_some() {
+            if self.cx.mirror.is_some() {
                 self.half_freed(number);
                 continue;
             }
             if fault::planted(PlantedBug::ReuseSegmentEarly) {
                 self.cx.map.end_segment(number, SegmentPhase::Free);
-                self.checkpoint.window.push_front(number);
+                self.cx.free.window.push_front(number);
             } else if !self.keep_retired(number) {
-                self.checkpoint.pool.push_back(number);
+                self.cx.free.pool.push_back(number);
             }
         }
     }
@@ -158,12 +158,12 @@ impl Engine {
         if self.cx.is_winding_down() {
             return;
         }
-        if self.free_segments() >= self.checkpoint.window_size as usize {
+        if self.free_segments() >= self.cx.free.window_size as usize {
             self.memory.victims_since_enough = 0;
         }
         // Each pass either frees a segment, leaves moves under way, or finds that this victim has to wait.
         let mut skipped = Vec::new();
-        while self.free_segments() < self.checkpoint.window_size as usize {
+        while self.free_segments() < self.cx.free.window_size as usize {
             if self.reclaim.is_none() {
                 if self.is_busy_relocating() {
                     return; // What is under way makes room; a victim chosen now would lose what deserves to stay.
@@ -186,7 +186,7 @@ impl Engine {
                 self.reclaim = Some(Reclaim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
             }
             match self.empty_victim() {
-                Emptying::ItemOwner => self.collect_emptied(),
+                Emptying::Done => self.collect_emptied(),
                 Emptying::Moving => return,
                 Emptying::Stuck(segment) => skipped.push(segment),
             }
@@ -209,7 +209,7 @@ impl Engine {
             policy: self.cx.config.pool.reclaim_policy,
             segment_blocks: blocks,
             movable: if self.can_relocate() && !self.is_moving_in_vain() { most * 3 / 4 } else { 1 },
-            newest: self.next_sequence,
+            newest: self.cx.log.next_sequence,
         }
     }
 
@@ -277,7 +277,7 @@ impl Engine {
     /// Goes on with the victim.
     fn empty_victim(&mut self) -> Emptying {
         let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else {
-            return Emptying::ItemOwner;
+            return Emptying::Done;
         };
         while next < self.cx.map.geometry.segment_blocks {
             let slot = self.cx.map.slot(segment, next);
@@ -314,7 +314,7 @@ impl Engine {
         }
         // Everything is dropped or on its way. It frees itself when the last move has ended.
         if self.cx.map.segments[segment as usize].live == 0 {
-            Emptying::ItemOwner
+            Emptying::Done
         } else {
             Emptying::Stuck(segment)
         }
@@ -371,8 +371,8 @@ impl Engine {
     /// Nothing can be moved now, but it is only a matter of time: moves that are under way will end, or segments will
     /// join the window. Who evicted now would lose what deserves to stay.
     fn is_busy_relocating(&self) -> bool {
-        let stream = &self.streams[StreamKind::Survivor.index()];
-        let drains = !self.checkpoint.window.is_empty() || stream.room(self.cx.batch_blocks()) > 1;
+        let stream = &self.cx.log.streams[StreamKind::Survivor.index()];
+        let drains = !self.cx.free.window.is_empty() || stream.room(self.cx.batch_blocks()) > 1;
         !self.cx.fenced
             && !self.can_relocate()
             && (self.relocations.len() > 0 && drains || self.is_room_coming())
@@ -387,8 +387,8 @@ impl Engine {
 
     /// Room for one more survivor: the worst case is a header block for each.
     fn has_room_to_relocate(&self) -> bool {
-        let stream = &self.streams[StreamKind::Survivor.index()];
-        let segments = self.checkpoint.window.len() as u32;
+        let stream = &self.cx.log.streams[StreamKind::Survivor.index()];
+        let segments = self.cx.free.window.len() as u32;
         let room = stream.room(self.cx.batch_blocks()) + segments * self.cx.batch_blocks();
         let waiting = self.relocations.len() + stream.queue.len();
         (waiting as u32 + 2) * 2 < room
@@ -453,7 +453,7 @@ impl Engine {
             };
             self.cx.map.pin(slot);
             // A record that says something of dirty data, be it that it is clean now, belongs on both members.
-            let single = self.mirror.is_some() && self.cx.map.state(slot) == BlockState::Clean;
+            let single = self.cx.mirror.is_some() && self.cx.map.state(slot) == BlockState::Clean;
             self.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
         } else if tries <= self.slot_tries(slot) {
             self.read_for_relocation(number);
@@ -493,7 +493,7 @@ impl Engine {
                 self.add_mark(slot);
             }
             // The record of a clean survivor is a clean mark as well, if that of the original says dirty.
-            self.marks_ticket = self.cache_flush.ticket();
+            self.cx.log.marks_ticket = self.cx.flushes.cache.ticket();
         } else {
             self.cx.cover(CoverageMark::RelocationLost);
         }
@@ -522,12 +522,12 @@ impl Engine {
             StreamKind::Write => 1,
             StreamKind::Fill => FILL_RESERVE,
         };
-        if self.mirror.is_some() {
+        if self.cx.mirror.is_some() {
             return self.take_half(stream, reserve);
         }
-        if self.checkpoint.window.len() <= reserve {
+        if self.cx.free.window.len() <= reserve {
             return None;
         }
-        self.checkpoint.window.pop_front()
+        self.cx.free.window.pop_front()
     }
 }

@@ -122,7 +122,7 @@ impl Engine {
     /// Room that the blocks of a volume take of [`Engine::space`].
     pub(crate) fn held(&self, volume: VolumeId) -> u64 {
         let map = &self.cx.map.volumes[usize::from(volume.0)];
-        map.cached + if self.mirror.is_some() { map.dirty + map.destaged } else { 0 }
+        map.cached + if self.cx.mirror.is_some() { map.dirty + map.destaged } else { 0 }
     }
 
     fn maximum(&self, volume: VolumeId) -> u64 {

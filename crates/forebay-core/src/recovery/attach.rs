@@ -194,10 +194,10 @@ impl Context {
 impl Engine {
     pub(crate) fn attach(&mut self) -> Result<(), OpenError> {
         let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
-        self.checkpoint.volume_table = table;
+        self.cx.volume_table = table;
         for attachment in self.recovering().attachments.clone() {
             let id = attachment.volume;
-            let entry = self.checkpoint.volume_table.iter().find(|entry| entry.id == id).cloned();
+            let entry = self.cx.volume_table.iter().find(|entry| entry.id == id).cloned();
             let entry = entry.ok_or(OpenError::UnknownVolume(id))?;
             if attachment.size_bytes < entry.size_bytes {
                 return Err(OpenError::BackingShrunk {

@@ -30,7 +30,7 @@ use crate::context::sectors::{BLOCK, sector_mask};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::BLOCK_LAST;
-use crate::log::flush::Waiter;
+use crate::log::ledger::Waiter;
 use crate::map::CacheMap;
 use crate::map::load::FoundSlot;
 use crate::map::segment::{BlockState, Key, SegmentPhase};
@@ -368,7 +368,7 @@ impl Engine {
         if self.recovery.is_none() {
             return; // Opening failed already.
         }
-        if result == Err(DeviceFailure::Ended) && self.mirror.is_none() {
+        if result == Err(DeviceFailure::Ended) && self.cx.mirror.is_none() {
             // What is missing is no damage: nothing is to be concluded from it.
             return self.fail_opening(OpenError::CacheEnded);
         }
@@ -418,7 +418,7 @@ impl Engine {
         }
         let mut all = core::mem::take(&mut recovery.superblocks);
         all.sort_by_key(|(copy, _)| *copy);
-        if self.mirror.is_some() {
+        if self.cx.mirror.is_some() {
             return self.choose_member(all);
         }
         let copies: [_; 2] = core::array::from_fn(|copy| all[copy].1.clone());
@@ -562,14 +562,14 @@ impl Engine {
         if checkpoint.volumes.iter().all(|volume| volume.flush_epoch == 0) {
             self.cx.map.begin_loading(blocks);
         }
-        if unclean && self.mirror.is_some() {
+        if unclean && self.cx.mirror.is_some() {
             self.plan_heads(&checkpoint, &mut jobs);
         } else if unclean {
             jobs.extend(checkpoint.window.iter().map(|number| What::Head(*number)));
         }
         jobs.reverse();
-        self.next_sequence = checkpoint.next_sequence;
-        for (stream, next) in self.streams.iter_mut().zip(checkpoint.next_stream_sequence) {
+        self.cx.log.next_sequence = checkpoint.next_sequence;
+        for (stream, next) in self.cx.log.streams.iter_mut().zip(checkpoint.next_stream_sequence) {
             stream.start_at(next);
         }
         let mut ends = alloc::vec![0; VOLUMES_MAX as usize];
@@ -798,7 +798,7 @@ impl Engine {
             Ok(bytes) => BatchHeader::decode(bytes, &mut entries)
                 .is_ok_and(|header| header.epoch == self.cx.superblock.epoch),
         };
-        if written && self.mirror.is_some() {
+        if written && self.cx.mirror.is_some() {
             self.read_column(number);
         } else if written {
             self.recovering().jobs.push(What::Whole(number));
@@ -835,7 +835,7 @@ impl Engine {
         tails: Vec<Tail>,
         counting: &mut Vec<(u32, Found)>,
     ) -> Result<(), OpenError> {
-        let mut expected = self.streams[stream.index()].next_sequence;
+        let mut expected = self.cx.log.streams[stream.index()].next_sequence;
         let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);
         // A segment's claim ends where that of the next one begins: after a failed write batches are written again.
         let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
@@ -880,12 +880,12 @@ impl Engine {
         if known > expected && stream != StreamKind::Fill && !fault::planted(PlantedBug::BelieveOlderCopy) {
             return Err(OpenError::Older);
         }
-        self.streams[stream.index()].start_at(expected);
+        self.cx.log.streams[stream.index()].start_at(expected);
         Ok(())
     }
 
     fn apply(&mut self, number: u32, batch: &Found) {
-        self.next_sequence = self.next_sequence.max(batch.header.sequence + 1);
+        self.cx.log.next_sequence = self.cx.log.next_sequence.max(batch.header.sequence + 1);
         for (index, entry) in batch.data() {
             if let (Entry::Data { crc32c, sector_mask, dirty, flush_epoch, .. }, Some(key)) =
                 (entry, scan::key_of(entry))
@@ -946,7 +946,7 @@ impl Engine {
     // --- the end
 
     pub(crate) fn settle_devices(&mut self, volumes: &[VolumeId]) {
-        if self.mirror.is_some() && !self.mend_members(volumes) || !self.rewrite_unflushed(volumes) {
+        if self.cx.mirror.is_some() && !self.mend_members(volumes) || !self.rewrite_unflushed(volumes) {
             return;
         }
         self.recovering().pending_flushes = 1 + volumes.len() as u32;
@@ -970,14 +970,14 @@ impl Engine {
         }
         self.cx.resume_orders();
         let counted = self.segments_counted(self.cx.map.geometry.segment_count);
-        self.checkpoint.window_size = crate::checkpoint::window_size(counted);
+        self.cx.free.window_size = crate::checkpoint::window_size(counted);
         while self.cx.map.take_emptied().is_some() {}
         for number in 0..self.cx.map.segments.len() as u32 {
             let segment = &self.cx.map.segments[number as usize];
             if segment.live == 0 && segment.phase != SegmentPhase::Twin {
                 self.end_with_twin(number);
-                if self.mirror.is_none() {
-                    self.checkpoint.pool.push_back(number);
+                if self.cx.mirror.is_none() {
+                    self.cx.free.pool.push_back(number);
                 }
             }
         }

@@ -91,16 +91,16 @@ impl Engine {
     fn copies_at(&self, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
         let geometry = self.cx.map.geometry;
         let twin =
-            self.mirror.as_ref().filter(|_| self.is_pair(segment)).map(|mirror| segment + mirror.columns);
+            self.cx.mirror.as_ref().filter(|_| self.is_pair(segment)).map(|mirror| segment + mirror.columns);
         let counts =
-            |half: &u32| self.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
+            |half: &u32| self.cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
         let halves: Vec<u32> = [Some(segment), twin].into_iter().flatten().filter(counts).collect();
         halves.into_iter().map(move |half| geometry.segment_offset(half, index))
     }
 
     /// The member that has this byte still counts.
     fn is_rewritten(&self, offset: u64) -> bool {
-        self.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.cx.member_at(offset)))
+        self.cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.cx.member_at(offset)))
     }
 
     fn rewrite_more(&mut self) {

@@ -213,8 +213,8 @@ impl Engine {
         let key = self.memory.remembered(key);
         let returns = self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
             && self.memory.ghosts.as_mut().is_some_and(|ghosts| ghosts.take(key));
-        let room = self.checkpoint.window.len() > self.checkpoint.window_size as usize / 2;
-        if returns && room && self.mirror.is_none() {
+        let room = self.cx.free.window.len() > self.cx.free.window_size as usize / 2;
+        if returns && room && self.cx.mirror.is_none() {
             self.cx.stats.readmitted_blocks += 1;
             StreamKind::Survivor
         } else {

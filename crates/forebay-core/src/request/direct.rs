@@ -31,8 +31,8 @@ use crate::context::sectors::BLOCK;
 use crate::context::volume::Volume;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Item, ItemKind, ItemOwner};
-use crate::log::flush::Waiter;
+use crate::log::ledger::Waiter;
+use crate::log::streams::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use crate::request::merge::MergeFor;
@@ -308,7 +308,7 @@ impl Engine {
         });
         unclean.sort_unstable();
         self.undo_destage(volume, &unclean);
-        if self.cache_flush.succeeded >= self.marks_ticket {
+        if self.cx.flushes.cache.succeeded >= self.cx.log.marks_ticket {
             self.direct_settled(direct);
             return;
         }

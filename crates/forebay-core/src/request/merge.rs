@@ -15,7 +15,7 @@ use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Item, ItemKind, ItemOwner};
+use crate::log::streams::{Item, ItemKind, ItemOwner};
 use crate::map::segment::{BlockState, Key};
 use crate::request::read::Damage;
 use forebay_format::{StreamKind, VolumeId};

@@ -23,7 +23,7 @@ use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::BLOCK;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::append::{Item, ItemKind, ItemOwner};
+use crate::log::streams::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use crate::request::merge::MergeFor;
@@ -190,7 +190,7 @@ impl Engine {
             return self.find_without_cache(req, Key::new(volume, block));
         }
         let Some(slot) = self.cx.map.lookup(Key::new(volume, block)) else { return Found::Miss };
-        if self.mirror.is_some() && self.is_gone(self.cx.map.place(slot).0) {
+        if self.cx.mirror.is_some() && self.is_gone(self.cx.map.place(slot).0) {
             return Found::Miss;
         }
         if self.cx.map.state(slot) == BlockState::Clean

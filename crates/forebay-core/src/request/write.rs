@@ -16,7 +16,7 @@ use crate::context::LockOwner;
 use crate::context::pages::ZERO_PAGE;
 use crate::context::sectors::BLOCK;
 use crate::engine::Engine;
-use crate::log::append::{Item, ItemKind, ItemOwner};
+use crate::log::streams::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
 use crate::map::segment::Key;
 use crate::request::merge::MergeFor;

@@ -1,0 +1,226 @@
+//! State of the log: three append streams with their queues and batches in flight, and clean marks that wait for a batch.
+
+use crate::api::{Nanos, Span};
+use crate::context::pages::Page;
+use crate::map::MASK_FULL;
+use crate::map::segment::Key;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use forebay_format::batch::Entry;
+use forebay_format::{Slot, StreamKind, VolumeId};
+
+/// Items that are always worth a batch: its header is a ninth of what is written then.
+const WORTHWHILE_ITEMS: usize = 8;
+/// No operation: a half of a batch that is not under way.
+pub(crate) const NO_OP: u32 = u32::MAX;
+
+/// Who is told when an item has been written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ItemOwner {
+    /// A whole block of a client's write.
+    Request(u32),
+    /// A merged block of a client's write, in its page.
+    Merge(u32, Page),
+    /// A clean copy of what a write-through sent to the backing store.
+    Copy(u32),
+    /// A read fill, in its page, with the token of its registration.
+    Fill(Page, u64),
+    /// A relocated block.
+    Survivor(u32),
+    /// The intent of a direct write.
+    Intent(u32),
+    /// A drop mark of a direct write.
+    Drop(u32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ItemKind {
+    Data { mask: u8, dirty: bool },
+    Drop { slot: u32, count: u32 },
+    Intent { volume: VolumeId, region: u64, count: u32 },
+}
+
+/// Something to be appended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub(crate) key: Key,
+    pub(crate) crc: u32,
+    pub(crate) kind: ItemKind,
+    /// The payload block of data.
+    pub(crate) span: Option<Span>,
+    pub(crate) done: ItemOwner,
+}
+
+/// A batch in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) op: u32,
+    /// In a mirrored cache: the write of the second copy.
+    pub(crate) twin: u32,
+    pub(crate) segment: u32,
+    pub(crate) start: u32,
+    pub(crate) blocks: u32,
+    pub(super) stream_sequence: u64,
+    pub(super) items: Vec<Item>,
+    /// Slots marked clean by this batch.
+    pub(super) marks: Vec<u32>,
+    pub(crate) is_summary: bool,
+    pub(crate) completed: Option<bool>,
+    /// In a mirrored cache: members that have it, and members to which it could not be written; a bit for each.
+    pub(crate) kept: u8,
+    pub(crate) missing: u8,
+}
+
+/// One append stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) queue: VecDeque<Item>,
+    /// Since when there is something in the queue.
+    pub(crate) queued_since: Nanos,
+    pub(crate) in_flight: VecDeque<Batch>,
+    /// Open segment and the next free block in it.
+    pub(super) open: Option<(u32, u32)>,
+    /// The open segment is full: to be closed when its batches have completed.
+    pub(super) closing: bool,
+    /// A batch failed: nothing new until those in flight have ended.
+    pub(super) broken: bool,
+    pub(super) tries: u32,
+    pub(crate) next_sequence: u64,
+    /// All batches before this one have completed.
+    pub(crate) completed_sequence: u64,
+    /// The same when the running cache flush was started.
+    pub(crate) flushing: u64,
+    /// All batches before this one are covered by a cache flush.
+    pub(crate) flushed_sequence: u64,
+}
+
+impl Stream {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            queued_since: 0,
+            in_flight: VecDeque::new(),
+            open: None,
+            closing: false,
+            broken: false,
+            tries: 0,
+            next_sequence: 0,
+            completed_sequence: 0,
+            flushing: 0,
+            flushed_sequence: 0,
+        }
+    }
+
+    /// Nothing of the stream is in flight.
+    pub(crate) fn nothing_in_flight(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// Blocks left in the open segment, of `end` that batches may use.
+    pub(crate) fn room(&self, end: u32) -> u32 {
+        self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
+    }
+
+    /// True if a batch of what waits should be written now, should one more be allowed. Group commit that adapts: with
+    /// nothing in flight nothing waits for more items; beside one batch goes another that is as large, so that a few
+    /// clients get two equal ones in turn; a device that is kept busy anyway gets large ones, so that headers and device
+    /// writes do not multiply.
+    pub(super) fn is_worth_a_batch(&self) -> bool {
+        let enough = match self.in_flight.len() {
+            0 => 1,
+            1 => self.in_flight[0].items.len().clamp(1, WORTHWHILE_ITEMS),
+            _ => WORTHWHILE_ITEMS,
+        };
+        self.queue.len() >= enough
+    }
+
+    /// The segment that is being filled.
+    pub(crate) fn open_segment(&self) -> Option<u32> {
+        self.open.map(|(segment, _)| segment)
+    }
+
+    /// Nothing waits in the queue.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// A mark or an intent is in the queue.
+    pub(crate) fn waits_without_payload(&self) -> bool {
+        self.queue.iter().any(|item| item.span.is_none())
+    }
+
+    /// Takes all marks and intents out of the queue.
+    pub(crate) fn take_without_payload(&mut self) -> Vec<Item> {
+        let (data, others): (VecDeque<Item>, VecDeque<Item>) =
+            self.queue.drain(..).partition(|item| item.span.is_some());
+        self.queue = data;
+        others.into()
+    }
+
+    pub(crate) fn describe(&self, end: u32) -> alloc::string::String {
+        let (queued, flying, room) = (self.queue.len(), self.in_flight.len(), self.room(end));
+        alloc::format!("{queued} queued, {flying} in flight, room {room}, broken {}", self.broken)
+    }
+
+    pub(crate) fn start_at(&mut self, sequence: u64) {
+        self.next_sequence = sequence;
+        self.completed_sequence = sequence;
+        self.flushed_sequence = sequence;
+    }
+}
+
+impl Item {
+    pub(super) fn mask(&self) -> u8 {
+        match self.kind {
+            ItemKind::Data { mask, .. } => mask,
+            ItemKind::Drop { .. } | ItemKind::Intent { .. } => MASK_FULL,
+        }
+    }
+
+    pub(super) fn entry(&self, flush_epoch: u32) -> Entry {
+        match self.kind {
+            ItemKind::Data { mask, dirty } => Entry::Data {
+                volume: self.key.volume(),
+                block: self.key.block(),
+                crc32c: self.crc,
+                sector_mask: mask,
+                dirty,
+                flush_epoch,
+            },
+            ItemKind::Drop { slot, count } => Entry::DropMark { slot: Slot(slot), count },
+            ItemKind::Intent { volume, region, count } => Entry::Intent { volume, region, count },
+        }
+    }
+}
+
+/// The log's part of the engine's state.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) streams: [Stream; 3],
+    pub(crate) spare_batches: Vec<Batch>,
+    /// Memory for the entries of a batch header; empty between uses.
+    pub(crate) spare_entries: Vec<Entry>,
+    pub(crate) next_sequence: u64,
+    /// Destaged slots whose clean marks are not in the log.
+    pub(crate) marks: Vec<u32>,
+    pub(crate) marks_since: Nanos,
+    /// The cache flush that makes the last clean mark in the log durable.
+    pub(crate) marks_ticket: u64,
+    /// The next flush epoch of some volume can begin only when clean marks are in the log.
+    pub(crate) order_waits_for_marks: bool,
+}
+
+impl Log {
+    pub(crate) fn new() -> Self {
+        Self {
+            streams: StreamKind::ALL.map(|_| Stream::new()),
+            spare_batches: Vec::new(),
+            spare_entries: Vec::new(),
+            next_sequence: 0,
+            marks: Vec::new(),
+            marks_since: 0,
+            marks_ticket: 0,
+            order_waits_for_marks: false,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! State of a mirrored cache: how its members stand, the rebuild of a new one, and repairs of single copies.
+
+use crate::api::{Nanos, Span};
+use crate::context::pages::Page;
+use crate::context::sectors::push_span;
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use forebay_format::{BLOCK_BYTES, Geometry};
+
+/// How the members stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Standing {
+    /// Both count.
+    #[default]
+    Whole,
+    /// This one has failed, and the owner is asked to note it.
+    Asking(u8),
+    /// This one does not count any more.
+    Out(u8),
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    /// Segments of each member.
+    pub(crate) columns: u32,
+    pub(crate) standing: Standing,
+    /// At a start: the member that is out was not noted to be.
+    pub(crate) unnoted: bool,
+    /// The question that the owner has not answered, and how often it was asked.
+    pub(super) ticket: Option<u64>,
+    pub(super) last_ticket: u64,
+    pub(super) asked: u32,
+    pub(super) ask_again_at: Option<Nanos>,
+    /// The other half of a column of which the fill stream has taken the first.
+    pub(super) spare: Option<u32>,
+    /// Half of a column whose other half is free: a victim that makes it whole.
+    pub(super) wanted: Option<u32>,
+    /// Flushes of members under way, those that failed, and those that did not.
+    pub(super) flushes: u32,
+    pub(super) flushed: [bool; 2],
+    /// A flush of the cache has ended, and waits for the owner's answer.
+    pub(super) flush_waits: bool,
+    /// Segments that could not be read, one after the other.
+    pub(super) unreadable: [Vec<u32>; 2],
+    /// Where the walk over what only the lost member had is.
+    pub(super) sweep: Option<(u32, u32)>,
+    pub(crate) rebuild: Option<Rebuild>,
+    pub(crate) repairs: Repairs,
+}
+
+impl Mirror {
+    pub(crate) fn new(geometry: &Geometry) -> Box<Self> {
+        Box::new(Self {
+            columns: geometry.columns(),
+            standing: Standing::Whole,
+            unnoted: false,
+            ticket: None,
+            last_ticket: 0,
+            asked: 0,
+            ask_again_at: None,
+            spare: None,
+            wanted: None,
+            flushes: 0,
+            flushed: [false; 2],
+            flush_waits: false,
+            unreadable: [Vec::new(), Vec::new()],
+            sweep: None,
+            rebuild: None,
+            repairs: Repairs::default(),
+        })
+    }
+
+    /// The member of a segment that is not a pair.
+    pub(crate) fn member_of(&self, segment: u32) -> u8 {
+        u8::from(segment >= self.columns)
+    }
+
+    /// The member that has failed, noted or not.
+    pub(crate) fn failed(&self) -> Option<u8> {
+        match self.standing {
+            Standing::Whole => None,
+            Standing::Asking(member) | Standing::Out(member) => Some(member),
+        }
+    }
+
+    /// What this member holds counts.
+    pub(crate) fn counts(&self, member: u8) -> bool {
+        self.failed() != Some(member)
+    }
+
+    /// What belongs on both members is written to this one: it counts, or is being filled.
+    pub(crate) fn takes(&self, member: u8) -> bool {
+        self.counts(member) || self.rebuild.as_ref().is_some_and(|rebuild| !rebuild.is_abandoned())
+    }
+
+    pub(crate) fn asks(&self) -> bool {
+        matches!(self.standing, Standing::Asking(_))
+    }
+}
+
+/// A copy under way.
+#[derive(Debug)]
+pub(super) struct Copying {
+    pub(super) segment: u32,
+    pub(super) at: u32,
+    pub(super) blocks: u32,
+    /// Up to here one block at a time: something could not be read.
+    pub(super) careful_until: u32,
+    pub(super) tries: u32,
+    pub(super) pages: Vec<Page>,
+    /// An operation is under way.
+    pub(super) busy: bool,
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Rebuild {
+    pub(super) member: u8,
+    pub(super) tag: u64,
+    /// Pairs that have no second copy yet.
+    pub(super) pending: BTreeSet<u32>,
+    pub(super) all: u32,
+    pub(super) copying: Option<Copying>,
+    pub(super) next_at: Nanos,
+    pub(super) abandoned: bool,
+    /// The checkpoint that lists the new member.
+    pub(super) ticket: Option<u64>,
+    pub(super) wanted: bool,
+}
+
+impl Rebuild {
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
+    /// Segments copied, and all.
+    pub(crate) fn progress(&self) -> (u32, u32) {
+        (self.all - self.pending.len() as u32, self.all)
+    }
+
+    pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        let busy = self.copying.as_ref().is_some_and(|copying| copying.busy);
+        (!busy && self.ticket.is_none() && !self.wanted).then(|| self.next_at.max(now))
+    }
+}
+
+impl Mirror {
+    /// A pair is not there any more.
+    pub(crate) fn pair_ended(&mut self, first: u32) {
+        if let Some(rebuild) = &mut self.rebuild {
+            rebuild.pending.remove(&first);
+        }
+    }
+}
+
+/// Suspects, and what was made of them.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    pub(super) suspects: BTreeSet<u32>,
+    /// Suspects, or the current one, of which the scrub under way waits to be told.
+    pub(super) asked: BTreeSet<u32>,
+    pub(super) current: Option<Repair>,
+    pub(super) next_at: Nanos,
+    pub(super) mended: u64,
+}
+
+/// A suspect whose copies are being read, or written: an operation is under way.
+#[derive(Debug)]
+pub(super) struct Repair {
+    pub(super) slot: u32,
+    pub(super) page: Page,
+    /// The member that is being read.
+    pub(super) reads: u8,
+    /// The member with the bad copy, once that is known.
+    pub(super) bad: Option<u8>,
+    /// How often both copies have been looked at.
+    pub(super) looks: u32,
+    /// A read has failed, or a copy was right before: what the last reads brought says nothing certain.
+    pub(super) unread: bool,
+}
+
+/// What became of a suspect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// Both copies are right, or the block is not there any more.
+    Sound,
+    /// The good copy was written over the bad one.
+    Mended,
+    /// Both copies were read more than once, and were wrong each time.
+    Wrong,
+    /// Neither is right, and at least one could not be read: that may pass.
+    Unread,
+    /// One member does not count any more: it is to be asked again, in the way of a block with one copy.
+    Alone,
+}
+
+impl Repairs {
+    pub(super) fn mended_blocks(&self) -> u64 {
+        self.mended
+    }
+}
+
+impl Mirror {
+    /// The two halves of the column of a segment.
+    pub(crate) fn halves(&self, segment: u32) -> (u32, u32) {
+        let first = segment % self.columns;
+        (first, first + self.columns)
+    }
+
+    /// Half of a column that a snapshot must list in its window besides the columns.
+    pub(crate) fn spare(&self) -> Option<u32> {
+        self.spare
+    }
+}
+
+impl Copying {
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.blocks) * BLOCK_BYTES as u64
+    }
+
+    pub(super) fn spans(&self) -> Vec<Span> {
+        let mut spans = Vec::new();
+        self.pages[..self.blocks as usize].iter().for_each(|page| push_span(&mut spans, page.span()));
+        spans
+    }
+}
