@@ -419,12 +419,12 @@ impl Engine {
             let volume = self.cx.volume(volume);
             volume.fills() && (key.block() + 1) * BLOCK <= volume.limit_bytes
         };
-        let idle = serves && !self.cx.locks.is_held(range) && !self.fills.any_in(range);
+        let idle = serves && !self.cx.locks.is_held(range) && !self.cx.fills.any_in(range);
         if !idle || self.cx.map.lookup(key).is_some() || self.cx.stopping {
             return;
         }
         let Some(page) = self.cx.pages.take(PageUse::Fill) else { return };
-        let token = self.fills.register(key, pinned);
+        let token = self.cx.fills.register(key, pinned);
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way += 1;
         }
@@ -436,9 +436,9 @@ impl Engine {
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way -= 1;
         }
-        let crc = crcs.first().filter(|_| ok && self.fills.is_valid(key, token) && !self.cx.fenced);
+        let crc = crcs.first().filter(|_| ok && self.cx.fills.is_valid(key, token) && !self.cx.fenced);
         let Some(crc) = crc else {
-            self.fills.end(key, token);
+            self.cx.fills.end(key, token);
             self.cx.pages.give(PageUse::Fill, page);
             self.cx.settle_again();
             return;

@@ -71,7 +71,6 @@ enum Purpose {
 pub(crate) struct CheckpointState {
     step: CheckpointStep,
     purpose: Purpose,
-    wanted: bool,
     pending: u32,
     tries: u32,
     failed: bool,
@@ -96,22 +95,12 @@ pub(crate) struct CheckpointState {
 }
 
 impl CheckpointState {
-    /// A checkpoint is to be taken soon.
-    pub(crate) fn want(&mut self) {
-        self.wanted = true;
-    }
-
     pub(crate) fn is_idle(&self) -> bool {
         self.step == CheckpointStep::Idle
     }
 
     pub(crate) fn describe(&self) -> alloc::string::String {
         alloc::format!("{:?} {:?}", self.step, self.purpose)
-    }
-
-    /// No batch may be started: the snapshot is about to be taken.
-    pub(crate) fn holds_log(&self) -> bool {
-        self.step == CheckpointStep::Holding
     }
 }
 
@@ -148,19 +137,19 @@ impl Engine {
     /// Has a checkpoint taken as soon as that is possible; [`Notice::Checkpointed`] tells when it is in effect.
     pub fn take_checkpoint(&mut self, now: Nanos) {
         self.cx.advance(now);
-        self.checkpoint.want();
+        self.cx.want_checkpoint();
     }
 
     fn checkpoint_is_due(&self) -> bool {
         let state = &self.checkpoint;
         match self.cx.status {
-            Status::Opening => return state.wanted, // There is no map yet to judge by.
-            Status::Failed(_) => return false,      // There may be no geometry either.
+            Status::Opening => return self.cx.checkpoint_wanted, // There is no map yet to judge by.
+            Status::Failed(_) => return false,                   // There may be no geometry either.
             Status::Ready | Status::Stopping => {}
         }
         let (window, pool) = (self.cx.free.window.len(), self.cx.free.pool.len());
         let low = self.cx.free.window_size as usize / 2;
-        state.wanted
+        self.cx.checkpoint_wanted
             || window <= low && pool >= (self.cx.free.window_size as usize / 4).max(1)
             || window <= 2 && pool > 0
             || self.wants_marks_by_checkpoint()
@@ -198,7 +187,7 @@ impl Engine {
     /// The checkpoint that ends recovery.
     pub(crate) fn begin_opening_checkpoint(&mut self) {
         self.checkpoint.purpose = Purpose::Opening;
-        self.checkpoint.wanted = true;
+        self.cx.checkpoint_wanted = true;
     }
 
     /// The checkpoint that ends everything.
@@ -209,14 +198,14 @@ impl Engine {
             self.cx.actions.push_back(crate::api::Action::Closed);
             return;
         }
-        self.checkpoint.step = CheckpointStep::Holding;
+        self.hold();
         self.hold_and_snapshot();
     }
 
     pub(crate) fn step_checkpoint(&mut self) {
         match self.checkpoint.step {
             CheckpointStep::Idle if self.may_checkpoint() && self.checkpoint_is_due() => {
-                self.checkpoint.step = CheckpointStep::Holding;
+                self.hold();
                 self.hold_and_snapshot();
             }
             CheckpointStep::Holding => self.hold_and_snapshot(),
@@ -224,14 +213,20 @@ impl Engine {
         }
     }
 
+    fn hold(&mut self) {
+        self.checkpoint.step = CheckpointStep::Holding;
+        self.cx.log.on_hold = true;
+    }
+
     fn hold_and_snapshot(&mut self) {
         if self.cx.fenced || !self.cx.log.streams.iter().all(crate::log::streams::Stream::nothing_in_flight) {
             if self.cx.fenced {
                 self.checkpoint.step = CheckpointStep::Idle;
+                self.cx.log.on_hold = false;
             }
             return;
         }
-        self.checkpoint.wanted = false;
+        self.cx.checkpoint_wanted = false;
         self.checkpoint.last_at = self.cx.now;
         if self.wants_marks_by_checkpoint() {
             self.cx.cover(CoverageMark::CheckpointOfFullLog);
@@ -243,6 +238,7 @@ impl Engine {
         let segments = &self.cx.map.segments;
         self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
         self.checkpoint.step = CheckpointStep::Flushing;
+        self.cx.log.on_hold = false;
         self.flush(Device::Cache, Waiter::Checkpoint);
     }
 
@@ -436,7 +432,7 @@ impl Engine {
         for number in core::mem::take(&mut self.checkpoint.joining) {
             self.cx.map.end_segment(number, SegmentPhase::Free);
             self.column_is_free(number);
-            if !self.keep_retired(number) {
+            if !self.cx.keep_retired(number) {
                 self.cx.free.window.push_back(number);
             }
         }
@@ -448,7 +444,7 @@ impl Engine {
         self.cx.orders_checkpointed();
         self.rebuild_checkpointed();
         if self.checkpoint.mark != self.cx.superblock.mirror {
-            self.checkpoint.want(); // A member was put out meanwhile.
+            self.cx.want_checkpoint(); // A member was put out meanwhile.
         }
         for item in core::mem::take(&mut self.checkpoint.settled) {
             self.item_done(item, Some(0));

@@ -5,6 +5,7 @@
 
 pub(crate) mod counters;
 pub(crate) mod coverage;
+pub(crate) mod events;
 pub(crate) mod locks;
 pub(crate) mod operations;
 pub(crate) mod pages;
@@ -19,6 +20,8 @@ use crate::api::{Action, Device, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request
 use crate::base::slab::Slab;
 use crate::context::counters::Counters;
 use crate::context::coverage::{CoverageMark, CoverageMarks};
+use crate::context::events::Event;
+use crate::context::locks::BlockRange;
 use crate::context::locks::RangeLocks;
 use crate::context::operations::{DoneOp, Op, OpKind};
 use crate::context::pages::Pages;
@@ -35,6 +38,7 @@ use crate::map::segment::Key;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
 use crate::mirror::state::Mirror;
 use crate::recovery::{OpenError, RecoveryRead};
+use crate::request::fills::Fills;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -70,6 +74,8 @@ pub(crate) struct Context {
     pub(crate) map: CacheMap,
     pub(crate) volumes: Vec<Option<Volume>>,
     pub(crate) actions: VecDeque<Action>,
+    /// What parts have told each other and the engine has not handed on yet.
+    pub(crate) events: VecDeque<Event>,
     pub(crate) ops: Slab<Op>,
     pub(crate) spare_spans: Vec<Vec<Span>>,
     pub(crate) spare_headers: Vec<Box<[u8; BLOCK_BYTES]>>,
@@ -77,6 +83,9 @@ pub(crate) struct Context {
     pub(crate) spare_crcs: Vec<Vec<u32>>,
     pub(crate) pages: Pages,
     pub(crate) log: Log,
+    pub(crate) fills: Fills,
+    /// A checkpoint is to be taken soon.
+    pub(crate) checkpoint_wanted: bool,
     pub(crate) free: FreeSegments,
     /// The volume table, with entries of volumes that are not attached.
     pub(crate) volume_table: Vec<VolumeEntry>,
@@ -110,6 +119,7 @@ impl Context {
             map: CacheMap::new(crate::recovery::blank_geometry()),
             volumes: Vec::new(),
             actions: VecDeque::new(),
+            events: VecDeque::new(),
             ops: Slab::new(),
             spare_spans: Vec::new(),
             spare_headers: Vec::new(),
@@ -117,6 +127,8 @@ impl Context {
             spare_crcs: Vec::new(),
             pages,
             log: Log::new(),
+            fills: Fills::default(),
+            checkpoint_wanted: false,
             free: FreeSegments::default(),
             volume_table: Vec::new(),
             mirror: None,
@@ -178,6 +190,7 @@ impl Context {
 
     pub(crate) fn advance(&mut self, now: Nanos) {
         debug_assert!(now >= self.now, "time never goes back");
+        debug_assert!(self.events.is_empty(), "what parts tell each other is handed on before the next call");
         self.now = self.now.max(now);
         self.map.clock = Born::at(self.now);
         self.unsettled = true;
@@ -347,5 +360,42 @@ impl Context {
     /// The member that has this byte of the cache.
     pub(crate) fn member_at(&self, offset: u64) -> u8 {
         if self.superblock.mirror.is_none() { 0 } else { self.map.geometry.mirror_place(offset).0 as u8 }
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    pub(crate) fn want_checkpoint(&mut self) {
+        self.checkpoint_wanted = true;
+    }
+
+    /// Gives a lock of blocks back; whoever waited for it is told.
+    pub(crate) fn release_blocks(&mut self, range: BlockRange) {
+        let mut granted = Vec::new();
+        self.locks.release(range, &mut granted);
+        self.events.extend(granted.into_iter().map(Event::BlockLock));
+    }
+
+    /// Gives a lock of blocks of a backing store back; whoever waited for it is told.
+    pub(crate) fn release_backing(&mut self, range: BlockRange) {
+        let mut granted = Vec::new();
+        self.backing_locks.release(range, &mut granted);
+        self.events.extend(granted.into_iter().map(Event::BackingLock));
+    }
+
+    /// Segments that the pool has, or will have when a shrink has ended.
+    pub(crate) fn segments_staying(&self) -> u32 {
+        let now = self.map.geometry.segment_count;
+        self.free.retired_from.map_or(now, |first| first.min(now))
+    }
+
+    /// Keeps an empty segment that is retired out of the pool of those that can be used again.
+    pub(crate) fn keep_retired(&mut self, number: u32) -> bool {
+        let retired = self.free.retired_from.is_some_and(|first| number >= first);
+        if retired {
+            self.free.retired.push(number);
+        }
+        retired
     }
 }

@@ -4,11 +4,17 @@ use crate::api::{Action, Device, Nanos, Span};
 use crate::context::pages::Page;
 use crate::map::segment::Key;
 use crate::recovery::RecoveryRead;
-use crate::request::read::Miss;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId};
+
+/// A read of missing blocks: which attempt, and the token of the fills that it registered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Miss {
+    pub(crate) token: u64,
+    pub(crate) tries: u32,
+}
 
 /// What an operation is for.
 #[derive(Debug)]

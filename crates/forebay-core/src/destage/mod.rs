@@ -454,7 +454,7 @@ impl Engine {
                 self.cx.map.unpin(slot);
             }
         }
-        self.release_backing(range);
+        self.cx.release_backing(range);
     }
 
     /// An extent could not be written: its blocks wait again.

@@ -22,6 +22,7 @@ use crate::api::settings::DestageOrder;
 use crate::api::{Device, Notice, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::context::volume::Volume;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
@@ -254,11 +255,11 @@ impl Engine {
             // A move that began before may still leave a record without an epoch in the log.
             OrderPhase::Entering if order.active >= order.until.max(1) && !moving => {
                 order.phase = OrderPhase::Confirming;
-                self.checkpoint.want();
+                self.cx.want_checkpoint();
             }
             OrderPhase::Confirming | OrderPhase::InForce if !wanted => {
                 order.phase = OrderPhase::Leaving;
-                self.checkpoint.want();
+                self.cx.want_checkpoint();
             }
             _ => {}
         }
@@ -275,7 +276,7 @@ impl Engine {
             OrderPhase::Entering => self.cx.map.dissolve_order(usize::from(volume.0)),
             OrderPhase::Confirming | OrderPhase::InForce => {
                 order.phase = OrderPhase::Leaving;
-                self.checkpoint.want();
+                self.cx.want_checkpoint();
                 self.cx.cover(CoverageMark::OrderYielded);
                 self.cx.notice(Notice::OrderYielded { volume });
             }
@@ -318,7 +319,7 @@ impl Engine {
     pub(crate) fn break_order(&mut self, key: Key) {
         let Some(order) = self.cx.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
         order.phase = OrderPhase::Leaving;
-        self.checkpoint.want();
+        self.cx.want_checkpoint();
         self.cx.cover(CoverageMark::OrderBroken);
         self.cx.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
     }
@@ -329,14 +330,14 @@ impl Engine {
     pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
         let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
         let Some(order) = self.cx.order_mut(volume).filter(|_| !overtakes) else {
-            self.lock_backing(direct);
+            self.cx.tell(Event::OrderReached(direct));
             return;
         };
         let epoch = order.current;
         if order.phase == OrderPhase::Entering && order.active == 0 {
             // What was dirty before may take hours. The guarantee begins only when it holds for this write too.
             order.until = order.until.max(epoch);
-            self.lock_backing(direct);
+            self.cx.tell(Event::OrderReached(direct));
             return;
         }
         self.order_waiters.push(OrderWaiter { direct, volume, epoch });
@@ -357,7 +358,7 @@ impl Engine {
                 .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
             if passes || self.cx.fenced {
                 self.order_waiters.remove(at);
-                self.lock_backing(direct);
+                self.cx.tell(Event::OrderReached(direct));
             } else {
                 at += 1;
             }

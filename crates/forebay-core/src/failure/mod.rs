@@ -37,6 +37,7 @@ use crate::api::config::{Attachment, EngineConfig};
 use crate::api::{Action, Loss, Nanos, Notice};
 use crate::context::Context;
 use crate::context::Status;
+use crate::context::events::Event;
 use crate::context::operations::OpKind;
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
@@ -115,6 +116,7 @@ impl Engine {
         if self.cx.status == Status::Ready {
             self.cx.read_retry.end_for_good();
             self.fence();
+            self.dispatch();
         }
     }
 
@@ -292,13 +294,12 @@ impl Engine {
         }
     }
 
-    /// All parts of a mutation have ended, and one of them failed. True if it is done over.
-    pub(crate) fn redo_mutation(&mut self, req: u32) -> bool {
+    /// All parts of a mutation have ended, and one of them failed. True if it is to be done over.
+    pub(crate) fn may_redo_mutation(&mut self, req: u32) -> bool {
         if !self.may_redo(req) {
             return false;
         }
         self.cx.reqs.get_mut(req).failed = false;
-        self.mutation_locked(req);
         true
     }
 
@@ -328,8 +329,8 @@ impl Engine {
         let refused = self.cx.failure.stage == FailureStage::Refused;
         for held in core::mem::take(&mut self.cx.failure.held) {
             match held {
-                Held::Redo(req) if refused => self.mutation_part_done(req, false),
-                Held::Redo(req) => self.mutation_locked(req),
+                Held::Redo(req) if refused => self.cx.tell(Event::Refused(req)),
+                Held::Redo(req) => self.cx.tell(Event::Redo(req)),
                 Held::Durable(req) => {
                     self.cx.reqs.get_mut(req).pending -= 1;
                     self.flush_fenced(req);

@@ -25,6 +25,7 @@ use crate::api::config::Attachment;
 use crate::api::{Nanos, Notice};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
 use crate::context::{LockOwner, Status};
@@ -338,7 +339,7 @@ impl Engine {
 
     /// True if no request of the volume is under way, and no block of it is on its way into the cache.
     pub(crate) fn is_quiet(&self, id: VolumeId) -> bool {
-        self.cx.reqs.iter().all(|req| req.volume != id) && !self.fills.any_in(whole_volume(id))
+        self.cx.reqs.iter().all(|req| req.volume != id) && !self.cx.fills.any_in(whole_volume(id))
     }
 
     /// Asks for the locks of a range, both kinds, one after the other. True when they are held.
@@ -387,15 +388,15 @@ impl Engine {
             Locks::Half => {
                 let mut backing = Vec::new();
                 self.cx.backing_locks.forget(range, lifecycle_owner(id), &mut backing);
-                self.backing_granted(backing);
-                self.cx.locks.release(range, &mut granted);
+                self.cx.events.extend(backing.into_iter().map(Event::BackingLock));
+                self.cx.release_blocks(range);
             }
             Locks::Held => {
-                self.release_backing(range);
-                self.cx.locks.release(range, &mut granted);
+                self.cx.release_backing(range);
+                self.cx.release_blocks(range);
             }
         }
-        self.lock_granted(granted);
+        self.cx.events.extend(granted.into_iter().map(Event::BlockLock));
     }
 
     pub(crate) fn lifecycle_flush(&mut self, id: VolumeId) {
@@ -439,7 +440,7 @@ impl Engine {
 
     /// Forces a checkpoint of everything up to now; the ticket is for [`Engine::is_checkpointed`].
     pub(crate) fn force_checkpoint(&mut self) -> u64 {
-        self.checkpoint.want();
+        self.cx.want_checkpoint();
         self.cx.superblock.checkpoint_generation + 1
     }
 

@@ -17,7 +17,6 @@ use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::{LifecycleError, sweep_slots};
 use crate::map::segment::{BlockState, SegmentPhase};
-use alloc::vec::Vec;
 use forebay_format::geometry::SEGMENTS_MIN;
 use forebay_format::{Geometry, Members, StreamKind};
 
@@ -32,8 +31,6 @@ const DESTAGE_NS: Nanos = 10_000_000;
 pub(crate) struct PoolJob {
     geometry: Geometry,
     members: Members,
-    /// Retired segments that hold nothing.
-    idle: Vec<u32>,
     /// Where the walk over the retired segments is.
     segment: u32,
     index: u32,
@@ -92,22 +89,15 @@ impl Engine {
         if count < old.segment_count {
             self.may_shrink(count)?;
         }
-        let mut job = PoolJob {
-            geometry,
-            members,
-            idle: Vec::new(),
-            segment: count,
-            index: 0,
-            ready: false,
-            ticket: None,
-        };
+        let job = PoolJob { geometry, members, segment: count, index: 0, ready: false, ticket: None };
         if !fault::planted(PlantedBug::AppendToRetired) {
             for list in [&mut self.cx.free.window, &mut self.cx.free.pool] {
-                job.idle.extend(list.iter().copied().filter(|number| *number >= count));
+                self.cx.free.retired.extend(list.iter().copied().filter(|number| *number >= count));
                 list.retain(|number| *number < count);
             }
         }
         self.cx.free.window_size = crate::checkpoint::window_size(count);
+        self.cx.free.retired_from = Some(count);
         self.pool_job = Some(job);
         Ok(())
     }
@@ -168,29 +158,13 @@ impl Engine {
         self.cx.superblock.members
     }
 
-    /// Segments that the pool has, or will have when a shrink has ended.
-    pub(crate) fn segments_staying(&self) -> u32 {
-        let now = self.cx.map.geometry.segment_count;
-        self.pool_job.as_ref().map_or(now, |job| job.geometry.segment_count.min(now))
-    }
-
-    /// Keeps an empty segment that is retired out of the pool of those that can be used again.
-    pub(crate) fn keep_retired(&mut self, number: u32) -> bool {
-        match &mut self.pool_job {
-            Some(job) if number >= job.geometry.segment_count => {
-                job.idle.push(number);
-                true
-            }
-            _ => false,
-        }
-    }
-
     fn end_pool_job(&mut self, error: LifecycleError) {
         let Some(job) = self.pool_job.take() else { return };
         self.cx.free.window_size = crate::checkpoint::window_size(self.cx.map.geometry.segment_count);
         self.cx.map.relief += 1; // What was retired can be reclaimed again.
+        let retired = self.cx.free.end_retiring();
         if job.ticket.is_none() {
-            self.cx.free.pool.extend(job.idle);
+            self.cx.free.pool.extend(retired);
         }
         self.cx.cover(CoverageMark::ChangeFailed);
         self.cx.notice(Notice::PoolResizeFailed { error });
@@ -201,6 +175,7 @@ impl Engine {
         if let Some(ticket) = job.ticket {
             if self.is_checkpointed(ticket) {
                 self.pool_job = None;
+                self.cx.free.end_retiring();
                 let segments = self.cx.map.geometry.segment_count;
                 self.cx.notice(Notice::PoolResized { segments });
             } else if self.cx.fenced {
@@ -218,19 +193,19 @@ impl Engine {
             if let Some(job) = &mut self.pool_job {
                 job.ready = true;
             }
-            self.checkpoint.want();
+            self.cx.want_checkpoint();
         }
     }
 
     /// Empties retired segments; true once they all are.
     fn evacuate(&mut self) -> bool {
-        let count = self.segments_staying();
+        let count = self.cx.segments_staying();
         let retired = self.cx.map.geometry.segment_count - count;
         for kind in StreamKind::ALL {
             self.close_from(kind, count);
         }
         let Some(job) = &self.pool_job else { return false };
-        if job.idle.len() == retired as usize || fault::planted(PlantedBug::AppendToRetired) {
+        if self.cx.free.retired.len() == retired as usize || fault::planted(PlantedBug::AppendToRetired) {
             return true;
         }
         let mut left = sweep_slots(self.cx.map.geometry.slot_count());

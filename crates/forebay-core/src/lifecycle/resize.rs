@@ -195,7 +195,7 @@ impl Engine {
         let busy = self.cx.reqs.iter().any(|req| req.volume == id && req.end() > bytes);
         let first = Key::new(id, bytes.div_ceil(BLOCK));
         let last = Key::new(id, BLOCK_LAST);
-        if busy || self.fills.any_in(BlockRange { first, last }) {
+        if busy || self.cx.fills.any_in(BlockRange { first, last }) {
             return false;
         }
         // The block that the new end cuts belongs to it: nobody may be at work with its old length.

@@ -13,6 +13,7 @@
 use crate::api::{Action, Device, Notice, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::context::operations::OpKind;
 use crate::context::sectors::push_span;
 use crate::engine::Engine;
@@ -73,7 +74,7 @@ impl Engine {
                 || stream.broken
                 || stream.in_flight.len() >= limit
                 || self.cx.fenced
-                || self.checkpoint.holds_log()
+                || self.cx.log.on_hold
                 || self.delays_batch(kind)
                 || self.mirror_asks()
             {
@@ -138,7 +139,7 @@ impl Engine {
         let stream = &mut self.cx.log.streams[kind.index()];
         let Some((segment, next)) = stream.open.filter(|(segment, _)| *segment >= first) else { return };
         stream.closing = true;
-        if stream.broken || !stream.in_flight.is_empty() || self.checkpoint.holds_log() {
+        if stream.broken || !stream.in_flight.is_empty() || self.cx.log.on_hold {
             return;
         }
         stream.open = None;
@@ -281,7 +282,7 @@ impl Engine {
             }
             self.cx.log.streams[kind.index()].queue.pop_front();
             match item.done {
-                ItemOwner::Fill(_, token) if !self.fills.is_valid(item.key, token) => {
+                ItemOwner::Fill(_, token) if !self.cx.fills.is_valid(item.key, token) => {
                     self.item_done(item, None)
                 }
                 _ => return Some(item),
@@ -474,7 +475,6 @@ impl Engine {
     /// Tells whoever waits that an item was written to `slot` (any number, if it has no payload), or (`None`) will not
     /// be.
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
-        let ok = slot.is_some();
         if let (ItemOwner::Request(req) | ItemOwner::Merge(req, _), Some(slot)) = (item.done, slot) {
             let old = self.cx.map.insert(slot, BlockState::Dirty);
             self.cx.counters.logged(item.key.volume(), old);
@@ -484,18 +484,7 @@ impl Engine {
             }
             self.pin_for(self.cx.reqs.get(req).treatment, slot);
         }
-        match item.done {
-            ItemOwner::Request(req) => self.logged(req, ok),
-            ItemOwner::Merge(req, page) => {
-                self.cx.pages.give(crate::context::pages::PageUse::Merge, page);
-                self.logged(req, ok);
-            }
-            ItemOwner::Copy(direct) => self.copy_appended(direct, slot),
-            ItemOwner::Fill(page, token) => self.fill_done(item.key, page, token, slot),
-            ItemOwner::Survivor(relocation) => self.relocated(relocation, slot),
-            ItemOwner::Intent(direct) => self.intent_appended(direct, ok),
-            ItemOwner::Drop(direct) => self.drop_appended(direct, item.kind, ok),
-        }
+        self.cx.tell(Event::Appended(item, slot));
     }
 
     // --- clean marks
@@ -515,7 +504,7 @@ impl Engine {
                 || self.cx.now >= self.cx.log.marks_since + MARKS_DELAY_NS
                 || self.cx.log.order_waits_for_marks
                 || self.is_short_of_segments()
-                || self.writers_wait_for_marks())
+                || self.cx.log.writers_wait_for_marks)
     }
 
     pub(crate) fn marks_deadline(&self) -> Option<u64> {

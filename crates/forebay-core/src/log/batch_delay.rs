@@ -31,8 +31,10 @@ impl Engine {
         }
         let late = self.cx.now >= stream.queued_since + DELAY_NS;
         stream.queue.iter().all(|item| match item.done {
-            ItemOwner::Survivor(_) => self.relocation_reads > 0,
-            ItemOwner::Fill(..) => !late && self.cx.pages.available(PageUse::Fill) > self.fills.len() as u32,
+            ItemOwner::Survivor(_) => self.cx.log.survivor_reads > 0,
+            ItemOwner::Fill(..) => {
+                !late && self.cx.pages.available(PageUse::Fill) > self.cx.fills.len() as u32
+            }
             _ => false,
         })
     }

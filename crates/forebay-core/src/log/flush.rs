@@ -10,6 +10,7 @@
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::context::operations::OpKind;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
@@ -26,6 +27,13 @@ impl Engine {
     /// Has a device flushed and `waiter` called afterwards.
     pub(crate) fn flush(&mut self, device: Device, waiter: Waiter) {
         if self.flusher(device).enter(waiter) {
+            self.start_device_flush(device);
+        }
+    }
+
+    /// Starts the flush that somebody has waited for while one was running, unless it has been started since.
+    pub(crate) fn flush_is_due(&mut self, device: Device) {
+        if !self.flusher(device).is_running() {
             self.start_device_flush(device);
         }
     }
@@ -91,14 +99,14 @@ impl Engine {
                 volume.direct_unflushed |= volume.direct_flushing && !ok;
                 volume.direct_flushing = false;
                 volume.intents.flushed(volume.flusher.succeeded);
-                self.extents_flushed(id, ok);
+                self.cx.tell(Event::StoreFlushed { volume: id, ok });
             }
         }
         if more {
-            self.start_device_flush(device);
+            self.cx.tell(Event::FlushDue(device));
         }
         for waiter in served.drain(..) {
-            self.serve(waiter, device, ok);
+            self.cx.tell(Event::Flushed { waiter, device, ok });
         }
         self.cx.flushes.served = served;
     }
@@ -125,18 +133,6 @@ impl Engine {
             self.ask_to_go_on();
             self.fail_queued_items();
             self.end_mirroring();
-        }
-    }
-
-    fn serve(&mut self, waiter: Waiter, device: Device, ok: bool) {
-        match waiter {
-            Waiter::Request(req) => self.request_part_done(req, device, ok),
-            Waiter::Intent(direct) => self.intent_durable(direct, ok),
-            Waiter::Direct(direct) => self.direct_flushed(direct, ok),
-            Waiter::Checkpoint => self.checkpoint_flushed(ok),
-            Waiter::Lifecycle(volume) => self.lifecycle_flush_ended(volume, ok),
-            Waiter::Recovery => self.recovery_flushed(ok),
-            Waiter::Nobody => {}
         }
     }
 
@@ -170,7 +166,7 @@ impl Engine {
     }
 
     /// A part of a FLUSH or of the flush after a FUA write has ended.
-    fn request_part_done(&mut self, req: u32, device: Device, ok: bool) {
+    pub(crate) fn request_part_done(&mut self, req: u32, device: Device, ok: bool) {
         let of_cache = device == Device::Cache;
         let request = self.cx.reqs.get_mut(req);
         request.pending -= 1;

@@ -208,6 +208,12 @@ pub(crate) struct Log {
     pub(crate) marks_ticket: u64,
     /// The next flush epoch of some volume can begin only when clean marks are in the log.
     pub(crate) order_waits_for_marks: bool,
+    /// Writers wait at a dirty limit for what marks say.
+    pub(crate) writers_wait_for_marks: bool,
+    /// A snapshot is about to be taken: no batch may be started.
+    pub(crate) on_hold: bool,
+    /// Blocks of survivors that are being read.
+    pub(crate) survivor_reads: u32,
 }
 
 impl Log {
@@ -221,6 +227,9 @@ impl Log {
             marks_since: 0,
             marks_ticket: 0,
             order_waits_for_marks: false,
+            writers_wait_for_marks: false,
+            on_hold: false,
+            survivor_reads: 0,
         }
     }
 }

@@ -39,6 +39,7 @@ pub(crate) use recover::Pairs;
 use crate::api::{Action, Nanos, Notice};
 use crate::context::Status;
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
@@ -159,7 +160,7 @@ impl Engine {
             self.put_out(member);
         } else if opening {
             self.cx.cover(CoverageMark::NoteRefused);
-            self.fail_opening(OpenError::NoNote);
+            self.cx.tell(Event::OpeningFailed(OpenError::NoNote));
         } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be promised any more, with one member or two.
             self.cx.cover(CoverageMark::NoteRefused);
@@ -179,12 +180,12 @@ impl Engine {
         self.mark_superblock();
         self.cx.notice(Notice::MemberOut { member });
         if !fault::planted(PlantedBug::KeepLostFill) {
-            self.forget_lost_copies();
+            self.cx.tell(Event::MemberOut);
         }
         self.settle_all_batches();
         self.end_waiting_flush();
         if self.cx.status != Status::Opening {
-            self.checkpoint.want(); // The checkpoint that ends an opening comes by itself, and not before its time.
+            self.cx.want_checkpoint(); // The checkpoint that ends an opening comes by itself, and not before its time.
         }
         self.cx.settle_again();
     }

@@ -138,7 +138,7 @@ impl Engine {
             };
             if rebuild.pending.is_empty() && swept {
                 rebuild.wanted = true;
-                self.checkpoint.want();
+                self.cx.want_checkpoint();
             } else {
                 rebuild.next_at = now + RETRY_NS;
             }

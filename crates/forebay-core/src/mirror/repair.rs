@@ -9,6 +9,7 @@
 
 use crate::api::{Action, Device, Nanos, OpId};
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::engine::Engine;
@@ -48,7 +49,7 @@ impl Engine {
     /// Tells the scrub, if it waits for this.
     fn tell_outcome(&mut self, slot: u32, outcome: Outcome) {
         if self.cx.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
-            self.scrub_repaired(slot, outcome);
+            self.cx.tell(Event::Repaired(slot, outcome));
         }
     }
 

@@ -14,7 +14,6 @@ pub(crate) mod shares;
 
 use crate::api::Device;
 use crate::context::Context;
-use crate::context::LockOwner;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
 use crate::context::operations::OpKind;
@@ -147,7 +146,7 @@ impl Engine {
             if fault::planted(PlantedBug::ReuseSegmentEarly) {
                 self.cx.map.end_segment(number, SegmentPhase::Free);
                 self.cx.free.window.push_front(number);
-            } else if !self.keep_retired(number) {
+            } else if !self.cx.keep_retired(number) {
                 self.cx.free.pool.push_back(number);
             }
         }
@@ -220,7 +219,7 @@ impl Engine {
         let view = self.view();
         let (map, round) = (&self.cx.map, self.memory.round);
         // Retired segments are emptied by `pool`.
-        let count = self.segments_staying();
+        let count = self.cx.segments_staying();
         let offered = |number: &u32| *number < count && !skipped.contains(number);
         let look =
             |number: u32| Some(number).filter(offered).and_then(|number| candidate(map, number, round));
@@ -421,14 +420,14 @@ impl Engine {
         let relocation = self.relocations.get(number);
         let (slot, page) = (relocation.from, relocation.page);
         self.cx.map.pin(slot);
-        self.relocation_reads += 1;
+        self.cx.log.survivor_reads += 1;
         let kind = OpKind::RelocateRead { relocation: number };
         let offset = self.slot_offset(slot, relocation.tries);
         self.cx.read(Device::Cache, offset, &[page.span()], true, kind);
     }
 
     pub(crate) fn relocation_read(&mut self, number: u32, ok: bool, crcs: &[u32]) {
-        self.relocation_reads -= 1;
+        self.cx.log.survivor_reads -= 1;
         let relocation = self.relocations.get_mut(number);
         let (slot, key, page) = (relocation.from, relocation.key, relocation.page);
         relocation.tries += 1;
@@ -509,9 +508,7 @@ impl Engine {
             return;
         }
         let range = BlockRange { first: relocation.key, last: relocation.key };
-        let mut granted: Vec<LockOwner> = Vec::new();
-        self.cx.locks.release(range, &mut granted);
-        self.lock_granted(granted);
+        self.cx.release_blocks(range);
     }
 
     /// Takes a segment for a stream out of the append window. The last ones are kept for the survivors, so that

@@ -116,7 +116,7 @@ impl Engine {
 
     /// Blocks that all segments can hold, one copy of each.
     pub(crate) fn space(&self) -> u64 {
-        self.cx.capacity_of(self.segments_staying())
+        self.cx.capacity_of(self.cx.segments_staying())
     }
 
     /// Room that the blocks of a volume take of [`Engine::space`].

@@ -1,4 +1,4 @@
-//! Lifecycle of a write past the cache: every write in write-through, write-around and passthrough, and large zeroes and
+//! Life of a write past the cache: every write in write-through, write-around and passthrough, and large zeroes and
 //! discards in every mode.
 //!
 //! Its danger is the stale copy: a cached block that is older than what the backing store now has. The order that
@@ -291,7 +291,7 @@ impl Engine {
     /// and what is about to be written would be overwritten with it: such marks are made durable first. With both locks held,
     /// and what was written back of these blocks undone, no mark for them can be added: one flush is enough, however many
     /// marks of other blocks follow.
-    fn direct_locked(&mut self, direct: u32) {
+    pub(crate) fn direct_locked(&mut self, direct: u32) {
         let d = self.directs.get_mut(direct);
         d.locked = true;
         let (volume, range) = (d.volume, d.blocks());
@@ -602,23 +602,9 @@ impl Engine {
             region.covered_by = covered_by;
         }
         if d.locked {
-            self.release_backing(d.blocks());
+            self.cx.release_backing(d.blocks());
         }
         self.mutation_part_done(d.req, !d.failed);
-    }
-
-    pub(crate) fn release_backing(&mut self, range: BlockRange) {
-        let mut granted = Vec::new();
-        self.cx.backing_locks.release(range, &mut granted);
-        self.backing_granted(granted);
-    }
-
-    pub(crate) fn backing_granted(&mut self, granted: Vec<LockOwner>) {
-        for owner in granted {
-            if !self.lifecycle_lock_granted(owner) {
-                self.direct_locked(owner.0);
-            }
-        }
     }
 
     // --- intents

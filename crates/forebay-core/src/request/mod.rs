@@ -1,7 +1,8 @@
-//! Lifecycle of a request: it is admitted or throttled, then read, written through the log, merged, or written past the cache.
+//! Life of a request: it is admitted or throttled, then read, written through the log, merged, or written past the cache.
 
 pub(crate) mod admission;
 pub(crate) mod direct;
+pub(crate) mod fills;
 pub(crate) mod merge;
 pub(crate) mod read;
 pub(crate) mod sequential;

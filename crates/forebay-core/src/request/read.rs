@@ -1,4 +1,4 @@
-//! Lifecycle of a read.
+//! Life of a read.
 //!
 //! The range is cut into runs: blocks that lie in consecutive slots of one segment become one read of the cache
 //! device, missing blocks one read of the backing store, both straight into the client's buffer. A block of which only
@@ -18,7 +18,7 @@ use crate::api::{Action, Device, Notice, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
-use crate::context::operations::OpKind;
+use crate::context::operations::{Miss, OpKind};
 use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::BLOCK;
 use crate::engine::Engine;
@@ -26,8 +26,8 @@ use crate::fault::{self, PlantedBug};
 use crate::log::streams::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
+use crate::request::fills::Registration;
 use crate::request::merge::MergeFor;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::Mode;
 
@@ -35,63 +35,6 @@ use forebay_format::checkpoint::Mode;
 pub(crate) const CACHE_READ_TRIES: u32 = 3;
 /// Reads of the backing store before the client gets an error.
 const BACKING_READ_TRIES: u32 = 2;
-
-/// Fills under way, by block. Only the read that registered a block may fill it: another one may have been started
-/// before the block changed.
-#[derive(Debug, Default)]
-pub(crate) struct Fills {
-    blocks: BTreeMap<Key, Registration>,
-    last_token: u64,
-}
-
-#[derive(Debug)]
-struct Registration {
-    token: u64,
-    valid: bool,
-    /// The reader wants it to stay.
-    pinned: bool,
-}
-
-impl Fills {
-    pub(crate) fn len(&self) -> usize {
-        self.blocks.len()
-    }
-
-    /// True if a fill of a block in this range is under way.
-    pub(crate) fn any_in(&self, range: BlockRange) -> bool {
-        self.blocks.range(range.first..=range.last).next().is_some()
-    }
-
-    /// Registers a block under a token of its own.
-    pub(crate) fn register(&mut self, key: Key, pinned: bool) -> u64 {
-        self.last_token += 1;
-        self.blocks.entry(key).or_insert(Registration { token: self.last_token, valid: true, pinned });
-        self.last_token
-    }
-
-    pub(crate) fn is_valid(&self, key: Key, token: u64) -> bool {
-        self.state_of(key, token) == Some(true)
-    }
-
-    /// Whether a fill is still valid; `None` if it is not registered under this token.
-    fn state_of(&self, key: Key, token: u64) -> Option<bool> {
-        let registered = self.blocks.get(&key).filter(|registered| registered.token == token);
-        registered.map(|registered| registered.valid)
-    }
-
-    pub(crate) fn end(&mut self, key: Key, token: u64) {
-        if self.blocks.get(&key).is_some_and(|registered| registered.token == token) {
-            self.blocks.remove(&key);
-        }
-    }
-}
-
-/// A read of missing blocks: which attempt, and the token of the fills that it registered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Miss {
-    token: u64,
-    tries: u32,
-}
 
 /// What became of a damaged block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,7 +157,7 @@ impl Engine {
         let idle = !self.cx.locks.is_held(BlockRange { first: key, last: key });
         let dispensable =
             self.cx.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
-        let room = u64::from(self.cx.pages.available(PageUse::Fill)) > self.fills.len() as u64;
+        let room = u64::from(self.cx.pages.available(PageUse::Fill)) > self.cx.fills.len() as u64;
         let whole = self.cx.volume(key.volume()).size_bytes / BLOCK > key.block();
         dispensable
             && idle
@@ -224,7 +167,7 @@ impl Engine {
             && !self.cx.fenced
             && !self.cx.stopping
             && !self.is_far_above_maximum(key.volume())
-            && !self.fills.blocks.contains_key(&key)
+            && !self.cx.fills.blocks.contains_key(&key)
     }
 
     /// Gives way to a fill of the whole block, and registers it.
@@ -233,7 +176,7 @@ impl Engine {
         let (key, pinned) = (self.cx.map.key(slot), self.cx.map.is_pinned(slot));
         self.cx.map.remove(key);
         let pinned = pinned || self.cx.reqs.get(req).treatment == Treatment::Pin;
-        self.fills.register(key, pinned)
+        self.cx.fills.register(key, pinned)
     }
 
     /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
@@ -391,12 +334,12 @@ impl Engine {
     fn register_fills(&mut self, req: u32, block: u64, count: u32) -> u64 {
         let request = self.cx.reqs.get(req);
         let (volume, pinned) = (request.volume, request.treatment == Treatment::Pin);
-        self.fills.last_token += 1;
-        let token = self.fills.last_token;
+        self.cx.fills.last_token += 1;
+        let token = self.cx.fills.last_token;
         if !self.may_fill(req) || self.cx.fenced || self.cx.stopping {
             return token;
         }
-        let room = self.cx.pages.available(PageUse::Fill).saturating_sub(self.fills.len() as u32);
+        let room = self.cx.pages.available(PageUse::Fill).saturating_sub(self.cx.fills.len() as u32);
         // The short block at an odd end of the volume is not worth the special case.
         let whole = (self.cx.volume(volume).size_bytes / BLOCK).saturating_sub(block);
         for (block, index) in (block..block + u64::from(count).min(whole)).zip(0..) {
@@ -411,7 +354,7 @@ impl Engine {
                     self.cx.count_fill_given_up(volume, false);
                 }
             } else if self.admits(req, key) {
-                self.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
+                self.cx.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
             }
         }
         token
@@ -422,7 +365,7 @@ impl Engine {
         if fault::planted(PlantedBug::KeepOvertakenFill) {
             return;
         }
-        for (_, registered) in self.fills.blocks.range_mut(range.first..=range.last) {
+        for (_, registered) in self.cx.fills.blocks.range_mut(range.first..=range.last) {
             registered.valid = false;
         }
     }
@@ -433,14 +376,14 @@ impl Engine {
         let volume = self.cx.reqs.get(req).volume;
         for index in 0..u64::from(count) {
             let key = Key::new(volume, block + index);
-            let Some(valid) = self.fills.state_of(key, token) else { continue };
+            let Some(valid) = self.cx.fills.state_of(key, token) else { continue };
             let crc = crcs.get(index as usize).filter(|_| valid);
             let page = if crc.is_some() { self.cx.pages.take(PageUse::Fill) } else { None };
             let (Some(page), Some(crc)) = (page, crc) else {
                 if !valid || crc.is_some() {
                     self.cx.count_fill_given_up(volume, !valid);
                 }
-                self.fills.end(key, token);
+                self.cx.fills.end(key, token);
                 continue;
             };
             let from = self.cx.reqs.get(req).block_span(block + index, 1);
@@ -465,9 +408,9 @@ impl Engine {
     /// A fill has been appended to `slot`, or was given up.
     pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
         self.cx.pages.give(PageUse::Fill, page);
-        let valid = self.fills.is_valid(key, token);
-        let pinned = self.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
-        self.fills.end(key, token);
+        let valid = self.cx.fills.is_valid(key, token);
+        let pinned = self.cx.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
+        self.cx.fills.end(key, token);
         // Whoever waits for the volume to be quiet was asked before the queues are gone through.
         self.cx.settle_again();
         let overtaken = self.cx.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);

@@ -1,4 +1,4 @@
-//! Lifecycle of a write, zero or discard that goes through the log (write-back).
+//! Life of a write, zero or discard that goes through the log (write-back).
 //!
 //! 1. `throttle` lets it pass.
 //! 2. The block lock: nothing else changes these blocks until the request ends (I8).
@@ -152,7 +152,8 @@ impl Engine {
         }
         let failed = request.failed;
         // What went well in part through the log, before the cache failed, is at risk there: all of it is done over as well.
-        if (failed && self.cx.fenced || self.runs_without_cache()) && self.redo_mutation(req) {
+        if (failed && self.cx.fenced || self.runs_without_cache()) && self.may_redo_mutation(req) {
+            self.mutation_locked(req);
             return;
         }
         let request = self.cx.reqs.get_mut(req);
@@ -167,8 +168,7 @@ impl Engine {
         // It may have been taken for one that goes through the log, and settings changed while it waited for its lock.
         let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
         self.throttle.blocks_leave(volume, unused);
-        let mut granted = alloc::vec::Vec::new();
-        self.cx.locks.release(range, &mut granted);
+        self.cx.release_blocks(range);
         if fua && !failed {
             self.flush_for(req);
         } else if !failed && self.runs_without_cache() {
@@ -177,7 +177,6 @@ impl Engine {
         if self.cx.reqs.get(req).pending == 0 {
             self.reply(req);
         }
-        self.lock_granted(granted);
     }
 }
 

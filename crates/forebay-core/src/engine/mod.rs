@@ -7,6 +7,9 @@
 //! The paths are in files of their own: `read`, `write`, `merge`, `direct`, `append`, `flush`, `destage`, `reclaim`,
 //! `throttle`, `checkpoint`, `recovery`. What they share is here.
 
+mod dispatch;
+mod settle;
+
 use crate::api::config::{Attachment, EngineConfig};
 use crate::api::settings::{PoolSettings, SettingsError, VolumeSettings};
 use crate::api::stats::Stats;
@@ -18,7 +21,7 @@ use crate::checkpoint::CheckpointState;
 use crate::context::operations::OpKind;
 use crate::context::requests::Req;
 use crate::context::sectors::BLOCK;
-use crate::context::{Context, LockOwner, Status};
+use crate::context::{Context, Status};
 use crate::destage::extent::Extent;
 use crate::destage::ordered::OrderWaiter;
 use crate::fault::{self, PlantedBug};
@@ -31,15 +34,14 @@ use crate::recovery::Recovery;
 use crate::request::admission::Memory;
 use crate::request::direct::Direct;
 use crate::request::merge::Merge;
-use crate::request::read::Fills;
 use crate::request::throttle::Throttle;
 use crate::scrub::{Scrub, ScrubRead};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
+use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
-use forebay_format::{StreamKind, VolumeId};
 
 /// The engine of one cache: `(now, event) -> actions`.
 #[derive(Debug)]
@@ -50,11 +52,8 @@ pub struct Engine {
     pub(crate) directs: Slab<Direct>,
     pub(crate) extents: Slab<Extent>,
     pub(crate) relocations: Slab<Relocation>,
-    /// Of those, blocks that are being read.
-    pub(crate) relocation_reads: u32,
     pub(crate) scrub: Option<Box<Scrub>>,
     pub(crate) scrub_reads: Slab<ScrubRead>,
-    pub(crate) fills: Fills,
     /// Writes past the cache that wait until a flush epoch of their volume is active.
     pub(crate) order_waiters: Vec<OrderWaiter>,
     pub(crate) throttle: Throttle,
@@ -87,10 +86,8 @@ impl Engine {
             directs: Slab::new(),
             extents: Slab::new(),
             relocations: Slab::new(),
-            relocation_reads: 0,
             scrub: None,
             scrub_reads: Slab::new(),
-            fills: Fills::default(),
             order_waiters: Vec::new(),
             throttle: Throttle::new(),
             memory: Memory::new(),
@@ -122,7 +119,7 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         let mut stats = self.cx.stats;
         stats.cached_blocks = self.cx.map.cached_blocks();
-        stats.capacity_blocks = self.cx.capacity_of(self.segments_staying());
+        stats.capacity_blocks = self.cx.capacity_of(self.cx.segments_staying());
         stats.dirty_blocks = self.cx.map.volumes.iter().map(|volume| volume.dirty).sum();
         stats.lost_blocks = self.cx.map.lost.len() as u64 + self.cx.failure.lost_blocks();
         stats.lost_bytes = self.loss_totals().iter().map(|total| total.bytes).sum();
@@ -137,6 +134,11 @@ impl Engine {
     /// Takes a request. The reply comes as an action, possibly at once.
     pub fn submit(&mut self, now: Nanos, request: Request<'_>) {
         self.cx.advance(now);
+        self.take_request(request);
+        self.dispatch();
+    }
+
+    fn take_request(&mut self, request: Request<'_>) {
         let refusal =
             if self.cx.status != Status::Ready || self.cx.stopping || self.is_leaving(request.volume) {
                 Some(RequestError::Shutdown)
@@ -267,6 +269,11 @@ impl Engine {
     /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they were asked for.
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         self.cx.advance(now);
+        self.take_completion(op, result, crcs);
+        self.dispatch();
+    }
+
+    fn take_completion(&mut self, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         let ok = result.is_ok();
         if result == Err(DeviceFailure::Ended) {
             if self.awaits_device(op) {
@@ -331,6 +338,7 @@ impl Engine {
             OpKind::Recovery(read) => self.recovery_completed(read, result),
             _ => unreachable!("only recovery reads metadata"),
         }
+        self.dispatch();
     }
 
     /// Lets time pass; call at or after [`Engine::next_deadline`].
@@ -349,67 +357,6 @@ impl Engine {
             self.cx.ops.get_mut(op.0).action = Some(action);
         }
         Some(action)
-    }
-
-    fn settle(&mut self) {
-        if self.cx.status == Status::Opening || matches!(self.cx.status, Status::Failed(_)) {
-            // Only the checkpoint that ends recovery goes on in this state.
-            self.step_checkpoint();
-            return;
-        }
-        self.lifecycle_wakes();
-        self.step_read_retry();
-        self.resume_merges();
-        self.step_throttle();
-        self.collect_emptied();
-        if self.runs_without_cache() {
-            self.settle_without_cache();
-            return;
-        }
-        self.step_ordered();
-        // Until the index is ready, what looks at many blocks at once has to wait (I46).
-        if self.cx.index_settles() {
-            self.step_destage();
-            self.step_shares();
-            let asked = self.reclaim_wants_destage;
-            self.step_reclaim();
-            if self.reclaim_wants_destage && !asked {
-                self.cx.settle_again();
-            }
-            if self.scrub.is_some() {
-                self.step_scrub();
-            }
-        }
-        self.collect_emptied();
-        self.step_lifecycle();
-        self.step_pool();
-        self.collect_emptied();
-        self.step_intents();
-        if self.cx.mirror.is_some() {
-            self.step_mirror();
-        }
-        for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
-            self.step_append(stream);
-        }
-        self.step_checkpoint();
-        self.step_shutdown();
-    }
-
-    /// Settles an engine that goes on without its cache: there is no log, no order and no reclaim.
-    fn settle_without_cache(&mut self) {
-        if self.cx.index_settles() {
-            self.step_destage();
-            if self.scrub.is_some() {
-                self.step_scrub();
-            }
-        }
-        self.step_failure();
-        self.collect_emptied();
-        self.step_lifecycle();
-        self.step_pool();
-        self.step_intents();
-        self.step_checkpoint();
-        self.step_shutdown();
     }
 
     /// When [`Engine::tick`] must be called next, if nothing else happens before.
@@ -652,7 +599,7 @@ impl Engine {
             self.cx.log.marks.len(),
             self.reclaim,
             self.cx.fenced,
-            self.fills.len(),
+            self.cx.fills.len(),
             self.lifecycle,
             self.checkpoint.describe(),
             self.cx.map.unclean_blocks(),
@@ -671,15 +618,7 @@ impl Engine {
 
     pub(crate) fn data_capacity(&self) -> u64 {
         let geometry = &self.cx.map.geometry;
-        debug_assert!(self.segments_staying() <= geometry.segment_count);
-        self.cx.capacity_of(self.segments_counted(self.segments_staying()))
-    }
-
-    pub(crate) fn lock_granted(&mut self, granted: Vec<LockOwner>) {
-        for owner in granted {
-            if !self.lifecycle_lock_granted(owner) {
-                self.mutation_locked(owner.0);
-            }
-        }
+        debug_assert!(self.cx.segments_staying() <= geometry.segment_count);
+        self.cx.capacity_of(self.segments_counted(self.cx.segments_staying()))
     }
 }

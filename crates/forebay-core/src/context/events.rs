@@ -1,0 +1,41 @@
+//! What one part of the engine tells another.
+//!
+//! A part calls the parts below it. What it tells those above it is queued here, and handed to them by the engine in the order in which it
+//! was told, before the engine takes the next call and between two steps of settling.
+
+use crate::api::Device;
+use crate::context::LockOwner;
+use crate::log::ledger::Waiter;
+use crate::log::streams::Item;
+use crate::mirror::state::Outcome;
+use crate::recovery::OpenError;
+use forebay_format::VolumeId;
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// An item was appended to the slot (any number, if it has no payload), or (`None`) will not be.
+    Appended(Item, Option<u32>),
+    /// A flush that somebody waits for has ended.
+    Flushed { waiter: Waiter, device: Device, ok: bool },
+    /// A flush of a backing store has ended; before those who wait for it are told.
+    StoreFlushed { volume: VolumeId, ok: bool },
+    /// The next flush of a device can be started; after a flush of it has ended.
+    FlushDue(Device),
+    /// A lock of blocks was granted to whoever waited for it.
+    BlockLock(LockOwner),
+    /// A lock of blocks of a backing store was granted.
+    BackingLock(LockOwner),
+    /// The flush epoch of a write past the cache is active.
+    OrderReached(u32),
+    /// A write, zero or discard that waited for the owner's answer is done over.
+    Redo(u32),
+    /// One that waited for the owner's answer has failed.
+    Refused(u32),
+    /// A member of a mirrored cache was put out.
+    MemberOut,
+    /// What became of a copy that a scrub asked about.
+    Repaired(u32, Outcome),
+    /// The cache cannot be opened.
+    OpeningFailed(OpenError),
+}

@@ -1,0 +1,69 @@
+//! Completions, and what parts tell each other, are handed to the part that they concern.
+
+use crate::context::events::Event;
+use crate::context::pages::PageUse;
+use crate::engine::Engine;
+use crate::log::ledger::Waiter;
+use crate::log::streams::{Item, ItemOwner};
+
+impl Engine {
+    /// Hands on what parts have told each other, until nothing is left. What comes of it may be work for any step of settling.
+    pub(crate) fn dispatch(&mut self) {
+        while let Some(event) = self.cx.events.pop_front() {
+            self.cx.settle_again();
+            self.hand_on(event);
+        }
+    }
+
+    fn hand_on(&mut self, event: Event) {
+        match event {
+            Event::Appended(item, slot) => self.appended(item, slot),
+            Event::StoreFlushed { volume, ok } => self.extents_flushed(volume, ok),
+            Event::FlushDue(device) => self.flush_is_due(device),
+            Event::Flushed { waiter: Waiter::Request(req), device, ok } => {
+                self.request_part_done(req, device, ok);
+            }
+            Event::Flushed { waiter: Waiter::Intent(direct), ok, .. } => self.intent_durable(direct, ok),
+            Event::Flushed { waiter: Waiter::Direct(direct), ok, .. } => self.direct_flushed(direct, ok),
+            Event::Flushed { waiter: Waiter::Checkpoint, ok, .. } => self.checkpoint_flushed(ok),
+            Event::Flushed { waiter: Waiter::Lifecycle(volume), ok, .. } => {
+                self.lifecycle_flush_ended(volume, ok);
+            }
+            Event::Flushed { waiter: Waiter::Recovery, ok, .. } => self.recovery_flushed(ok),
+            Event::Flushed { waiter: Waiter::Nobody, .. } => {}
+            Event::BlockLock(owner) => {
+                if !self.lifecycle_lock_granted(owner) {
+                    self.mutation_locked(owner.0);
+                }
+            }
+            Event::BackingLock(owner) => {
+                if !self.lifecycle_lock_granted(owner) {
+                    self.direct_locked(owner.0);
+                }
+            }
+            Event::OrderReached(direct) => self.lock_backing(direct),
+            Event::Redo(req) => self.mutation_locked(req),
+            Event::Refused(req) => self.mutation_part_done(req, false),
+            Event::MemberOut => self.forget_lost_copies(),
+            Event::Repaired(slot, outcome) => self.scrub_repaired(slot, outcome),
+            Event::OpeningFailed(error) => self.fail_opening(error),
+        }
+    }
+
+    /// Tells whoever waits that an item was written to `slot`, or (`None`) will not be.
+    fn appended(&mut self, item: Item, slot: Option<u32>) {
+        let ok = slot.is_some();
+        match item.done {
+            ItemOwner::Request(req) => self.logged(req, ok),
+            ItemOwner::Merge(req, page) => {
+                self.cx.pages.give(PageUse::Merge, page);
+                self.logged(req, ok);
+            }
+            ItemOwner::Copy(direct) => self.copy_appended(direct, slot),
+            ItemOwner::Fill(page, token) => self.fill_done(item.key, page, token, slot),
+            ItemOwner::Survivor(relocation) => self.relocated(relocation, slot),
+            ItemOwner::Intent(direct) => self.intent_appended(direct, ok),
+            ItemOwner::Drop(direct) => self.drop_appended(direct, item.kind, ok),
+        }
+    }
+}
