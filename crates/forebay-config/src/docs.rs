@@ -2,7 +2,7 @@
 //! files under docs equal to what is made here.
 
 use super::keys::{self, Key, Shape};
-use super::tunables::{FLASHCACHE_OTHERWISE, Scope, Translate, Tunable};
+use super::tunables::{Scope, Tunable};
 use super::value::{Kind, Value};
 use std::fmt::Write;
 
@@ -76,12 +76,13 @@ fn written(value: Value) -> String {
 #[must_use]
 pub fn tunables_markdown() -> String {
     let mut out = String::from(
-        "# Tunables\n\n\
+        "# Settings\n\n\
          Made from the registry in `crates/forebay-config/src/tunables.rs`; do not edit by hand.\n\n\
-         A tunable is set in [forebay.toml](forebay.example.toml) in the section of its pool or volume, or changed with\n\
-         `forebay set`, the admin API or the control files, which write it into the same file. *Applies* says when a\n\
-         change takes effect: *live* is at once, while requests run. Percentages of dirty data and of shares are of the\n\
-         capacity of the pool.\n",
+         A setting is also called tunable. It is set in [forebay.toml](forebay.example.toml) in the section of its pool\n\
+         or volume, or changed with `forebay set`, the admin API or the control files. They write it into the same\n\
+         file. *Applies* says when a change takes effect: *live* is at once, while requests run. Percentages of dirty\n\
+         data and of shares are of the capacity of the pool. [FlashCache's names](from-flashcache.md) are understood\n\
+         too.\n",
     );
     for scope in [Scope::Volume, Scope::Pool] {
         let _ = write!(
@@ -97,7 +98,6 @@ pub fn tunables_markdown() -> String {
         }
     }
     choices_markdown(&mut out);
-    flashcache_markdown(&mut out);
     out
 }
 
@@ -108,28 +108,5 @@ fn choices_markdown(out: &mut String) {
         for choice in choices {
             let _ = writeln!(out, "| `{}` | `{}` | {} |", tunable.name, choice.name, choice.help);
         }
-    }
-}
-
-fn flashcache_markdown(out: &mut String) {
-    *out += "\n## FlashCache's names\n\nThey are understood wherever the name of a tunable is; what is written into the file has our name.\n\n\
-             | FlashCache | here | values |\n| --- | --- | --- |\n";
-    for tunable in super::tunables::all() {
-        for alias in tunable.aliases {
-            let values = match alias.translate {
-                Translate::Same => "the same".to_owned(),
-                Translate::Seconds => "a plain number is seconds, 0 is off".to_owned(),
-                Translate::Words(words) => {
-                    let pairs: Vec<String> =
-                        words.iter().map(|(theirs, ours)| format!("{theirs} is `{ours}`")).collect();
-                    pairs.join(", ")
-                }
-            };
-            let _ = writeln!(out, "| `{}` | `{}` | {values} |", alias.name, tunable.name);
-        }
-    }
-    *out += "\nOther knobs of FlashCache have no tunable:\n\n| FlashCache | instead |\n| --- | --- |\n";
-    for (name, instead) in FLASHCACHE_OTHERWISE {
-        let _ = writeln!(out, "| `{name}` | {instead} |");
     }
 }

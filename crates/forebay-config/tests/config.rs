@@ -63,9 +63,14 @@ fn documents_are_as_the_registry_makes_them() {
 /// Readers of these pages type the names that they find there.
 #[test]
 fn documents_name_only_settings_that_exist() {
-    let counters = ["sequential_bypassed_reads", "sequential_bypassed_writes"];
+    let counters = [
+        "sequential_bypassed_reads",
+        "sequential_bypassed_writes",
+        "destage_limited_by",
+        "gap_filled_blocks",
+    ];
     for page in ["destage.md", "destage-ordered.md", "policies.md"] {
-        let text = std::fs::read_to_string(root().join("docs").join(page)).unwrap();
+        let text = std::fs::read_to_string(root().join("docs/use").join(page)).unwrap();
         // Every second piece between backticks is quoted.
         for quoted in text.split('`').skip(1).step_by(2) {
             let name = quoted.split(['=', ' ']).next().unwrap_or_default();
@@ -77,8 +82,19 @@ fn documents_name_only_settings_that_exist() {
             let known = [Scope::Volume, Scope::Pool]
                 .iter()
                 .any(|scope| scope.tunables().iter().any(|tunable| tunable.name == name));
-            assert!(known, "docs/{page} speaks of `{name}`, and there is no such setting");
+            assert!(known, "docs/use/{page} speaks of `{name}`, and there is no such setting");
         }
+    }
+}
+
+/// The page for those who come from FlashCache names every setting that FlashCache has.
+#[test]
+fn the_page_on_flashcache_names_all_its_settings() {
+    let text = std::fs::read_to_string(root().join("docs/use/from-flashcache.md")).unwrap();
+    let aliases = forebay_config::tunables::all().flat_map(|tunable| tunable.aliases).map(|alias| alias.name);
+    let others = forebay_config::tunables::FLASHCACHE_OTHERWISE.iter().map(|(name, _)| *name);
+    for name in aliases.chain(others) {
+        assert!(text.contains(&format!("`{name}")), "docs/use/from-flashcache.md does not name `{name}`");
     }
 }
 
