@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_table_is_as_agreed() {
-        let daemon = include_str!("../../../../forebay-daemon/tests/golden/stats.json");
+        let daemon = include_str!("../../../../forebay-pool/tests/golden/stats.json");
         let text = text(&serde_json::from_str(daemon).unwrap());
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/stats.txt");
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
