@@ -144,6 +144,7 @@ def test_methods_and_fields_of_the_engine(found: dict[str, Any]) -> None:
     engine = found["engine"]
     assert (engine["open fields"], engine["private fields"]) == (3, 1)
     assert (engine["methods"], engine["files"]) == (3, 2)
+    assert engine["crate fields"] == 2
     assert engine["most methods"] == {"Engine": 3, "Index": 1, "PlantedBug": 0}
 
 
