@@ -44,4 +44,4 @@ pub use pool::{
     AbsentVolume, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise,
     Rebuilding, Users, VolumeSnapshot, VolumeSpec,
 };
-pub use register::{CacheRecord, Standing, cache_record};
+pub use register::{CacheRecord, Objection, cache_record};

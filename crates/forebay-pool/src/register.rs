@@ -77,7 +77,25 @@ pub struct CacheRecord {
     pub recorded_unix_s: u64,
 }
 
+/// What a record has against a cache that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Objection {
+    /// Another one took its place.
+    GivenUp,
+    /// It holds less than is known to be durable on it (I75).
+    Older,
+}
+
 impl CacheRecord {
+    /// Why the cache with this superblock is not opened, the worst first.
+    pub fn objections(&self, superblock: &Superblock) -> impl Iterator<Item = Objection> {
+        let given_up = self.standing == Standing::GivenUp;
+        let older = superblock.generation < self.generation;
+        [(given_up, Objection::GivenUp), (older, Objection::Older)]
+            .into_iter()
+            .filter_map(|(applies, objection)| applies.then_some(objection))
+    }
+
     /// It may hold what nothing else has.
     #[must_use]
     pub fn may_be_dirty(&self) -> bool {
@@ -291,21 +309,23 @@ impl Permit<'_> {
         let own = cache_record(self.state_dir, superblock.uuid)?;
         let path = specs.first().map_or_else(String::new, |spec| spec.path.display().to_string());
         if let Some(own) = &own {
-            let file = own.path(self.state_dir);
-            if own.standing == Standing::GivenUp {
-                return Err(RunError::failed(
-                    format!(
-                        "the cache {} on {path} was given up: another one took its place, and was written to since",
-                        own.cache_uuid
-                    ),
-                    format!(
-                        "to extract what only it has: forebay salvage {path} --to FOLDER; to use it all the same, as it is: rm {}",
-                        file.display()
-                    ),
-                ));
-            }
-            if superblock.generation < own.generation {
-                return Err(older(&path, superblock.generation, own, self.state_dir));
+            match own.objections(superblock).next() {
+                None => {}
+                Some(Objection::Older) => {
+                    return Err(older(&path, superblock.generation, own, self.state_dir));
+                }
+                Some(Objection::GivenUp) => {
+                    return Err(RunError::failed(
+                        format!(
+                            "the cache {} on {path} was given up: another one took its place, and was written to since",
+                            own.cache_uuid
+                        ),
+                        format!(
+                            "to extract what only it has: forebay salvage {path} --to FOLDER; to use it all the same, as it is: rm {}",
+                            own.path(self.state_dir).display()
+                        ),
+                    ));
+                }
             }
         }
         let (records, _) = all(self.state_dir)?;

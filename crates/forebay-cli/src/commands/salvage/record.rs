@@ -12,7 +12,7 @@ use forebay_format::CacheUuid;
 use forebay_format::superblock::Superblock;
 use forebay_offline::Refusal;
 use forebay_offline::salvage::OnlyCopies;
-use forebay_pool::{CacheRecord, Standing, cache_record, is_noted_out, only_copies};
+use forebay_pool::{CacheRecord, Objection, cache_record, is_noted_out, only_copies};
 use serde_json::{Value, json};
 
 use super::Options;
@@ -30,20 +30,20 @@ pub(in crate::commands) struct Sought {
 
 /// Why what a cache has may not be the latest, as a daemon has recorded.
 pub(in crate::commands) fn against(superblock: &Superblock, path: &Path, known: &CacheRecord) -> Vec<String> {
-    let mut against = Vec::new();
-    if known.standing == Standing::GivenUp {
-        against.push(format!("the cache was given up, and another one took its place: {}", path.display()));
-    }
-    // One that is lost is made up, without a generation.
-    if superblock.generation > 0 && superblock.generation < known.generation {
-        against.push(format!(
+    let say = |objection| match objection {
+        // A superblock that is lost is made up, without a generation.
+        Objection::Older if superblock.generation == 0 => None,
+        Objection::Older => Some(format!(
             "this is an older copy of the cache: its generation is {}, but {} is recorded in {}",
             superblock.generation,
             known.generation,
             path.display()
-        ));
-    }
-    against
+        )),
+        Objection::GivenUp => {
+            Some(format!("the cache was given up, and another one took its place: {}", path.display()))
+        }
+    };
+    known.objections(superblock).filter_map(say).collect()
 }
 
 /// What is recorded of the cache, for people.
