@@ -1,19 +1,19 @@
-# `make demo` shows what Forebay does, `make test` checks everything. Both install what is missing (see scripts/setup).
-.PHONY: demo test setup build lint unit instructions e2e lab bench sim-long
+# `make demo` shows what Forebay does, `make test` checks everything, `make quick` what was changed. The first two install what is missing (see scripts/setup).
+.PHONY: demo test quick setup build lint doc unit instructions e2e lab bench sim-long
 
 demo: setup
 	cargo build --release --locked -p forebay-cli
 	target/release/forebay demo
 
-# The steps run one after the other, and the first that fails ends it.
+# The stages run one after the other, the first that fails ends it, and the seconds of each are printed.
 test:
 	@scripts/setup lab
-	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory unit
-	$(MAKE) --no-print-directory instructions
-	$(MAKE) --no-print-directory e2e
-	$(MAKE) --no-print-directory lab
+	@scripts/stages lint doc unit build instructions e2e lab
 	@echo "make test: everything passed"
+
+# What is worth a look while working, in less than five minutes.
+quick:
+	@scripts/quick
 
 setup:
 	@scripts/setup
@@ -30,6 +30,8 @@ lint:
 	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/check-docs scripts/mutants scripts/structure tests/golden-caches/golden.py
 	scripts/check-docs
 	lab/check style
+
+doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
 # All crates, even if one fails: what failed is listed at the end. Then the arithmetic of the benchmarks.
@@ -45,10 +47,10 @@ e2e: build
 	scripts/run-tests
 
 # The lab's tests, then all its experiments at their smallest: that they work and find wrong data, not how fast anything is.
-# The model of flash is taken as the tests have built it.
+# The model of flash is taken as the tests have built it: another command would build the libraries again, with other features.
 lab: build
 	lab/check tests
-	cargo build --locked -p forebay-sim --example flash-bench
+	cargo test --quiet --locked --workspace --no-run
 	FLASH_BENCH=target/debug/examples/flash-bench lab/lab run all --smoke --fresh
 
 # The figures of docs/results/performance.md, on this machine. Nearly an hour; `make bench COMPARE=--quick` takes ten minutes.
