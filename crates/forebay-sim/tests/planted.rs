@@ -1,131 +1,97 @@
 //! Every planted bug is caught, within a bounded number of crash points, and its replay command hits it again.
+//!
+//! `cargo test -p forebay-sim --test planted`; behind `--` the names of bugs, or parts of them: only those. Bugs are tried on all
+//! processors.
 
-use forebay_sim::{PlantedBug, SimOptions, run};
+mod workers;
+
+use forebay_sim::{PlantedBug, SimOptions, Violation, run};
+use std::process::ExitCode;
+use std::time::Instant;
 
 /// Crash points within which every planted bug must show.
 const BOUND: u64 = 20_000;
+/// Crash points of a seed, for bugs that show in few runs.
+const PER_SEED: u64 = 30;
+/// And how far such seeds lie apart.
+const SEED_STEP: u64 = 7919;
+/// Those that tests of their own show: `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs` of the core.
+const ELSEWHERE: &[PlantedBug] = &[
+    PlantedBug::BelieveEarlierUse,
+    PlantedBug::BelieveOlderCopy,
+    PlantedBug::ChaseMarks,
+    PlantedBug::DawdleWithMarks,
+    PlantedBug::PassForEachVictim,
+];
+/// Bugs that show in few runs, but early there: of many seeds some crash points are taken, and not of few seeds all. They were caught
+/// with a fifth of the time. They take longest still, and are begun first.
+const IN_FEW_RUNS: &[PlantedBug] = &[
+    PlantedBug::KeepWithoutBound,
+    PlantedBug::TrustUnflushedMarks,
+    PlantedBug::MendInVain,
+    PlantedBug::JudgeFailedCopy,
+    PlantedBug::GiveUpAtOnce,
+    PlantedBug::DropSecondSuperblock,
+    PlantedBug::CountBeforeNote,
+    PlantedBug::ForgetInRebuild,
+    PlantedBug::RescueSuperseded,
+    PlantedBug::CountAnywhere,
+    PlantedBug::FlushBeforeRecord,
+    PlantedBug::FlushBeforeRescue,
+];
 
-fn caught(bug: PlantedBug) {
-    let options =
-        SimOptions { seed: 1, crashes: BOUND, bug: Some(bug), violations_max: 1, ..SimOptions::default() };
-    let report = run(&options, &mut |_| {});
-    let Some(violation) = report.violations.first() else {
-        panic!("{} was not caught within {} crash points", bug.name(), report.crash_points);
-    };
-    println!(
-        "{}: {} crash points, {}: {}",
-        bug.name(),
-        report.crash_points,
-        violation.replay_command,
-        violation.what
-    );
-    let replay = SimOptions { seed: violation.seed, crashes: violation.crash_point + 1, ..options };
-    let again = run(&replay, &mut |_| {});
-    assert_eq!(again.violations.first(), Some(violation), "the replay shows something else");
+fn main() -> ExitCode {
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part));
+    let mut bugs: Vec<PlantedBug> = PlantedBug::ALL
+        .iter()
+        .filter(|(bug, name)| !ELSEWHERE.contains(bug) && is_wanted(name))
+        .map(|(bug, _)| *bug)
+        .collect();
+    bugs.sort_by_key(|bug| !IN_FEW_RUNS.contains(bug));
+    // Many bugs show by a panic of the engine: it is in the violation.
+    std::panic::set_hook(Box::new(|_| {}));
+    let begin = Instant::now();
+    let caught = workers::each(bugs.len(), |index| {
+        let begin = Instant::now();
+        let result = catch(bugs[index]);
+        let (told, how) = match &result {
+            Ok(how) => ("caught", how),
+            Err(why) => ("MISSED", why),
+        };
+        println!("{told} {}: {how} ({:.1} s)", bugs[index].name(), begin.elapsed().as_secs_f64());
+        result.is_ok()
+    });
+    let missed = caught.iter().filter(|caught| !**caught).count();
+    println!("{} planted bugs, {missed} missed, {:.1} s", bugs.len(), begin.elapsed().as_secs_f64());
+    ExitCode::from(u8::from(missed > 0))
 }
 
-macro_rules! planted {
-    ($($name:ident: $bug:ident,)*) => {
-        $(#[test]
-        fn $name() {
-            caught(PlantedBug::$bug);
-        })*
-
-        #[test]
-        fn every_planted_bug_has_a_test() {
-            // The last ones have tests in `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs` of the core.
-            let elsewhere = [
-                PlantedBug::BelieveEarlierUse,
-                PlantedBug::BelieveOlderCopy,
-                PlantedBug::ChaseMarks,
-                PlantedBug::DawdleWithMarks,
-                PlantedBug::PassForEachVictim,
-            ];
-            let tested = [&[$(PlantedBug::$bug,)*][..], &elsewhere].concat();
-            assert!(PlantedBug::ALL.iter().all(|(bug, _)| tested.contains(bug)));
+/// How a bug shows, or why it counts as missed.
+fn catch(bug: PlantedBug) -> Result<String, String> {
+    let (most, step) = if IN_FEW_RUNS.contains(&bug) { (PER_SEED, SEED_STEP) } else { (BOUND, 0) };
+    let (mut seed, mut crash_points) = (1, 0);
+    let violation = loop {
+        let (points, mut violations) = simulate(bug, seed, most);
+        crash_points += points;
+        if let Some(violation) = violations.pop() {
+            break violation;
         }
+        if crash_points >= BOUND {
+            return Err(format!("not within {crash_points} crash points"));
+        }
+        seed += step;
     };
+    let (_, again) = simulate(bug, violation.seed, violation.crash_point + 1);
+    if again.first() != Some(&violation) {
+        return Err(format!("the replay of {violation:?} shows {again:?}"));
+    }
+    Ok(format!("{crash_points} crash points, {}: {}", violation.replay_command, violation.what))
 }
 
-planted! {
-    skip_device_flush: SkipDeviceFlush,
-    clean_before_backing_flush: CleanBeforeBackingFlush,
-    forget_invalidation: ForgetInvalidation,
-    accept_torn_header: AcceptTornHeader,
-    reuse_segment_early: ReuseSegmentEarly,
-    ignore_sequence: IgnoreSequence,
-    drop_second_superblock: DropSecondSuperblock,
-    skip_intent: SkipIntent,
-    destage_before_durable: DestageBeforeDurable,
-    acknowledge_out_of_order: AcknowledgeOutOfOrder,
-    keep_overtaken_fill: KeepOvertakenFill,
-    skip_checksum: SkipChecksum,
-    relocate_without_lock: RelocateWithoutLock,
-    trust_unflushed_marks: TrustUnflushedMarks,
-    ignore_flush_period: IgnoreFlushPeriod,
-    starve_limiter: StarveLimiter,
-    charge_unlimited: ChargeUnlimited,
-    exceed_limits: ExceedLimits,
-    throttle_beyond_limit: ThrottleBeyondLimit,
-    forget_on_order_change: ForgetOnOrderChange,
-    reuse_volume_early: ReuseVolumeEarly,
-    keep_beyond_shrink: KeepBeyondShrink,
-    append_to_retired: AppendToRetired,
-    forget_dirty_at_detach: ForgetDirtyAtDetach,
-    serve_before_checkpoint: ServeBeforeCheckpoint,
-    forget_dirty_survivor: ForgetDirtySurvivor,
-    sequential_leaves_copy: SequentialLeavesCopy,
-    trim_dirty: TrimDirty,
-    keep_without_bound: KeepWithoutBound,
-    mix_flush_epochs: MixFlushEpochs,
-    epoch_before_marks: EpochBeforeMarks,
-    coalesce_epochs: CoalesceEpochs,
-    forget_epochs: ForgetEpochs,
-    overtake_epochs: OvertakeEpochs,
-    fua_keeps_epoch: FuaKeepsEpoch,
-    forget_order_at_attach: ForgetOrderAtAttach,
-    advance_in_shrink: AdvanceInShrink,
-    fill_gaps_unlocked: FillGapsUnlocked,
-    fill_gaps_from_dirty: FillGapsFromDirty,
-    fill_gaps_from_partial: FillGapsFromPartial,
-    pass_before_record: PassBeforeRecord,
-    flush_before_rescue: FlushBeforeRescue,
-    flush_before_record: FlushBeforeRecord,
-    read_lost_from_backing: ReadLostFromBacking,
-    rescue_superseded: RescueSuperseded,
-    count_after_fence: CountAfterFence,
-    trust_flush_after_failure: TrustFlushAfterFailure,
-    scrub_overlooks_dirty: ScrubOverlooksDirty,
-    scrub_judges_void: ScrubJudgesVoid,
-    scrub_one_copy: ScrubOneCopy,
-    judge_failed_copy: JudgeFailedCopy,
-    fail_after_cut: FailAfterCut,
-    overlook_listed: OverlookListed,
-    count_half_batches: CountHalfBatches,
-    flush_one_member: FlushOneMember,
-    count_before_note: CountBeforeNote,
-    trust_stale_member: TrustStaleMember,
-    read_one_copy: ReadOneCopy,
-    leave_unmended: LeaveUnmended,
-    forget_in_rebuild: ForgetInRebuild,
-    give_up_at_once: GiveUpAtOnce,
-    acknowledge_unrecorded: AcknowledgeUnrecorded,
-    count_anywhere: CountAnywhere,
-    out_in_its_own_words: OutInItsOwnWords,
-    list_at_once: ListAtOnce,
-    mend_in_vain: MendInVain,
-    keep_lost_fill: KeepLostFill,
-    trust_what_is_read: TrustWhatIsRead,
-    keep_discard: KeepDiscard,
-    write_meta_in_clear: WriteMetaInClear,
-    trust_after_crash: TrustAfterCrash,
-    tweak_of_failed_write: TweakOfFailedWrite,
-    overfill_header: OverfillHeader,
-    intent_of_one_region: IntentOfOneRegion,
-    flush_over_loss: FlushOverLoss,
-    serve_invalid_sectors: ServeInvalidSectors,
-    heal_dirty: HealDirty,
-    end_is_zeroes: EndIsZeroes,
-    fail_at_end: FailAtEnd,
-    share_header: ShareHeader,
+fn simulate(bug: PlantedBug, seed: u64, crashes: u64) -> (u64, Vec<Violation>) {
+    let options = SimOptions { seed, crashes, bug: Some(bug), violations_max: 1, ..SimOptions::default() };
+    let report = run(&options, &mut |_| {});
+    (report.crash_points, report.violations)
 }

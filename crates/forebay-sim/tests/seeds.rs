@@ -3,6 +3,8 @@
 //! A seed shows its bug only as long as engine and simulator do the same up to there: after a change of either it is one
 //! clean seed among many. So bugs are planted as well ([`forebay_sim::PlantedBug`]), which every engine must be caught with.
 
+mod workers;
+
 use forebay_sim::{SimOptions, run};
 
 /// Seed, crash points until it failed, what was wrong.
@@ -63,8 +65,9 @@ const SEEDS: &[(u64, u64, &str)] = &[
 
 #[test]
 fn seeds_that_found_bugs_stay_clean() {
-    for &(seed, crashes, what) in SEEDS {
+    workers::each(SEEDS.len(), |index| {
+        let (seed, crashes, what) = SEEDS[index];
         let report = run(&SimOptions { seed, crashes, ..SimOptions::default() }, &mut |_| {});
         assert!(report.violations.is_empty(), "again ({what}): {:?}", report.violations);
-    }
+    });
 }

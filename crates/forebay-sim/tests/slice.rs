@@ -1,6 +1,11 @@
 //! A short slice of what `forebay sim` does at length: no violation, and the same every time.
 
-use forebay_sim::{Report, SimOptions, run};
+mod workers;
+
+use forebay_sim::{Counters, Report, SimOptions, run};
+
+/// Parts of the slice, each of other seeds: all processors have something to do.
+const PARTS: usize = 8;
 
 fn simulate(seed: u64, crashes: u64) -> Report {
     run(&SimOptions { seed, crashes, ..SimOptions::default() }, &mut |_| {})
@@ -15,10 +20,12 @@ fn assert_clean(report: &Report) {
 
 #[test]
 fn ten_thousand_crash_points_without_a_violation() {
-    let report = simulate(1, 10_000);
-    assert_clean(&report);
-    assert!(report.crash_points >= 10_000);
-    assert!(report.counters.faults > 0 && report.counters.checkpoints > 0 && report.counters.io_errors > 0);
+    let reports = workers::each(PARTS, |part| simulate(1 + 1_000 * part as u64, 10_000 / PARTS as u64));
+    reports.iter().for_each(assert_clean);
+    assert!(reports.iter().map(|report| report.crash_points).sum::<u64>() >= 10_000);
+    let mut counters = Counters::default();
+    reports.iter().for_each(|report| counters.add(&report.counters));
+    assert!(counters.faults > 0 && counters.checkpoints > 0 && counters.io_errors > 0);
 }
 
 #[test]
