@@ -2,12 +2,12 @@
 //!
 //! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
 
-use crate::busy::Held;
 use crate::cipher::{self, CacheWrite};
 use crate::device::{OpKind, WriteEnd};
-use crate::life::Place;
-use crate::mates::device_of;
+use crate::late_starts::Held;
+use crate::lifecycle::Place;
 use crate::memory::{JUNK, overlap};
+use crate::mirror::device_of;
 use crate::world::{CACHE, World, ensure};
 use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, PlantedBug, Span, Status, fault};
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
@@ -268,7 +268,7 @@ impl World {
         }
         let data = Rc::new(data);
         let bytes = match &self.plan.cipher {
-            Some(_) if device == CACHE => Rc::new(self.seal(offset, header, &data)),
+            Some(_) if device == CACHE => Rc::new(self.encrypt(offset, header, &data)),
             _ => Rc::clone(&data),
         };
         let number = self.disks.devices[device].submit_write(offset, bytes, &mut self.rng);
@@ -279,12 +279,12 @@ impl World {
     }
 
     /// What the cache device gets of a write.
-    fn seal(&mut self, offset: u64, header: usize, data: &[u8]) -> Vec<u8> {
+    fn encrypt(&mut self, offset: u64, header: usize, data: &[u8]) -> Vec<u8> {
         // A batch that could not be written is written elsewhere: as long, but for its header the same.
         let len = data.len() as u64;
         let failed = if header > 0 { self.unwritten.take() } else { None };
         let failed = failed.filter(|(_, long)| *long == len).map(|(place, _)| place);
-        cipher::seal(&self.plan, CacheWrite { offset, meta: header == 0 }, failed, data)
+        cipher::encrypt(&self.plan, CacheWrite { offset, meta: header == 0 }, failed, data)
     }
 
     fn launch(&mut self, op: OpId, kind: OpKind, len: u64, flight: Flight) -> Result<(), String> {
@@ -498,7 +498,7 @@ impl World {
 
     fn notice(&mut self, notice: Notice) -> Result<(), String> {
         self.digest.add(6);
-        let harmed = self.disks.mates.as_ref().is_some_and(|mates| mates.harmed);
+        let harmed = self.disks.member_notes.as_ref().is_some_and(|member_notes| member_notes.harmed);
         let cache_errors = self.errors[CACHE] + u64::from(harmed);
         match notice {
             Notice::BlockDamaged { volume, lost, .. } => {

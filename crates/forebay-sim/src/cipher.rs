@@ -58,7 +58,7 @@ pub(crate) struct CacheWrite {
 
 /// The bytes that go to the cache device; `failed` is the place of a batch as long as this one that could not be written
 /// just now.
-pub(crate) fn seal(plan: &Plan, write: CacheWrite, failed: Option<u64>, data: &[u8]) -> Vec<u8> {
+pub(crate) fn encrypt(plan: &Plan, write: CacheWrite, failed: Option<u64>, data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     let Some(CipherPlan { cipher, .. }) = &plan.cipher else { return data };
     match failed.filter(|_| fault::planted(PlantedBug::TweakOfFailedWrite)) {
@@ -69,9 +69,9 @@ pub(crate) fn seal(plan: &Plan, write: CacheWrite, failed: Option<u64>, data: &[
     data
 }
 
-/// As [`seal`], for what a tool writes while no engine runs.
-pub(crate) fn sealed(plan: &Plan, offset: u64, data: &[u8]) -> Vec<u8> {
-    seal(plan, CacheWrite { offset, meta: false }, None, data)
+/// As [`encrypt`], for what a tool writes while no engine runs.
+pub(crate) fn encrypted(plan: &Plan, offset: u64, data: &[u8]) -> Vec<u8> {
+    encrypt(plan, CacheWrite { offset, meta: false }, None, data)
 }
 
 /// What was read from a cache device.

@@ -1,7 +1,7 @@
 //! The clients' side of a world: requests go in, replies are judged.
 
 use crate::content::Content;
-use crate::life::Place;
+use crate::lifecycle::Place;
 use crate::oracle::WriteTicket;
 use crate::rng::Rng;
 use crate::world::{World, ensure};
@@ -24,7 +24,7 @@ pub struct Pending {
     begun: u64,
     ticket: Option<WriteTicket>,
     errors: u64,
-    /// Times that the owner had refused to put the cache aside.
+    /// Times that the owner had refused to record the failure of the cache.
     refusals: u64,
     data_crc: u32,
     invalid: bool,
@@ -331,7 +331,7 @@ impl World {
     }
 
     /// An I/O error is legal where the only copy was damaged, where a backing store failed while the request was under way,
-    /// for everything that changes something while the owner cannot put a failed cache aside, and once for a FLUSH after
+    /// for everything that changes something while the owner cannot record a cache failure, and once for a FLUSH after
     /// something was lost. That the cache device fails is no reason by itself.
     fn may_fail(&self, pending: &Pending) -> bool {
         let volume = pending.volume;

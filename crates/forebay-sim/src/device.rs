@@ -1,4 +1,4 @@
-//! A device that lies the way devices lie.
+//! A simulated device with fault injection.
 //!
 //! # Fault model
 //!
@@ -258,7 +258,7 @@ pub struct SimDevice {
     /// Of the writes that will succeed, one in so many shows some of its sectors as early as its submission; 0: none does.
     pub early_of: u64,
     /// Flushes succeed and do nothing.
-    pub flush_lies: bool,
+    pub ignores_flushes: bool,
 }
 
 impl SimDevice {
@@ -281,7 +281,7 @@ impl SimDevice {
             latency,
             misdirect_from: 0,
             early_of: 6,
-            flush_lies: false,
+            ignores_flushes: false,
         }
     }
 
@@ -468,7 +468,7 @@ impl SimDevice {
             }
             return false;
         }
-        if self.flush_lies {
+        if self.ignores_flushes {
             return true;
         }
         let end = self.fragments.partition_point(|fragment| fragment.landing <= covered);
@@ -649,7 +649,7 @@ impl SimDevice {
             latency: self.latency,
             misdirect_from: self.misdirect_from,
             early_of: self.early_of,
-            flush_lies: self.flush_lies,
+            ignores_flushes: self.ignores_flushes,
         }
     }
 }

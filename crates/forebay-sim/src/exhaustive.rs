@@ -22,7 +22,7 @@ use crate::panic_message;
 use crate::plan::Plan;
 use crate::rng::{Rng, mix};
 use crate::workload::{close_and_reopen, read_everything, settle};
-use crate::world::{Counters, Moment, PATIENCE_NS, Snapshot, Trap, World, ensure};
+use crate::world::{ANSWER_LIMIT_NS, Counters, Moment, Snapshot, Trap, World, ensure};
 use forebay_core::{
     DestageOrder, Drain, OnBackingChange, PlantedBug, RequestKind, Treatment, VolumeSettings, fault,
 };
@@ -630,7 +630,7 @@ fn begin(world: &mut World, op: Op) -> Result<(), String> {
 fn end(world: &mut World, op: Op) -> Result<(), String> {
     world.wait_requests()?;
     if op == Op::Drain {
-        let limit = world.now + PATIENCE_NS;
+        let limit = world.now + ANSWER_LIMIT_NS;
         while world.engine.dirty_blocks(VolumeId(0)) > 0 {
             ensure!(world.step(limit)?, "a drain does not end: {}", world.stall());
         }

@@ -1,4 +1,4 @@
-//! Where the crashes are: one seed after another, each with its crash points.
+//! Crash exploration: one seed after another, each with its crash points.
 //!
 //! Two styles. In **fork** style the main line runs without a crash; at crash points drawn at random, devices and oracle
 //! are copied, the copy crashes, a new engine opens it, and everything is read. Some copies crash again while they open
@@ -8,11 +8,11 @@
 //! Invariant: what a fork does never changes the main line, so a run with a smaller budget of crash points is a prefix of
 //! a run with a larger one.
 
-use crate::cipher::{nothing_shows, read_at_rest, sealed};
+use crate::cipher::{encrypted, nothing_shows, read_at_rest};
 use crate::content::Content;
 use crate::device::{Faults, SimDevice};
-use crate::life::{Place, Tenant};
-use crate::mates::{Mates, device_of};
+use crate::lifecycle::{Place, Tenant};
+use crate::mirror::{MemberNotes, device_of};
 use crate::oracle::Oracle;
 use crate::order::check_images;
 use crate::places::Places;
@@ -124,7 +124,7 @@ impl Run {
 
     fn close(&mut self, world: &World) -> Result<(), String> {
         if !world.stopped {
-            world.check_books()?;
+            world.check_counters()?;
         }
         self.counters.add(&world.final_counters());
         self.digest.add(world.digest.0);
@@ -416,7 +416,7 @@ fn set_faults(world: &mut World) {
 fn inject(world: &mut World) -> Result<(), String> {
     world.shorten_device();
     world.fail_cache()?;
-    world.meddle_with_members()?;
+    world.fail_and_replace_members()?;
     let faults = world.plan.faults;
     let geometry = world.plan.geometry;
     let start = geometry.segments_start_block * BLOCK_BYTES as u64;
@@ -448,14 +448,14 @@ fn finish(world: &mut World) -> Result<(), String> {
 pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
     let params = format_params(plan, &tenants(plan));
-    let (cache, mate) = if plan.mirror.is_some() {
-        let [cache, mate] = crate::mates::format_members(plan, &params)?;
-        (cache, Some(mate))
+    let (cache, second) = if plan.mirror.is_some() {
+        let [cache, second] = crate::mirror::format_members(plan, &params)?;
+        (cache, Some(second))
     } else {
         let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
         cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
         for (offset, bytes) in format_cache(&params).map_err(|why| format!("format_cache: {why}"))? {
-            cache.preset(offset, &sealed(plan, offset, &bytes));
+            cache.preset(offset, &encrypted(plan, offset, &bytes));
         }
         (cache, None)
     };
@@ -463,7 +463,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut devices = vec![cache];
     let latency = plan.backing_latency;
     devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes_max, latency)));
-    devices.extend(mate);
+    devices.extend(second);
     let oracle = Oracle::new(&sectors, plan.faults.damages(), plan.may_order(), |volume, sector| {
         if plan.volumes[volume].is_blank(sector / SECTORS_PER_BLOCK as u64) {
             return None;
@@ -494,7 +494,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         cache_bytes: plan.cache_bytes,
         cache_pending: None,
         record: None,
-        mates: plan.mirror.is_some().then(|| Mates { next_tag: 2, ..Mates::default() }),
+        member_notes: plan.mirror.is_some().then(|| MemberNotes { next_tag: 2, ..MemberNotes::default() }),
         known: CacheMark::default(),
     };
     let ordered = vec![false; plan.volumes.len()];
@@ -513,7 +513,7 @@ pub(crate) fn tenants(plan: &Plan) -> Vec<Tenant> {
 }
 
 pub(crate) fn format_params(plan: &Plan, tenants: &[Tenant]) -> FormatParams {
-    let entry = |(index, tenant): (usize, &Tenant)| crate::life::entry(plan, tenant, index);
+    let entry = |(index, tenant): (usize, &Tenant)| crate::lifecycle::entry(plan, tenant, index);
     FormatParams {
         geometry: plan.geometry,
         members: forebay_format::Members::default(),

@@ -138,8 +138,8 @@ pub fn run_hostile(
 pub(crate) fn plan_of(seed: u64) -> Plan {
     let mut plan = Plan::unmirrored(seed);
     plan.style = Style::Fork;
-    (plan.faults, plan.outage, plan.ends) = (FaultPlan::default(), None, Vec::new());
-    (plan.mix.life, plan.mix.pool, plan.mix.restart, plan.mix.invalid) = (0, 0, 0, 0);
+    (plan.faults, plan.outage, plan.truncations) = (FaultPlan::default(), None, Vec::new());
+    (plan.mix.lifecycle, plan.mix.pool, plan.mix.restart, plan.mix.invalid) = (0, 0, 0, 0);
     (plan.mix.write, plan.mix.flush) = (plan.mix.write + 20, plan.mix.flush + 4);
     plan.requests = plan.requests.min(200);
     plan
@@ -213,7 +213,7 @@ fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
     for moment in lied.moments.iter().rev().take(4) {
         let mut moment = moment.clone();
         let devices = &mut moment.disks.devices;
-        devices[CACHE].flush_lies = false;
+        devices[CACHE].ignores_flushes = false;
         judge(Hostility::LyingFlush, cut(&moment, &mut rng))?;
     }
     Ok(())
@@ -251,14 +251,14 @@ fn with_cache(mut snapshot: Snapshot, cache: SimDevice) -> Snapshot {
     snapshot
 }
 
-/// Runs a workload, stops in an orderly way, goes on, and stops again. `lies`: from some instant on flushes of the cache
+/// Runs a workload, stops in an orderly way, goes on, and stops again. `ignores_flushes`: from some instant on flushes of the cache
 /// device do nothing.
-fn run(plan: &Rc<Plan>, lies: bool) -> Result<States, String> {
-    run_with(plan, lies, false)
+fn run(plan: &Rc<Plan>, ignores_flushes: bool) -> Result<States, String> {
+    run_with(plan, ignores_flushes, false)
 }
 
 /// As [`run`], with oracles that keep every version if `history` is wanted.
-pub(crate) fn run_with(plan: &Rc<Plan>, lies: bool, history: bool) -> Result<States, String> {
+pub(crate) fn run_with(plan: &Rc<Plan>, ignores_flushes: bool, history: bool) -> Result<States, String> {
     let mut states = States { moments: Vec::new(), stops: Vec::new() };
     let mut first = first_state(plan)?;
     if history {
@@ -266,28 +266,28 @@ pub(crate) fn run_with(plan: &Rc<Plan>, lies: bool, history: bool) -> Result<Sta
     }
     let mut world = World::open(plan, first, OnBackingChange::Refuse);
     ensure!(world.wait_open()?, "a new cache does not open: {:?}", world.engine.status());
-    for life in 0..if lies { 1 } else { 3 } {
+    for round in 0..if ignores_flushes { 1 } else { 3 } {
         let mut workload = Workload::new(plan.requests / 2, plan.depth, false);
         let lies_from = world.rng.below(u64::from(plan.requests));
         let mut steps = 0;
         loop {
             steps += 1;
-            world.disks.devices[CACHE].flush_lies |= lies && steps > lies_from;
+            world.disks.devices[CACHE].ignores_flushes |= ignores_flushes && steps > lies_from;
             let advance = workload.advance(&mut world)?;
-            if world.rng.chance(1, 40) && (!lies || world.disks.devices[CACHE].flush_lies) {
+            if world.rng.chance(1, 40) && (!ignores_flushes || world.disks.devices[CACHE].ignores_flushes) {
                 states.moments.push(world.moment());
             }
             if advance == Advance::Done {
                 break;
             }
         }
-        if lies {
+        if ignores_flushes {
             break;
         }
         settle(&mut world)?;
         world.quiesce()?;
         // What was written to a backing store shows in its modification stamp.
-        world.disks.stamps.iter_mut().for_each(|stamp| *stamp += 1_000 * (life + 1));
+        world.disks.stamps.iter_mut().for_each(|stamp| *stamp += 1_000 * (round + 1));
         world.close()?;
         states.stops.push(world.moment());
         world.reopen(OnBackingChange::Refuse);

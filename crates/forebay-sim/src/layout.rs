@@ -1,4 +1,4 @@
-//! What caches write to their flash devices, and what that makes the flash devices do.
+//! Writes of caches to their flash devices, and what those do because of them.
 //!
 //! A *layout* is a cache that is driven by a [`Load`] and says what it writes and trims; [`measure`] feeds that to models of devices. The devices are full:
 //! everything was written before. [`ForebayLog`] is the engine itself, in virtual time, in front of a disk that is not slow.

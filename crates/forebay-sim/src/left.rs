@@ -1,4 +1,4 @@
-//! What crashes leave: devices as bytes, for readers other than the engine, and the engine's recovery from bytes that
+//! States after crashes: devices as bytes, for readers other than the engine, and the engine's recovery from bytes that
 //! somebody else has changed.
 //!
 //! The workload is that of [`hostile`]: no faults but the crash. Devices are taken after a kill, a power cut or

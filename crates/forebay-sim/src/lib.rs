@@ -1,4 +1,4 @@
-//! The simulator: lies to the engine about devices, and judges whether it keeps its promise all the same.
+//! The simulator: runs the engine on simulated devices with injected faults and crashes, and judges whether it keeps its promises.
 //!
 //! A run is a row of seeds. A seed determines everything: the devices, the settings, the workload, the faults, the
 //! crash points and what happens after them ([`plan`]). Each seed is run in a [`world`] of virtual time, around one
@@ -13,25 +13,24 @@
 
 pub mod actions;
 pub mod arm;
-mod books;
-pub mod busy;
 pub mod cards;
 pub mod cipher;
 pub mod client;
 pub mod content;
+mod counter_check;
 pub mod device;
-pub mod ends;
 pub mod exhaustive;
 pub mod explore;
 pub mod ftl;
 pub mod hostile;
 pub mod image;
+pub mod late_starts;
 pub mod layout;
 pub mod left;
-pub mod life;
+pub mod lifecycle;
 pub mod machine;
-pub mod mates;
 pub mod memory;
+pub mod mirror;
 pub mod oracle;
 pub mod order;
 pub mod owner;
@@ -42,6 +41,7 @@ pub mod rng;
 pub mod scale;
 mod scrub;
 pub mod shrink;
+pub mod truncation;
 pub mod workload;
 pub mod world;
 pub mod zipf;

@@ -1,11 +1,11 @@
-//! Judging ordered destage: is the backing store alone, at any instant and after any power cut, an image that a plain
+//! The judge of ordered destage: is the backing store alone, at any instant and after any power cut, an image that a plain
 //! disk could have shown?
 //!
 //! A volume is judged, as far as it is surely served, while the engine says that the guarantee is in force ([`forebay_core::Engine::is_ordered`]), and
 //! after a crash if it said so before: a crash must not lose the order. The cache device is not looked at. Runs in
 //! which bytes of the cache device were damaged are judged as long as the engine has not said that the order is broken.
 
-use crate::life::Place;
+use crate::lifecycle::Place;
 use crate::world::{Snapshot, World, ensure};
 use forebay_core::{DestageOrder, Status};
 use forebay_format::VolumeId;

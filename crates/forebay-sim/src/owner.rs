@@ -6,7 +6,7 @@
 //! If it lists nothing, the operator may have put a new cache in.
 
 use crate::device::SimDevice;
-use crate::life::Place;
+use crate::lifecycle::Place;
 use crate::places::Places;
 use crate::plan::{OwnerPlan, Plan};
 use crate::rng::Rng;
@@ -270,11 +270,13 @@ pub(crate) fn settle_tenants(world: &mut World) {
 }
 
 /// An engine without a cache, for the volumes that are attached.
-pub(crate) fn open_aside(plan: &Plan, disks: &Disks, risk: &Risk, late: &[bool], now: u64) -> Engine {
+pub(crate) fn open_without_cache(plan: &Plan, disks: &Disks, risk: &Risk, late: &[bool], now: u64) -> Engine {
     let here = |volume: &usize| disks.tenants[*volume].place == Place::Attached;
     let volumes: Vec<usize> = (0..disks.tenants.len()).filter(here).collect();
-    let entries: Vec<VolumeEntry> =
-        volumes.iter().map(|volume| crate::life::entry(plan, &disks.tenants[*volume], *volume)).collect();
+    let entries: Vec<VolumeEntry> = volumes
+        .iter()
+        .map(|volume| crate::lifecycle::entry(plan, &disks.tenants[*volume], *volume))
+        .collect();
     let attachments = volumes.iter().filter(|volume| !late[**volume]);
     let attachments = attachments
         .map(|volume| crate::world::attachment(plan, disks, *volume, disks.tenants[*volume].bytes))
@@ -300,7 +302,7 @@ pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Re
     for (offset, bytes) in
         forebay_core::format_cache(&params).map_err(|why| format!("format_cache: {why}"))?
     {
-        cache.preset(offset, &crate::cipher::sealed(plan, offset, &bytes));
+        cache.preset(offset, &crate::cipher::encrypted(plan, offset, &bytes));
     }
     disks.devices[CACHE] = cache;
     disks.places = Places::new(&plan.geometry, plan.cache_bytes_max());

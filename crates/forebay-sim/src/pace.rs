@@ -67,7 +67,7 @@ impl Pace {
     pub(crate) fn new(plan: &Plan) -> Self {
         let cached = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
         // Volumes that come and go take their dirty data with them, and a pool that grows moves every limit.
-        let steady = plan.mix.life == 0 && plan.mix.pool == 0;
+        let steady = plan.mix.lifecycle == 0 && plan.mix.pool == 0;
         let small = plan.scale == Scale::Small;
         let whole = plan.mirror.is_none() && plan.death.is_none() && plan.outage.is_none();
         let slow = plan.cache_latency.slow_ppm + plan.backing_latency.slow_ppm;
@@ -75,15 +75,15 @@ impl Pace {
             volumes: vec![Volume::default(); plan.volumes.len()],
             destage_only: steady
                 && cached
-                && plan.busy.is_none()
+                && plan.late_starts.is_none()
                 && plan.mix.zero == 0
                 && plan.mix.rule_pct == 0,
             smooth: steady
                 && small
                 && slow == 0
                 && whole
-                && plan.ends.is_empty()
-                && plan.busy.is_none()
+                && plan.truncations.is_empty()
+                && plan.late_starts.is_none()
                 && plan.faults == crate::plan::FaultPlan::default(),
             largest: 0,
         }

@@ -1,4 +1,4 @@
-//! What lies where on the cache device, learned from the batches as they are written.
+//! The places of blocks on the cache device, learned from the batches as they are written.
 //!
 //! When a fault damages a range of the cache device, the simulator must know of which blocks it may have hit the only
 //! copy: there an I/O error is legal from then on.

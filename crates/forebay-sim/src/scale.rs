@@ -126,6 +126,6 @@ impl Plan {
             volume.mode = rng.pick(&self.modes);
         }
         // Their backing stores are not given new contents at once.
-        self.mix.life = 0;
+        self.mix.lifecycle = 0;
     }
 }

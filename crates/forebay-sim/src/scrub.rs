@@ -108,7 +108,7 @@ impl World {
         self.counters.scrubs += u64::from(complete);
         let settled = report.damaged_blocks == report.lost_blocks + report.repaired_blocks
             && report.unreadable_blocks == 0;
-        let harmed = self.disks.mates.as_ref().is_some_and(|mates| mates.harmed);
+        let harmed = self.disks.member_notes.as_ref().is_some_and(|member_notes| member_notes.harmed);
         let fault = self.errors[CACHE] > 0 || self.disks.damaged || harmed;
         let sound = report.damaged_blocks + report.unreadable_blocks == 0;
         ensure!(fault || sound, "{report:?}, but nothing was damaged");

@@ -349,7 +349,7 @@ fn renumber(step: &mut Step, gone: usize) {
         | Step::Drain { volume, .. }
         | Step::Unpin(volume)
         | Step::ForgetClean(volume)
-        | Step::Life(volume)
+        | Step::Lifecycle(volume)
             if *volume > gone =>
         {
             *volume -= 1;
@@ -414,7 +414,7 @@ fn describe(step: &Step) -> String {
         Step::Pause(time) => format!("pause of {} ms", time / 1_000_000),
         Step::Invalid => "a request that must be refused".into(),
         Step::Restart => "orderly stop and start".into(),
-        Step::Life(volume) => format!("volume {volume}: attached, detached or resized"),
+        Step::Lifecycle(volume) => format!("volume {volume}: attached, detached or resized"),
         Step::Pool => "pool grown or shrunk".into(),
         Step::Scrub => "a scrub begun or ended".into(),
         Step::Nothing => "nothing".into(),

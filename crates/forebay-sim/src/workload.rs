@@ -1,10 +1,10 @@
-//! What clients and operators do: random requests in the mixture of the plan.
+//! The workload of clients and operators: random requests in the mixture of the plan.
 
 use crate::device::SimDevice;
-use crate::life::{Place, Tenant};
+use crate::lifecycle::{Place, Tenant};
 use crate::plan::{Mix, Plan};
 use crate::rng::Rng;
-use crate::world::{Counters, Disks, PATIENCE_NS, Snapshot, Trap, World, ensure};
+use crate::world::{ANSWER_LIMIT_NS, Counters, Disks, Snapshot, Trap, World, ensure};
 use forebay_core::{
     Drain, OnBackingChange, PoolSettings, RequestKind, Status, Suspicion, Treatment, VolumeSettings,
 };
@@ -80,7 +80,7 @@ pub enum Step {
     /// An orderly stop and a start.
     Restart,
     /// The operator does something to a volume, drawn from the generator.
-    Life(usize),
+    Lifecycle(usize),
     /// The operator changes the size of the pool.
     Pool,
     /// The operator begins a scrub, or ends it early.
@@ -95,7 +95,7 @@ impl Step {
             Self::Ask { volume, .. } | Self::Configure { volume, .. } | Self::Drain { volume, .. } => {
                 Some(*volume)
             }
-            Self::Unpin(volume) | Self::ForgetClean(volume) | Self::Life(volume) => Some(*volume),
+            Self::Unpin(volume) | Self::ForgetClean(volume) | Self::Lifecycle(volume) => Some(*volume),
             Self::Nothing | Self::Pause(_) | Self::Invalid | Self::Restart | Self::Pool | Self::Scrub => None,
         }
     }
@@ -141,7 +141,7 @@ enum Deed {
     Pause,
     Invalid,
     Restart,
-    Life,
+    Lifecycle,
     Pool,
     Scrub,
 }
@@ -160,7 +160,7 @@ fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
         (mix.pause, Deed::Pause),
         (mix.invalid, Deed::Invalid),
         (mix.restart, Deed::Restart),
-        (mix.life, Deed::Life),
+        (mix.lifecycle, Deed::Lifecycle),
         (mix.pool, Deed::Pool),
         (mix.scrub, Deed::Scrub),
     ];
@@ -269,11 +269,11 @@ impl Workload {
         if absent
             && !matches!(
                 deed,
-                Deed::Life | Deed::Pool | Deed::Scrub | Deed::Restart | Deed::Invalid | Deed::Pause
+                Deed::Lifecycle | Deed::Pool | Deed::Scrub | Deed::Restart | Deed::Invalid | Deed::Pause
             )
         {
             // Nobody is there to ask. It comes back soon enough to be of interest.
-            return if world.rng.chance(1, 10) { Step::Life(volume) } else { Step::Nothing };
+            return if world.rng.chance(1, 10) { Step::Lifecycle(volume) } else { Step::Nothing };
         }
         match deed {
             Deed::Read => {
@@ -331,7 +331,7 @@ impl Workload {
             Deed::Invalid => Step::Invalid,
             Deed::Restart if self.restarts => Step::Restart,
             Deed::Restart => Step::Nothing,
-            Deed::Life => Step::Life(volume),
+            Deed::Lifecycle => Step::Lifecycle(volume),
             Deed::Pool => Step::Pool,
             Deed::Scrub => Step::Scrub,
         }
@@ -379,8 +379,8 @@ impl Workload {
             }
             Step::Invalid => world.invalid(),
             Step::Restart => restart(world),
-            Step::Life(volume) => world.meddle(volume),
-            Step::Pool => world.meddle_with_pool(),
+            Step::Lifecycle(volume) => world.change_volume(volume),
+            Step::Pool => world.resize_pool(),
             Step::Scrub => world.scrub(),
         }
     }
@@ -578,7 +578,7 @@ fn dirty_after_crash(
     let mut probe = World::open(plan, snapshot, OnBackingChange::Refuse);
     probe.changed = true; // nobody greets it
     probe.pump()?;
-    let end = probe.now + PATIENCE_NS;
+    let end = probe.now + ANSWER_LIMIT_NS;
     while probe.engine.status() == Status::Opening {
         if !probe.step(end)? {
             return Ok(None);
@@ -696,7 +696,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         world.engine.set_drain(world.now, VolumeId(volume as u16), drain);
         world.pump()?;
     }
-    let end = world.now + PATIENCE_NS;
+    let end = world.now + ANSWER_LIMIT_NS;
     let lossy = !world.oracle.tainted.is_empty();
     while !world.stopped
         && volumes.iter().any(|volume| world.engine.dirty_blocks(VolumeId(*volume as u16)) > 0)

@@ -9,13 +9,12 @@
 //!   [`Trap`] decides whether a [`Snapshot`], devices and oracle after a crash at that instant, is taken.
 
 use crate::actions::Flight;
-use crate::books::Books;
 use crate::client::Pending;
+use crate::counter_check::Books;
 use crate::device::SimDevice;
-use crate::ends::Short;
-use crate::life::Tenant;
-use crate::mates::{Mates, Note};
+use crate::lifecycle::Tenant;
 use crate::memory::Memory;
+use crate::mirror::{MemberNotes, Note};
 use crate::oracle::Oracle;
 use crate::owner::{Record, Risk, Task};
 use crate::pace::Pace;
@@ -23,6 +22,7 @@ use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
 use crate::scrub::Scrubs;
+use crate::truncation::Short;
 use forebay_core::{
     Attachment, CacheMark, CoverageMark, Engine, EngineConfig, OnBackingChange, PoolSettings, Status,
     Suspicion, VolumeSettings,
@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 
 /// Longest virtual time that a request, an opening, a drain or a shutdown may take.
-pub const PATIENCE_NS: u64 = 600_000_000_000;
+pub const ANSWER_LIMIT_NS: u64 = 600_000_000_000;
 /// Ticks in a row without an action or completion after which the engine is called stuck.
 const TICKS_MAX: u32 = 10_000;
 pub(crate) const CACHE: usize = 0;
@@ -65,7 +65,7 @@ pub struct Disks {
     /// The owner's record: the cache must not be opened any more, and these sectors are lost.
     pub record: Option<Record>,
     /// What is known of the members of a mirrored cache.
-    pub mates: Option<Mates>,
+    pub member_notes: Option<MemberNotes>,
     /// The owner's record of how far the cache has come: always up to date, so that a cache that is refused wrongly is noticed.
     pub known: CacheMark,
 }
@@ -177,7 +177,7 @@ pub struct Counters {
     pub damaged_blocks: u64,
     /// Engines opened.
     pub opens: u64,
-    /// Caches put aside because their device failed.
+    /// Caches that failed and were recorded as such.
     pub without_cache: u64,
     /// Of those, caches of which everything was rescued that could be read.
     pub rescues: u64,
@@ -261,7 +261,7 @@ pub struct World {
     pub(crate) unreadable_until: Option<u64>,
     /// The device that is too short now, and how many of the plan have been.
     pub(crate) short: Option<Short>,
-    pub(crate) ends_done: usize,
+    pub(crate) truncations_done: usize,
     /// The engine refuses changes because the owner could not make a record.
     pub(crate) refused: bool,
     pub(crate) refusals: u64,
@@ -357,7 +357,7 @@ impl World {
             without_cache: false,
             unreadable_until: None,
             short: None,
-            ends_done: 0,
+            truncations_done: 0,
             refused: false,
             refusals: 0,
             owner: None,
@@ -387,7 +387,7 @@ impl World {
             label: 0,
         };
         world.counters.opens = 1;
-        world.begin_aside();
+        world.begin_start();
         world
     }
 
@@ -399,7 +399,7 @@ impl World {
             let gone = self.crash();
             (self.disks, self.oracle) = (gone.disks, gone.oracle);
         }
-        self.disorder = self.disorder.take().or(self.check_books().err());
+        self.disorder = self.disorder.take().or(self.check_counters().err());
         self.books = Books::default();
         self.ordered = self.ordered_now();
         self.late = draw_late(&self.plan, &mut self.rng);
@@ -420,11 +420,11 @@ impl World {
         self.unwritten = None;
         self.scrubs = Scrubs::default();
         self.counters.opens += 1;
-        self.begin_aside();
+        self.begin_start();
     }
 
     /// If there is a record, the engine that was just made must not open the cache: another one goes without.
-    fn begin_aside(&mut self) {
+    fn begin_start(&mut self) {
         self.risk.clear();
         self.healed.clear();
         self.touched.clear();
@@ -442,7 +442,7 @@ impl World {
             self.engine = open_engine(&self.plan, disks, &self.late, self.policy, rng, self.now);
             return;
         };
-        self.engine = crate::owner::open_aside(&self.plan, &self.disks, &risk, &self.late, self.now);
+        self.engine = crate::owner::open_without_cache(&self.plan, &self.disks, &risk, &self.late, self.now);
         let block = |(volume, sector): &(usize, u64)| (*volume, sector / 8);
         self.oracle.tainted.extend(risk.iter().map(block));
         (self.fenced, self.without_cache) = (true, true);
@@ -468,7 +468,7 @@ impl World {
         self.renewals = 0;
         let writes = self.disks.devices[CACHE].writes();
         self.pump()?;
-        let end = self.now + PATIENCE_NS;
+        let end = self.now + ANSWER_LIMIT_NS;
         while self.engine.status() == Status::Opening && !self.stopped {
             ensure!(self.step(end)?, "opening does not end");
         }
@@ -602,7 +602,7 @@ impl World {
         }
         if let Some((id, request)) = self.requests.first_key_value() {
             let age = self.now - request.submitted_at;
-            ensure!(age < PATIENCE_NS, "request {id} {request:?} is open for {age} ns");
+            ensure!(age < ANSWER_LIMIT_NS, "request {id} {request:?} is open for {age} ns");
         }
         Ok(true)
     }
@@ -723,7 +723,7 @@ impl World {
     }
 
     fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
-        let end = self.now + PATIENCE_NS;
+        let end = self.now + ANSWER_LIMIT_NS;
         while !done(self) && !self.stopped {
             ensure!(self.step(end)?, "{what} does not end: {}", self.engine.describe());
         }
@@ -808,7 +808,7 @@ pub(crate) fn open_engine(
     let bytes = disks.cache_bytes.max(disks.cache_pending.unwrap_or(0));
     let attachments = attachments.collect();
     if plan.mirror.is_some() {
-        return crate::mates::open_members(plan, disks, attachments, rng, now);
+        return crate::mirror::open_members(plan, disks, attachments, rng, now);
     }
     let config = EngineConfig { known: disks.known, ..plan.engine.clone() };
     Engine::open(config, bytes, attachments, now)

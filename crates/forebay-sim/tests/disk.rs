@@ -1,4 +1,4 @@
-//! What destage and reclaim promise in figures in front of a disk with one arm, in virtual time. The full jobs are those of
+//! Figures that destage and reclaim promise in front of a disk with one arm, in virtual time. The full jobs are those of
 //! `examples/disk-bench`; these are small enough for every run of the tests.
 
 use forebay_core::{Drain, EngineConfig, RequestKind, Stats, Treatment, VolumeSettings};

@@ -1,4 +1,4 @@
-//! What the rate controller promises in figures, on an emulated 7200 rpm disk in virtual time.
+//! Figures that the rate controller promises, on an emulated 7200 rpm disk in virtual time.
 
 #[path = "../examples/pacing/rig.rs"]
 mod rig;

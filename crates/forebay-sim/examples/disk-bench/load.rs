@@ -1,4 +1,4 @@
-//! What clients do: closed loops with the distributions that fio has.
+//! The load of clients: closed loops with the distributions that fio has.
 
 use forebay_sim::rng::Rng;
 use forebay_sim::zipf::Zipf;

@@ -1,4 +1,4 @@
-//! What a run has shown: a line of a table, and a line of JSON.
+//! The report of a run: a line of a table, and a line of JSON.
 
 use forebay_core::Stats;
 use forebay_sim::arm::ArmCounters;

@@ -153,7 +153,7 @@ pub(super) fn requests(rng: &mut Rng) -> Mix {
         pause: rng.pick(&[0, 0, 1, 3]),
         invalid: rng.pick(&[0, 0, 1]),
         restart: rng.pick(&[0, 0, 1]),
-        life: rng.pick(&[0, 0, 1, 4]),
+        lifecycle: rng.pick(&[0, 0, 1, 4]),
         pool: rng.pick(&[0, 0, 0, 1, 3]),
         scrub: rng.pick(&[0, 0, 1, 5]),
         fua_pct: rng.pick(&[0, 0, 5, 30]),

@@ -1,4 +1,4 @@
-//! What a seed stands for: devices, volumes, settings, workload and faults.
+//! The plan of a run: devices, volumes, settings, workload and faults that follow from a seed.
 //!
 //! Everything about a run follows from the seed (and the planted bug, if there is one, which pulls the plan towards the
 //! situations in which it shows). Swarm testing: every run has its own mixture, in which many things do not happen at
@@ -11,13 +11,13 @@ mod situations;
 pub(crate) use bugs::Needs;
 pub(crate) use draw::{pool_settings, settings};
 
-use crate::busy::BusyPlan;
 use crate::cipher::CipherPlan;
 use crate::device::{Death, Faults, Latency};
-use crate::ends::EndPlan;
-use crate::mates::MirrorPlan;
+use crate::late_starts::LateStartPlan;
+use crate::mirror::MirrorPlan;
 use crate::rng::{Rng, mix};
 use crate::scale::Scale;
+use crate::truncation::TruncationPlan;
 use draw::{backing_latency, cache_latency, engine, faults, modes, orders, requests, volume};
 use forebay_core::{DestageOrder, EngineConfig, PlantedBug, VolumeSettings};
 use forebay_format::checkpoint::Mode;
@@ -53,7 +53,7 @@ impl FaultPlan {
     }
 }
 
-/// What the owner does when the engine asks it to put a failed cache aside.
+/// What the owner does when the engine asks it to record that the cache failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OwnerPlan {
     /// It makes the record.
@@ -92,7 +92,7 @@ pub struct Mix {
     /// Orderly stops and starts.
     pub restart: u32,
     /// Volumes attached, detached and resized.
-    pub life: u32,
+    pub lifecycle: u32,
     /// The pool grown or shrunk.
     pub pool: u32,
     /// Scrubs begun and ended.
@@ -164,9 +164,9 @@ pub struct Plan {
     /// After so many requests of a main line no cached block can be read, for so many nanoseconds: a path that fails over.
     pub outage: Option<(u64, u64)>,
     /// Devices that end for a while, in this order.
-    pub ends: Vec<EndPlan>,
+    pub truncations: Vec<TruncationPlan>,
     /// The owner cannot start some operations at once.
-    pub busy: Option<BusyPlan>,
+    pub late_starts: Option<LateStartPlan>,
     /// The cache is mirrored over two devices, and this happens to them.
     pub mirror: Option<MirrorPlan>,
     /// The cache is encrypted.
@@ -226,8 +226,8 @@ impl Plan {
             faults: faults(rng),
             death: None,
             outage: None,
-            ends: Vec::new(),
-            busy: None,
+            truncations: Vec::new(),
+            late_starts: None,
             mirror: None,
             cipher: None,
             owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
@@ -283,12 +283,14 @@ impl Plan {
         let own = &mut Rng::new(mix(seed) ^ 0x454e_4453);
         let ends = matches!(needs, Some(Needs::ShortBacking | Needs::ShortCache));
         let ends = ends || bug.is_none() && own.chance(1, 5);
-        plan.ends = if ends { EndPlan::draw(&plan, needs, own) } else { Vec::new() };
-        if let Some(mirror) = plan.mirror.as_mut().filter(|_| plan.ends.iter().any(EndPlan::is_of_member)) {
+        plan.truncations = if ends { TruncationPlan::draw(&plan, needs, own) } else { Vec::new() };
+        if let Some(mirror) =
+            plan.mirror.as_mut().filter(|_| plan.truncations.iter().any(TruncationPlan::is_of_member))
+        {
             // The other member must not fail while one has ended.
-            mirror.only_ends();
+            mirror.only_truncations();
         }
-        plan.be_busy(needs, &mut Rng::new(mix(seed) ^ 0x4255_5359));
+        plan.draw_late_starts(needs, &mut Rng::new(mix(seed) ^ 0x4255_5359));
         let own = &mut Rng::new(mix(seed) ^ 0x4349_5048_4552);
         let encrypted = needs == Some(Needs::Cipher) || bug.is_none() && own.chance(1, 5);
         if encrypted && plan.mirror.is_none() {
@@ -375,8 +377,8 @@ impl Plan {
             faults: FaultPlan::default(),
             death: None,
             outage: None,
-            ends: Vec::new(),
-            busy: None,
+            truncations: Vec::new(),
+            late_starts: None,
             mirror: None,
             cipher: None,
             owner: OwnerPlan::Records,

@@ -3,7 +3,7 @@
 use super::bugs::Situation;
 use super::{FaultPlan, Mix, OwnerPlan, Plan, Style, geometry};
 use crate::device::{Death, Faults};
-use crate::mates::MirrorPlan;
+use crate::mirror::MirrorPlan;
 use crate::rng::Rng;
 use forebay_core::{Admission, DestageOrder, VolumeSettings};
 use forebay_format::BLOCK_BYTES;
@@ -224,13 +224,13 @@ impl Plan {
 /// Starts, volumes that come and go, and devices.
 impl Plan {
     pub(super) fn lifecycle(&mut self, rng: &mut Rng) {
-        self.mix.life += 20;
+        self.mix.lifecycle += 20;
         self.draw_modes(rng);
         self.faults = FaultPlan::default();
     }
 
     pub(super) fn lifecycle_of_failing_cache(&mut self, rng: &mut Rng) {
-        self.mix.life += 60;
+        self.mix.lifecycle += 60;
         self.draw_modes(rng);
         self.faults = FaultPlan::default();
         self.die(rng);
@@ -318,7 +318,7 @@ impl Plan {
     /// The next epoch is written back before the checkpoint of the shrink is there.
     pub(super) fn ordered_that_shrink(&mut self, rng: &mut Rng) {
         self.ordered(rng);
-        (self.mix.life, self.mix.hot_pct, self.mix.drain, self.mix.pool) = (30, 0, 15, 0);
+        (self.mix.lifecycle, self.mix.hot_pct, self.mix.drain, self.mix.pool) = (30, 0, 15, 0);
         (self.mix.restart, self.mix.scrub) = (0, 0);
         self.settings.dirty_low_pct = 10;
         (self.cache_latency.write_ns, self.cache_latency.flush_ns) = (1_000_000, 4_000_000);
@@ -333,7 +333,7 @@ impl Plan {
     fn paced(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);
         (self.mix.zero, self.mix.rule_pct, self.mix.tune, self.mix.restart) = (0, 0, 0, 0);
-        (self.mix.life, self.mix.pool) = (0, 0);
+        (self.mix.lifecycle, self.mix.pool) = (0, 0);
         self.orders = vec![DestageOrder::Elevator, DestageOrder::Fifo, DestageOrder::Lru];
         self.settings.destage_order = rng.pick(&self.orders);
         self.settings =
@@ -433,7 +433,7 @@ impl Plan {
         self.death = self.death.map(|(at, _)| (at, death));
         self.owner = OwnerPlan::Records;
         self.keep_dirty();
-        self.mix = Mix { write: 60, hot_pct: 50, drain: 0, life: 0, pool: 0, restart: 0, ..self.mix };
+        self.mix = Mix { write: 60, hot_pct: 50, drain: 0, lifecycle: 0, pool: 0, restart: 0, ..self.mix };
         self.sample = 3;
     }
 
@@ -479,7 +479,7 @@ impl Plan {
         while self.volumes.len() < 3 {
             self.volumes.push(self.volumes[0]);
         }
-        (self.mix.life, self.mix.pool, self.mix.hot_pct) = (10, 10, 10);
+        (self.mix.lifecycle, self.mix.pool, self.mix.hot_pct) = (10, 10, 10);
         self.sample = 100;
         (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (40, 70);
         self.settings.idle_delay = 0;
@@ -501,7 +501,7 @@ impl Plan {
         self.only_writeback(rng);
         self.owner = OwnerPlan::Records;
         self.keep_dirty();
-        self.mix = Mix { write: 60, flush: 10, drain: 0, life: 0, restart: 0, ..self.mix };
+        self.mix = Mix { write: 60, flush: 10, drain: 0, lifecycle: 0, restart: 0, ..self.mix };
         let MirrorPlan { replaces_of, misses_of, .. } = mirror;
         self.mirror = Some(MirrorPlan { replaces_of, misses_of, ..MirrorPlan::default() });
     }

@@ -1,4 +1,4 @@
-//! An owner that cannot start a device operation now: it has no memory for it, or its queue is full.
+//! Operations that the owner starts late: it has no memory for it, or its queue is full.
 //!
 //! It starts the operation later, behind others that the engine asked for after it. Until then the bytes of a write stay what they
 //! were, and nobody uses the memory of a read. What a flush covers is decided when it starts. A crash finds nothing of what
@@ -13,14 +13,14 @@ use std::cmp::Reverse;
 
 /// How often the owner cannot, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BusyPlan {
+pub struct LateStartPlan {
     /// Percentage of operations.
     pub pct: u64,
     /// Longest time, in nanoseconds.
     pub ns_max: u64,
 }
 
-impl BusyPlan {
+impl LateStartPlan {
     /// Draws one. Nothing waits for so long that an engine which waits for a device would give it up because of that.
     pub(crate) fn draw(rng: &mut Rng) -> Self {
         Self { pct: rng.pick(&[2, 10, 30]), ns_max: rng.pick(&[200_000, 5_000_000, 50_000_000]) }
@@ -55,7 +55,7 @@ fn operation(action: &Action) -> Option<(OpId, Device)> {
 impl World {
     /// Keeps an operation back; false if it is started at once.
     pub(crate) fn hold(&mut self, action: Action) -> Result<bool, String> {
-        let Some(BusyPlan { pct, ns_max }) = self.plan.busy else { return Ok(false) };
+        let Some(LateStartPlan { pct, ns_max }) = self.plan.late_starts else { return Ok(false) };
         let Some((op, device)) = operation(&action) else { return Ok(false) };
         if !self.rng.chance(pct, 100) {
             return Ok(false);
@@ -99,12 +99,12 @@ impl World {
 
 impl Plan {
     /// The owner may be one that cannot always start what it is asked for; `needs`: of the planted bug.
-    pub(crate) fn be_busy(&mut self, needs: Option<Needs>, rng: &mut Rng) {
-        let drawn = BusyPlan::draw(rng);
+    pub(crate) fn draw_late_starts(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        let drawn = LateStartPlan::draw(rng);
         // Of a mirrored cache an operation is one of a member: that is for its own runs.
         let late = needs == Some(Needs::LateStarts);
         if late || needs.is_none() && self.mirror.is_none() && rng.chance(1, 6) {
-            self.busy = Some(drawn);
+            self.late_starts = Some(drawn);
         }
     }
 }

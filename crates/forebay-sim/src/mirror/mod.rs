@@ -45,7 +45,7 @@ pub struct MirrorPlan {
 
 /// What survives a crash of what the owner and the operator know of the members.
 #[derive(Clone, Debug, Default)]
-pub struct Mates {
+pub struct MemberNotes {
     /// Tags that do not count any more.
     pub noted: BTreeSet<u64>,
     /// Tag of the device that is being filled, or was filled last.
@@ -83,7 +83,7 @@ impl MirrorPlan {
         let one = rng.below(2) as usize;
         match rng.below(8) {
             0 | 1 => {
-                // One member that is not good, and whose mate never fails.
+                // One member that is not good, and the other one never fails.
                 let rates = [0, 5_000, 30_000];
                 (plan.misses_of, plan.opening_errors, plan.harms[one]) = (0, 0, true);
                 (plan.rot, plan.spoil) = (rng.pick(&rates), rng.pick(&rates));
@@ -114,7 +114,7 @@ impl MirrorPlan {
     }
 
     /// Nothing else is the matter with the members.
-    pub(crate) fn only_ends(&mut self) {
+    pub(crate) fn only_truncations(&mut self) {
         (self.failures, self.faults, self.harms) = (Vec::new(), [Faults::default(); 2], [false; 2]);
         (self.rot, self.spoil) = (0, 0);
     }
@@ -166,9 +166,9 @@ fn superblock_in(image: &Image) -> Option<Superblock> {
 /// Which members the owner hands over at a start. One may be missing for the time being.
 pub(crate) fn find_members(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> MirrorDevices {
     let found = [0, 1].map(|member| superblock_on(&disks.devices[device_of(plan, member)]));
-    let mates = disks.mates.clone().unwrap_or_default();
+    let member_notes = disks.member_notes.clone().unwrap_or_default();
     let tag = |member: usize| found[member].as_ref()?.mirror.map(|mark| mark.tags[member]);
-    let mut there = [0, 1].map(|member| tag(member).is_some_and(|tag| !mates.noted.contains(&tag)));
+    let mut there = [0, 1].map(|member| tag(member).is_some_and(|tag| !member_notes.noted.contains(&tag)));
     let believed = there;
     let misses = plan.mirror.as_ref().map_or(0, |mirror| mirror.misses_of);
     let trusts = fault::planted(PlantedBug::TrustStaleMember);
@@ -241,7 +241,8 @@ impl World {
             return Err("a note is asked for, but the cache is not mirrored".into());
         };
         let tag = state.tags[member];
-        let noted = self.disks.mates.as_ref().is_some_and(|mates| mates.noted.contains(&tag));
+        let noted =
+            self.disks.member_notes.as_ref().is_some_and(|member_notes| member_notes.noted.contains(&tag));
         let ok = match self.plan.owner {
             // An owner that cannot note it at a start does not start: that is no loss.
             _ if noted || self.engine.status() == Status::Opening => true,
@@ -270,7 +271,7 @@ impl World {
     }
 
     /// A member fails if its time has come, and is replaced if the operator gets round to it.
-    pub(crate) fn meddle_with_members(&mut self) -> Result<(), String> {
+    pub(crate) fn fail_and_replace_members(&mut self) -> Result<(), String> {
         let Some(mirror) = self.plan.mirror.clone() else { return Ok(()) };
         let serves = self.engine.status() == Status::Ready && !self.fenced && !self.stopping;
         let (Some(state), true) = (self.engine.mirror_state(), serves) else { return Ok(()) };
@@ -278,7 +279,7 @@ impl World {
         if state.noted && self.rng.chance(1, 3) {
             self.engine.check_invariants();
         }
-        let done = self.disks.mates.as_ref().map_or(0, |mates| mates.failed);
+        let done = self.disks.member_notes.as_ref().map_or(0, |member_notes| member_notes.failed);
         if let Some((at, member, death)) = mirror.failures.get(done).copied()
             && self.note.is_none()
             && self.counters.requests >= at
@@ -305,8 +306,8 @@ impl World {
     }
 
     fn fail_member(&mut self, member: usize, death: Option<Death>) -> Result<(), String> {
-        if let Some(mates) = &mut self.disks.mates {
-            mates.failed += 1;
+        if let Some(member_notes) = &mut self.disks.member_notes {
+            member_notes.failed += 1;
         }
         self.counters.faults += 1;
         self.errors[CACHE] += 1;
@@ -331,7 +332,7 @@ impl World {
                 }
                 let at = start + self.rng.below(geometry.member_bytes() - start);
                 let (bit, device) = (self.rng.below(8) as u8, device_of(&self.plan, member));
-                let rotten = self.disks.mates.as_mut().map(|mates| &mut mates.rotten);
+                let rotten = self.disks.member_notes.as_mut().map(|member_notes| &mut member_notes.rotten);
                 let first = rotten.map(|rotten| *rotten.entry(at / BLOCK_BYTES as u64).or_insert(member));
                 match spoils {
                     // The other member has the only good copy of this block.
@@ -346,8 +347,8 @@ impl World {
 
     pub(crate) fn note_harm(&mut self) {
         self.errors[CACHE] += 1;
-        if let Some(mates) = &mut self.disks.mates {
-            mates.harmed = true;
+        if let Some(member_notes) = &mut self.disks.member_notes {
+            member_notes.harmed = true;
         }
     }
 
@@ -355,7 +356,7 @@ impl World {
     fn replace_member(&mut self, member: usize) -> Result<(), String> {
         let device = device_of(&self.plan, member);
         if self.flights.values().any(|flight| flight.device == device) {
-            let tag = self.disks.mates.as_ref().map_or(0, |mates| mates.next_tag + 1);
+            let tag = self.disks.member_notes.as_ref().map_or(0, |member_notes| member_notes.next_tag + 1);
             let begun = self.engine.begin_rebuild(self.now, tag);
             ensure!(begun == Err(LifecycleError::Busy), "a member is replaced while it is in use: {begun:?}");
             return Ok(());
@@ -363,9 +364,9 @@ impl World {
         let faults = self.disks.devices[device].faults;
         self.disks.devices[device] = blank_member(&self.plan);
         self.disks.devices[device].faults = faults;
-        let Some(mates) = &mut self.disks.mates else { return Ok(()) };
-        mates.next_tag += 1;
-        let tag = mates.next_tag;
+        let Some(member_notes) = &mut self.disks.member_notes else { return Ok(()) };
+        member_notes.next_tag += 1;
+        let tag = member_notes.next_tag;
         for used in self.engine.mirror_state().map_or([0; 2], |state| state.tags) {
             let begun = self.engine.begin_rebuild(self.now, used);
             ensure!(begun.is_err(), "a tag is used twice");
@@ -377,7 +378,7 @@ impl World {
 
     /// The engine tells how the members stand.
     pub(crate) fn member_notice(&mut self, notice: Notice) -> Result<(), String> {
-        ensure!(self.disks.mates.is_some(), "{notice:?} without members");
+        ensure!(self.disks.member_notes.is_some(), "{notice:?} without members");
         match notice {
             Notice::MemberOut { .. } => self.counters.members_out += 1,
             Notice::MirrorWhole => self.counters.rebuilds += 1,
@@ -390,8 +391,8 @@ impl World {
 impl Note {
     /// The note is durable.
     pub(crate) fn enter(&self, disks: &mut Disks) {
-        if let Some(mates) = &mut disks.mates {
-            mates.noted.insert(self.tag);
+        if let Some(member_notes) = &mut disks.member_notes {
+            member_notes.noted.insert(self.tag);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::memory::JUNK;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::world::{CACHE, PATIENCE_NS, World, backing_record, ensure};
+use crate::world::{ANSWER_LIMIT_NS, CACHE, World, backing_record, ensure};
 use forebay_core::{Attachment, DetachHow, LifecycleError, Notice, Status};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -153,7 +153,7 @@ impl World {
     ///
     /// # Errors
     /// Any violation.
-    pub fn meddle(&mut self, volume: usize) -> Result<(), String> {
+    pub fn change_volume(&mut self, volume: usize) -> Result<(), String> {
         let tenant = self.disks.tenants[volume].clone();
         match tenant.place {
             Place::Gone => self.attach_new(volume),
@@ -259,7 +259,7 @@ impl World {
     ///
     /// # Errors
     /// Any violation.
-    pub fn meddle_with_pool(&mut self) -> Result<(), String> {
+    pub fn resize_pool(&mut self) -> Result<(), String> {
         if self.disks.cache_pending.is_some() {
             if self.rng.chance(1, 3) && self.engine.cancel_pool_resize(self.now).is_ok() {
                 self.pump()?;
@@ -489,7 +489,7 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn wait_life(&mut self) -> Result<(), String> {
-        let end = self.now + PATIENCE_NS;
+        let end = self.now + ANSWER_LIMIT_NS;
         while !self.stopped
             && !self.fenced
             && self.engine.status() == Status::Ready

@@ -1,4 +1,4 @@
-//! Devices that end before the end that they had, and have it again later: files that are cut, disks that drop off the bus.
+//! Truncated devices: they end before the end that they had, and have it again later. Files that are cut, disks that drop off the bus.
 //!
 //! While a device is too short its owner tells the engine so ([`DeviceFailure::Ended`]): of every read that meets the end, and of every
 //! write, zeroing and flush, of which nothing is done then. What is behind the end is back afterwards.
@@ -8,7 +8,7 @@
 //! - A cache device, for longer: it is given up, with a record, and what it has is rescued as far as it can be read.
 //! - One member of a mirrored cache: it is put out as soon as it is noticed.
 
-use crate::mates::device_of;
+use crate::mirror::device_of;
 use crate::plan::{Needs, Plan};
 use crate::rng::Rng;
 use crate::world::{CACHE, World, ensure};
@@ -21,7 +21,7 @@ const NEXT_NS: u64 = 6_500_000_000;
 
 /// Which device ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
+pub enum TruncatedDevice {
     /// The cache device, which is not mirrored.
     Cache,
     /// The backing store of a volume.
@@ -32,18 +32,18 @@ pub enum Ending {
 
 /// A device ends for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EndPlan {
+pub struct TruncationPlan {
     /// After so many requests of a main line.
     pub at: u64,
     /// Which one.
-    pub what: Ending,
+    pub what: TruncatedDevice,
     /// How much of it is left, in percent.
     pub kept_pct: u64,
     /// For so long.
     pub ns: u64,
 }
 
-impl EndPlan {
+impl TruncationPlan {
     /// Draws what ends in a run; `needs`: of the planted bug.
     pub(crate) fn draw(plan: &Plan, needs: Option<Needs>, rng: &mut Rng) -> Vec<Self> {
         let count = rng.range(1, 3);
@@ -54,17 +54,19 @@ impl EndPlan {
 
     /// A member of a mirrored cache ends.
     pub(crate) fn is_of_member(&self) -> bool {
-        matches!(self.what, Ending::Member(_))
+        matches!(self.what, TruncatedDevice::Member(_))
     }
 
     fn draw_one(plan: &Plan, needs: Option<Needs>, rng: &mut Rng) -> Self {
-        let backing = Ending::Backing(rng.below(plan.volumes.len() as u64) as usize);
+        let backing = TruncatedDevice::Backing(rng.below(plan.volumes.len() as u64) as usize);
         let sound = plan.death.is_none() && !plan.faults.damages();
         let what = match needs {
             Some(Needs::ShortBacking) => backing,
-            Some(_) => Ending::Cache,
-            None if plan.mirror.is_some() && rng.chance(2, 3) => Ending::Member(rng.below(2) as usize),
-            None if plan.mirror.is_none() && sound && rng.chance(2, 3) => Ending::Cache,
+            Some(_) => TruncatedDevice::Cache,
+            None if plan.mirror.is_some() && rng.chance(2, 3) => {
+                TruncatedDevice::Member(rng.below(2) as usize)
+            }
+            None if plan.mirror.is_none() && sound && rng.chance(2, 3) => TruncatedDevice::Cache,
             None => backing,
         };
         let brief = rng.range(20_000_000, BRIEF_NS);
@@ -100,18 +102,18 @@ impl World {
         if self.short.is_some_and(|short| self.now >= short.until + rest(short)) {
             self.short = None;
         }
-        let next = self.plan.ends.get(self.ends_done).copied();
+        let next = self.plan.truncations.get(self.truncations_done).copied();
         let serves = self.engine.status() == Status::Ready && !self.stopping;
         let Some(end) = next.filter(|end| self.counters.requests >= end.at && serves) else { return };
         if self.short.is_some() {
             return;
         }
-        self.ends_done += 1;
+        self.truncations_done += 1;
         let (device, bytes) = match end.what {
-            Ending::Cache if self.fenced || self.without_cache => return,
-            Ending::Cache => (CACHE, self.disks.cache_bytes),
-            Ending::Backing(volume) => (1 + volume, self.disks.tenants[volume].bytes),
-            Ending::Member(member) => {
+            TruncatedDevice::Cache if self.fenced || self.without_cache => return,
+            TruncatedDevice::Cache => (CACHE, self.disks.cache_bytes),
+            TruncatedDevice::Backing(volume) => (1 + volume, self.disks.tenants[volume].bytes),
+            TruncatedDevice::Member(member) => {
                 // The last one that counts never loses what it has.
                 let whole = self.engine.mirror_state().is_some_and(|state| state.out.is_none());
                 let device = device_of(&self.plan, member);
@@ -126,7 +128,7 @@ impl World {
             device,
             bytes: bytes * end.kept_pct / 100 / 512 * 512,
             until: self.now + end.ns,
-            is_harmless: end.what == Ending::Cache && end.ns <= BRIEF_NS,
+            is_harmless: end.what == TruncatedDevice::Cache && end.ns <= BRIEF_NS,
         });
     }
 

@@ -1,4 +1,4 @@
-//! What the engine says of itself in numbers, compared with what happened.
+//! Checks the engine's counters against what happened.
 //!
 //! Whoever operates a cache sees its counters and nothing else. Here the world counts for itself what it asked for, what it was
 //! asked for and what came of it, since the engine was opened, and compares it with [`forebay_core::Stats`] and, where those say
@@ -224,7 +224,7 @@ impl World {
     ///
     /// # Errors
     /// They differ.
-    pub(crate) fn check_books(&self) -> Result<(), String> {
+    pub(crate) fn check_counters(&self) -> Result<(), String> {
         let Books { mut seen, moved, ended } = self.books;
         let stats = self.engine.stats();
         // What was refused was answered at once.
