@@ -17,7 +17,7 @@ Made from the definition of the command line by `crates/forebay-cli/src/referenc
 - **Sizes** are written `4KiB`, `512M`, `10GiB` (powers of 1024) or `10GB` (powers of 1000).
 - **Durations** are written `250ms`, `30s`, `5min`.
 
-A command marked *asks the daemon* also takes `--admin SOCKET` and `--json`. The socket is `$FOREBAY_ADMIN` if that is
+A command marked *asks the daemon* also takes `--admin SOCKET` and, except for `top`, `--json`. The socket is `$FOREBAY_ADMIN` if that is
 set, else `/run/forebay/admin.sock`. It may be the one of `forebay run --admin SOCKET`. There the pool is called `run`,
 and changes last until it stops. The command gives up after 10 s without an answer, and after 75 s for a change.
 
@@ -58,17 +58,22 @@ fn shown(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
 
 fn write_section(page: &mut String, command: &clap::Command, name: &str) {
     let about = command.get_about().unwrap();
-    let asks = if common(command, "admin") && common(command, "json") { " *Asks the daemon.*" } else { "" };
+    let asks = if common(command, "admin") && name != "forebay run" { " *Asks the daemon.*" } else { "" };
     let _ = writeln!(page, "\n## {name}\n\n{about}.{asks}");
     if shown(command).next().is_some() {
         return;
     }
     let usage = command.clone().bin_name(name).render_usage().to_string();
-    let _ = writeln!(page, "\n```text\n{}\n```", usage.trim_start_matches("Usage: "));
+    let usage = usage.trim_start_matches("Usage: ");
+    if usage.trim_end_matches(" [OPTIONS]") != name {
+        let _ = writeln!(page, "\n```text\n{usage}\n```");
+    }
     let mut rows = String::new();
     for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
         let id = argument.get_id().as_str();
-        if id == "help" || (!asks.is_empty() && matches!(id, "admin" | "json")) {
+        let is_told_above = !asks.is_empty() && matches!(id, "admin" | "json");
+        let is_plain = explained(argument).starts_with("Name of the ");
+        if id == "help" || is_told_above || is_plain {
             continue;
         }
         let _ = writeln!(rows, "| `{}` | {} |", written(argument), explained(argument));

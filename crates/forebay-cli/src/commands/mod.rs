@@ -32,11 +32,11 @@ use crate::failure::Failure;
 pub(crate) enum Command {
     /// Serve one volume in the foreground
     Run(Box<run::Options>),
-    /// Run the daemon: many pools and volumes, as a configuration file says
+    /// Run the daemon: the pools and volumes of a configuration file
     Serve(serve::Options),
     /// Check and explain configuration files
     Config(config::Options),
-    /// Show how everything is, on one screen
+    /// Show daemon, alarms, pools, volumes and jobs on one screen
     Status(status::Options),
     /// Create, list, show, grow, shrink and remove pools of cache devices
     Pool(Box<pool::Options>),
@@ -46,20 +46,20 @@ pub(crate) enum Command {
     Get(settings::Get),
     /// Change tunables, live
     Set(settings::Set),
-    /// Write everything back that is dirty now
+    /// Write back what is dirty now
     Flush(flush::Options),
     /// List, follow and cancel jobs
     Jobs(jobs::Options),
-    /// Print what happens
+    /// Print events
     Events(events::Options),
     /// List and acknowledge alarms
     Alarms(alarms::Options),
     /// List, add and delete caching rules
     #[command(alias = "rule")]
     Rules(rules::Options),
-    /// Let the daemon read its configuration file again
+    /// Make the daemon read its configuration file again
     Reload(reload::Options),
-    /// Let the program that is installed now take over from the running daemon, without an I/O error
+    /// Let the installed program take over from the running daemon, without an I/O error
     Upgrade(upgrade::Options),
     /// Watch volumes, jobs and alarms, live
     Top(top::Options),
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Salvage(salvage::Options),
     /// Show counters and latencies of a running volume
     Stats(stats::Options),
-    /// Simulate crashes and lying devices, and judge whether the engine keeps its promise
+    /// Simulate crashes and faulty devices, and judge the engine
     Sim(sim::Options),
     /// Print a completion script for a shell
     Completions(completions::Options),

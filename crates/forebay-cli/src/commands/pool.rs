@@ -151,8 +151,8 @@ struct Scrub {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A pool whose cache has failed: its clients are disconnected for a moment, and find it again. A mirrored pool with one device that failed:
-it is used meanwhile, and a job gives the new device what it must have.
+If the cache of the pool has failed, its clients are disconnected for a moment and can connect again.
+If one device of a mirrored pool has failed, the pool stays in use while a job fills the new device.
 Example: forebay pool replace fast --device /dev/nvme1n1")]
 struct Replace {
     /// Name of the pool

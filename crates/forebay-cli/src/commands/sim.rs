@@ -22,9 +22,9 @@ mod shrink;
 Same seed, same run: a violation is printed with the command that shows it again.
 Examples:
   forebay sim --crashes 100000
-  forebay sim --seed 7 --break skip-device-flush    must end with a violation
+  forebay sim --seed 7 --break skip-device-flush    must find a violation
   forebay sim --seed 7 --break skip-intent --shrink the shortest way to a violation
-  forebay sim --hostile 100                         cache devices that are not what they seem
+  forebay sim --hostile 100                         wrong cache devices
   forebay sim --exhaustive --length 2               all short sequences, all their crash states
   forebay sim --break list")]
 pub(crate) struct Options {
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// Reduce the first violation to the shortest script that still shows it
     #[arg(long, conflicts_with = "exhaustive")]
     shrink: bool,
-    /// Open cache devices that are not what they seem (older, swapped, half-formatted, rotten, lying), over so many seeds
+    /// Open wrong cache devices (older, swapped, half-formatted, damaged, with lost flushes), over so many seeds
     #[arg(long, value_name = "SEEDS", conflicts_with_all = ["exhaustive", "shrink", "crashes"])]
     hostile: Option<u64>,
     /// Instead of drawing: every sequence of up to `--length` operations, every instant of it, every state that a crash

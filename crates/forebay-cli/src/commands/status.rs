@@ -1,4 +1,4 @@
-//! `forebay status`: how everything is, on one screen.
+//! `forebay status`: daemon, alarms, pools, volumes and jobs on one screen.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

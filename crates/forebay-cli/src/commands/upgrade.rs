@@ -16,9 +16,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Options of `forebay upgrade`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The daemon starts the program that lies where it was started from itself. That reads the configuration and takes over pools,
-sockets and connections between two requests; clients wait for a moment. If it cannot, the old daemon goes on.
-Clients with TLS are disconnected and must connect again; with files (fuse:) there is no upgrade, see docs/operate/restart.md.")]
+The daemon starts the program that is now at its own path. That program reads the configuration and takes over
+pools, sockets and connections between two requests. If it cannot, the old daemon goes on. Clients with TLS must
+connect again. With files (fuse:) there is no upgrade. See docs/operate/restart.md.")]
 pub(crate) struct Options {
     #[command(flatten)]
     admin: Admin,

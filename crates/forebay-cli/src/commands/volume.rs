@@ -58,9 +58,9 @@ struct Attach {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without --keep and --discard, everything dirty is written back first: the backing store is whole afterwards.
-A volume that is in use (a client is connected, or its file is open, by a loop device for instance) is refused: unmount and disconnect
-first. With --force what was asked for is answered, then connections are closed and the file is gone: programs meet I/O errors, and what a
-mounted file system has not written yet is lost.
+A volume in use is refused: a client is connected, or its file is open, for instance by a loop device. Unmount and
+disconnect first. With --force the requests taken so far are answered, then connections are closed and the file is
+removed. Programs meet I/O errors, and what a mounted file system has not written yet is lost.
 Ctrl-C ends the waiting, not the detach.")]
 struct Detach {
     /// Name of the volume

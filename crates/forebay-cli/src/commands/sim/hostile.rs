@@ -1,4 +1,4 @@
-//! `forebay sim --hostile`: cache devices that are not what they seem.
+//! `forebay sim --hostile`: wrong cache devices.
 
 use std::time::{Duration, Instant};
 
