@@ -7,9 +7,6 @@
 //! Whichever member has a superblock and was not noted may be the only one that is found at a start, at every crash point: it must open, and
 //! have everything that was promised.
 
-#[cfg(test)]
-mod tests;
-
 use crate::device::{Death, Faults, SimDevice};
 use crate::image::Image;
 use crate::plan::{OwnerPlan, Plan};
@@ -436,3 +433,6 @@ pub(crate) fn open_members(
     let config = EngineConfig { known: disks.known, ..plan.engine.clone() };
     Engine::open_mirrored(config, devices, attachments, now)
 }
+
+#[cfg(test)]
+mod tests;
