@@ -16,6 +16,7 @@ use crate::upgrade::{Duties, Predecessor, Successor};
 use crate::{RunEvent, ServeOptions};
 use forebay_admin::{Admin, AdminError, UpgradeBegun, UpgradeInfo};
 use forebay_config::{Config, ConfigFile, DaemonConfig};
+use forebay_pool::MayWait;
 use forebay_pool::RunError;
 use forebay_pool::encryption::read_key;
 use forebay_pool::handover::{ListenerStore, Manager};
@@ -140,7 +141,7 @@ fn serve_on(
 fn check_keys(config: &Config) -> Result<(), RunError> {
     for pool in config.pools.values() {
         let key = pool.tunables().encryption_key_file.as_ref().map(read_key).transpose()?;
-        pool.devices.first().map_or(Ok(()), |spec| check_key(spec, key.as_ref()))?;
+        pool.devices.first().map_or(Ok(()), |spec| check_key(&MayWait::here(), spec, key.as_ref()))?;
     }
     Ok(())
 }

@@ -19,10 +19,10 @@ use forebay_export::uri::{BackingUri, ExportUri, Guards};
 use forebay_format::VolumeId;
 use forebay_io::fuse::FuseMount;
 use forebay_io::{Completion, Device, DiskModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
-use forebay_pool::RunError;
 use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
 use forebay_pool::mounting::{Made, reserve};
 use forebay_pool::server::{Offer, Server, ServerToken, Volumes, listen, put_memory_by};
+use forebay_pool::{MayWait, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::path::Path;
@@ -261,7 +261,10 @@ impl<V: RequestHandler> Host<V> {
                 let (mark, connections_max) = (String::new(), u32::MAX);
                 let (tls, access) = (None, None);
                 let offer = Offer { endpoint, volume: VOLUME, info, mark, connections_max, tls, access };
-                let socket = self.server.must_listen(endpoint).map(|timeout| listen(endpoint, timeout));
+                let socket = self
+                    .server
+                    .must_listen(endpoint)
+                    .map(|timeout| listen(&MayWait::here(), endpoint, timeout));
                 let made = socket
                     .transpose()
                     .and_then(|mut socket| self.server.export(&mut self.reactor, offer, &mut socket));
@@ -284,7 +287,8 @@ impl<V: RequestHandler> Host<V> {
             buffer_bytes: BUFFER_BYTES_DEFAULT.min(self.buffer_bytes / 8),
         };
         let memory = reserve(self.reactor.pool_mut(), self.mounts.len(), self.buffer_bytes)?;
-        let (server, mount) = Made::at(path)?.serve(&mut self.reactor, size_bytes, options, memory)?;
+        let (server, mount) =
+            Made::at(&MayWait::here(), path)?.serve(&mut self.reactor, size_bytes, options, memory)?;
         self.mounts.push(Mounted { server, mount: Some(mount) });
         Ok(())
     }
@@ -425,6 +429,6 @@ pub struct HostBacking {
 /// # Errors
 /// It is not there, in use, empty, or has sectors of a size that is not supported.
 pub fn open_backing(uri: &BackingUri, emulate: Option<DiskModel>) -> Result<HostBacking, RunError> {
-    let opened = forebay_pool::open::open_backing(uri, emulate)?;
+    let opened = forebay_pool::open::open_backing(&MayWait::here(), uri, emulate)?;
     Ok(HostBacking { device: opened.device, size_bytes: opened.size_bytes, notes: opened.notes })
 }

@@ -1,6 +1,7 @@
 //! A single cache device: taking it, erasing it, and what is drawn for a new cache. What is on it: `forebay_offline::device`.
 
 use crate::error::RunError;
+use crate::may_wait::MayWait;
 use forebay_config::CacheSpec;
 use forebay_core::FormatParams;
 use forebay_format::superblock::being_made;
@@ -47,7 +48,7 @@ pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
 ///
 /// # Errors
 /// It cannot be written.
-pub fn begin_on(device: &Device) -> Result<(), RunError> {
+pub fn begin_on(_: &MayWait, device: &Device) -> Result<(), RunError> {
     let begun = device.write_at(Geometry::superblock_offset(0), &being_made());
     begun.and_then(|()| device.flush()).map_err(device_error)
 }
@@ -56,7 +57,7 @@ pub fn begin_on(device: &Device) -> Result<(), RunError> {
 ///
 /// # Errors
 /// It cannot be opened or written.
-pub fn erase_cache(path: &Path) -> Result<(), RunError> {
+pub fn erase_cache(_: &MayWait, path: &Path) -> Result<(), RunError> {
     let device = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
     for copy in [0, 1] {
         device.write_at(Geometry::superblock_offset(copy), &[0; BLOCK_BYTES]).map_err(device_error)?;

@@ -10,6 +10,7 @@
 
 use crate::error::RunError;
 use crate::loss_record::hex;
+use crate::may_wait::MayWait;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
@@ -47,7 +48,7 @@ pub(crate) fn refused(superblock: &Superblock, path: &Path) -> RunError {
 ///
 /// # Errors
 /// Neither could be written; false if the device has none of this cache.
-pub(crate) fn mark(device: &Device, cache: CacheUuid) -> Result<bool, DeviceError> {
+pub(crate) fn mark(_: &MayWait, device: &Device, cache: CacheUuid) -> Result<bool, DeviceError> {
     let copies = superblocks(device).map(|copy| copy.ok().filter(|found| found.uuid == cache));
     let Some(best) = copies.iter().flatten().max_by_key(|found| found.generation) else { return Ok(false) };
     let marked = best.failed();
@@ -72,13 +73,13 @@ pub(crate) fn mark(device: &Device, cache: CacheUuid) -> Result<bool, DeviceErro
 /// The same for the first device of a cache that is not mirrored, which nobody has open, in a thread. One that cannot be opened or written
 /// stays as it is.
 pub fn mark_again(device: PathBuf, cache: CacheUuid) {
-    let work = move || {
+    let work = move |may_wait: &MayWait| {
         if let Ok(device) = Device::open_cache(&device, DeviceOptions::default()) {
-            let _ = mark(&device, cache);
+            let _ = mark(may_wait, &device, cache);
         }
     };
     // Without it nothing is wrong: the record is there.
-    let _ = std::thread::Builder::new().name("mark".into()).spawn(work);
+    let _ = MayWait::spawn("mark", work);
 }
 
 #[cfg(test)]
@@ -94,14 +95,14 @@ mod tests {
         std::fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
         let device = Device::open_cache(&path, DeviceOptions::default()).unwrap();
         let params = new_params(Geometry::for_device(4 << 20, None).unwrap()).unwrap();
-        assert!(!mark(&device, params.uuid).unwrap());
+        assert!(!mark(&MayWait::here(), &device, params.uuid).unwrap());
         for (offset, bytes) in forebay_core::format_cache(&params).unwrap() {
             device.write_at(offset, &bytes).unwrap();
         }
-        assert!(!mark(&device, CacheUuid([7; 16])).unwrap());
+        assert!(!mark(&MayWait::here(), &device, CacheUuid([7; 16])).unwrap());
         let before = superblocks(&device)[0].clone().unwrap();
         assert!(check(&before, &path).is_ok());
-        assert!(mark(&device, params.uuid).unwrap());
+        assert!(mark(&MayWait::here(), &device, params.uuid).unwrap());
         let marked = superblocks(&device);
         assert_eq!(marked, [Ok(before.failed()), Ok(before.failed())]);
         // One that was under way comes late: the mark counts, and is made again.
@@ -110,11 +111,13 @@ mod tests {
         let found = Superblock::choose(superblocks(&device)).unwrap();
         let refused = check(&found, &path).unwrap_err().to_string();
         assert!(refused.contains("failed, and its volumes went on without it"), "{refused}");
-        assert!(mark(&device, params.uuid).unwrap());
+        assert!(mark(&MayWait::here(), &device, params.uuid).unwrap());
         assert_eq!(superblocks(&device), marked);
         // A file that was cut is not made longer.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
         device.write_at(0, &[0]).unwrap_err();
-        assert!(mark(&device, params.uuid).is_ok() || path.metadata().unwrap().len() == 1 << 20);
+        assert!(
+            mark(&MayWait::here(), &device, params.uuid).is_ok() || path.metadata().unwrap().len() == 1 << 20
+        );
     }
 }

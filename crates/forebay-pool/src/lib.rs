@@ -8,6 +8,7 @@
 //! - [`guard`]: who may use an export; [`secret_file`]: files with secrets.
 //! - [`handover`]: sockets that outlive a process.
 //! - [`meter`]: what is counted and timed.
+//! - [`may_wait`]: which threads may wait; the pool's may not.
 //! - [`durable`], [`time_limit`], [`thread_priority`]: files replaced as a whole, work that may hang, priorities.
 //! - [`error`]: why something could not be opened.
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod fuse_server;
 pub mod guard;
 pub mod handover;
 pub mod loss_record;
+pub mod may_wait;
 pub mod members;
 pub mod meter;
 pub mod mirror_notes;
@@ -39,6 +41,7 @@ pub mod witness;
 
 pub use error::RunError;
 pub use loss_record::{only_copies, reads_as_loss_record};
+pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
     AbsentVolume, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise,

@@ -11,6 +11,7 @@
 //! A record that cannot be read is an error of its own: whoever does not know what was lost must not serve the volume.
 
 use crate::error::RunError;
+use crate::may_wait::MayWait;
 use forebay_core::Loss;
 use forebay_format::checkpoint::{BackingRecord, Mode, VolumeEntry};
 use forebay_format::{CacheUuid, VolumeId};
@@ -200,7 +201,7 @@ impl LossRecord {
     ///
     /// # Errors
     /// Any step fails; then the record is what it was.
-    pub fn store(&self, state_dir: &Path) -> io::Result<()> {
+    pub fn store(&self, _: &MayWait, state_dir: &Path) -> io::Result<()> {
         let path = self.path(state_dir);
         crate::durable::replace(state_dir, &path, |out| {
             // A long one is not for people: half as many bytes, and none of them in memory.
@@ -219,7 +220,7 @@ impl LossRecord {
     ///
     /// # Errors
     /// Any step fails; then the record is what it was, or already what it should become.
-    pub(crate) fn add_safe(record: &Path, ranges: &[SafeRange]) -> io::Result<u64> {
+    pub(crate) fn add_safe(_: &MayWait, record: &Path, ranges: &[SafeRange]) -> io::Result<u64> {
         safe::append(&record.with_extension(safe::EXTENSION), ranges)
     }
 
@@ -429,11 +430,11 @@ mod tests {
         let state = folder.path().join("deep/state");
         assert_eq!(LossRecord::all(&state).unwrap(), []);
         let first = record(1, vec![range()]);
-        first.store(&state).unwrap();
+        first.store(&MayWait::here(), &state).unwrap();
         let less = LossRecord { volumes: Vec::new(), ..first.clone() };
-        record(2, Vec::new()).store(&state).unwrap();
+        record(2, Vec::new()).store(&MayWait::here(), &state).unwrap();
         assert_eq!(LossRecord::all(&state).unwrap().len(), 2);
-        less.store(&state).unwrap();
+        less.store(&MayWait::here(), &state).unwrap();
         assert!(LossRecord::all(&state).unwrap().contains(&less));
         assert!(!LossRecord::all(&state).unwrap().contains(&first));
         assert_eq!(LossRecord::all(&state).unwrap().len(), 2);
@@ -442,7 +443,7 @@ mod tests {
     #[test]
     fn a_record_that_cannot_be_understood_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        record(1, Vec::new()).store(folder.path()).unwrap();
+        record(1, Vec::new()).store(&MayWait::here(), folder.path()).unwrap();
         let path = record(1, Vec::new()).path(folder.path());
         for wrong in ["", "{}", "{\"version\": 1"] {
             fs::write(&path, wrong).unwrap();
@@ -460,15 +461,15 @@ mod tests {
     fn what_came_to_be_safe_is_not_in_a_record_that_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let whole = record(1, vec![range(), Range { offset_bytes: 65536, bytes: 4096, written_unix_s: 5 }]);
-        whole.store(folder.path()).unwrap();
+        whole.store(&MayWait::here(), folder.path()).unwrap();
         let safe = |offset_bytes, bytes| SafeRange { volume: 3, offset_bytes, bytes };
         let path = whole.path(folder.path());
-        let first = LossRecord::add_safe(&path, &[safe(8192, 512)]).unwrap();
-        assert!(LossRecord::add_safe(&path, &[safe(65536, 1024)]).unwrap() > first);
+        let first = LossRecord::add_safe(&MayWait::here(), &path, &[safe(8192, 512)]).unwrap();
+        assert!(LossRecord::add_safe(&MayWait::here(), &path, &[safe(65536, 1024)]).unwrap() > first);
         let left = LossRecord::all(folder.path()).unwrap().remove(0);
         assert_eq!(left.volumes[0].lost, [Range { offset_bytes: 66560, bytes: 3072, written_unix_s: 5 }]);
         // A whole one takes the place of both files.
-        whole.store(folder.path()).unwrap();
+        whole.store(&MayWait::here(), folder.path()).unwrap();
         assert_eq!(LossRecord::all(folder.path()).unwrap(), std::slice::from_ref(&whole));
         assert!(whole.has_table(&whole.entries()));
         let mut other = whole.entries();
@@ -481,7 +482,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "in the way").unwrap();
-        assert!(record(1, Vec::new()).store(&file).is_err());
+        assert!(record(1, Vec::new()).store(&MayWait::here(), &file).is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! the other, before the superblock when the pool grows and after it, before a file is cut, when it shrinks. What it says
 //! of the size is not believed where there is a superblock, so whatever a crash leaves opens; `mend_headers` puts it right.
 
+use crate::may_wait::MayWait;
 use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader};
 use forebay_format::{BLOCK_BYTES, Geometry};
 use forebay_io::Device;
@@ -111,7 +112,7 @@ pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<S
             continue;
         }
         let path = device.path().display();
-        notes.push(match write_header(device, header) {
+        notes.push(match write_header(&MayWait::here(), device, header) {
             Ok(()) => {
                 format!("the header of {path} is brought up to date: {} blocks lie on it", header.blocks)
             }
@@ -125,7 +126,11 @@ pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<S
 ///
 /// # Errors
 /// The device failed.
-pub fn write_header(device: &Device, header: &MemberHeader) -> Result<(), forebay_io::DeviceError> {
+pub fn write_header(
+    _: &MayWait,
+    device: &Device,
+    header: &MemberHeader,
+) -> Result<(), forebay_io::DeviceError> {
     let bytes = header.encode();
     for block in HEADER_BLOCKS {
         device.write_at(block * BLOCK, &bytes)?;
@@ -216,7 +221,7 @@ mod tests {
             [torn.clone(), short[1].encode()],
             [right[1].encode(), torn],
         ] {
-            write_header(&others[0], &right[0]).unwrap();
+            write_header(&MayWait::here(), &others[0], &right[0]).unwrap();
             for (block, copy) in HEADER_BLOCKS.iter().zip(&copies) {
                 others[1].write_at(block * BLOCK, copy).unwrap();
             }

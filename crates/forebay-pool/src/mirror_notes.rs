@@ -8,6 +8,7 @@
 
 use crate::error::RunError;
 use crate::loss_record::hex;
+use crate::may_wait::MayWait;
 use forebay_format::CacheUuid;
 use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
@@ -94,7 +95,7 @@ impl Notes {
     ///
     /// # Errors
     /// Any step fails. The file has all of it then, or is what it was.
-    pub(crate) fn keep(mut self, state_dir: &Path) -> Result<Self, String> {
+    pub(crate) fn keep(mut self, _: &MayWait, state_dir: &Path) -> Result<Self, String> {
         // A thread that was given up on may end late: it must not put an older file in the place of a newer one.
         static WRITERS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
         let path = Self::path(state_dir, &self.cache_uuid);
@@ -118,7 +119,7 @@ impl Notes {
     /// Makes the file of a cache, with the tags that are known to be out.
     pub(crate) fn begin(mut self, state_dir: &Path, out: &[u64]) -> Result<Self, RunError> {
         out.iter().for_each(|tag| self.put(*tag));
-        self.keep(state_dir).map_err(|why| RunError::failed(why, UNWRITABLE))
+        self.keep(&MayWait::here(), state_dir).map_err(|why| RunError::failed(why, UNWRITABLE))
     }
 
     /// Whether notes can be made, as far as that can be told without making any.
@@ -151,7 +152,7 @@ pub(crate) mod tests {
     pub(crate) fn note(state_dir: &Path, cache: CacheUuid, tag: u64) -> Result<Notes, String> {
         let mut notes = Notes::new(cache);
         notes.put(tag);
-        notes.keep(state_dir)
+        notes.keep(&MayWait::here(), state_dir)
     }
 
     #[test]
@@ -169,7 +170,7 @@ pub(crate) mod tests {
         assert_eq!(notes.out.len(), 2);
         // Whoever has known them makes all of them anew if the file is lost meanwhile.
         fs::remove_dir_all(&state).unwrap();
-        let anew = notes.keep(&state).unwrap();
+        let anew = notes.keep(&MayWait::here(), &state).unwrap();
         assert_eq!(Notes::read(&state, &uuid).unwrap(), Some(anew));
         for wrong in ["", "{}", "{\"version\": 2, \"cache_uuid\": \"07\", \"out\": []}"] {
             fs::write(Notes::path(&state, &uuid), wrong).unwrap();

@@ -4,6 +4,7 @@
 //! and the kernel (and belongs on a thread that may wait), [`Made::serve`] begins to answer.
 
 use crate::fuse_server::{FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES};
+use crate::may_wait::MayWait;
 use forebay_config::mount_memory::{memory_for, mounts_max};
 use forebay_export::fuse::{Limits, Session, VolumeTree};
 use forebay_export::size::ByteSize;
@@ -49,7 +50,7 @@ impl Made {
     ///
     /// # Errors
     /// The place is taken or not suitable, or FUSE is not there, in words.
-    pub fn at(path: &Path) -> Result<Self, String> {
+    pub fn at(_: &MayWait, path: &Path) -> Result<Self, String> {
         let (place, name) = volume_place(path).map_err(|error| error.to_string())?;
         let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
         Ok(Self { mount, fd, name })

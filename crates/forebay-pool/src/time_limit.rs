@@ -6,16 +6,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use crate::may_wait::MayWait;
+
 /// Does `work` on a thread of its own and gives its result; `None` if it takes longer. What it comes to later is dropped there.
 pub fn within<T: Send + 'static>(
     timeout: Duration,
     name: &str,
-    work: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce(&MayWait) -> T + Send + 'static,
 ) -> Option<T> {
     let (done, wait) = mpsc::sync_channel(0);
-    let work = move || drop(done.send(work()));
+    let work = move |may_wait: &MayWait| drop(done.send(work(may_wait)));
     // Without a thread nothing can be left behind, so nothing is begun.
-    std::thread::Builder::new().name(name.into()).spawn(work).ok()?;
+    MayWait::spawn(name, work).ok()?;
     wait.recv_timeout(timeout).ok()
 }
 
@@ -38,15 +40,15 @@ impl Places {
         &self,
         place: &Path,
         timeout: Duration,
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce(&MayWait) -> T + Send + 'static,
     ) -> Option<T> {
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place.to_owned()) {
             let_go(work); // what it holds may have to wait as well
             return None;
         }
         let visit = Visit(self.clone(), place.to_owned());
-        within(timeout, "open", move || {
-            let done = work();
+        within(timeout, "open", move |may_wait| {
+            let done = work(may_wait);
             drop(visit);
             done
         })
@@ -73,10 +75,10 @@ mod tests {
 
     #[test]
     fn what_takes_too_long_is_left_and_what_comes_of_it_is_dropped() {
-        assert_eq!(within(Duration::from_secs(60), "quick", || 7), Some(7));
+        assert_eq!(within(Duration::from_secs(60), "quick", |_| 7), Some(7));
         let (go_on, goes_on) = mpsc::channel::<()>();
         let (told, tell) = mpsc::channel();
-        let slow = move || {
+        let slow = move |_: &MayWait| {
             let _ = goes_on.recv();
             Told(told)
         };
@@ -90,15 +92,15 @@ mod tests {
     fn a_place_that_hangs_is_not_asked_again_and_holds_up_no_other() {
         let (places, short, long) = (Places::default(), Duration::from_millis(10), Duration::from_secs(30));
         let (go_on, hangs) = mpsc::channel::<()>();
-        assert!(places.within(Path::new("/slow"), short, move || hangs.recv().is_ok()).is_none());
+        assert!(places.within(Path::new("/slow"), short, move |_| hangs.recv().is_ok()).is_none());
         let (told, tell) = mpsc::channel();
         let again = Told(told);
-        assert!(places.within(Path::new("/slow"), long, move || drop(again)).is_none());
+        assert!(places.within(Path::new("/slow"), long, move |_| drop(again)).is_none());
         tell.recv_timeout(long).expect("what was not begun is dropped");
-        assert_eq!(places.within(Path::new("/good"), long, || 7), Some(7));
+        assert_eq!(places.within(Path::new("/good"), long, |_| 7), Some(7));
         drop(go_on);
         let until = std::time::Instant::now() + long;
-        while places.within(Path::new("/slow"), long, || ()).is_none() {
+        while places.within(Path::new("/slow"), long, |_| ()).is_none() {
             assert!(std::time::Instant::now() < until, "it can be asked again");
         }
     }

@@ -8,6 +8,7 @@ use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, Kind, Severity};
 use forebay_admin::{AdminError, ErrorKind, VolumeRequest};
 use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_pool::MayWait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,7 +79,7 @@ impl Service {
         };
         paths.into_iter().any(|path| {
             let wanted = path.clone();
-            let look = move || {
+            let look = move |_: &MayWait| {
                 Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
             };
             matches!(self.places.within(&path, WITHIN, look), Some(Err(DeviceError::InUse { .. })) | None)

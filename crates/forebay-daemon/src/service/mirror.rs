@@ -78,7 +78,9 @@ impl Service {
         if opened.size_bytes() < bytes {
             return Err(too_small(spec, bytes));
         }
-        begin_on(&opened)?;
+        let opened = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
+            begin_on(may_wait, &opened).map(|()| opened)
+        })??;
         let tag = new_tag()?;
         let survivor = mirror.state.out.and_then(|out| mirror.paths[usize::from(1 - out)].as_deref());
         let old = self.devices_of(name);

@@ -11,6 +11,7 @@ use forebay_config::PoolConfig;
 use forebay_config::choices::{CacheAllocation, Mirror};
 use forebay_io::Device;
 use forebay_offline::Key;
+use forebay_pool::MayWait;
 use forebay_pool::PoolHandle;
 use forebay_pool::RunError;
 use forebay_pool::encryption::read_key;
@@ -87,13 +88,13 @@ impl Opening {
         self.config.tunables().encryption_key_file.as_ref().map(read_key).transpose()
     }
 
-    fn open(&self) -> Result<Opened, AdminError> {
+    fn open(&self, may_wait: &MayWait) -> Result<Opened, AdminError> {
         let without_cache = pools::failed_before(self)?;
         if without_cache.is_some() {
             return Ok(Opened(Some((PoolParts::none(), without_cache))));
         }
         let key = self.key()?;
-        let parts = open_caches(&self.config.devices, self.making(key.as_ref()), &self.state_dir)?;
+        let parts = open_caches(may_wait, &self.config.devices, self.making(key.as_ref()), &self.state_dir)?;
         if key.is_some() && parts.cipher.is_none() {
             let what = format!("the cache of pool {} cannot be encrypted", self.name);
             return Err(AdminError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
@@ -101,9 +102,9 @@ impl Opening {
         Ok(Opened(Some((parts, None))))
     }
 
-    fn check_new(&self) -> Result<(), AdminError> {
+    fn check_new(&self, may_wait: &MayWait) -> Result<(), AdminError> {
         let key = self.key()?;
-        Ok(check_new(&self.config.devices, self.making(key.as_ref()), &self.state_dir)?)
+        Ok(check_new(may_wait, &self.config.devices, self.making(key.as_ref()), &self.state_dir)?)
     }
 }
 
@@ -111,20 +112,21 @@ impl Service {
     /// Opens the cache of a pool, or makes it.
     pub(super) fn open_parts(&self, opening: Opening) -> Result<Opened, AdminError> {
         let devices = opening.config.devices.clone();
-        self.with_devices(&devices, move || opening.open())?
+        self.with_devices(&devices, move |may_wait| opening.open(may_wait))?
     }
 
     /// Checks that a new cache can be made as configured, before the pool is closed for it.
     pub(super) fn check_new(&self, opening: Opening) -> Result<(), AdminError> {
         let devices = opening.config.devices.clone();
-        self.with_devices(&devices, move || opening.check_new())?
+        self.with_devices(&devices, move |may_wait| opening.check_new(may_wait))?
     }
 
     /// Opens a device that holds nothing, for a pool that is there.
     pub(super) fn open_unused(&self, spec: &CacheSpec, opening: Opening) -> Result<Device, AdminError> {
         let wanted = spec.clone();
-        let opened =
-            self.with_devices(std::slice::from_ref(spec), move || open_joining(&wanted, opening.permit()))?;
+        let opened = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
+            open_joining(may_wait, &wanted, opening.permit())
+        })?;
         Ok(opened?)
     }
 
@@ -136,7 +138,7 @@ impl Service {
         opening: Opening,
     ) -> Result<(), NotJoined> {
         let path = spec.path.clone();
-        let is_there = self.places.within(&spec.path, WITHIN, move || path.exists());
+        let is_there = self.places.within(&spec.path, WITHIN, move |_| path.exists());
         let is_there = is_there.ok_or_else(|| no_answer(&spec.path, WITHIN))?;
         let device = self.open_unused(spec, opening)?;
         self.join_device(handle, spec, device).inspect_err(|not| {
@@ -151,8 +153,8 @@ impl Service {
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
         let bytes = device.size_bytes();
         let (header, _) = Self::ask(handle, move |pool| pool.header_to_join(tag, bytes))??;
-        let written = self.with_devices(std::slice::from_ref(spec), move || {
-            forebay_pool::members::write_header(&device, &header).map(|()| device)
+        let written = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
+            forebay_pool::members::write_header(may_wait, &device, &header).map(|()| device)
         })?;
         let device =
             written.map_err(|error| AdminError::from(forebay_pool::cache_device::device_error(error)))?;
@@ -163,19 +165,20 @@ impl Service {
     }
 
     /// Runs `work`, which opens these devices, on a thread.
-    fn with_devices<T: Send + 'static>(
+    pub(super) fn with_devices<T: Send + 'static>(
         &self,
         devices: &[CacheSpec],
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce(&MayWait) -> T + Send + 'static,
     ) -> Result<T, AdminError> {
         let mut timeout = WITHIN;
         for spec in devices {
             let asked = spec.clone();
-            let to_make = self.places.within(&spec.path, WITHIN, move || bytes_to_make(&asked));
+            let to_make =
+                self.places.within(&spec.path, WITHIN, move |may_wait| bytes_to_make(may_wait, &asked));
             let to_make = to_make.ok_or_else(|| no_answer(&spec.path, WITHIN))?;
             timeout += Duration::from_secs(to_make / MADE_BYTES_PER_S);
         }
-        let Some(first) = devices.first() else { return Ok(work()) };
+        let Some(first) = devices.first() else { return Ok(work(&MayWait::here())) };
         self.places.within(&first.path, timeout, work).ok_or_else(|| no_answer(&first.path, timeout))
     }
 }

@@ -19,6 +19,7 @@ use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::member::DATA_START_BLOCK;
+use forebay_pool::MayWait;
 use forebay_pool::cache_device::erase_cache;
 use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
 use forebay_pool::open::seen;
@@ -246,7 +247,8 @@ impl Service {
     ) -> Result<Promise<Result<(), AdminError>>, AdminError> {
         let mut growing = Self::ask(handle, |pool| pool.device_to_grow())??;
         let (place, resized) = (growing.device.path().to_owned(), growing.resized);
-        let longer = self.places.within(&place, LENGTHEN_WITHIN, move || growing.lengthen(bytes));
+        let longer =
+            self.places.within(&place, LENGTHEN_WITHIN, move |may_wait| growing.lengthen(may_wait, bytes));
         let (wanted, there) = longer.ok_or_else(|| no_answer(&place, LENGTHEN_WITHIN))?.map_err(|error| {
             AdminError::new(ErrorKind::Failed, format!("cannot grow pool {name}: {error}"), "")
         })?;
@@ -430,7 +432,7 @@ impl Service {
             return Ok(());
         }
         let given_up = record.with_risk(&record.entries(), &[]);
-        given_up.store(&state_dir).map_err(|error| {
+        given_up.store(&MayWait::here(), &state_dir).map_err(|error| {
             AdminError::new(ErrorKind::Failed, format!("cannot change the record: {error}"), "")
         })
     }
@@ -513,7 +515,7 @@ impl Service {
         };
         if erase {
             for (path, _) in &snapshot.devices {
-                erase_cache(path)?;
+                erase_cache(&MayWait::here(), path)?;
             }
         }
         if let Some(Err(why)) = entry.map(|entry| entry.remove(erase)) {
@@ -537,7 +539,8 @@ pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, Adm
     // Of a mirrored cache each device can say which cache it is; of another one only the first.
     let mirrored = config.tunables().mirror == Mirror::On;
     let telling = if mirrored { &config.devices[..] } else { &config.devices[..1] };
-    let found: Vec<_> = telling.iter().map(|spec| (spec.path.as_path(), seen(spec))).collect();
+    let found: Vec<_> =
+        telling.iter().map(|spec| (spec.path.as_path(), seen(&MayWait::here(), spec))).collect();
     let current = if *is_named { of_pool(state_dir, name)? } else { Vec::new() };
     let is_current = |record: &&LossRecord| current.iter().any(|own| own.cache_uuid == record.cache_uuid);
     let recorded = records.iter().find(is_current).filter(|record| match allowed.consent {

@@ -107,7 +107,7 @@ impl Service {
     pub(crate) fn check_recordable(&self) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let place = state_dir.clone();
-        let tried = self.places.within(&place, RECORD_WITHIN, move || check_writable(&state_dir));
+        let tried = self.places.within(&place, RECORD_WITHIN, move |_| check_writable(&state_dir));
         let late = || {
             let what = format!("{} does not answer within {} s", place.display(), RECORD_WITHIN.as_secs());
             AdminError::new(ErrorKind::Unavailable, what, "see that its file system works, then try again")

@@ -435,7 +435,15 @@ fn a_new_cache_that_is_whole_takes_the_place_of_a_failed_one_at_a_start() {
     let state = folder.path().join("state");
     let failed = forebay_pool::register::of_pool(&state, "a").unwrap().remove(0);
     let spec = forebay_config::CacheSpec { path: folder.path().join("x"), size_bytes: Some(16 << 20) };
-    drop(forebay_pool::open::open_caches(&[spec], forebay_pool::open::Making::default(), &state).unwrap());
+    drop(
+        forebay_pool::open::open_caches(
+            &forebay_pool::MayWait::here(),
+            &[spec],
+            forebay_pool::open::Making::default(),
+            &state,
+        )
+        .unwrap(),
+    );
     let path = configured_instead(folder.path(), [("one", "x"), ("two", "y")]);
     for _ in 0..2 {
         let service = start_as_written(&path, Arc::default());

@@ -168,14 +168,14 @@ impl Service {
         let tunables = config.tunables();
         let emulate = tunables.emulate.into();
         let store = config.backing.clone();
-        let opened = within(OPEN_TIMEOUT, "open", move || open_backing(&store, emulate));
+        let opened = within(OPEN_TIMEOUT, "open", move |may_wait| open_backing(may_wait, &store, emulate));
         let backing = opened.ok_or_else(|| no_answer(name, &config.backing))??;
         self.check_not_of_absent(name, config, &backing)?;
         let wanted = name.to_owned();
         let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
         let uuid = uuid.map_or_else(random_uuid, Ok)?;
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let looked = within(OPEN_TIMEOUT, "look", move || {
+        let looked = within(OPEN_TIMEOUT, "look", move |_| {
             let prepared = Prepared::look(&backing.device, &state_dir, uuid);
             (backing, prepared)
         });
@@ -254,7 +254,7 @@ impl Service {
         let volume = name.to_owned();
         let mut store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
         let place = store.path().to_owned();
-        let asked = self.places.within(&place, OPEN_TIMEOUT, move || store.refresh_size());
+        let asked = self.places.within(&place, OPEN_TIMEOUT, move |_| store.refresh_size());
         let bytes = asked.ok_or_else(|| {
             AdminError::new(
                 ErrorKind::Unavailable,

@@ -2,6 +2,7 @@
 
 use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
+use crate::may_wait::MayWait;
 use forebay_export::uri::BackingUri;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
@@ -26,7 +27,7 @@ pub struct Backing {
 ///
 /// # Errors
 /// It is not there, in use, empty, or has sectors of a size that is not supported.
-pub fn open_backing(uri: &BackingUri, emulate: Option<DiskModel>) -> Result<Backing, RunError> {
+pub fn open_backing(_: &MayWait, uri: &BackingUri, emulate: Option<DiskModel>) -> Result<Backing, RunError> {
     let wanted = DeviceOptions { emulate, ..DeviceOptions::default() };
     let device = waiting_for_lock(|| Device::open_backing(uri.path(), wanted.clone()))?;
     let size_bytes = device.size_bytes() / 512 * 512;
@@ -88,7 +89,11 @@ pub(crate) fn sample_blocks(size_bytes: u64) -> impl Iterator<Item = u64> {
 
 /// What the backing store looks like now that nothing writes to it any more: for an orderly stop. `blocks` are those of
 /// [`sample_blocks`] that hold what the cache believes: only those speak for it.
-pub(crate) fn final_record(backing: &Device, blocks: &[u64]) -> Result<BackingRecord, DeviceError> {
+pub(crate) fn final_record(
+    _: &MayWait,
+    backing: &Device,
+    blocks: &[u64],
+) -> Result<BackingRecord, DeviceError> {
     let mut samples = Vec::new();
     let mut bytes = vec![0; BLOCK_BYTES];
     for block in blocks {

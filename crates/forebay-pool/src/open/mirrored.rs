@@ -15,6 +15,7 @@ use crate::cache_device::{
 use crate::error::RunError;
 use crate::failed_mark;
 use crate::loss_record::hex;
+use crate::may_wait::MayWait;
 use crate::members::MemberMap;
 use crate::mirror_notes::Notes;
 use forebay_config::CacheSpec;
@@ -184,7 +185,7 @@ fn use_one(
     parts.mirror_notes = Some(notes);
     if let Place::Empty(device) | Place::Begun(device) = place {
         if device.size_bytes() >= bytes {
-            match begin_on(&device) {
+            match begin_on(&MayWait::here(), &device) {
                 Ok(()) => parts.fresh = Some(device),
                 Err(error) => parts.notes.push(error.to_string()),
             }

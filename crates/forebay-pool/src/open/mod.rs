@@ -17,6 +17,7 @@ use crate::cache_device::{foreign, is_cut_off, is_same, same_device, waiting_for
 use crate::error::RunError;
 use crate::failed_mark;
 use crate::loss_record::Seen;
+use crate::may_wait::MayWait;
 use crate::members::{MemberMap, mend_headers};
 use crate::mirror_notes::Notes;
 use crate::register::Permit;
@@ -32,7 +33,7 @@ use making::{create_file, format, geometry, mirrored_geometry};
 use std::path::{Path, PathBuf};
 
 /// What is on the first device of a pool, without changing it.
-pub fn seen(spec: &CacheSpec) -> Seen {
+pub fn seen(_: &MayWait, spec: &CacheSpec) -> Seen {
     if !spec.path.exists() {
         return if spec.size_bytes.is_some() && spec.path.parent().is_some_and(Path::is_dir) {
             Seen::Blank
@@ -57,7 +58,7 @@ pub fn seen(spec: &CacheSpec) -> Seen {
 }
 
 /// Asks a cache device whether it answers, in whatever way; gives the bytes of the file that is to be made if nothing is there.
-pub fn bytes_to_make(spec: &CacheSpec) -> u64 {
+pub fn bytes_to_make(_: &MayWait, spec: &CacheSpec) -> u64 {
     if !spec.path.exists() {
         return spec.size_bytes.unwrap_or(0);
     }
@@ -72,7 +73,7 @@ pub fn bytes_to_make(spec: &CacheSpec) -> u64 {
 ///
 /// # Errors
 /// It is not. A cache that cannot be looked at is no error here.
-pub fn check_key(spec: &CacheSpec, key: Option<&Key>) -> Result<(), RunError> {
+pub fn check_key(_: &MayWait, spec: &CacheSpec, key: Option<&Key>) -> Result<(), RunError> {
     let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
     let Ok(device) = Device::open_cache(&spec.path, options) else { return Ok(()) };
     match look(&device) {
@@ -85,7 +86,12 @@ pub fn check_key(spec: &CacheSpec, key: Option<&Key>) -> Result<(), RunError> {
 ///
 /// # Errors
 /// A device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
-pub fn open_caches(specs: &[CacheSpec], making: Making<'_>, state_dir: &Path) -> Result<PoolParts, RunError> {
+pub fn open_caches(
+    _: &MayWait,
+    specs: &[CacheSpec],
+    making: Making<'_>,
+    state_dir: &Path,
+) -> Result<PoolParts, RunError> {
     if making.mirror {
         return open_mirrored(specs, making, state_dir);
     }
@@ -181,7 +187,7 @@ fn open_existing(
 ///
 /// # Errors
 /// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
-pub fn open_joining(spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunError> {
+pub fn open_joining(_: &MayWait, spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunError> {
     let making = Making { preallocate: true, permit: Some(permit), ..Making::default() };
     // A join that was killed may have left another header in each of its two places.
     let is_own =
@@ -194,7 +200,12 @@ pub fn open_joining(spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunE
 ///
 /// # Errors
 /// It cannot; nothing on the devices was changed, and files that were made are gone again.
-pub fn check_new(specs: &[CacheSpec], making: Making<'_>, state_dir: &Path) -> Result<(), RunError> {
+pub fn check_new(
+    _: &MayWait,
+    specs: &[CacheSpec],
+    making: Making<'_>,
+    state_dir: &Path,
+) -> Result<(), RunError> {
     let mut made = Vec::new();
     let result = hold_new(specs, making, &mut made);
     let result = result.and_then(|()| if making.mirror { Notes::are_possible(state_dir) } else { Ok(()) });

@@ -12,6 +12,7 @@
 use super::{Pool, PoolEvent};
 use crate::failed_mark;
 use crate::loss_record::{LossRecord, Range, SafeRange, unix_s};
+use crate::may_wait::MayWait;
 use forebay_core::{AtRisk, RiskWalk};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -106,7 +107,9 @@ impl Pool {
     fn write_loss(&mut self, ticket: u64) {
         let table = self.engine.volume_table();
         if let Some((path, ranges)) = self.additions(&table) {
-            self.write_record(ticket, move || LossRecord::add_safe(&path, &ranges).map(Written::Added));
+            self.write_record(ticket, move |may_wait| {
+                LossRecord::add_safe(may_wait, &path, &ranges).map(Written::Added)
+            });
             return;
         }
         self.cache_failure.is_final = self.engine.is_rescue_over();
@@ -133,9 +136,9 @@ impl Pool {
         let base = Arc::clone(self.cache_failure.record.get_or_insert_with(new));
         let state_dir = self.cache_failure.state_dir.clone();
         self.cache_failure.is_doubtful = true;
-        self.write_record(ticket, move || {
+        self.write_record(ticket, move |may_wait| {
             let record = base.with_risk(&table, &risk.losses());
-            record.store(&state_dir)?;
+            record.store(may_wait, &state_dir)?;
             Ok(Written::Whole(Arc::new(record)))
         });
     }
@@ -164,18 +167,18 @@ impl Pool {
     fn write_record(
         &mut self,
         ticket: u64,
-        write: impl FnOnce() -> std::io::Result<Written> + Send + 'static,
+        write: impl FnOnce(&MayWait) -> std::io::Result<Written> + Send + 'static,
     ) {
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
-        let work = move || {
-            let result = write().map_err(|error| error.to_string());
+        let work = move |may_wait: &MayWait| {
+            let result = write(may_wait).map_err(|error| error.to_string());
             // Nobody listens any more if the pool has ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
                 pool.writer_ended(ticket, result);
             }));
             waker.wake();
         };
-        match std::thread::Builder::new().name(format!("record-{}", self.name)).spawn(work) {
+        match MayWait::spawn(format!("record-{}", self.name), work) {
             Ok(writer) => self.cache_failure.writer = Some(writer),
             Err(error) => self.loss_recorded(ticket, Err(format!("cannot start a thread: {error}"))),
         }
@@ -271,8 +274,8 @@ impl Pool {
         let device = at.and_then(|at| self.reactor.device(*cache.ids.get(at)?)).map(Device::for_thread);
         let Some(device) = device else { return };
         let (tasks, waker, uuid) = (self.myself.clone(), self.reactor.waker(), self.engine.uuid());
-        let work = move || {
-            let why = match device.and_then(|device| failed_mark::mark(&device, uuid)) {
+        let work = move |may_wait: &MayWait| {
+            let why = match device.and_then(|device| failed_mark::mark(may_wait, &device, uuid)) {
                 Ok(false) if tells => "its superblocks cannot be read".to_owned(),
                 Err(error) if tells => error.to_string(),
                 _ => return,
@@ -285,7 +288,7 @@ impl Pool {
             waker.wake();
         };
         // Without it nothing is wrong: the record is there.
-        let _ = std::thread::Builder::new().name(format!("mark-{}", self.name)).spawn(work);
+        let _ = MayWait::spawn(format!("mark-{}", self.name), work);
     }
 
     pub(super) fn rescue_ended(&mut self) {

@@ -3,6 +3,7 @@
 
 use super::Pool;
 use super::volumes::Done;
+use crate::may_wait::MayWait;
 use crate::server::{Socket, listen};
 use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_format::VolumeId;
@@ -40,12 +41,12 @@ impl Pool {
             return Ok(());
         }
         let (tasks, waker, wanted) = (self.myself.clone(), self.reactor.waker(), endpoint.clone());
-        let work = move || {
-            let made = listen(&wanted, timeout);
+        let work = move |may_wait: &MayWait| {
+            let made = listen(may_wait, &wanted, timeout);
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.listened(&wanted, made))); // it may have ended
             waker.wake();
         };
-        let thread = std::thread::Builder::new().name(format!("listen-{}", self.name)).spawn(work);
+        let thread = MayWait::spawn(format!("listen-{}", self.name), work);
         thread.map_err(|error| format!("cannot start a thread: {error}"))?;
         self.listening.push(Listening { endpoint: endpoint.clone(), waiting: vec![(id, uri.clone())] });
         Ok(())
@@ -70,21 +71,21 @@ impl Pool {
             self.exported(id, &uri, result);
         }
         if let Some(socket) = socket {
-            self.chore(move || socket.undo());
+            self.chore(move |_| socket.undo());
         }
     }
 
     /// Has a thread do something that nobody waits for but a detach, and the end of the pool.
-    pub(super) fn chore(&mut self, work: impl FnOnce() + Send + 'static) {
+    pub(super) fn chore(&mut self, work: impl FnOnce(&MayWait) + Send + 'static) {
         // Without a thread it is done at the next start.
-        let thread = std::thread::Builder::new().name(format!("chore-{}", self.name)).spawn(work);
+        let thread = MayWait::spawn(format!("chore-{}", self.name), work);
         self.chores.threads.extend(thread.ok());
     }
 
     /// Socket files of endpoints that are listened on no more are taken away.
     pub(super) fn clear_sockets(&mut self) {
         for (file, path) in self.server.take_files() {
-            self.chore(move || file.remove(&path));
+            self.chore(move |_| file.remove(&path));
         }
     }
 

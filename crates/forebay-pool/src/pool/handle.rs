@@ -34,12 +34,13 @@ pub enum PoolGone {
     Stuck,
 }
 
-/// Whoever takes it first: who does what was asked for, or who has asked and waits no longer. So what was called failed is not done
-/// later.
+/// Taken once: by the pool, which begins what was asked for, or by the asker, who abandons it. What was called failed is not
+/// done later.
 #[derive(Clone, Debug, Default)]
 struct Claim(Arc<AtomicBool>);
 
 impl Claim {
+    /// True if nobody else has taken it.
     fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -67,7 +68,8 @@ impl<T> PromiseSender<T> {
     }
 }
 
-/// An answer that comes later, when the engine is done.
+/// An answer that comes later. The asker may abandon only what was not begun.
+#[must_use = "what was asked for is done all the same"]
 #[derive(Debug)]
 pub struct Promise<T> {
     answer: mpsc::Receiver<T>,
@@ -95,7 +97,7 @@ impl<T> Promise<T> {
         match self.try_wait(timeout) {
             Some(answer) => Some(answer),
             None if self.claim.take() => None,
-            None => Some(self.answer.recv().ok()), // it comes this moment
+            None => Some(self.wait()), // it comes this moment
         }
     }
 
@@ -141,13 +143,16 @@ impl PoolHandle {
         let (ends, ended) = mpsc::sync_channel(1);
         let handle = std::thread::Builder::new()
             .name(format!("pool-{}", start.name))
-            .spawn(move || match Pool::open(start, parts, (myself, tasks), || report) {
-                Ok(pool) => {
-                    let _ = opened.send(Ok(pool.reactor.waker()));
-                    let _ = ends.try_send(pool.serve()); // there is room, and who listens may be gone
-                }
-                Err(error) => {
-                    let _ = opened.send(Err(error));
+            .spawn(move || {
+                crate::may_wait::forbid_waiting();
+                match Pool::open(start, parts, (myself, tasks), || report) {
+                    Ok(pool) => {
+                        let _ = opened.send(Ok(pool.reactor.waker()));
+                        let _ = ends.try_send(pool.serve()); // there is room, and who listens may be gone
+                    }
+                    Err(error) => {
+                        let _ = opened.send(Err(error));
+                    }
                 }
             })
             .map_err(|error| RunError::failed(format!("cannot start a thread: {error}"), ""))?;
@@ -164,16 +169,13 @@ impl PoolHandle {
         &self,
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,
     ) -> Result<T, PoolGone> {
-        let (answered, claim) = self.begin(what)?;
-        let waited = match answered.recv_timeout(TIMEOUT) {
-            Err(mpsc::RecvTimeoutError::Timeout) if claim.take() => return Err(PoolGone::Late),
-            Err(mpsc::RecvTimeoutError::Timeout) => answered.recv_timeout(STUCK),
-            other => other,
+        let promise = self.begin(what)?;
+        let answer = match promise.try_wait(TIMEOUT) {
+            None if promise.claim.take() => return Err(PoolGone::Late),
+            None => promise.try_wait(STUCK).ok_or(PoolGone::Stuck)?,
+            Some(answer) => answer,
         };
-        waited.map_err(|error| match error {
-            mpsc::RecvTimeoutError::Timeout => PoolGone::Stuck,
-            mpsc::RecvTimeoutError::Disconnected => PoolGone::Stopped,
-        })
+        answer.ok_or(PoolGone::Stopped)
     }
 
     /// Has `what` run on the pool's thread, sooner or later; nobody waits for it.
@@ -189,19 +191,17 @@ impl PoolHandle {
         &self,
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,
     ) -> Result<T, PoolGone> {
-        self.begin(what)?.0.recv().map_err(|_| PoolGone::Stopped)
+        self.begin(what)?.wait().ok_or(PoolGone::Stopped)
     }
 
     fn begin<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,
-    ) -> Result<(mpsc::Receiver<T>, Claim), PoolGone> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        let claim = Claim::default();
-        let theirs = claim.clone();
+    ) -> Result<Promise<T>, PoolGone> {
+        let (sender, promise) = Promise::pair();
         let task: Task = Box::new(move |pool| {
-            if theirs.take() {
-                let _ = answer.try_send(what(pool));
+            if sender.claim.take() {
+                let _ = sender.answer.try_send(what(pool)); // who has asked may be gone
             }
         });
         self.tasks
@@ -210,7 +210,7 @@ impl PoolHandle {
             .send(task)
             .map_err(|_| PoolGone::Stopped)?;
         self.waker.wake();
-        Ok((answered, claim))
+        Ok(promise)
     }
 
     /// Stops the pool in an orderly way and waits for it; again and again is fine.

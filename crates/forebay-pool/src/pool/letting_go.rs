@@ -10,6 +10,7 @@
 
 use super::{Pool, PoolEvent};
 use crate::error::RunError;
+use crate::may_wait::MayWait;
 use crate::open::{final_record, sample_blocks};
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -66,14 +67,15 @@ impl Pool {
         self.letting_go.looks.push((id, Instant::now() + RECORD_WITHIN));
         let Some(store) = self.reactor.device(device).map(Device::for_thread) else { return };
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
-        let look = move || {
-            let record =
-                store.and_then(|store| final_record(&store, &blocks)).map_err(|error| error.to_string());
+        let look = move |may_wait: &MayWait| {
+            let record = store
+                .and_then(|store| final_record(may_wait, &store, &blocks))
+                .map_err(|error| error.to_string());
             // Nobody listens any more if the pool has ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.looked_at(id, record)));
             waker.wake();
         };
-        if let Err(error) = std::thread::Builder::new().name(format!("look-{}", self.name)).spawn(look) {
+        if let Err(error) = MayWait::spawn(format!("look-{}", self.name), look) {
             self.looked_at(id, Err(format!("cannot start a thread: {error}")));
         }
     }

@@ -9,6 +9,7 @@
 
 use super::cache_failure::TIMEOUT;
 use super::{Pool, PoolEvent};
+use crate::may_wait::MayWait;
 use crate::mirror_notes::Notes;
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_core::{MirrorState, Status};
@@ -61,8 +62,8 @@ impl Pool {
         let notes = self.mirror.notes.get_or_insert_with(|| Notes::new(cache));
         notes.put(state.tags[usize::from(member)]);
         let notes = notes.clone();
-        let work = move || {
-            let result = notes.keep(&state_dir).map(drop);
+        let work = move |may_wait: &MayWait| {
+            let result = notes.keep(may_wait, &state_dir).map(drop);
             // Nobody listens any more if the pool has ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
                 pool.mirror.noter = None; // There is nothing left that it does.
@@ -70,7 +71,7 @@ impl Pool {
             }));
             waker.wake();
         };
-        match std::thread::Builder::new().name(format!("note-{}", self.name)).spawn(work) {
+        match MayWait::spawn(format!("note-{}", self.name), work) {
             Ok(noter) => self.mirror.noter = Some(noter),
             Err(error) => self.out_recorded(ticket, Err(format!("cannot start a thread: {error}"))),
         }

@@ -5,6 +5,7 @@
 
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
+use crate::may_wait::MayWait;
 use crate::mounting::{Made, reserve};
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_config::rules::{ClientCache, Direction};
@@ -104,19 +105,19 @@ impl Pool {
         let (first, at) = (Arc::clone(&decided), path.to_owned());
         let before = self.unmounting.extract_if(.., |(target, _)| path.starts_with(target));
         let before: Vec<_> = before.map(|(_, until)| until).collect();
-        let work = move || {
+        let work = move |may_wait: &MayWait| {
             // What was there a moment ago may not be gone yet.
             for until in &before {
                 let _ = until.recv_timeout(TIMEOUT);
             }
-            let made = Made::at(&at);
+            let made = Made::at(may_wait, &at);
             if first.swap(true, Ordering::AcqRel) {
                 return; // Nobody waits for it: it goes away again, here.
             }
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.mount_made(volume, &at, made)));
             waker.wake();
         };
-        match std::thread::Builder::new().name(format!("mount-{}", self.name)).spawn(work) {
+        match MayWait::spawn(format!("mount-{}", self.name), work) {
             Ok(thread) => {
                 let (path, due) = (path.to_owned(), Instant::now() + TIMEOUT);
                 self.mounting.push(Mounting { volume, path, memory, due, decided, thread });
@@ -264,7 +265,7 @@ impl Pool {
             let (gone, until) = mpsc::channel::<()>();
             self.unmounting.retain(|(_, until)| until.try_recv() == Err(mpsc::TryRecvError::Empty));
             self.unmounting.push((mount.target().to_owned(), until));
-            self.chore(move || {
+            self.chore(move |_| {
                 let _gone = gone; // by the end of this
                 let ended = mount.unmount().map_err(|error| error.to_string());
                 let _ = tasks.send(Box::new(move |pool: &mut Self| pool.unmounted(number, ended))); // it may have ended

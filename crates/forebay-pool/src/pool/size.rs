@@ -11,6 +11,7 @@
 use super::handle::PromiseSender;
 use super::volumes::refused;
 use super::{Pool, Promise};
+use crate::may_wait::MayWait;
 use crate::members::write_header;
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_core::LifecycleError;
@@ -59,14 +60,18 @@ impl Growing {
     ///
     /// # Errors
     /// It cannot have that length, or its header cannot be written; the pool uses as much of it as before.
-    pub fn lengthen(&mut self, bytes: Option<u64>) -> Result<(u64, u64), forebay_io::DeviceError> {
+    pub fn lengthen(
+        &mut self,
+        may_wait: &MayWait,
+        bytes: Option<u64>,
+    ) -> Result<(u64, u64), forebay_io::DeviceError> {
         let there = self.device.refresh_size()?;
         let wanted = bytes.unwrap_or(there);
         if wanted > there {
             self.device.lengthen(wanted)?;
         }
         if let Some(header) = self.part.longer(wanted) {
-            write_header(&self.device, &header)?;
+            write_header(may_wait, &self.device, &header)?;
         }
         Ok((wanted, self.device.size_bytes()))
     }
@@ -302,16 +307,16 @@ impl Pool {
         let Some(device) = self.reactor.device(id).map(Device::for_thread) else { return };
         self.resizing = Some(Resizing { done, then: Then::Cutting });
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
-        let work = move || {
+        let work = move |may_wait: &MayWait| {
             let cut = device.and_then(|mut device| {
-                header.map_or(Ok(()), |header| write_header(&device, &header))?;
+                header.map_or(Ok(()), |header| write_header(may_wait, &device, &header))?;
                 device.shorten(length).map(|()| device.size_bytes())
             });
             let cut = cut.map_err(|error| error.to_string());
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.was_cut(id, length, cut))); // it may have ended
             waker.wake();
         };
-        if let Err(error) = std::thread::Builder::new().name(format!("cut-{}", self.name)).spawn(work) {
+        if let Err(error) = MayWait::spawn(format!("cut-{}", self.name), work) {
             self.was_cut(id, length, Err(format!("cannot start a thread: {error}")));
         }
     }
@@ -385,9 +390,9 @@ mod tests {
         std::fs::File::create(&path).unwrap().set_len(3 << 20).unwrap();
         let device =
             Device::open_cache(&path, DeviceOptions { direct: false, ..Default::default() }).unwrap();
-        write_header(&device, &part.header.unwrap()).unwrap();
+        write_header(&MayWait::here(), &device, &part.header.unwrap()).unwrap();
         let mut growing = Growing { device, resized: 0, part };
-        assert_eq!(growing.lengthen(Some(4 << 20)).unwrap(), (4 << 20, 4 << 20));
+        assert_eq!(growing.lengthen(&MayWait::here(), Some(4 << 20)).unwrap(), (4 << 20, 4 << 20));
         let written = forebay_offline::members::read_copies(&growing.device);
         assert_eq!(written.map(|copy| copy.unwrap().blocks), [768, 768]);
     }

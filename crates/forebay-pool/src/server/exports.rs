@@ -7,6 +7,7 @@
 use super::{Server, ServerToken};
 use crate::guard::{AccessEntry, Peer, TlsEntry};
 use crate::handover::{Listener, ListenerStore};
+use crate::may_wait::MayWait;
 use forebay_config::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
@@ -366,7 +367,7 @@ impl Directory {
 ///
 /// # Errors
 /// Somebody else listens there, or it cannot be listened on, in words.
-pub fn listen(wanted: &Endpoint, timeout: Duration) -> Result<Socket, String> {
+pub fn listen(_: &MayWait, wanted: &Endpoint, timeout: Duration) -> Result<Socket, String> {
     let began = Instant::now();
     loop {
         match listen_once(wanted) {
@@ -565,12 +566,12 @@ mod tests {
 
     /// A server that lets go of its socket after a while, as the kernel does for one that was killed.
     fn waits_for(wanted: &Endpoint, old: OwnedFd) {
-        assert!(listen(wanted, Duration::ZERO).is_err(), "{wanted:?} is taken");
+        assert!(listen(&MayWait::here(), wanted, Duration::ZERO).is_err(), "{wanted:?} is taken");
         let (told, tell) = mpsc::channel::<()>();
         let asked = wanted.clone();
         let waits = std::thread::spawn(move || {
             told.send(()).unwrap();
-            listen(&asked, Duration::from_secs(60)).map(|socket| socket.actual)
+            listen(&MayWait::here(), &asked, Duration::from_secs(60)).map(|socket| socket.actual)
         });
         tell.recv().unwrap();
         std::thread::sleep(STALE_PAUSE * 5);

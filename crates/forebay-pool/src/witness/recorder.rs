@@ -1,4 +1,4 @@
-//! PromiseSender what is known of a store: the pool's side, which only counts, and the thread that looks and writes.
+//! Keeps what is known of a store: the pool's side, which only counts, and the thread that looks and writes.
 
 use super::{Clock, Facts, Record, judge, memory};
 use crate::error::RunError;
