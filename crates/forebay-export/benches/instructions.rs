@@ -13,7 +13,7 @@ mod common;
 
 use common::Peer;
 use forebay_export::nbd::codec::cmd;
-use forebay_export::nbd::{Input, Limits, Step};
+use forebay_export::nbd::{Input, Limits, NbdStep};
 use forebay_export::request::Operation;
 use std::process::ExitCode;
 
@@ -79,8 +79,8 @@ fn serve(peer: &mut Peer, bytes: &[u8], out: &mut Vec<u8>) -> u64 {
     let mut answered = 0;
     loop {
         let request = match peer.session.step(&mut input, &peer.exports) {
-            Step::Request(request) => request,
-            Step::WritePayload(request) => {
+            NbdStep::Request(request) => request,
+            NbdStep::WritePayload(request) => {
                 let payload = peer.session.take_payload_in_place(&mut input);
                 assert_eq!(payload.map(<[u8]>::len), Some(BLOCK));
                 request

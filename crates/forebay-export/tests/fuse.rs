@@ -5,7 +5,9 @@
 use std::ffi::OsStr;
 
 use forebay_export::fuse::wire::{self, falloc, fopen, init, opcode, open, setattr};
-use forebay_export::fuse::{ControlTree, Errno, Kind, Limits, Provider, Session, Step, Tree, VolumeTree};
+use forebay_export::fuse::{
+    ControlTree, Errno, FuseStep, Limits, NodeKind, Provider, Session, Tree, VolumeTree,
+};
 use forebay_export::request::Operation;
 use proptest::prelude::*;
 
@@ -43,7 +45,7 @@ fn word_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Steps over one request; the answer must be one whole message for it.
-fn step<T: Tree>(session: &mut Session<T>, bytes: &[u8]) -> (Step, Vec<u8>) {
+fn step<T: Tree>(session: &mut Session<T>, bytes: &[u8]) -> (FuseStep, Vec<u8>) {
     let mut out = Vec::new();
     let step = session.step(bytes, bytes.len(), &mut out).unwrap();
     if !out.is_empty() {
@@ -60,13 +62,13 @@ fn error(answer: &[u8]) -> i32 {
 
 fn refused<T: Tree>(session: &mut Session<T>, bytes: &[u8], errno: Errno) {
     let (step, answer) = step(session, bytes);
-    assert_eq!((step, error(&answer), answer.len()), (Step::Answered, errno as i32, 16));
+    assert_eq!((step, error(&answer), answer.len()), (FuseStep::Answered, errno as i32, 16));
 }
 
 fn begun<T: Tree>(tree: T, limits: Limits) -> Session<T> {
     let mut session = Session::new(tree, limits);
     let offer = words(&[7, 45, 128 << 10, u32::MAX]);
-    assert_eq!(step(&mut session, &request(opcode::INIT, 0, &offer)).0, Step::Answered);
+    assert_eq!(step(&mut session, &request(opcode::INIT, 0, &offer)).0, FuseStep::Answered);
     session
 }
 
@@ -132,14 +134,14 @@ fn the_tree_of_a_volume_is_one_file() {
         refused(&mut session, &request(other, 1, &[0; 64]), Errno::NoSuchOperation);
     }
     refused(&mut session, &request(opcode::IOCTL, FILE, &[0; 32]), Errno::NotATerminal);
-    assert_eq!(step(&mut session, &request(opcode::FORGET, FILE, &longs(&[1]))), (Step::Silent, vec![]));
+    assert_eq!(step(&mut session, &request(opcode::FORGET, FILE, &longs(&[1]))), (FuseStep::Silent, vec![]));
 }
 
 #[test]
 fn reads_and_writes_become_requests_within_the_volume() {
     let mut session = volume();
     let handle = opened(&mut session, FILE, 2);
-    let (Step::Volume(read), answer) =
+    let (FuseStep::Volume(read), answer) =
         step(&mut session, &request(opcode::READ, FILE, &transfer(handle, SIZE - 700, 4096, 0)))
     else {
         panic!("a read of the volume")
@@ -151,11 +153,11 @@ fn reads_and_writes_become_requests_within_the_volume() {
     read.answer.ok(&mut header);
     assert_eq!(header, words(&[16 + 700, 0, 99, 0]), "the data follows");
     let (ended, answer) = step(&mut session, &request(opcode::READ, FILE, &transfer(handle, SIZE, 4096, 0)));
-    assert_eq!((ended, answer.len()), (Step::Answered, 16), "the end of the file");
+    assert_eq!((ended, answer.len()), (FuseStep::Answered, 16), "the end of the file");
 
     for (flags, fua) in [(open::WRITE_ONLY, false), (open::DSYNC, true), (0o4_010_000, true)] {
         let (head, all) = write(handle, 513, 1000, flags);
-        let Step::Volume(written) = session.step(&head, all, &mut Vec::new()).unwrap() else {
+        let FuseStep::Volume(written) = session.step(&head, all, &mut Vec::new()).unwrap() else {
             panic!("a write")
         };
         assert_eq!(written.request.operation, Operation::Write { fua });
@@ -165,13 +167,13 @@ fn reads_and_writes_become_requests_within_the_volume() {
     }
     let mut out = Vec::new();
     let (head, all) = write(handle, SIZE, 1, 0);
-    assert_eq!(session.step(&head, all, &mut out).unwrap(), Step::Answered);
+    assert_eq!(session.step(&head, all, &mut out).unwrap(), FuseStep::Answered);
     assert_eq!(error(&out), Errno::NoSpace as i32);
     let mut wrong = write(handle, 0, 1000, 0).0;
     let all = wrong.len() + 999;
     wrong[..4].copy_from_slice(&(all as u32).to_le_bytes());
     out.clear();
-    assert_eq!(session.step(&wrong, all, &mut out).unwrap(), Step::Answered);
+    assert_eq!(session.step(&wrong, all, &mut out).unwrap(), FuseStep::Answered);
     assert_eq!(error(&out), Errno::Invalid as i32, "less payload than it says");
 
     let reader = opened(&mut session, FILE, open::READ_ONLY);
@@ -182,7 +184,7 @@ fn reads_and_writes_become_requests_within_the_volume() {
     refused(&mut session, &request(opcode::READ, FILE, &transfer(77, 0, 1, 0)), Errno::BadHandle);
     refused(&mut session, &request(opcode::READ, FILE, &transfer(handle, 0, 2 << 20, 0)), Errno::Invalid);
     let (flushed, _) = step(&mut session, &request(opcode::FSYNC, FILE, &longs(&[handle, 0])));
-    let Step::Volume(flush) = flushed else { panic!("a flush") };
+    let FuseStep::Volume(flush) = flushed else { panic!("a flush") };
     assert_eq!((flush.request.operation, flush.request.length_bytes), (Operation::Flush, 0));
 }
 
@@ -195,11 +197,11 @@ fn holes_and_ranges_of_zeroes_are_zeroes() {
         step(&mut session, &request(opcode::FALLOCATE, FILE, &body))
     };
     for (mode, no_hole) in [(falloc::PUNCH_HOLE | falloc::KEEP_SIZE, false), (falloc::ZERO_RANGE, true)] {
-        let (Step::Volume(zeroes), _) = allocate(700, 1 << 29, mode) else { panic!("zeroes") };
+        let (FuseStep::Volume(zeroes), _) = allocate(700, 1 << 29, mode) else { panic!("zeroes") };
         let operation = Operation::WriteZeroes { fua: false, no_hole, fast_only: false };
         assert_eq!((zeroes.request.operation, zeroes.request.length_bytes), (operation, 1 << 29));
     }
-    let (Step::Volume(clipped), _) = allocate(SIZE - 5, u64::MAX, 3) else { panic!("zeroes") };
+    let (FuseStep::Volume(clipped), _) = allocate(SIZE - 5, u64::MAX, 3) else { panic!("zeroes") };
     assert_eq!(clipped.request.length_bytes, 5);
     for (offset, length, mode, errno) in [
         (0, SIZE, 0, 0),                     // all of it is there
@@ -210,7 +212,7 @@ fn holes_and_ranges_of_zeroes_are_zeroes() {
         (0, 4096, 8, Errno::NotSupported as i32), // collapse
     ] {
         let (done, answer) = allocate(offset, length, mode);
-        assert_eq!((done, error(&answer)), (Step::Answered, errno), "{offset}+{length}, mode {mode}");
+        assert_eq!((done, error(&answer)), (FuseStep::Answered, errno), "{offset}+{length}, mode {mode}");
     }
 }
 
@@ -255,13 +257,13 @@ fn open_files_have_a_bound_and_their_numbers_come_back() {
 struct Numbered(usize);
 
 impl Provider for Numbered {
-    fn find(&mut self, path: &str) -> Option<Kind> {
+    fn find(&mut self, path: &str) -> Option<NodeKind> {
         let number: usize = path.strip_prefix("file-")?.parse().ok()?;
-        (number < self.0).then_some(Kind::File { permissions: 0o644 })
+        (number < self.0).then_some(NodeKind::File { permissions: 0o644 })
     }
 
-    fn list(&mut self, _path: &str) -> Vec<(String, Kind)> {
-        (0..self.0).map(|number| (format!("file-{number}"), Kind::File { permissions: 0o644 })).collect()
+    fn list(&mut self, _path: &str) -> Vec<(String, NodeKind)> {
+        (0..self.0).map(|number| (format!("file-{number}"), NodeKind::File { permissions: 0o644 })).collect()
     }
 
     fn text(&mut self, path: &str) -> Result<String, Errno> {
@@ -312,7 +314,7 @@ fn a_control_file_is_read_as_it_was_when_opened_and_written_as_one_text() {
     let (_, answer) = step(&mut session, &request(opcode::READ, node, &transfer(handle, u64::MAX, 9, 0)));
     assert_eq!(answer.len(), 16);
     let (head, all) = write(handle, 0, 11, 0);
-    let Step::Store { length_bytes: 11, answer, .. } = session.step(&head, all, &mut Vec::new()).unwrap()
+    let FuseStep::Store { length_bytes: 11, answer, .. } = session.step(&head, all, &mut Vec::new()).unwrap()
     else {
         panic!("a text")
     };
@@ -326,7 +328,7 @@ fn a_control_file_is_read_as_it_was_when_opened_and_written_as_one_text() {
     let (_, answer) = step(&mut session, &request(opcode::LOOKUP, 1, b"file-3\0"));
     refused(&mut session, &request(opcode::OPEN, long_at(&answer, 16), &words(&[0, 0])), Errno::Io);
     let interrupt = request(opcode::INTERRUPT, 0, &longs(&[4]));
-    assert_eq!(step(&mut session, &interrupt).0, Step::Interrupt { request: 4, unique: 99 });
+    assert_eq!(step(&mut session, &interrupt).0, FuseStep::Interrupt { request: 4, unique: 99 });
 }
 
 #[test]
@@ -336,7 +338,7 @@ fn forgotten_nodes_are_gone_and_their_numbers_are_not_used_again() {
     let first = long_at(&step(&mut session, &look).1, 16);
     assert_eq!(long_at(&step(&mut session, &look).1, 16), first);
     let (step_, answer) = step(&mut session, &request(opcode::FORGET, first, &longs(&[1])));
-    assert_eq!((step_, answer.len()), (Step::Silent, 0));
+    assert_eq!((step_, answer.len()), (FuseStep::Silent, 0));
     assert_eq!(session.tree().path(first), Some("file-1"));
     let batch = [words(&[2, 0]), longs(&[first, 1, 777, u64::MAX])].concat();
     step(&mut session, &request(opcode::BATCH_FORGET, 0, &batch));
@@ -366,7 +368,7 @@ fn files_can_have_a_node_for_each_lookup() {
 fn a_prepared_tree_needs_what_it_is_asked_and_has_it_at_hand() {
     use forebay_export::fuse::{Found, Need, Prepared, prepared};
     let mut session = begun(ControlTree::new(Prepared::new(), (0, 0), 1), Limits::default());
-    let file = Kind::File { permissions: 0o644 };
+    let file = NodeKind::File { permissions: 0o644 };
     let mut answer = |bytes: &[u8], need: Need, found: Found| {
         assert_eq!(prepared::need(&mut session, bytes, bytes.len()), need);
         let mut out = Vec::new();
@@ -374,11 +376,11 @@ fn a_prepared_tree_needs_what_it_is_asked_and_has_it_at_hand() {
         out
     };
     let look = request(opcode::LOOKUP, 1, b"x\0");
-    let missing = answer(&look, Need::Kind("x".into()), Found::Kind(None));
+    let missing = answer(&look, Need::NodeKind("x".into()), Found::NodeKind(None));
     assert_eq!(error(&missing), Errno::NotFound as i32);
-    let node = long_at(&answer(&look, Need::Kind("x".into()), Found::Kind(Some(file))), 16);
+    let node = long_at(&answer(&look, Need::NodeKind("x".into()), Found::NodeKind(Some(file))), 16);
     let open = |flags: u32| request(opcode::OPEN, node, &words(&[flags, 0]));
-    answer(&open(1), Need::Kind("x".into()), Found::Kind(Some(file)));
+    answer(&open(1), Need::NodeKind("x".into()), Found::NodeKind(Some(file)));
     let opened = answer(&open(0), Need::Text("x".into()), Found::Text(Some(file), "hello".into()));
     let read = request(opcode::READ, node, &transfer(long_at(&opened, 16), 1, 9, 0));
     assert_eq!(&answer(&read, Need::Nothing, Found::Nothing)[16..], b"ello");
@@ -397,7 +399,7 @@ fn a_message_that_is_no_request_is_an_error() {
     let good = request(opcode::GETATTR, 1, &[0; 16]);
     assert!(session.step(&good, good.len() + 1, &mut Vec::new()).is_err());
     let mut huge = request(opcode::BATCH_FORGET, 0, &words(&[u32::MAX, 0]));
-    assert_eq!(step(&mut session, &huge), (Step::Silent, vec![]), "more nodes than there are bytes");
+    assert_eq!(step(&mut session, &huge), (FuseStep::Silent, vec![]), "more nodes than there are bytes");
     huge[4] = opcode::SETATTR as u8;
     refused(&mut session, &huge, Errno::Invalid);
 }
@@ -415,13 +417,13 @@ fn survives<T: Tree>(session: &mut Session<T>, bytes: &[u8]) -> Result<(), TestC
         prop_assert!(out.is_empty());
         return Ok(());
     };
-    let answered = matches!(step, Step::Answered | Step::Destroyed);
+    let answered = matches!(step, FuseStep::Answered | FuseStep::Destroyed);
     prop_assert_eq!(!out.is_empty(), answered);
     if answered {
         prop_assert_eq!(word_at(&out, 0) as usize, out.len());
         prop_assert_eq!(long_at(&out, 8), long_at(bytes, 8));
     }
-    if let Step::Volume(what) = step {
+    if let FuseStep::Volume(what) = step {
         let end = what.request.offset_bytes.checked_add(what.request.length_bytes);
         prop_assert!(end.is_some_and(|end| end <= SIZE));
         if what.request.operation.has_payload() {

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use forebay_export::nbd::codec::*;
-use forebay_export::nbd::{Input, Limits, NbdRequest, Session, Step};
+use forebay_export::nbd::{Input, Limits, NbdRequest, NbdStep, Session};
 use proptest::prelude::*;
 
 /// A connection with something of everything: good and bad options, skipped ones, all commands, refused writes.
@@ -76,16 +76,16 @@ fn run_moody(bytes: &[u8], window: usize, moods: &[Mood]) -> (Vec<Event>, Vec<u8
         let step = session.step(&mut input, &exports);
         at += input.used();
         match step {
-            Step::NeedMore => assert!(at < bytes.len(), "the conversation ends with Close"),
-            Step::Output => session.take_output(&mut out),
-            Step::Established => events.extend(session.export().cloned().map(Event::Established)),
-            Step::Request(request) => events.push(Event::Request(request)),
-            Step::StartTls => unreachable!("this session has no TLS"),
-            Step::Close(reason) => {
+            NbdStep::NeedMore => assert!(at < bytes.len(), "the conversation ends with Close"),
+            NbdStep::Output => session.take_output(&mut out),
+            NbdStep::Established => events.extend(session.export().cloned().map(Event::Established)),
+            NbdStep::Request(request) => events.push(Event::Request(request)),
+            NbdStep::StartTls => unreachable!("this session has no TLS"),
+            NbdStep::Close(reason) => {
                 events.push(Event::Close(reason));
                 return (events, out);
             }
-            Step::WritePayload(request) => {
+            NbdStep::WritePayload(request) => {
                 let (_, data) = write.get_or_insert_with(|| (request, Vec::new()));
                 let mut input = Input::new(&bytes[at..bytes.len().min(at + window)]);
                 match moods.next().unwrap_or(Mood::Wait) {

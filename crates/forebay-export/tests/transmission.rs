@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use forebay_export::nbd::codec::*;
-use forebay_export::nbd::{CloseReason, Errno, Input, Limits, NbdRequest, Step};
+use forebay_export::nbd::{CloseReason, Errno, Input, Limits, NbdRequest, NbdStep};
 use forebay_export::request::{Operation, Request};
 
 /// Sends bytes; returns the answers and what was let through.
@@ -244,7 +244,7 @@ fn a_runner_without_a_buffer_stops_and_goes_on_later() {
     let session = &mut peer.session;
     let mut input = Input::new(&bytes[..30]);
     let first = session.step(&mut input, &exports);
-    assert!(matches!(first, Step::WritePayload(_)));
+    assert!(matches!(first, NbdStep::WritePayload(_)));
     assert_eq!(session.payload_remaining(), 8);
     // No buffer: asking again changes nothing, with the same input, none, or other input.
     for _ in 0..3 {
@@ -270,9 +270,9 @@ fn a_runner_without_a_buffer_stops_and_goes_on_later() {
     assert_eq!(&buffer, b"abcdefgh");
     assert_eq!(session.payload_remaining(), 0);
     assert!(session.at_boundary());
-    let Step::Request(flush) = session.step(&mut input, &exports) else { panic!() };
+    let NbdStep::Request(flush) = session.step(&mut input, &exports) else { panic!() };
     assert_eq!((flush.cookie, flush.request.operation), (8, Operation::Flush));
-    assert_eq!(session.step(&mut input, &exports), Step::NeedMore);
+    assert_eq!(session.step(&mut input, &exports), NbdStep::NeedMore);
 }
 
 #[test]
@@ -283,12 +283,12 @@ fn output_must_be_taken_before_the_next_step() {
     let mut input = Input::new(&bytes);
     for cookie in [1, 2] {
         for _ in 0..3 {
-            assert_eq!(peer.session.step(&mut input, &exports), Step::Output);
+            assert_eq!(peer.session.step(&mut input, &exports), NbdStep::Output);
             assert_eq!(input.used(), 28 * cookie as usize);
         }
         let mut out = Vec::new();
         peer.session.take_output(&mut out);
         assert_eq!(out, simple_reply(22, cookie));
     }
-    assert_eq!(peer.session.step(&mut input, &exports), Step::NeedMore);
+    assert_eq!(peer.session.step(&mut input, &exports), NbdStep::NeedMore);
 }

@@ -94,7 +94,7 @@ struct Segment {
 
 /// How a command would be served if it were chosen now.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct ServicePlan {
     /// When its first byte passes (or is in the buffer): what the drive minimises.
     ready_ns: u64,
     finish_ns: u64,
@@ -232,7 +232,7 @@ impl HddModel {
     }
 
     /// The command to do next: the one that can start soonest, but the oldest when it has waited too long.
-    fn choose(&self, now_ns: u64) -> (usize, Plan) {
+    fn choose(&self, now_ns: u64) -> (usize, ServicePlan) {
         let plans =
             self.queue.iter().enumerate().map(|(i, command)| (i, *command, self.plan(command, now_ns)));
         let overdue = plans
@@ -245,7 +245,7 @@ impl HddModel {
         (index, plan)
     }
 
-    fn plan(&self, command: &Command, now_ns: u64) -> Plan {
+    fn plan(&self, command: &Command, now_ns: u64) -> ServicePlan {
         let issued_ns = now_ns.max(command.arrival_ns + OVERHEAD_NS);
         let transfer_ns = media_ns(command.end - command.start);
         if let Some(plan) = self.plan_from_segment(command, issued_ns) {
@@ -258,18 +258,18 @@ impl HddModel {
             let arrived_ns = issued_ns + self.seek_ns(head, command.start);
             arrived_ns + rotation_ns(arrived_ns, command.start)
         };
-        Plan { ready_ns, finish_ns: ready_ns + transfer_ns, source: Source::Platter }
+        ServicePlan { ready_ns, finish_ns: ready_ns + transfer_ns, source: Source::Platter }
     }
 
     /// A read that begins in the read-ahead segment, or right where the head is reading ahead.
-    fn plan_from_segment(&self, command: &Command, issued_ns: u64) -> Option<Plan> {
+    fn plan_from_segment(&self, command: &Command, issued_ns: u64) -> Option<ServicePlan> {
         let segment = self.segment.filter(|_| !command.write)?;
         let held = segment.held_at(issued_ns);
         if command.start < segment.start || command.start > held {
             return None;
         }
         if command.end <= held {
-            return Some(Plan { ready_ns: issued_ns, finish_ns: issued_ns, source: Source::Buffer });
+            return Some(ServicePlan { ready_ns: issued_ns, finish_ns: issued_ns, source: Source::Buffer });
         }
         let finish_ns = if held < segment.limit {
             // The head is still reading: it just goes on.
@@ -277,10 +277,10 @@ impl HddModel {
         } else {
             issued_ns + rotation_ns(issued_ns, held) + media_ns(command.end - held)
         };
-        Some(Plan { ready_ns: issued_ns, finish_ns, source: Source::Continued })
+        Some(ServicePlan { ready_ns: issued_ns, finish_ns, source: Source::Continued })
     }
 
-    fn begin(&mut self, command: Command, plan: Plan) {
+    fn begin(&mut self, command: Command, plan: ServicePlan) {
         self.active = Some((command, plan.finish_ns));
         if plan.source == Source::Buffer {
             return;

@@ -15,7 +15,7 @@ pub(crate) const IOV_MAX: usize = 1024;
 
 /// What an operation does, and to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OpKind {
     Read {
         device: u16,
     },
@@ -48,28 +48,28 @@ pub(crate) enum Kind {
     },
 }
 
-impl Kind {
+impl OpKind {
     /// How the kernel uses the operation's spans.
     pub(crate) fn kernel_use(self) -> KernelUse {
         match self {
-            Kind::Read { .. } | Kind::Recv { .. } | Kind::FuseReceive { .. } => KernelUse::Writes,
+            OpKind::Read { .. } | OpKind::Recv { .. } | OpKind::FuseReceive { .. } => KernelUse::Writes,
             _ => KernelUse::Reads,
         }
     }
 
     pub(crate) fn device(self) -> Option<u16> {
         match self {
-            Kind::Read { device }
-            | Kind::Write { device }
-            | Kind::Flush { device }
-            | Kind::Zero { device, .. } => Some(device),
+            OpKind::Read { device }
+            | OpKind::Write { device }
+            | OpKind::Flush { device }
+            | OpKind::Zero { device, .. } => Some(device),
             _ => None,
         }
     }
 
     /// Does it change the contents of a device?
     pub(crate) fn modifies(self) -> bool {
-        matches!(self, Kind::Write { .. } | Kind::Zero { .. })
+        matches!(self, OpKind::Write { .. } | OpKind::Zero { .. })
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum ZeroPhase {
 
 pub(crate) struct Slot {
     pub(crate) token: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) generation: u32,
     pub(crate) live: bool,
     /// First byte on the device.
@@ -119,7 +119,7 @@ impl Slot {
     fn new() -> Slot {
         Slot {
             token: 0,
-            kind: Kind::Flush { device: 0 },
+            kind: OpKind::Flush { device: 0 },
             generation: 0,
             live: false,
             offset: 0,
@@ -195,7 +195,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// A fresh slot for an operation.
-    pub(crate) fn take(&mut self, token: u64, kind: Kind) -> u32 {
+    pub(crate) fn take(&mut self, token: u64, kind: OpKind) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Box::new(Slot::new()));
             (self.slots.len() - 1) as u32

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
 use forebay_core::{BufId, Request, RequestId, RequestKind};
-use forebay_export::fuse::{ControlTree, Errno, Kind, Limits, Provider, Session, Tree, VolumeTree};
+use forebay_export::fuse::{ControlTree, Errno, Limits, NodeKind, Provider, Session, Tree, VolumeTree};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::fuse::{MountMethod, MountOptions, Place, mount, volume_place};
 use forebay_io::{EnginePreference, Reactor, Span};
@@ -88,16 +88,16 @@ impl Memory {
 struct Files;
 
 impl Provider for Files {
-    fn find(&mut self, path: &str) -> Option<Kind> {
+    fn find(&mut self, path: &str) -> Option<NodeKind> {
         match path {
-            "volumes" | "volumes/db" => Some(Kind::Directory),
-            "volumes/db/stats" => Some(Kind::File { permissions: 0o444 }),
-            "volumes/db/flush" => Some(Kind::File { permissions: 0o200 }),
+            "volumes" | "volumes/db" => Some(NodeKind::Directory),
+            "volumes/db/stats" => Some(NodeKind::File { permissions: 0o444 }),
+            "volumes/db/flush" => Some(NodeKind::File { permissions: 0o200 }),
             _ => None,
         }
     }
 
-    fn list(&mut self, path: &str) -> Vec<(String, Kind)> {
+    fn list(&mut self, path: &str) -> Vec<(String, NodeKind)> {
         let names: &[&str] = match path {
             "" => &["volumes"],
             "volumes" => &["db"],

@@ -23,7 +23,7 @@ use forebay_config::mount_memory::MOUNT_BYTES;
 use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
 use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
 use forebay_export::fuse::{
-    Answer, Caller, Errno, PAYLOAD_BYTES_MAX, Session, Step, Tree, VolumeRequest, reply, request,
+    Answer, Caller, Errno, FuseStep, PAYLOAD_BYTES_MAX, Session, Tree, VolumeRequest, reply, request,
 };
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -535,21 +535,21 @@ impl<T: Tree> FuseServer<T> {
                 self.ended.get_or_insert(broken.into());
                 false
             }
-            Ok(Step::Answered) => {
+            Ok(FuseStep::Answered) => {
                 let answer = std::mem::take(&mut self.out);
                 self.send_plain(reactor, answer);
                 false
             }
-            Ok(Step::Silent | Step::Destroyed) => false,
-            Ok(Step::Volume(what)) => self.start(backend, reactor, index, what),
-            Ok(Step::Store { node, length_bytes, answer }) => {
+            Ok(FuseStep::Silent | FuseStep::Destroyed) => false,
+            Ok(FuseStep::Volume(what)) => self.start(backend, reactor, index, what),
+            Ok(FuseStep::Store { node, length_bytes, answer }) => {
                 self.scratch.clear();
                 self.copy_payload(reactor, index, length_bytes as usize);
                 let id = self.begin(answer, None, None, true);
                 backend.store(id, node, std::mem::take(&mut self.scratch));
                 true
             }
-            Ok(Step::Interrupt { request, unique }) => {
+            Ok(FuseStep::Interrupt { request, unique }) => {
                 self.interrupt(backend, reactor, request, unique);
                 false
             }

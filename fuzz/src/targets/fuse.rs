@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 
 use forebay_export::fuse::wire::{IN_HEADER_BYTES, opcode};
-use forebay_export::fuse::{ControlTree, Errno, Kind, Limits, Provider, Session, Step, Tree, VolumeTree};
+use forebay_export::fuse::{
+    ControlTree, Errno, FuseStep, Limits, NodeKind, Provider, Session, Tree, VolumeTree,
+};
 
 use crate::Target;
 
@@ -24,19 +26,19 @@ const SIZE: u64 = (1 << 30) + 512;
 struct Files;
 
 impl Provider for Files {
-    fn find(&mut self, path: &str) -> Option<Kind> {
+    fn find(&mut self, path: &str) -> Option<NodeKind> {
         match path {
-            "" | "volumes" => Some(Kind::Directory),
-            "stats" => Some(Kind::File { permissions: 0o444 }),
-            "volumes/flush" => Some(Kind::File { permissions: 0o644 }),
+            "" | "volumes" => Some(NodeKind::Directory),
+            "stats" => Some(NodeKind::File { permissions: 0o444 }),
+            "volumes/flush" => Some(NodeKind::File { permissions: 0o644 }),
             _ => None,
         }
     }
 
-    fn list(&mut self, path: &str) -> Vec<(String, Kind)> {
-        let file = |name: &str| (name.to_owned(), Kind::File { permissions: 0o444 });
+    fn list(&mut self, path: &str) -> Vec<(String, NodeKind)> {
+        let file = |name: &str| (name.to_owned(), NodeKind::File { permissions: 0o444 });
         if path.is_empty() {
-            vec![("volumes".into(), Kind::Directory), file("stats")]
+            vec![("volumes".into(), NodeKind::Directory), file("stats")]
         } else {
             vec![file("flush")]
         }
@@ -72,7 +74,7 @@ fn feed<T: Tree>(session: &mut Session<T>, mut requests: &[u8]) {
             let stated = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);
             assert_eq!(stated as usize, out.len(), "an answer that is not one message");
         }
-        if let Step::Volume(volume) = &step {
+        if let FuseStep::Volume(volume) = &step {
             let request = volume.request;
             assert!(request.offset_bytes + request.length_bytes <= SIZE, "beyond the end");
         }

@@ -5,10 +5,10 @@ use super::layout::{self, Directory, File, Node};
 use super::refusals::Refusals;
 use super::{AlarmSource, errno};
 use forebay_admin::{Admin, AdminError, ErrorKind, SettingInfo, Target};
-use forebay_export::fuse::{Errno, Found, Kind, Need};
+use forebay_export::fuse::{Errno, Found, Need, NodeKind};
 use std::sync::Arc;
 
-type Entries = Vec<(String, Kind)>;
+type Entries = Vec<(String, NodeKind)>;
 
 /// The files; see the head of this file. `write` has the other direction.
 pub(super) struct Content {
@@ -22,11 +22,11 @@ impl Content {
     pub(super) fn look(&self, need: Need) -> Result<Found, Errno> {
         let found = match need {
             Need::Nothing => Ok(Found::Nothing),
-            Need::Kind(path) => self.kind(&path).map(Found::Kind),
+            Need::NodeKind(path) => self.kind(&path).map(Found::NodeKind),
             Need::Listing(path) => self.list(&path).map(Found::Listing),
             Need::Text(path) => self.kind(&path).and_then(|kind| {
                 let text = match (kind, layout::parse(&path)) {
-                    (Some(Kind::File { .. }), Some(Node::File(file))) => self.text(file)?,
+                    (Some(NodeKind::File { .. }), Some(Node::File(file))) => self.text(file)?,
                     _ => String::new(),
                 };
                 Ok(Found::Text(kind, text))
@@ -36,10 +36,12 @@ impl Content {
     }
 
     /// What is at a path, if anything.
-    fn kind(&self, path: &str) -> Result<Option<Kind>, AdminError> {
+    fn kind(&self, path: &str) -> Result<Option<NodeKind>, AdminError> {
         let kind = match layout::parse(path) {
             None => Ok(None),
-            Some(Node::Directory(directory)) => self.has(directory).map(|has| has.then_some(Kind::Directory)),
+            Some(Node::Directory(directory)) => {
+                self.has(directory).map(|has| has.then_some(NodeKind::Directory))
+            }
             Some(Node::File(file)) => self.file_kind(file),
         };
         match kind {
@@ -48,7 +50,7 @@ impl Content {
         }
     }
 
-    fn file_kind(&self, file: File<'_>) -> Result<Option<Kind>, AdminError> {
+    fn file_kind(&self, file: File<'_>) -> Result<Option<NodeKind>, AdminError> {
         let owner = match file {
             File::Alarms => return Ok(self.alarms.as_ref().map(|_| plain(file))),
             File::Setting(target, key) => {
@@ -150,18 +152,18 @@ fn is_flush_of(job: &forebay_admin::JobInfo, volume: &str) -> bool {
     job.kind == "flush" && job.volume.as_deref() == Some(volume)
 }
 
-fn plain(file: File<'_>) -> Kind {
-    Kind::File { permissions: file.permissions() }
+fn plain(file: File<'_>) -> NodeKind {
+    NodeKind::File { permissions: file.permissions() }
 }
 
 /// A tunable that cannot be changed live looks so.
-fn setting_kind(setting: &SettingInfo) -> Kind {
-    Kind::File { permissions: if setting.live { layout::READ_WRITE } else { layout::READ_ONLY } }
+fn setting_kind(setting: &SettingInfo) -> NodeKind {
+    NodeKind::File { permissions: if setting.live { layout::READ_WRITE } else { layout::READ_ONLY } }
 }
 
 fn directories(names: impl IntoIterator<Item = impl Into<String>>) -> Entries {
     let names = names.into_iter().map(Into::into);
-    names.filter(|name: &String| layout::is_file_name(name)).map(|name| (name, Kind::Directory)).collect()
+    names.filter(|name: &String| layout::is_file_name(name)).map(|name| (name, NodeKind::Directory)).collect()
 }
 
 /// The entries of a directory that has always the same.

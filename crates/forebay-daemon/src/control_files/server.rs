@@ -13,7 +13,7 @@ use forebay_admin::{ErrorKind, JobInfo};
 use forebay_export::fuse::prepared::{self, PreparedSession};
 use forebay_export::fuse::request::Header;
 use forebay_export::fuse::wire::{self, WRITE_HEAD_BYTES};
-use forebay_export::fuse::{Answer, Errno, Limits, Step, reply};
+use forebay_export::fuse::{Answer, Errno, FuseStep, Limits, reply};
 use forebay_io::fuse::Connection;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -88,15 +88,15 @@ impl Server {
         let mut session = self.session();
         let step = prepared::step(&mut session, found, request, request.len(), out);
         let path = match step {
-            Ok(Step::Store { node, .. }) => session.tree().path(node).map(str::to_owned),
+            Ok(FuseStep::Store { node, .. }) => session.tree().path(node).map(str::to_owned),
             _ => None,
         };
         drop(session);
         match step {
-            Ok(Step::Answered | Step::Silent | Step::Destroyed) | Err(_) => {}
-            Ok(Step::Volume(request)) => request.answer.failed(out, Errno::Io), // no tree of texts has a volume
-            Ok(Step::Interrupt { request, unique }) => self.interrupt(request, unique, out),
-            Ok(Step::Store { length_bytes, answer, .. }) => {
+            Ok(FuseStep::Answered | FuseStep::Silent | FuseStep::Destroyed) | Err(_) => {}
+            Ok(FuseStep::Volume(request)) => request.answer.failed(out, Errno::Io), // no tree of texts has a volume
+            Ok(FuseStep::Interrupt { request, unique }) => self.interrupt(request, unique, out),
+            Ok(FuseStep::Store { length_bytes, answer, .. }) => {
                 let text = request.get(WRITE_HEAD_BYTES..WRITE_HEAD_BYTES + length_bytes as usize);
                 match path.zip(text) {
                     Some((path, text)) => self.store(path, text, answer, out),

@@ -1,7 +1,7 @@
 //! A tree of small text files and directories, whose content somebody else makes: the control file system.
 //!
 //! - The text of a file is made when it is opened, so that one reader sees one state.
-//! - Each `write(2)` is one text: it leaves the session as [`super::Step::Store`] and the writer waits until it is
+//! - Each `write(2)` is one text: it leaves the session as [`super::FuseStep::Store`] and the writer waits until it is
 //!   answered, however long that takes (`echo 1 > flush` returns when the flush is done).
 //! - Sizes are shown as 0, as in `/proc`: nobody knows them before the file is read.
 //!
@@ -18,7 +18,7 @@ use super::wire::ROOT_NODE;
 
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum NodeKind {
     /// A directory.
     Directory,
     /// A file, with its permission bits, such as `0o644`, `0o444` or `0o200`.
@@ -31,10 +31,10 @@ pub enum Kind {
 /// Makes the content. Paths have no slash at either end; the root is the empty path.
 pub trait Provider {
     /// What is at a path, if anything.
-    fn find(&mut self, path: &str) -> Option<Kind>;
+    fn find(&mut self, path: &str) -> Option<NodeKind>;
 
     /// Names in a directory, in the order in which they are to be shown.
-    fn list(&mut self, path: &str) -> Vec<(String, Kind)>;
+    fn list(&mut self, path: &str) -> Vec<(String, NodeKind)>;
 
     /// The text of a file.
     ///
@@ -117,10 +117,10 @@ pub(super) fn join(directory: &str, name: &str) -> String {
 impl<P: Provider> Tree for ControlTree<P> {
     fn attributes(&mut self, node: u64) -> Result<Attributes, Errno> {
         let path = self.known(node)?;
-        let kind = if node == ROOT_NODE { Some(Kind::Directory) } else { self.provider.find(&path) };
+        let kind = if node == ROOT_NODE { Some(NodeKind::Directory) } else { self.provider.find(&path) };
         let (directory, permissions) = match kind.ok_or(Errno::NotFound)? {
-            Kind::Directory => (true, 0o755),
-            Kind::File { permissions } => (false, permissions),
+            NodeKind::Directory => (true, 0o755),
+            NodeKind::File { permissions } => (false, permissions),
         };
         Ok(Attributes {
             directory,
@@ -140,7 +140,7 @@ impl<P: Provider> Tree for ControlTree<P> {
         let name = std::str::from_utf8(name).map_err(|_| Errno::NotFound)?;
         let path = join(&parent, name);
         let kind = self.provider.find(&path).ok_or(Errno::NotFound)?;
-        if self.own_nodes && kind != Kind::Directory {
+        if self.own_nodes && kind != NodeKind::Directory {
             self.by_path.remove(&path);
         }
         let number = self.number(path);
@@ -170,7 +170,7 @@ impl<P: Provider> Tree for ControlTree<P> {
             .map(|(name, kind)| DirectoryEntry {
                 // Only shown; a number is made when the name is looked up. Zero would make the entry invisible.
                 node: by_path.get(&join(&path, &name)).copied().unwrap_or(u64::from(u32::MAX)),
-                directory: kind == Kind::Directory,
+                directory: kind == NodeKind::Directory,
                 name: name.into_bytes(),
             })
             .collect())
@@ -180,11 +180,11 @@ impl<P: Provider> Tree for ControlTree<P> {
         let path = self.known(node)?;
         match self.provider.find(&path) {
             None => Err(Errno::NotFound),
-            Some(Kind::Directory) => Err(Errno::IsADirectory),
-            Some(Kind::File { .. }) if access.read => {
+            Some(NodeKind::Directory) => Err(Errno::IsADirectory),
+            Some(NodeKind::File { .. }) if access.read => {
                 self.provider.text(&path).map(|text| Content::Text(text.into_bytes()))
             }
-            Some(Kind::File { .. }) => Ok(Content::Text(Vec::new())),
+            Some(NodeKind::File { .. }) => Ok(Content::Text(Vec::new())),
         }
     }
 

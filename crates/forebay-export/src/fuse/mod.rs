@@ -14,8 +14,8 @@ pub mod session;
 pub mod tree;
 pub mod wire;
 
-pub use control::{ControlTree, Kind, Provider};
+pub use control::{ControlTree, NodeKind, Provider};
 pub use prepared::{Found, Need, Prepared};
 pub use reply::{Attributes, DirectoryEntry, Errno};
-pub use session::{Agreed, Answer, Caller, Limits, PAYLOAD_BYTES_MAX, Session, Step, VolumeRequest};
+pub use session::{Agreed, Answer, Caller, FuseStep, Limits, PAYLOAD_BYTES_MAX, Session, VolumeRequest};
 pub use tree::{Access, Change, Content, Tree, VolumeTree};

@@ -12,10 +12,10 @@
 //! Invariant: between the first and the last step the node of the request keeps its path, as the kernel does not
 //! forget a node that it asks about. Should it do so, the request fails with [`Errno::NotFound`].
 
-use super::control::{ControlTree, Kind, Provider, join};
+use super::control::{ControlTree, NodeKind, Provider, join};
 use super::reply::Errno;
 use super::request::{Body, Header, Malformed};
-use super::session::{Session, Step};
+use super::session::{FuseStep, Session};
 use super::wire::{self, ROOT_NODE, open};
 
 /// What a request needs to know of the tree.
@@ -24,7 +24,7 @@ pub enum Need {
     /// Nothing.
     Nothing,
     /// What is at a path.
-    Kind(String),
+    NodeKind(String),
     /// What is in a directory.
     Listing(String),
     /// What is at a path and, if it is a file, its text.
@@ -37,11 +37,11 @@ pub enum Found {
     /// Nothing was needed.
     Nothing,
     /// What is at the path, if anything.
-    Kind(Option<Kind>),
+    NodeKind(Option<NodeKind>),
     /// What is in the directory.
-    Listing(Vec<(String, Kind)>),
+    Listing(Vec<(String, NodeKind)>),
     /// What is at the path, if anything, and its text.
-    Text(Option<Kind>, String),
+    Text(Option<NodeKind>, String),
 }
 
 /// A provider that has one answer ready: that for the request which is being taken.
@@ -64,14 +64,14 @@ impl Default for Prepared {
 }
 
 impl Provider for Prepared {
-    fn find(&mut self, _path: &str) -> Option<Kind> {
+    fn find(&mut self, _path: &str) -> Option<NodeKind> {
         match self.found {
-            Found::Kind(kind) | Found::Text(kind, _) => kind,
+            Found::NodeKind(kind) | Found::Text(kind, _) => kind,
             Found::Nothing | Found::Listing(_) => None,
         }
     }
 
-    fn list(&mut self, _path: &str) -> Vec<(String, Kind)> {
+    fn list(&mut self, _path: &str) -> Vec<(String, NodeKind)> {
         match &mut self.found {
             Found::Listing(entries) => std::mem::take(entries),
             _ => Vec::new(),
@@ -99,14 +99,14 @@ pub fn need(session: &mut PreparedSession, bytes: &[u8], received_bytes: usize) 
     let need = match body {
         Body::Lookup { name } => {
             let name = std::str::from_utf8(name).ok();
-            path.zip(name).map(|(directory, name)| Need::Kind(join(directory, name)))
+            path.zip(name).map(|(directory, name)| Need::NodeKind(join(directory, name)))
         }
         // The root is always there.
         Body::GetAttributes | Body::SetAttributes(_) if header.node != ROOT_NODE => {
-            path.map(|path| Need::Kind(path.into()))
+            path.map(|path| Need::NodeKind(path.into()))
         }
         Body::Open { flags } => path.map(|path| match flags & open::ACCESS_MODE {
-            open::WRITE_ONLY => Need::Kind(path.into()),
+            open::WRITE_ONLY => Need::NodeKind(path.into()),
             _ => Need::Text(path.into()),
         }),
         Body::OpenDirectory => path.map(|path| Need::Listing(path.into())),
@@ -125,7 +125,7 @@ pub fn step(
     bytes: &[u8],
     received_bytes: usize,
     out: &mut Vec<u8>,
-) -> Result<Step, Malformed> {
+) -> Result<FuseStep, Malformed> {
     session.tree().provider().found = found;
     let step = session.step(bytes, received_bytes, out);
     session.tree().provider().found = Found::Nothing;

@@ -134,7 +134,7 @@ pub struct VolumeRequest {
 
 /// What follows from a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum FuseStep {
     /// The answer is in the output.
     Answered,
     /// No answer is expected.
@@ -213,15 +213,15 @@ impl<T: Tree> Session<T> {
         bytes: &[u8],
         received_bytes: usize,
         out: &mut Vec<u8>,
-    ) -> Result<Step, Malformed> {
+    ) -> Result<FuseStep, Malformed> {
         let header = Header::decode(bytes, received_bytes)?;
         let body = bytes.get(wire::IN_HEADER_BYTES..).unwrap_or_default();
         let body = match header.decode_body(body) {
             Ok(body) => body,
-            Err(_) if expects_no_answer(header.opcode) => return Ok(Step::Silent),
+            Err(_) if expects_no_answer(header.opcode) => return Ok(FuseStep::Silent),
             Err(_) => {
                 reply::failed(out, header.unique, Errno::Invalid);
-                return Ok(Step::Answered);
+                return Ok(FuseStep::Answered);
             }
         };
         let before = out.len();
@@ -230,25 +230,25 @@ impl<T: Tree> Session<T> {
             Err(errno) => {
                 out.truncate(before);
                 reply::failed(out, header.unique, errno);
-                Step::Answered
+                FuseStep::Answered
             }
         })
     }
 
-    fn serve(&mut self, header: &Header, body: Body<'_>, out: &mut Vec<u8>) -> Result<Step, Errno> {
+    fn serve(&mut self, header: &Header, body: Body<'_>, out: &mut Vec<u8>) -> Result<FuseStep, Errno> {
         let (unique, node) = (header.unique, header.node);
         match body {
             Body::Init(offer) => return self.init(unique, &offer, out),
             _ if self.agreed.is_none() && !expects_no_answer(header.opcode) => return Err(Errno::Protocol),
             Body::Forget { count } => {
                 self.tree.forget(node, count);
-                return Ok(Step::Silent);
+                return Ok(FuseStep::Silent);
             }
             Body::BatchForget(forgets) => {
                 forgets.iter().for_each(|(node, count)| self.tree.forget(node, count));
-                return Ok(Step::Silent);
+                return Ok(FuseStep::Silent);
             }
-            Body::Interrupt { unique: request } => return Ok(Step::Interrupt { request, unique }),
+            Body::Interrupt { unique: request } => return Ok(FuseStep::Interrupt { request, unique }),
             Body::Read(range) => return self.read(header, &range, out),
             Body::Write(range) => return self.write(header, &range, out),
             Body::Fsync { handle } => return self.fsync(header, handle, out),
@@ -257,7 +257,7 @@ impl<T: Tree> Session<T> {
             }
             Body::Destroy => {
                 reply::done(out, unique);
-                return Ok(Step::Destroyed);
+                return Ok(FuseStep::Destroyed);
             }
             Body::Lookup { name } => {
                 let found = self.tree.lookup(node, name)?;
@@ -284,13 +284,13 @@ impl<T: Tree> Session<T> {
             // The mount leaves permissions to the kernel, so it does not ask.
             Body::Access | Body::Other => return Err(Errno::NoSuchOperation),
         }
-        Ok(Step::Answered)
+        Ok(FuseStep::Answered)
     }
 
-    fn init(&mut self, unique: u64, offer: &InitIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+    fn init(&mut self, unique: u64, offer: &InitIn, out: &mut Vec<u8>) -> Result<FuseStep, Errno> {
         if offer.major > wire::MAJOR {
             reply::init_other_major(out, unique, wire::MAJOR, wire::MINOR_MAX);
-            return Ok(Step::Answered);
+            return Ok(FuseStep::Answered);
         }
         if offer.major < wire::MAJOR || offer.minor < wire::MINOR_MIN {
             return Err(Errno::Protocol);
@@ -312,7 +312,7 @@ impl<T: Tree> Session<T> {
         };
         self.agreed = Some(Agreed { minor, write_bytes_max: agreed.write_bytes_max });
         reply::init(out, unique, &agreed);
-        Ok(Step::Answered)
+        Ok(FuseStep::Answered)
     }
 
     // --- attributes
@@ -404,7 +404,7 @@ impl<T: Tree> Session<T> {
 
     // --- data
 
-    fn read(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+    fn read(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<FuseStep, Errno> {
         let (unique, node) = (header.unique, header.node);
         match self.handle(range.handle)? {
             Handle::Volume { .. } => {
@@ -412,7 +412,7 @@ impl<T: Tree> Session<T> {
                 let length = u32::try_from(length_bytes).map_err(|_| Errno::Invalid)?;
                 if length == 0 {
                     reply::data(out, unique, &[]);
-                    return Ok(Step::Answered);
+                    return Ok(FuseStep::Answered);
                 }
                 let request =
                     Request { operation: Operation::Read, offset_bytes: range.offset_bytes, length_bytes };
@@ -423,14 +423,14 @@ impl<T: Tree> Session<T> {
                 let start = usize::try_from(range.offset_bytes).unwrap_or(usize::MAX).min(text.len());
                 let end = start.saturating_add(range.length_bytes as usize).min(text.len());
                 reply::data(out, unique, &text[start..end]);
-                Ok(Step::Answered)
+                Ok(FuseStep::Answered)
             }
             Handle::Text { .. } => Err(Errno::BadHandle),
             Handle::Directory(_) => Err(Errno::IsADirectory),
         }
     }
 
-    fn write(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<Step, Errno> {
+    fn write(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<FuseStep, Errno> {
         let (unique, node) = (header.unique, header.node);
         match self.handle(range.handle)? {
             &Handle::Volume { writable } => {
@@ -451,14 +451,14 @@ impl<T: Tree> Session<T> {
                     return Err(Errno::TooLarge);
                 }
                 let answer = Answer { unique, form: Form::Written { length_bytes } };
-                Ok(Step::Store { node, length_bytes, answer })
+                Ok(FuseStep::Store { node, length_bytes, answer })
             }
             Handle::Text { .. } => Err(Errno::BadHandle),
             Handle::Directory(_) => Err(Errno::IsADirectory),
         }
     }
 
-    fn fsync(&mut self, header: &Header, handle: u64, out: &mut Vec<u8>) -> Result<Step, Errno> {
+    fn fsync(&mut self, header: &Header, handle: u64, out: &mut Vec<u8>) -> Result<FuseStep, Errno> {
         let unique = header.unique;
         match self.handle(handle)? {
             Handle::Volume { .. } => {
@@ -467,7 +467,7 @@ impl<T: Tree> Session<T> {
             }
             _ => {
                 reply::done(out, unique);
-                Ok(Step::Answered)
+                Ok(FuseStep::Answered)
             }
         }
     }
@@ -479,7 +479,7 @@ impl<T: Tree> Session<T> {
         handle: u64,
         (offset_bytes, length_bytes, mode): (u64, u64, u32),
         out: &mut Vec<u8>,
-    ) -> Result<Step, Errno> {
+    ) -> Result<FuseStep, Errno> {
         let &Handle::Volume { writable } = self.handle(handle)? else { return Err(Errno::NotSupported) };
         let no_hole = match mode & !falloc::KEEP_SIZE {
             0 => None,
@@ -494,7 +494,7 @@ impl<T: Tree> Session<T> {
         let answer = Answer { unique: header.unique, form: Form::Plain };
         let Some(no_hole) = no_hole.filter(|_| inside > 0) else {
             answer.ok(out);
-            return Ok(Step::Answered);
+            return Ok(FuseStep::Answered);
         };
         let operation = Operation::WriteZeroes { fua: false, no_hole, fast_only: false };
         self.admit(header, Request { operation, offset_bytes, length_bytes: inside }, writable, answer, out)
@@ -514,7 +514,7 @@ impl<T: Tree> Session<T> {
         writable: bool,
         answer: Answer,
         out: &mut Vec<u8>,
-    ) -> Result<Step, Errno> {
+    ) -> Result<FuseStep, Errno> {
         let bounds = Bounds {
             size_bytes: self.tree.attributes(header.node)?.size_bytes,
             read_only: !writable,
@@ -524,11 +524,11 @@ impl<T: Tree> Session<T> {
             Ok(Admission::Serve) => {
                 let Header { node, uid, gid, pid, .. } = *header;
                 let caller = Caller { uid, gid, pid };
-                Ok(Step::Volume(VolumeRequest { node, caller, request, answer }))
+                Ok(FuseStep::Volume(VolumeRequest { node, caller, request, answer }))
             }
             Ok(Admission::Nothing) => {
                 answer.ok(out);
-                Ok(Step::Answered)
+                Ok(FuseStep::Answered)
             }
             Err(Refusal::ReadOnly) => Err(Errno::ReadOnly),
             Err(Refusal::PastEnd { .. }) => Err(Errno::NoSpace),

@@ -13,4 +13,4 @@ pub use client::{ClientError, NbdClient};
 pub use codec::Errno;
 pub use handshake::{Context, Contexts, Tls};
 pub use reply::{Extent, Replier, ReplyHeader};
-pub use session::{CloseReason, Input, Limits, NbdRequest, Session, Step};
+pub use session::{CloseReason, Input, Limits, NbdRequest, NbdStep, Session};

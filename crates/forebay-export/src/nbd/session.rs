@@ -73,7 +73,7 @@ pub struct NbdRequest {
 
 /// What the session wants next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum NbdStep {
     /// All input is used up.
     NeedMore,
     /// There is output: see [`Session::take_output`].
@@ -279,10 +279,10 @@ impl Session {
     }
 
     /// Goes on to the next thing that somebody else must do.
-    pub fn step(&mut self, input: &mut Input<'_>, exports: &dyn Exports) -> Step {
+    pub fn step(&mut self, input: &mut Input<'_>, exports: &dyn Exports) -> NbdStep {
         loop {
             if !self.out.is_empty() {
-                return Step::Output;
+                return NbdStep::Output;
             }
             let step = match &self.phase {
                 Phase::ClientFlags => self.step_client_flags(input),
@@ -295,15 +295,15 @@ impl Session {
                     let (option, left) = (*option, *left);
                     self.step_option_skip(option, left, input)
                 }
-                Phase::StartingTls if input.is_empty() => Some(Step::StartTls),
+                Phase::StartingTls if input.is_empty() => Some(NbdStep::StartTls),
                 Phase::StartingTls => self.close(CloseReason::DataBehindStartTls),
                 Phase::Request => self.step_request(input),
-                Phase::Payload { request, .. } => Some(Step::WritePayload(*request)),
+                Phase::Payload { request, .. } => Some(NbdStep::WritePayload(*request)),
                 Phase::PayloadSkip { left, refusal } => {
                     let (left, refusal) = (*left, *refusal);
                     self.step_payload_skip(left, refusal, input)
                 }
-                Phase::Closed(reason) => Some(Step::Close(*reason)),
+                Phase::Closed(reason) => Some(NbdStep::Close(*reason)),
             };
             if let Some(step) = step {
                 return step;
@@ -324,7 +324,7 @@ impl Session {
         &self.out
     }
 
-    /// The handshake of TLS that [`Step::StartTls`] asked for is done. Without having been asked, it changes nothing.
+    /// The handshake of TLS that [`NbdStep::StartTls`] asked for is done. Without having been asked, it changes nothing.
     pub fn tls_established(&mut self) {
         if self.phase == Phase::StartingTls {
             self.handshake.tls_established();
@@ -407,15 +407,15 @@ impl Session {
         self.held.len() == wanted
     }
 
-    fn close(&mut self, reason: CloseReason) -> Option<Step> {
+    fn close(&mut self, reason: CloseReason) -> Option<NbdStep> {
         self.phase = Phase::Closed(reason);
         self.held = Vec::new();
         None // once more round: output first, then Close
     }
 
-    fn step_client_flags(&mut self, input: &mut Input<'_>) -> Option<Step> {
+    fn step_client_flags(&mut self, input: &mut Input<'_>) -> Option<NbdStep> {
         if !self.gather(codec::CLIENT_FLAGS_BYTES, input) {
-            return Some(Step::NeedMore);
+            return Some(NbdStep::NeedMore);
         }
         let flags = codec::Fields(&self.held).u32().unwrap_or(u32::MAX);
         self.held.clear();
@@ -426,9 +426,9 @@ impl Session {
         None
     }
 
-    fn step_option(&mut self, input: &mut Input<'_>) -> Option<Step> {
+    fn step_option(&mut self, input: &mut Input<'_>) -> Option<NbdStep> {
         if !self.gather(codec::OPTION_HEADER_BYTES, input) {
-            return Some(Step::NeedMore);
+            return Some(NbdStep::NeedMore);
         }
         let Some(header) = OptionHeader::decode(&self.held) else {
             return self.close(CloseReason::BadOptionMagic);
@@ -453,9 +453,9 @@ impl Session {
         header: OptionHeader,
         input: &mut Input<'_>,
         exports: &dyn Exports,
-    ) -> Option<Step> {
+    ) -> Option<NbdStep> {
         if !self.gather(header.length as usize, input) {
-            return Some(Step::NeedMore);
+            return Some(NbdStep::NeedMore);
         }
         let Session { handshake, held, limits, out, .. } = self;
         let outcome = handshake.option(header.option, held, exports, limits, out);
@@ -476,26 +476,26 @@ impl Session {
                 self.export = Some(export);
                 self.held = Vec::with_capacity(codec::REQUEST_BYTES);
                 self.phase = Phase::Request;
-                return Some(Step::Established);
+                return Some(NbdStep::Established);
             }
         }
         None
     }
 
-    fn step_option_skip(&mut self, option: u32, left: u32, input: &mut Input<'_>) -> Option<Step> {
+    fn step_option_skip(&mut self, option: u32, left: u32, input: &mut Input<'_>) -> Option<NbdStep> {
         let left = skip(left, input);
         if left > 0 {
             self.phase = Phase::OptionSkip { option, left };
-            return Some(Step::NeedMore);
+            return Some(NbdStep::NeedMore);
         }
         self.handshake.too_long(option, &self.limits, &mut self.out);
         self.phase = Phase::Option;
         None
     }
 
-    fn step_request(&mut self, input: &mut Input<'_>) -> Option<Step> {
+    fn step_request(&mut self, input: &mut Input<'_>) -> Option<NbdStep> {
         if !self.gather(codec::REQUEST_BYTES, input) {
-            return Some(Step::NeedMore);
+            return Some(NbdStep::NeedMore);
         }
         let Some(header) = RequestHeader::decode(&self.held) else {
             return self.close(CloseReason::BadRequestMagic);
@@ -512,7 +512,7 @@ impl Session {
                     self.phase = Phase::Payload { request, left: length };
                     return None;
                 }
-                Some(Step::Request(request))
+                Some(NbdStep::Request(request))
             }
             Err(verdict) => {
                 let answer = Answer { cookie, offset_bytes, verdict };
@@ -528,11 +528,11 @@ impl Session {
         }
     }
 
-    fn step_payload_skip(&mut self, left: u32, refusal: Answer, input: &mut Input<'_>) -> Option<Step> {
+    fn step_payload_skip(&mut self, left: u32, refusal: Answer, input: &mut Input<'_>) -> Option<NbdStep> {
         let left = skip(left, input);
         if left > 0 {
             self.phase = Phase::PayloadSkip { left, refusal };
-            return Some(Step::NeedMore);
+            return Some(NbdStep::NeedMore);
         }
         self.answer(refusal);
         self.phase = Phase::Request;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay_export::directory::ExportInfo;
 use forebay_export::nbd::codec::{self, RequestHeader, opt};
-use forebay_export::nbd::{CloseReason, Errno, Extent, Input, Limits, NbdRequest, Session, Step};
+use forebay_export::nbd::{CloseReason, Errno, Extent, Input, Limits, NbdRequest, NbdStep, Session};
 use forebay_export::request::{Operation, Request};
 
 pub const PAGE: u64 = 4096;
@@ -171,34 +171,34 @@ impl Peer {
             let step = self.session.step(&mut input, &self.exports);
             self.memory_bytes_max = self.memory_bytes_max.max(self.session.memory_bytes());
             match step {
-                Step::NeedMore => {
+                NbdStep::NeedMore => {
                     assert!(input.is_empty(), "input left over");
                     return;
                 }
-                Step::Output => {
+                NbdStep::Output => {
                     assert!(!self.session.output().is_empty());
                     self.session.take_output(out);
                 }
-                Step::StartTls => {
+                NbdStep::StartTls => {
                     assert!(input.is_empty(), "plaintext left over");
                     return self.events.push(Event::StartTls);
                 }
-                Step::Established => {
+                NbdStep::Established => {
                     let export = self.session.export().cloned().expect("established without an export");
                     self.events.push(Event::Established(export));
                 }
-                Step::Request(request) => {
+                NbdStep::Request(request) => {
                     self.events.push(Event::Request(request));
                     if self.serve {
                         self.serve(request, &[], out);
                     }
                 }
-                Step::WritePayload(request) => {
+                NbdStep::WritePayload(request) => {
                     if !self.take_write(request, &mut input, out) {
                         return;
                     }
                 }
-                Step::Close(reason) => {
+                NbdStep::Close(reason) => {
                     if self.closed().is_none() {
                         self.events.push(Event::Close(reason));
                     }

@@ -21,7 +21,7 @@ use registered::Mapping;
 
 /// One system call's worth of work.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Request {
+pub(crate) enum Syscall {
     /// `preadv` into `count` vectors. `mapping`: the whole buffer that a single vector lies in, if it may be registered.
     Read { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64, mapping: Option<Mapping> },
     /// `pwritev` from `count` vectors; `mapping` as for reads.
@@ -44,16 +44,16 @@ pub(crate) enum Request {
     Watch { fd: RawFd },
 }
 
-impl Request {
+impl Syscall {
     /// Is it on a device? Those always end; the others may wait for a peer for ever.
     pub(crate) fn is_on_device(&self) -> bool {
-        use Request as R;
+        use Syscall as R;
         matches!(self, R::Read { .. } | R::Write { .. } | R::Sync { .. } | R::Allocate { .. })
     }
 
     /// The device that it is on.
     pub(crate) fn device_fd(&self) -> Option<RawFd> {
-        use Request as R;
+        use Syscall as R;
         match self {
             R::Read { fd, .. } | R::Write { fd, .. } | R::Sync { fd } | R::Allocate { fd, .. } => Some(*fd),
             _ => None,
@@ -64,9 +64,9 @@ impl Request {
 /// A request and the key its result is reported under. Keys with one of the three top bits set are the
 /// engines' own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct KernelStep {
     pub(crate) key: u64,
-    pub(crate) request: Request,
+    pub(crate) request: Syscall,
     /// What it may wait behind.
     pub(crate) lane: Lane,
 }
@@ -83,7 +83,7 @@ pub(crate) enum Lane {
 
 // SAFETY: the pointers are only passed on to the kernel, and what they point to (slots, pool) does not move and
 // outlives the step, whichever thread performs it.
-unsafe impl Send for Step {}
+unsafe impl Send for KernelStep {}
 
 /// The result of a step: what the system call returned, or minus the error number.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    pub(crate) fn push(&mut self, step: Step) {
+    pub(crate) fn push(&mut self, step: KernelStep) {
         match self {
             Engine::Uring(engine) => engine.push(step),
             Engine::Psync(engine) => engine.push(step),
@@ -123,9 +123,11 @@ impl Engine {
         waker: &Waker,
         done: &mut Vec<StepDone>,
     ) -> Result<(), IoFailure> {
+        let spin = timeout.map_or(spin, |timeout| timeout.min(spin));
+        let sleep = timeout.map(|timeout| timeout.saturating_sub(spin));
         match self {
-            Engine::Uring(engine) => engine.wait(timeout, spin, waker, done),
-            Engine::Psync(engine) => engine.wait(timeout, spin, waker, done),
+            Engine::Uring(engine) => engine.wait(spin, sleep, waker, done),
+            Engine::Psync(engine) => engine.wait(spin, sleep, waker, done),
         }
     }
 

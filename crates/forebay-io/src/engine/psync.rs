@@ -15,14 +15,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Lane, Request, Step, StepDone};
+use super::{KernelStep, Lane, StepDone, Syscall};
 use crate::error::IoFailure;
 use crate::sys;
 use crate::waker::Waker;
 
 #[derive(Default)]
 struct Jobs {
-    queue: VecDeque<Step>,
+    queue: VecDeque<KernelStep>,
     stop: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Psync {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// Steps on sockets that would have blocked, and watches.
-    pending: Vec<Step>,
+    pending: Vec<KernelStep>,
     /// Steps of the loop's thread that are done, not yet reported.
     ready: Vec<StepDone>,
     /// Reused list for `ppoll`: the waker, the threads' counter, then one entry per pending step.
@@ -90,7 +90,7 @@ impl Psync {
         Ok(engine)
     }
 
-    pub(crate) fn push(&mut self, step: Step) {
+    pub(crate) fn push(&mut self, step: KernelStep) {
         if !step.request.is_on_device() {
             return self.try_now(step);
         }
@@ -107,28 +107,27 @@ impl Psync {
     }
 
     /// Performs a step on a socket or FUSE connection if it does not block, otherwise leaves it for `ppoll`.
-    fn try_now(&mut self, step: Step) {
-        let waits = !matches!(step.request, Request::TakeMessage { .. } | Request::PutMessage { .. });
+    fn try_now(&mut self, step: KernelStep) {
+        let waits = !matches!(step.request, Syscall::TakeMessage { .. } | Syscall::PutMessage { .. });
         match perform(step.request) {
             result if waits && result == -libc::EAGAIN => self.pending.push(step),
             result => self.ready.push(StepDone { key: step.key, result }),
         }
     }
 
+    /// See [`super::Engine::wait`]: polls for `spin`, then sleeps for `sleep`.
     pub(crate) fn wait(
         &mut self,
-        timeout: Option<Duration>,
         spin: Duration,
+        sleep: Option<Duration>,
         waker: &Waker,
         done: &mut Vec<StepDone>,
     ) -> Result<(), IoFailure> {
-        let spin = timeout.map_or(spin, |t| t.min(spin));
         let spin_until = (!spin.is_zero()).then(|| Instant::now() + spin);
         loop {
             let spins = spin_until.is_some_and(|until| Instant::now() < until);
             let now = !self.ready.is_empty() || spins;
-            let sleep = if now { Some(Duration::ZERO) } else { timeout.map(|t| t.saturating_sub(spin)) };
-            let any = self.poll(sleep, waker)?;
+            let any = self.poll(if now { Some(Duration::ZERO) } else { sleep }, waker)?;
             if !spins || any || !self.ready.is_empty() {
                 break;
             }
@@ -144,8 +143,8 @@ impl Psync {
         self.polled.push(watch(waker.fd(), libc::POLLIN));
         self.polled.push(watch(self.shared.done_counter.as_raw_fd(), libc::POLLIN));
         self.polled.extend(self.pending.iter().map(|step| match step.request {
-            Request::Send { fd, .. } => watch(fd, libc::POLLOUT),
-            Request::Accept { fd } | Request::Recv { fd, .. } | Request::Watch { fd } => {
+            Syscall::Send { fd, .. } => watch(fd, libc::POLLOUT),
+            Syscall::Accept { fd } | Syscall::Recv { fd, .. } | Syscall::Watch { fd } => {
                 watch(fd, libc::POLLIN)
             }
             _ => watch(-1, 0),
@@ -234,7 +233,7 @@ fn work(shared: &Shared, lane: Lane) {
 }
 
 /// The system call of a request; sockets never block. Returns its value or minus the error number.
-fn perform(request: Request) -> i32 {
+fn perform(request: Syscall) -> i32 {
     loop {
         let result = perform_once(request);
         if result != -libc::EINTR {
@@ -243,45 +242,45 @@ fn perform(request: Request) -> i32 {
     }
 }
 
-fn perform_once(request: Request) -> i32 {
+fn perform_once(request: Syscall) -> i32 {
     // Offsets and lengths were checked against the device's size, which is an off_t.
     let at = |offset: u64| offset as libc::off_t;
     match request {
-        Request::Read { fd, iov, count, offset, .. } => {
+        Syscall::Read { fd, iov, count, offset, .. } => {
             // SAFETY: the vectors and their memory live until the step is reported (contract of the engine).
             sys::result_of(unsafe { libc::preadv(fd, iov, count as libc::c_int, at(offset)) })
         }
-        Request::Write { fd, iov, count, offset, .. } => {
+        Syscall::Write { fd, iov, count, offset, .. } => {
             // SAFETY: as above.
             sys::result_of(unsafe { libc::pwritev(fd, iov, count as libc::c_int, at(offset)) })
         }
-        Request::Sync { fd } => {
+        Syscall::Sync { fd } => {
             // SAFETY: fdatasync takes no pointers.
             sys::result_of(unsafe { libc::fdatasync(fd) } as libc::ssize_t)
         }
-        Request::Allocate { fd, mode, offset, len } => {
+        Syscall::Allocate { fd, mode, offset, len } => {
             // SAFETY: fallocate takes no pointers.
             sys::result_of(unsafe { libc::fallocate(fd, mode, at(offset), at(len)) } as libc::ssize_t)
         }
-        Request::Accept { fd } => {
+        Syscall::Accept { fd } => {
             let null = std::ptr::null_mut();
             // SAFETY: a null address asks for none.
             let accepted = unsafe { libc::accept4(fd, null, std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
             sys::result_of(accepted as libc::ssize_t)
         }
-        Request::Recv { fd, memory, len } => {
+        Syscall::Recv { fd, memory, len } => {
             // SAFETY: `len` writable bytes that live until the step is reported.
             sys::result_of(unsafe { libc::recv(fd, memory.cast(), len as usize, libc::MSG_DONTWAIT) })
         }
-        Request::TakeMessage { fd, iov, count } => {
+        Syscall::TakeMessage { fd, iov, count } => {
             // SAFETY: the vectors and their memory live until the step is reported (contract of the engine).
             sys::result_of(unsafe { libc::readv(fd, iov, count as libc::c_int) })
         }
-        Request::PutMessage { fd, iov, count } => {
+        Syscall::PutMessage { fd, iov, count } => {
             // SAFETY: as above.
             sys::result_of(unsafe { libc::writev(fd, iov, count as libc::c_int) })
         }
-        Request::Watch { fd } => {
+        Syscall::Watch { fd } => {
             let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one entry, and no waiting.
             match sys::result_of(unsafe { libc::poll(&raw mut watched, 1, 0) } as libc::ssize_t) {
@@ -290,7 +289,7 @@ fn perform_once(request: Request) -> i32 {
                 _ => i32::from(watched.revents),
             }
         }
-        Request::Send { fd, message } => {
+        Syscall::Send { fd, message } => {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             // SAFETY: the message, its vectors and their memory live until the step is reported.
             sys::result_of(unsafe { libc::sendmsg(fd, message, flags) })

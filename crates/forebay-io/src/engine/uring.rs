@@ -17,7 +17,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use super::registered::Registered;
-use super::{Lane, Request, Step, StepDone};
+use super::{KernelStep, Lane, StepDone, Syscall};
 use crate::error::IoFailure;
 use crate::sys;
 use crate::waker::Waker;
@@ -84,12 +84,12 @@ impl Uring {
         })
     }
 
-    pub(crate) fn push(&mut self, step: Step) {
+    pub(crate) fn push(&mut self, step: KernelStep) {
         debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE | KEY_SLOW), 0);
         let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
         let key = if step.request.is_on_device() { step.key | KEY_DEVICE | slow } else { step.key };
         let registered = match step.request {
-            Request::Read { mapping: Some(mapping), .. } | Request::Write { mapping: Some(mapping), .. } => {
+            Syscall::Read { mapping: Some(mapping), .. } | Syscall::Write { mapping: Some(mapping), .. } => {
                 self.registered.index_of(&self.ring.submitter(), mapping)
             }
             _ => None,
@@ -155,22 +155,21 @@ impl Uring {
         Ok(())
     }
 
+    /// See [`super::Engine::wait`]: polls for `spin`, then sleeps for `sleep`.
     pub(crate) fn wait(
         &mut self,
-        timeout: Option<Duration>,
         spin: Duration,
+        sleep: Option<Duration>,
         waker: &Waker,
         done: &mut Vec<StepDone>,
     ) -> Result<(), IoFailure> {
         self.enable()?;
         self.arm_waker(waker.fd());
         self.refill()?;
-        let spin = timeout.map_or(spin, |t| t.min(spin));
         if !spin.is_zero() {
             self.submit(0, None)?;
             self.poll_until(Instant::now() + spin)?;
         }
-        let sleep = timeout.map(|t| t.saturating_sub(spin));
         if self.ring.completion().is_empty() && sleep != Some(Duration::ZERO) {
             self.submit(1, sleep)?;
         } else if self.has_kernel_work() {
@@ -309,9 +308,9 @@ fn probe(ring: &IoUring) -> Result<(), String> {
 }
 
 /// The entry of a request; `registered` is the number of the registered buffer that its only vector lies in.
-fn entry_of(request: Request, registered: Option<u16>) -> squeue::Entry {
+fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
     match request {
-        Request::Read { fd, iov, count: 1, offset, .. } => {
+        Syscall::Read { fd, iov, count: 1, offset, .. } => {
             // SAFETY: the vector lives in a slot while the operation does.
             let only = unsafe { *iov };
             let (memory, len) = (only.iov_base.cast(), vector_len(only));
@@ -320,7 +319,7 @@ fn entry_of(request: Request, registered: Option<u16>) -> squeue::Entry {
                 None => opcode::Read::new(Fd(fd), memory, len).offset(offset).build(),
             }
         }
-        Request::Write { fd, iov, count: 1, offset, .. } => {
+        Syscall::Write { fd, iov, count: 1, offset, .. } => {
             // SAFETY: the vector lives in a slot while the operation does.
             let only = unsafe { *iov };
             let (memory, len) = (only.iov_base.cast(), vector_len(only));
@@ -329,28 +328,28 @@ fn entry_of(request: Request, registered: Option<u16>) -> squeue::Entry {
                 None => opcode::Write::new(Fd(fd), memory, len).offset(offset).build(),
             }
         }
-        Request::Read { fd, iov, count, offset, .. } => {
+        Syscall::Read { fd, iov, count, offset, .. } => {
             opcode::Readv::new(Fd(fd), iov, count).offset(offset).build()
         }
-        Request::Write { fd, iov, count, offset, .. } => {
+        Syscall::Write { fd, iov, count, offset, .. } => {
             opcode::Writev::new(Fd(fd), iov, count).offset(offset).build()
         }
-        Request::Sync { fd } => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
-        Request::Allocate { fd, mode, offset, len } => {
+        Syscall::Sync { fd } => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
+        Syscall::Allocate { fd, mode, offset, len } => {
             opcode::Fallocate::new(Fd(fd), len).offset(offset).mode(mode).build()
         }
-        Request::Accept { fd } => opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
+        Syscall::Accept { fd } => opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
             .flags(libc::SOCK_CLOEXEC)
             .build(),
-        Request::Recv { fd, memory, len } => opcode::Recv::new(Fd(fd), memory, len).build(),
-        Request::TakeMessage { fd, iov, count } => {
+        Syscall::Recv { fd, memory, len } => opcode::Recv::new(Fd(fd), memory, len).build(),
+        Syscall::TakeMessage { fd, iov, count } => {
             opcode::Readv::new(Fd(fd), iov, count).offset(NO_OFFSET).build()
         }
-        Request::PutMessage { fd, iov, count } => {
+        Syscall::PutMessage { fd, iov, count } => {
             opcode::Writev::new(Fd(fd), iov, count).offset(NO_OFFSET).build()
         }
-        Request::Watch { fd } => opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
-        Request::Send { fd, message } => {
+        Syscall::Watch { fd } => opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
+        Syscall::Send { fd, message } => {
             opcode::SendMsg::new(Fd(fd), message).flags(libc::MSG_NOSIGNAL as u32).build()
         }
     }

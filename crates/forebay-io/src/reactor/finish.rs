@@ -7,7 +7,7 @@ use super::{Completion, Reactor};
 use crate::buffer::Span;
 use crate::engine::StepDone;
 use crate::error::IoFailure;
-use crate::slots::{Kind, ZeroPhase};
+use crate::slots::{OpKind, ZeroPhase};
 
 /// A step that did nothing is done again so often without a pause ...
 const AT_ONCE_MAX: u32 = 8;
@@ -42,17 +42,19 @@ impl Reactor {
             }
         }
         match self.memory.slots.get(index).kind {
-            Kind::Read { device } => self.settle_read(index, usize::from(device), step.result),
-            Kind::Write { device } => self.settle_write(index, usize::from(device), step.result),
-            Kind::Zero { device, phase } => self.settle_zero(index, usize::from(device), phase, step.result),
-            Kind::Flush { device } => self.settle_flush(index, usize::from(device), step.result),
-            Kind::Accept { .. } => self.settle_accept(index, step.result),
-            Kind::Recv { .. } => self.finish(index, plain(step.result)),
-            Kind::Send { .. } => self.settle_send(index, step.result),
-            Kind::FuseReceive { fuse, watches } => {
+            OpKind::Read { device } => self.settle_read(index, usize::from(device), step.result),
+            OpKind::Write { device } => self.settle_write(index, usize::from(device), step.result),
+            OpKind::Zero { device, phase } => {
+                self.settle_zero(index, usize::from(device), phase, step.result)
+            }
+            OpKind::Flush { device } => self.settle_flush(index, usize::from(device), step.result),
+            OpKind::Accept { .. } => self.settle_accept(index, step.result),
+            OpKind::Recv { .. } => self.finish(index, plain(step.result)),
+            OpKind::Send { .. } => self.settle_send(index, step.result),
+            OpKind::FuseReceive { fuse, watches } => {
                 self.settle_fuse_receive(index, fuse, watches, step.result);
             }
-            Kind::FuseReply { .. } => self.finish(index, plain(step.result)),
+            OpKind::FuseReply { .. } => self.finish(index, plain(step.result)),
         }
     }
 
@@ -184,7 +186,7 @@ impl Reactor {
                         ZeroPhase::Write
                     }
                 };
-                self.memory.slots.get_mut(index).kind = Kind::Zero { device: device as u16, phase: next };
+                self.memory.slots.get_mut(index).kind = OpKind::Zero { device: device as u16, phase: next };
                 self.push_step(index);
             }
             error => self.finish(index, Err(IoFailure::from_errno(-error))),
@@ -233,17 +235,17 @@ impl Reactor {
             self.report(index, result);
         }
         match kind {
-            Kind::Write { device } | Kind::Zero { device, .. } => {
+            OpKind::Write { device } | OpKind::Zero { device, .. } => {
                 let entry = &mut self.devices[usize::from(device)];
                 entry.buffered_writes -= u32::from(buffered);
                 if !entry.deferred.is_empty() {
                     self.retry_deferred(usize::from(device));
                 }
             }
-            Kind::Recv { socket } | Kind::Send { socket } => self.socket_op_ended(socket, index),
-            Kind::Accept { listener } => self.accept_ended(listener, index),
-            Kind::FuseReceive { fuse, .. } | Kind::FuseReply { fuse } => self.fuse_op_ended(fuse),
-            Kind::Read { .. } | Kind::Flush { .. } => {}
+            OpKind::Recv { socket } | OpKind::Send { socket } => self.socket_op_ended(socket, index),
+            OpKind::Accept { listener } => self.accept_ended(listener, index),
+            OpKind::FuseReceive { fuse, .. } | OpKind::FuseReply { fuse } => self.fuse_op_ended(fuse),
+            OpKind::Read { .. } | OpKind::Flush { .. } => {}
         }
     }
 

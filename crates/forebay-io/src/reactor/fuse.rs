@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::{FuseId, Reactor};
-use crate::engine::Request;
+use crate::engine::Syscall;
 use crate::error::IoFailure;
-use crate::slots::{Kind, Slot};
+use crate::slots::{OpKind, Slot};
 use crate::sys;
 
 /// Fewest reads of a burst, so that it can grow.
@@ -101,7 +101,7 @@ impl Reactor {
     pub(super) fn start_fuse(&mut self, index: u32) {
         let slot = self.memory.slots.get(index);
         let (kind, len) = (slot.kind, slot.len);
-        let (Kind::FuseReceive { fuse: id, .. } | Kind::FuseReply { fuse: id }) = kind else { return };
+        let (OpKind::FuseReceive { fuse: id, .. } | OpKind::FuseReply { fuse: id }) = kind else { return };
         let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else {
             return self.finish_unstarted(index, IoFailure::CANCELLED);
         };
@@ -109,7 +109,7 @@ impl Reactor {
         if len == 0 {
             return self.finish(index, Err(IoFailure::INVALID));
         }
-        if matches!(kind, Kind::FuseReply { .. }) {
+        if matches!(kind, OpKind::FuseReply { .. }) {
             return self.push_step(index);
         }
         fuse.parked.push_back(index);
@@ -119,17 +119,17 @@ impl Reactor {
     }
 
     /// The system call of a FUSE operation.
-    pub(super) fn fuse_step(&mut self, index: u32) -> Result<Request, IoFailure> {
+    pub(super) fn fuse_step(&mut self, index: u32) -> Result<Syscall, IoFailure> {
         let memory = &mut *self.memory;
         let slot = memory.slots.get_mut(index);
         slot.fill_vectors(&memory.pool);
         let (iov, count) = vectors(slot);
         match slot.kind {
-            Kind::FuseReceive { fuse, watches: true } => Ok(Request::Watch { fd: self.fuse_fd(fuse)? }),
-            Kind::FuseReceive { fuse, watches: false } => {
-                Ok(Request::TakeMessage { fd: self.fuse_fd(fuse)?, iov, count })
+            OpKind::FuseReceive { fuse, watches: true } => Ok(Syscall::Watch { fd: self.fuse_fd(fuse)? }),
+            OpKind::FuseReceive { fuse, watches: false } => {
+                Ok(Syscall::TakeMessage { fd: self.fuse_fd(fuse)?, iov, count })
             }
-            Kind::FuseReply { fuse } => Ok(Request::PutMessage { fd: self.fuse_fd(fuse)?, iov, count }),
+            OpKind::FuseReply { fuse } => Ok(Syscall::PutMessage { fd: self.fuse_fd(fuse)?, iov, count }),
             _ => Err(IoFailure::INVALID),
         }
     }
@@ -203,7 +203,7 @@ impl Reactor {
     }
 
     fn set_watches(&mut self, index: u32, on: bool) {
-        if let Kind::FuseReceive { watches, .. } = &mut self.memory.slots.get_mut(index).kind {
+        if let OpKind::FuseReceive { watches, .. } = &mut self.memory.slots.get_mut(index).kind {
             *watches = on;
         }
     }

@@ -42,7 +42,7 @@ use crate::engine::psync::Psync;
 use crate::engine::uring::Uring;
 use crate::engine::{Engine, Lane, StepDone};
 use crate::error::{IoFailure, IoSetupError};
-use crate::slots::{Kind, Slots, ZeroPhase};
+use crate::slots::{OpKind, Slots, ZeroPhase};
 use crate::spin::Spin;
 use crate::waker::Waker;
 use devices::DeviceTable;
@@ -437,21 +437,23 @@ impl Reactor {
         }
     }
 
-    fn kind_of(&self, op: Op<'_>) -> Result<Kind, IoFailure> {
+    fn kind_of(&self, op: Op<'_>) -> Result<OpKind, IoFailure> {
         let known = |id: DeviceId| self.devices.get(id).map(|_| id.0).ok_or(IoFailure::INVALID);
         Ok(match op {
-            Op::Read { device, .. } => Kind::Read { device: known(device)? },
-            Op::Write { device, .. } => Kind::Write { device: known(device)? },
-            Op::Flush { device } => Kind::Flush { device: known(device)? },
+            Op::Read { device, .. } => OpKind::Read { device: known(device)? },
+            Op::Write { device, .. } => OpKind::Write { device: known(device)? },
+            Op::Flush { device } => OpKind::Flush { device: known(device)? },
             Op::Zero { device, may_unmap, .. } => {
                 let phase = if may_unmap { ZeroPhase::Punch } else { ZeroPhase::ZeroRange };
-                Kind::Zero { device: known(device)?, phase }
+                OpKind::Zero { device: known(device)?, phase }
             }
-            Op::Accept { listener } => Kind::Accept { listener: self.open_listener(listener)? },
-            Op::Recv { socket, .. } => Kind::Recv { socket: self.sockets.open(socket)? },
-            Op::Send { socket, .. } => Kind::Send { socket: self.sockets.open(socket)? },
-            Op::FuseReceive { fuse, .. } => Kind::FuseReceive { fuse: self.open_fuse(fuse)?, watches: false },
-            Op::FuseReply { fuse, .. } => Kind::FuseReply { fuse: self.open_fuse(fuse)? },
+            Op::Accept { listener } => OpKind::Accept { listener: self.open_listener(listener)? },
+            Op::Recv { socket, .. } => OpKind::Recv { socket: self.sockets.open(socket)? },
+            Op::Send { socket, .. } => OpKind::Send { socket: self.sockets.open(socket)? },
+            Op::FuseReceive { fuse, .. } => {
+                OpKind::FuseReceive { fuse: self.open_fuse(fuse)?, watches: false }
+            }
+            Op::FuseReply { fuse, .. } => OpKind::FuseReply { fuse: self.open_fuse(fuse)? },
         })
     }
 

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::{ListenerId, Reactor, SocketId};
-use crate::engine::Request;
+use crate::engine::Syscall;
 use crate::error::IoFailure;
-use crate::slots::Kind;
+use crate::slots::OpKind;
 use crate::socket::{PeerCred, peer_address, peer_cred, peer_groups};
 use crate::sys;
 
@@ -166,7 +166,7 @@ impl Reactor {
     /// Is the listener of this accept still open?
     pub(super) fn is_accept_wanted(&self, index: u32) -> bool {
         match self.memory.slots.get(index).kind {
-            Kind::Accept { listener } => self.open_listener(ListenerId(listener)).is_ok(),
+            OpKind::Accept { listener } => self.open_listener(ListenerId(listener)).is_ok(),
             _ => false,
         }
     }
@@ -285,16 +285,17 @@ impl Reactor {
     /// Queues a socket operation and starts it if it is the first of its kind.
     pub(super) fn start_socket(&mut self, index: u32) {
         let kind = self.memory.slots.get(index).kind;
-        let (Kind::Recv { socket: id } | Kind::Send { socket: id }) = kind else { return };
+        let (OpKind::Recv { socket: id } | OpKind::Send { socket: id }) = kind else { return };
         if self.memory.slots.get(index).len == 0 {
             // Nothing to send, or no room to receive (which would look like the end of the stream).
-            let result = if matches!(kind, Kind::Send { .. }) { Ok(0) } else { Err(IoFailure::INVALID) };
+            let result = if matches!(kind, OpKind::Send { .. }) { Ok(0) } else { Err(IoFailure::INVALID) };
             return self.report(index, result);
         }
         let Some(socket) = self.sockets.get_mut(id) else {
             return self.report(index, Err(IoFailure::CANCELLED));
         };
-        let queue = if matches!(kind, Kind::Recv { .. }) { &mut socket.receives } else { &mut socket.sends };
+        let queue =
+            if matches!(kind, OpKind::Recv { .. }) { &mut socket.receives } else { &mut socket.sends };
         queue.push_back(index);
         if queue.len() == 1 {
             self.push_step(index);
@@ -302,29 +303,29 @@ impl Reactor {
     }
 
     /// The system call of a socket operation.
-    pub(super) fn socket_step(&mut self, index: u32) -> Result<Request, IoFailure> {
+    pub(super) fn socket_step(&mut self, index: u32) -> Result<Syscall, IoFailure> {
         match self.memory.slots.get(index).kind {
-            Kind::Accept { listener } => {
+            OpKind::Accept { listener } => {
                 let entry = self.listeners.get_mut(listener as usize).and_then(Option::as_mut);
                 let entry = entry.ok_or(IoFailure::CANCELLED)?;
                 if !entry.accepts.contains(&index) {
                     entry.accepts.push(index);
                 }
-                Ok(Request::Accept { fd: entry.fd.as_raw_fd() })
+                Ok(Syscall::Accept { fd: entry.fd.as_raw_fd() })
             }
-            Kind::Recv { socket } => {
+            OpKind::Recv { socket } => {
                 let fd = self.sockets.get(socket).ok_or(IoFailure::CANCELLED)?.fd.as_raw_fd();
                 let span = self.memory.slots.get(index).spans[0];
-                Ok(Request::Recv { fd, memory: self.memory.pool.address_of_pinned(span), len: span.len })
+                Ok(Syscall::Recv { fd, memory: self.memory.pool.address_of_pinned(span), len: span.len })
             }
-            Kind::Send { socket } => {
+            OpKind::Send { socket } => {
                 let fd = self.sockets.get(socket).ok_or(IoFailure::CANCELLED)?.fd.as_raw_fd();
                 let memory = &mut *self.memory;
                 let slot = memory.slots.get_mut(index);
                 slot.fill_vectors(&memory.pool);
                 slot.message.msg_iov = slot.vectors.as_mut_ptr();
                 slot.message.msg_iovlen = slot.vectors.len() as _;
-                Ok(Request::Send { fd, message: &raw const slot.message })
+                Ok(Syscall::Send { fd, message: &raw const slot.message })
             }
             _ => Err(IoFailure::INVALID),
         }
@@ -333,7 +334,7 @@ impl Reactor {
     /// Was the socket of this send aborted?
     pub(super) fn is_aborted(&self, index: u32) -> bool {
         match self.memory.slots.get(index).kind {
-            Kind::Send { socket } => self.sockets.get(socket).is_none_or(|s| s.phase == Phase::Aborted),
+            OpKind::Send { socket } => self.sockets.get(socket).is_none_or(|s| s.phase == Phase::Aborted),
             _ => false,
         }
     }

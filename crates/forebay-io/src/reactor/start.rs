@@ -7,10 +7,10 @@ use super::{Reactor, ZERO_PAGE_BYTES};
 use crate::buffer::{BUFFER_ALIGN, Span};
 use crate::device::{Device, DirectAlign};
 use crate::emulate::Emulation;
-use crate::engine::{Lane, Request, Step};
+use crate::engine::{KernelStep, Lane, Syscall};
 use crate::error::IoFailure;
 use crate::hdd::HddOp;
-use crate::slots::{Kind, Slot, ZeroPhase};
+use crate::slots::{OpKind, Slot, ZeroPhase};
 
 /// A device and what the reactor knows about its operations.
 pub(super) struct DeviceEntry {
@@ -66,15 +66,15 @@ impl Reactor {
     /// Starts a filled slot, or queues it behind what it has to wait for.
     pub(super) fn start(&mut self, index: u32) {
         match self.memory.slots.get(index).kind {
-            Kind::Read { device }
-            | Kind::Write { device }
-            | Kind::Flush { device }
-            | Kind::Zero { device, .. } => {
+            OpKind::Read { device }
+            | OpKind::Write { device }
+            | OpKind::Flush { device }
+            | OpKind::Zero { device, .. } => {
                 self.start_device(index, usize::from(device));
             }
-            Kind::Accept { .. } => self.push_step(index),
-            Kind::Recv { .. } | Kind::Send { .. } => self.start_socket(index),
-            Kind::FuseReceive { .. } | Kind::FuseReply { .. } => self.start_fuse(index),
+            OpKind::Accept { .. } => self.push_step(index),
+            OpKind::Recv { .. } | OpKind::Send { .. } => self.start_socket(index),
+            OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => self.start_fuse(index),
         }
     }
 
@@ -87,7 +87,7 @@ impl Reactor {
         if slot.kind.modifies() && end > entry.device.size_bytes().max(entry.device.end_bytes()) {
             return self.finish_unstarted(index, IoFailure::OUT_OF_RANGE);
         }
-        if slot.len == 0 && !matches!(slot.kind, Kind::Flush { .. }) {
+        if slot.len == 0 && !matches!(slot.kind, OpKind::Flush { .. }) {
             return self.finish(index, Ok(0));
         }
         self.start_model(index, device);
@@ -108,8 +108,8 @@ impl Reactor {
         let Some(emulation) = &mut self.devices[device].emulation else { return };
         let slot = self.memory.slots.get_mut(index);
         let op = match slot.kind {
-            Kind::Read { .. } => HddOp::Read,
-            Kind::Flush { .. } => HddOp::Flush,
+            OpKind::Read { .. } => HddOp::Read,
+            OpKind::Flush { .. } => HddOp::Flush,
             _ => HddOp::Write,
         };
         slot.model_pending = true;
@@ -122,9 +122,9 @@ impl Reactor {
         let slot = self.memory.slots.get_mut(index);
         let Some((_, align)) = entry.direct else { return };
         let aligned = match slot.kind {
-            Kind::Flush { .. } => true,
+            OpKind::Flush { .. } => true,
             // A partial page is zeroed through the page cache, whatever direct I/O could do.
-            Kind::Zero { .. } => (slot.offset | slot.len).is_multiple_of(BUFFER_ALIGN as u64),
+            OpKind::Zero { .. } => (slot.offset | slot.len).is_multiple_of(BUFFER_ALIGN as u64),
             _ => {
                 let memory = slot.spans.iter().fold(0, |acc, span| acc | span.offset | span.len);
                 // Buffers start at multiples of BUFFER_ALIGN, so offsets within them tell the address.
@@ -143,7 +143,7 @@ impl Reactor {
         let slot = self.memory.slots.get_mut(index);
         if !slot.buffered && self.devices[device].direct.is_some() {
             slot.buffered = true;
-            self.stats.unaligned_transfers += u64::from(!matches!(slot.kind, Kind::Zero { .. }));
+            self.stats.unaligned_transfers += u64::from(!matches!(slot.kind, OpKind::Zero { .. }));
             self.devices[device].buffered_writes += u32::from(slot.kind.modifies());
         }
     }
@@ -186,7 +186,7 @@ impl Reactor {
     /// to make zeroes behind the end succeeds and does nothing. Nor does a flush mean anything.
     fn is_beyond_help(&self, index: u32) -> bool {
         let kind = self.memory.slots.get(index).kind;
-        let concerned = kind.modifies() || matches!(kind, Kind::Flush { .. });
+        let concerned = kind.modifies() || matches!(kind, OpKind::Flush { .. });
         let device = kind.device().filter(|_| concerned);
         device.is_some_and(|device| self.devices[usize::from(device)].device.ended().is_some())
     }
@@ -197,14 +197,18 @@ impl Reactor {
             return self.finish(index, Err(IoFailure::ENDED));
         }
         let request = match self.memory.slots.get(index).kind {
-            Kind::Read { device } | Kind::Write { device } => self.transfer_step(index, usize::from(device)),
-            Kind::Flush { device } => Request::Sync { fd: self.devices[usize::from(device)].buffered_fd },
-            Kind::Zero { device, phase } => self.zero_step(index, usize::from(device), phase),
-            Kind::Accept { .. } | Kind::Recv { .. } | Kind::Send { .. } => match self.socket_step(index) {
-                Ok(request) => request,
-                Err(failure) => return self.finish(index, Err(failure)),
-            },
-            Kind::FuseReceive { .. } | Kind::FuseReply { .. } => match self.fuse_step(index) {
+            OpKind::Read { device } | OpKind::Write { device } => {
+                self.transfer_step(index, usize::from(device))
+            }
+            OpKind::Flush { device } => Syscall::Sync { fd: self.devices[usize::from(device)].buffered_fd },
+            OpKind::Zero { device, phase } => self.zero_step(index, usize::from(device), phase),
+            OpKind::Accept { .. } | OpKind::Recv { .. } | OpKind::Send { .. } => {
+                match self.socket_step(index) {
+                    Ok(request) => request,
+                    Err(failure) => return self.finish(index, Err(failure)),
+                }
+            }
+            OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => match self.fuse_step(index) {
                 Ok(request) => request,
                 Err(failure) => return self.finish(index, Err(failure)),
             },
@@ -215,10 +219,10 @@ impl Reactor {
         let device = self.memory.slots.get(index).kind.device();
         let lane = device.map_or(Lane::Fast, |device| self.devices[usize::from(device)].lane);
         let key = self.memory.slots.key(index);
-        self.engine.push(Step { key, request, lane });
+        self.engine.push(KernelStep { key, request, lane });
     }
 
-    fn transfer_step(&mut self, index: u32, device: usize) -> Request {
+    fn transfer_step(&mut self, index: u32, device: usize) -> Syscall {
         let memory = &mut *self.memory;
         let slot = memory.slots.get_mut(index);
         slot.fill_vectors(&memory.pool);
@@ -229,8 +233,8 @@ impl Reactor {
         let only = slot.spans.first().filter(|_| slot.spans.len() == 1 && !slot.buffered);
         let mapping = only.and_then(|span| self.memory.pool.mapping_of_pinned(span.buf));
         match slot.kind {
-            Kind::Read { .. } => Request::Read { fd, iov, count, offset, mapping },
-            _ => Request::Write { fd, iov, count, offset, mapping },
+            OpKind::Read { .. } => Syscall::Read { fd, iov, count, offset, mapping },
+            _ => Syscall::Write { fd, iov, count, offset, mapping },
         }
     }
 
@@ -246,7 +250,7 @@ impl Reactor {
         self.devices[device].buffered_fd
     }
 
-    fn zero_step(&mut self, index: u32, device: usize, phase: ZeroPhase) -> Request {
+    fn zero_step(&mut self, index: u32, device: usize, phase: ZeroPhase) -> Syscall {
         let entry = &self.devices[device];
         let phase = match phase {
             ZeroPhase::Punch if entry.lacks_punch => ZeroPhase::ZeroRange,
@@ -257,9 +261,9 @@ impl Reactor {
             phase => phase,
         };
         let slot = self.memory.slots.get_mut(index);
-        slot.kind = Kind::Zero { device: device as u16, phase };
+        slot.kind = OpKind::Zero { device: device as u16, phase };
         let fd = entry.buffered_fd;
-        let allocate = |mode| Request::Allocate {
+        let allocate = |mode| Syscall::Allocate {
             fd,
             mode: mode | libc::FALLOC_FL_KEEP_SIZE,
             offset: slot.offset,
@@ -273,7 +277,7 @@ impl Reactor {
     }
 
     /// Writes up to 16 times the page of zeroes.
-    fn zero_write_step(&mut self, index: u32, device: usize) -> Request {
+    fn zero_write_step(&mut self, index: u32, device: usize) -> Syscall {
         const VECTORS_MAX: u64 = 16;
         let zeroes = self.memory.zeroes.as_ptr();
         let slot = self.memory.slots.get_mut(index);
@@ -288,7 +292,7 @@ impl Reactor {
         let fd = self.transfer_fd(index, device);
         let slot = self.memory.slots.get(index);
         let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
-        Request::Write { fd, iov, count, offset: slot.offset + slot.done, mapping: None }
+        Syscall::Write { fd, iov, count, offset: slot.offset + slot.done, mapping: None }
     }
 }
 

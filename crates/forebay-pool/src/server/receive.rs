@@ -5,7 +5,7 @@
 
 use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
 use forebay_export::nbd::CloseReason;
-use forebay_export::nbd::session::{Input, NbdRequest, Step};
+use forebay_export::nbd::session::{Input, NbdRequest, NbdStep};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufPool, IoFailureKind, Reactor, Span};
 use std::time::Instant;
@@ -150,8 +150,8 @@ impl Server {
                 return started;
             }
             match self.step(reactor, index) {
-                Step::NeedMore => return started,
-                Step::Output => {
+                NbdStep::NeedMore => return started,
+                NbdStep::Output => {
                     self.scratch.clear();
                     let connection = self.connections[index as usize].as_mut().expect("it is stepped");
                     connection.session.take_output(&mut self.scratch);
@@ -159,23 +159,23 @@ impl Server {
                     self.queue_reply(reactor, index, &bytes, None);
                     self.scratch = bytes;
                 }
-                Step::StartTls => {
+                NbdStep::StartTls => {
                     self.begin_tls(reactor, index);
                     return started;
                 }
-                Step::Established => self.established(reactor, index),
-                Step::Request(request) => {
+                NbdStep::Established => self.established(reactor, index),
+                NbdStep::Request(request) => {
                     if !self.start(volumes, reactor, index, request, now) {
                         return started;
                     }
                     started = true;
                 }
-                Step::WritePayload(request) => {
+                NbdStep::WritePayload(request) => {
                     if !self.take_payload(reactor, index, request) {
                         return started;
                     }
                 }
-                Step::Close(reason) => {
+                NbdStep::Close(reason) => {
                     let connection = self.connections[index as usize].as_mut().expect("it is stepped");
                     connection.closing = true;
                     if !reason.is_clean() && !matches!(reason, CloseReason::Disconnected) {
@@ -187,7 +187,7 @@ impl Server {
         }
     }
 
-    pub(super) fn step(&mut self, reactor: &Reactor, index: u32) -> Step {
+    pub(super) fn step(&mut self, reactor: &Reactor, index: u32) -> NbdStep {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let bytes: &[u8] = match connection.buffer {
             Some(buffer) if connection.used < connection.filled => {
